@@ -37,6 +37,7 @@ from rlx.runtime import custom_op as custom_op
 from rlx.runtime import from_dlpack as from_dlpack
 from rlx.runtime import grad as grad
 from rlx.runtime import jit as jit
+from rlx.runtime import value_and_grad as value_and_grad
 
 if TYPE_CHECKING:
     from rlx import conformance as conformance
@@ -57,7 +58,7 @@ if not TYPE_CHECKING:  # type checkers read the imports above
     __all__ = [  # what `help` shows; the modules of _LAZY stay out, since `from rlx import *` would load them
         "Array", "CompiledGraph", "Graph", "PackedArray", "RlxError", "Session", "State", "Tensor", "Weights", "array",
         "bf16", "bool_", "custom_op", "devices", "errors", "f16", "f32", "f64", "from_dlpack", "grad", "gradients",
-        "i8", "i32", "i64", "jit", "quantize", "u8", *ops.__all__,
+        "i8", "i32", "i64", "jit", "quantize", "u8", "value_and_grad", *ops.__all__,
     ]  # fmt: skip
 
 

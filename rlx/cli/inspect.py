@@ -11,11 +11,11 @@ import typer
 from rlx.cli.each import each_device
 from rlx.cli.inputs import feeds_of, load_model
 from rlx.cli.options import Devices, Dims, Inputs, MaxBytes, MaxSteps, OnnxFile, Strict
-from rlx.cli.plan_svg import plan_svg
 from rlx.cli.table import format_table
 from rlx.driver.progress import drawn
 from rlx.errors import RlxError
 from rlx.formats.files import plain
+from rlx.runtime.plan_svg import plan_svg
 
 if TYPE_CHECKING:
     from rlx.formats.onnx.model import Model, TensorInfo

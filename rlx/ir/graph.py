@@ -286,13 +286,26 @@ class Graph:
 
     def __repr__(self) -> str:
         tables = (("inputs", self.inputs), ("params", self.params), ("states", self.states))
-        listed = [f"{what} {list(t)}" for what, t in (*tables, ("outputs", self.outputs)) if t]
+        listed = [f"{what} {few(list(t))}" for what, t in (*tables, ("outputs", self.outputs)) if t]
         return f"Graph({self.name!r}: {', '.join([f'{len(self.nodes)} nodes', *listed])})"
+
+    def _repr_html_(self) -> str:
+        """What notebooks show: a picture, or a summary of a large graph."""
+        from rlx.ir.picture import html
+
+        return html(self)
 
     def __str__(self) -> str:
         from rlx.ir.text import to_text
 
         return to_text(self)
+
+
+def few(items: Sequence[Any], most: int = 8) -> str:
+    """A list as Python writes it, of which only the first items are shown where it is long."""
+    if len(items) <= most:
+        return str(list(items))
+    return f"[{', '.join(map(repr, items[: most - 2]))}, … {len(items) - most + 2:,} more]"
 
 
 def _check_name(what: str, name: str) -> None:
@@ -301,9 +314,10 @@ def _check_name(what: str, name: str) -> None:
 
 
 class Tracing(threading.local):
-    """The body that this thread traces; None outside the functions of control ops."""
+    """What this thread traces: the `body` of a control op, and the `graph` of a function of jit; None where nothing."""
 
     body: Graph | None = None
+    graph: Graph | None = None
 
 
 TRACING = Tracing()

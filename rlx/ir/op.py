@@ -197,12 +197,15 @@ class Op:
 
 
 REGISTRY: dict[str, Op] = {}
+REDEFINED: dict[int, Op] = {}  # by id: ops of users whose name has a later definition; graphs built before hold them
 
 
-def register(op: Op) -> Op:
-    """Adds an op to the registry. Raises: ValueError when the name is taken."""
+def register(op: Op, redefines: bool = False) -> Op:
+    """Adds an op to the registry. Raises: ValueError when the name is taken, unless it `redefines` that op."""
     if op.name in REGISTRY:
-        raise ValueError(f"op {op.name!r} is registered twice")
+        if not redefines:
+            raise ValueError(f"op {op.name!r} is registered twice")
+        REDEFINED[id(REGISTRY[op.name])] = REGISTRY[op.name]
     REGISTRY[op.name] = op
     return op
 

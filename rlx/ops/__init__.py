@@ -16,16 +16,20 @@ from rlx.ops.control import records as _control_records  # noqa: F401  (register
 from rlx.ops.control.functions import *
 from rlx.ops.conv.convolution import *
 from rlx.ops.conv.im2col import *
+from rlx.ops.creation import *
 from rlx.ops.cumulative import *
+from rlx.ops.einsum import *
 from rlx.ops.elementwise import fused as _fused  # noqa: F401  (registers the op)
 from rlx.ops.elementwise.activation import *
 from rlx.ops.elementwise.binary import *
 from rlx.ops.elementwise.bits import *
 from rlx.ops.elementwise.division import *
 from rlx.ops.elementwise.fake_quant import *
+from rlx.ops.elementwise.floats import *
 from rlx.ops.elementwise.powers import *
 from rlx.ops.elementwise.predicates import *
 from rlx.ops.elementwise.select import *
+from rlx.ops.elementwise.special_functions import *
 from rlx.ops.elementwise.trig import *
 from rlx.ops.elementwise.unary import *
 from rlx.ops.fft import transform as _fft_transform  # noqa: F401  (registers the ops)
@@ -34,7 +38,8 @@ from rlx.ops.grouped import *
 from rlx.ops.index.dynamic import *
 from rlx.ops.index.gather import *
 from rlx.ops.integer_matmul import *
-from rlx.ops.loss import *
+from rlx.ops.loss.cross_entropy import *
+from rlx.ops.loss.pointwise import *
 from rlx.ops.matmul import *
 from rlx.ops.movement.arrange import *
 from rlx.ops.movement.strided import *
@@ -48,6 +53,7 @@ from rlx.ops.pool import *
 from rlx.ops.quantized import *
 from rlx.ops.random import bits as _random_bits  # noqa: F401  (registers the ops)
 from rlx.ops.random.sample import *
+from rlx.ops.recurrent import *
 from rlx.ops.reduce import *
 from rlx.ops.resize import *
 from rlx.ops.rope.rotate import *
@@ -66,5 +72,7 @@ from rlx.ops.splats import blend as _splats_blend  # noqa: F401  (registers the 
 from rlx.ops.splats import tiles as _splats_tiles  # noqa: F401  (registers the op)
 
 if not TYPE_CHECKING:  # type checkers read the imports above
+    for _name in operators.METHODS:
+        setattr(operators.Tensor, _name, globals()[_name])
     # The functions alone: `from rlx.ops import *` would otherwise import the modules too.
     __all__ = sorted(name for name, value in globals().items() if isinstance(value, FunctionType))

@@ -232,7 +232,14 @@ def normalize(x: Tensor, axis: int = -1, eps: float = 1e-12) -> Tensor:
     return cast_to(wide / select.clip(length, min=eps), x.dtype)
 
 
+def outer(a: TensorLike, b: TensorLike) -> Tensor:
+    """a[i]·b[j] for all i and j, both flattened: shape (a.size, b.size). Dtype: promoted. Follows numpy.outer."""
+    x, y = tensors("outer", a, b)
+    return binary.mul(movement.reshape(x, (x.size, 1)), movement.reshape(y, (1, y.size)))
+
+
 __all__ = [
     "all", "any", "expand_dims", "flatten", "full_like", "linear", "moveaxis", "normalize", "ones_like",
-    "permute_dims", "split", "square", "squeeze", "stack", "std", "swapaxes", "unsqueeze", "var", "zeros_like",
+    "outer", "permute_dims", "split", "square", "squeeze", "stack", "std", "swapaxes", "unsqueeze", "var",
+    "zeros_like",
 ]  # fmt: skip

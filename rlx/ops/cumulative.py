@@ -1,4 +1,4 @@
-"""Running sums and products along an axis: cumsum, cumprod."""
+"""Running sums, products and extremes along an axis: cumsum, cumprod, cummax, cummin."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rlx.ir import Attrs, Node, Op, Tensor, TensorType, apply, register
 from rlx.ir.op import Infer
 from rlx.ir.types import normalize_axis
 from rlx.ops import extended
-from rlx.ops.base import cast_to, check_axis, check_inputs, tensor
+from rlx.ops.base import cast_to, check_axis, check_inputs, check_number, tensor
 from rlx.ops.numeric import Array, computed
 from rlx.ops.order import check_flag
 from rlx.ops.reduce import sum_dtype, working_float
@@ -116,14 +116,15 @@ register(
 
 def _call(op: str, x: Tensor, axis: int | None, exclusive: bool, reverse: bool) -> Tensor:
     x = tensor(op, x)
-    if axis is None:
-        if x.ndim > 1:
-            raise ShapeError(
-                f"{op}: axis is None for shape {x.shape}; give the axis, or flatten the tensor first"
-            )
-        axis = 0
-    axis = normalize_axis(axis, x.ndim, op)
-    return apply(op, x, axis=axis, exclusive=bool(exclusive), reverse=bool(reverse))
+    return apply(op, x, axis=_axis(op, x, axis), exclusive=bool(exclusive), reverse=bool(reverse))
+
+
+def _axis(op: str, x: Tensor, axis: int | None) -> int:
+    if axis is None and x.ndim > 1:
+        raise ShapeError(
+            f"{op}: axis is None for shape {x.shape}; give the axis, or flatten the tensor first"
+        )
+    return normalize_axis(0 if axis is None else axis, x.ndim, op)
 
 
 def cumsum(x: Tensor, axis: int | None = None, exclusive: bool = False, reverse: bool = False) -> Tensor:
@@ -146,4 +147,54 @@ def cumprod(x: Tensor, axis: int | None = None, exclusive: bool = False, reverse
     return _call("cumprod", x, axis, exclusive, reverse)
 
 
-__all__ = ["cumprod", "cumsum"]
+def cummax(x: Tensor, axis: int | None = None, reverse: bool = False) -> Tensor:
+    """The running maximum along an axis: the greatest of each element and all before it, NaN from the first NaN on.
+
+    `reverse` runs from the end; axis None: the only axis x has. Dtype: any but bool. Gradient: each element's d to the
+    element that is the maximum, the last of equal ones, as in torch. Numerics: exact.
+    """
+    return _extreme("cummax", x, axis, reverse, "maximum")
+
+
+def cummin(x: Tensor, axis: int | None = None, reverse: bool = False) -> Tensor:
+    """The running minimum along an axis: as rlx.cummax, with the least."""
+    return _extreme("cummin", x, axis, reverse, "minimum")
+
+
+def _extreme(op: str, x: Tensor, axis: int | None, reverse: bool, choose: str) -> Tensor:
+    x = tensor(op, x)
+    check_number(op, x.dtype)
+    axis = _axis(op, x, axis)
+    if not x.size:
+        return x
+    span = np.iinfo(x.dtype.np) if x.dtype.is_int else None
+    least = (
+        (float("-inf") if span is None else span.min)
+        if choose == "maximum"
+        else (float("inf") if span is None else span.max)
+    )
+    running = _running(x, axis, reverse, choose, least)
+    # The values are read anew where the maximum was last reached, so that one element gets the whole gradient.
+    places = x.graph.constant(
+        np.arange(x.shape[axis], dtype=np.int32).reshape([-1 if i == axis else 1 for i in range(x.ndim)])
+    )
+    reached = apply("equal", x, running)
+    if x.dtype.is_float:
+        reached = apply("logical_or", reached, apply("not_equal", x, x))
+    end = x.shape[axis] - 1 if reverse else 0
+    at = _running(
+        apply("where", reached, places, end), axis, reverse, "minimum" if reverse else "maximum", end
+    )
+    return apply("gather_elements", x, at, axis=axis)
+
+
+def _running(x: Tensor, axis: int, reverse: bool, choose: str, neutral: float) -> Tensor:
+    """The running maximum or minimum, by doubling: log2(n) rounds of whole tensors."""
+    step = 1
+    while step < x.shape[axis]:
+        x = apply(choose, x, _shifted(x, axis, step, neutral, not reverse))
+        step *= 2
+    return x
+
+
+__all__ = ["cummax", "cummin", "cumprod", "cumsum"]

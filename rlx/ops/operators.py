@@ -16,7 +16,7 @@ from rlx.ir.values import is_foreign
 from rlx.ops import composite, reduce
 from rlx.ops import matmul as linalg
 from rlx.ops.elementwise import binary, bits, division, select, unary
-from rlx.ops.index.gather import take_rows
+from rlx.ops.index.arrays import getitem
 from rlx.ops.movement import strided as movement
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -124,10 +124,6 @@ def _transpose(self: Tensor, *perm: Any) -> Tensor:
     return movement.transpose(self, _args(perm) if perm else None)
 
 
-def _getitem(self: Tensor, key: Any) -> Tensor:
-    return take_rows(self, key) if isinstance(key, Tensor) else movement.index(self, key)
-
-
 def _swap_last(self: Tensor) -> Tensor:
     return composite.swapaxes(self, -1, -2)
 
@@ -174,7 +170,7 @@ _METHODS: dict[str, Any] = {
     "__and__": _logic(binary.logical_and, "&"), "__rand__": _logic(binary.logical_and, "&"),
     "__or__": _logic(binary.logical_or, "|"), "__ror__": _logic(binary.logical_or, "|"),
     "__xor__": _logic(binary.logical_xor, "^"), "__rxor__": _logic(binary.logical_xor, "^"),
-    "__invert__": _invert, "__getitem__": _getitem,
+    "__invert__": _invert, "__getitem__": getitem,
     "reshape": _reshape, "transpose": _transpose, "flatten": _flatten, "squeeze": _squeeze, "astype": _astype,
     "clip": select.clip, "sum": reduce.sum, "mean": reduce.mean, "prod": reduce.prod, "max": reduce.max,
     "min": reduce.min, "any": composite.any, "all": composite.all, "var": composite.var, "std": composite.std,
@@ -192,6 +188,18 @@ _METHODS: dict[str, Any] = {
     "__setitem__": _refuse("assignment to elements", "tensors never change: use rlx.where, rlx.scatter or "
                            "rlx.dynamic_update_slice, which give a new one"),
 }  # fmt: skip
+
+# Functions that are methods too, with the tensor as the first argument; `rlx.ops` attaches them, rlx/ir/methods.pyi
+# has their types.
+METHODS = (
+    "abs", "acos", "argmax", "argmin", "argsort", "asin", "atan", "broadcast_to", "ceil", "copy", "cos", "cosh",
+    "cummax", "cummin", "cumprod", "cumsum", "diagonal", "erf", "erfc", "exp", "exp2", "expand", "expand_dims",
+    "expm1", "flip", "floor", "gelu", "isfinite", "isinf", "isnan", "lgamma", "log", "log10", "log1p", "log2",
+    "log_softmax", "logsumexp", "matmul", "maximum", "median", "minimum", "moveaxis", "nan_to_num", "pow",
+    "reciprocal", "relu", "repeat", "roll", "round", "rsqrt", "sigmoid", "sign", "silu", "sin", "sinh",
+    "softmax", "softplus", "sort", "split", "sqrt", "square", "stop_gradient", "swapaxes", "tan", "tanh",
+    "tile", "top_k", "tril", "triu", "trunc", "unsqueeze",
+)  # fmt: skip
 
 for _name, _method in _METHODS.items():
     setattr(Tensor, _name, _method)

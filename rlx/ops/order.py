@@ -13,7 +13,8 @@ from rlx.ir import NOT_DIFFERENTIABLE, Attrs, Cost, Node, Op, Tensor, TensorType
 from rlx.ir.graph import apply_multi
 from rlx.ir.op import Infer, Reference
 from rlx.ir.types import is_index, normalize_axis
-from rlx.ops.base import check_axis, check_inputs, tensor, written
+from rlx.ops.base import check_axis, check_inputs, floating, tensor, written
+from rlx.ops.movement.strided import index
 from rlx.ops.numeric import Array, widened
 
 
@@ -220,4 +221,30 @@ def top_k(
     return values, indices
 
 
-__all__ = ["argmax", "argmin", "argsort", "sort", "top_k"]
+def median(x: Tensor, axis: int | None = None, keepdims: bool = False) -> Tensor:
+    """The middle of the sorted elements along an axis (None: of all); of an even number the mean of the middle two.
+
+    Dtype: floats keep theirs; integers and bools become f32. NaN where an element is NaN, and for an empty axis, as
+    numpy.median; torch.median takes the lower of the two. Gradient: to the middle element, half to each of two.
+    """
+    x = floating(tensor("median", x))
+    axes = tuple(range(x.ndim)) if axis is None else (normalize_axis(axis, x.ndim, "median"),)
+    kept = tuple(1 if i in axes else n for i, n in enumerate(x.shape) if keepdims or i not in axes)
+    if axis is None:
+        x, axes = apply("reshape", x, shape=(x.size,)), (0,)
+    (axis,) = axes
+    n = x.shape[axis]
+    if not n:
+        made = apply("expand", x.graph.constant(np.nan, x.dtype), shape=kept)
+    else:
+        ordered = sort(x, axis)
+        low, high, last = (
+            index(ordered, (slice(None),) * axis + (slice(i, i + 1),)) for i in ((n - 1) // 2, n // 2, n - 1)
+        )
+        # Halves are added, since the sum of two large numbers may overflow.
+        middle = low if n % 2 else low * 0.5 + high * 0.5
+        made = apply("where", apply("not_equal", last, last), last, middle)  # NaN is sorted last
+    return made if made.shape == kept else apply("reshape", made, shape=kept)
+
+
+__all__ = ["argmax", "argmin", "argsort", "median", "sort", "top_k"]

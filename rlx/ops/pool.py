@@ -11,8 +11,10 @@ import numpy as np
 from rlx.dtypes import DType
 from rlx.errors import DTypeError, ShapeError
 from rlx.ir import Attrs, Cost, Node, Op, Tensor, TensorType, apply, register
+from rlx.ir.types import is_index
 from rlx.ops.base import TensorLike, cast_to, check_inputs, floating, floats, tensor, tensors, written
 from rlx.ops.numeric import Array, computed
+from rlx.ops.reduce import working_float
 from rlx.ops.windows import (
     Ints,
     Pads,
@@ -332,4 +334,42 @@ def global_max_pool(x: TensorLike) -> Tensor:
     return apply("max", x, axes=tuple(range(2, x.ndim)), keepdims=True)
 
 
-__all__ = ["avg_pool", "global_avg_pool", "global_max_pool", "max_pool", "max_pool_grad"]
+def adaptive_avg_pool(x: TensorLike, size: int | Sequence[int | None] | None) -> Tensor:
+    """The mean of as many windows as are asked for: window i of n elements goes from ⌊i·n/m⌋ to ⌈(i + 1)·n/m⌉.
+
+    Shape: (N, C, *S) gives (N, C, *size); one number stands for all axes, None keeps an axis as it is. Dtype,
+    numerics: as rlx.mean. Gradient: d / count to each element of a window. Follows torch.
+    """
+    x = floating(tensor("adaptive_avg_pool", x))
+    axes = spatial_axes("adaptive_avg_pool", x)
+    sizes: list[Any] = [size] * axes if size is None or isinstance(size, int) else list(size)
+    if len(sizes) != axes or not all(s is None or (is_index(s) and s > 0) for s in sizes):
+        raise ShapeError(
+            f"adaptive_avg_pool: size is {size!r} for {x.shape}; expected {axes} numbers of windows"
+        )
+    wide = cast_to(x, working_float(x))
+    # The window is a product of ranges, so that its mean is the mean over one axis of those over the others.
+    for axis, m in enumerate(sizes, start=2):
+        if m is not None and m != x.shape[axis]:
+            wide = _means(wide, axis, int(m))
+    return cast_to(wide, x.dtype)
+
+
+def _means(x: Tensor, axis: int, m: int) -> Tensor:
+    n = x.shape[axis]
+    head, tail = x.shape[:axis], x.shape[axis + 1 :]
+    if n % m == 0:
+        return apply(
+            "mean", apply("reshape", x, shape=(*head, m, n // m, *tail)), axes=(axis + 1,), keepdims=False
+        )
+    first = np.arange(m) * n // m
+    counts = -(-(np.arange(m) + 1) * n // m) - first
+    places = np.minimum(first[:, None] + np.arange(counts.max()), n - 1)
+    column = (m, -1, *(1,) * len(tail))
+    rows = apply("gather", x, x.graph.constant(places.astype(np.int32)), axis=axis)
+    inside = x.graph.constant((np.arange(counts.max()) < counts[:, None]).reshape(column))
+    total = apply("sum", apply("where", inside, rows, 0), axes=(axis + 1,), keepdims=False)
+    return total / counts.reshape(m, *(1,) * len(tail)).astype(x.dtype.np)
+
+
+__all__ = ["adaptive_avg_pool", "avg_pool", "global_avg_pool", "global_max_pool", "max_pool", "max_pool_grad"]

@@ -76,7 +76,7 @@ class _Round:
         return found
 
     def _key(self, op: Op, inputs: Sequence[Tensor], attrs: Hashable) -> Hashable:
-        return op.name, tuple([t.id for t in inputs]), attrs
+        return id(op), tuple([t.id for t in inputs]), attrs
 
 
 def attrs_key(attrs: Attrs) -> Hashable:

@@ -97,8 +97,21 @@ class CompiledGraph(Closing):
         self._replaced = [n for n, t in graph.updates.items() if t is not graph.states[n]]
 
     def __repr__(self) -> str:
-        types = [", ".join(f"{n}: {t}" for n, t in table.items()) for table in signature(self.graph)]
-        return f"CompiledGraph({self.graph.name!r} on {self.device.info.id}: ({types[0]}) -> ({types[1]}))"
+        from rlx.ir.picture import listed
+
+        given, made = (listed(types) for types in signature(self.graph))
+        return f"CompiledGraph({self.graph.name!r} on {self.device.info.id}: ({given}) -> ({made}))"
+
+    def _repr_html_(self) -> str:
+        """What notebooks show: the signature, and the memory plan as a picture."""
+        from rlx.ir.picture import port_tables, summary
+        from rlx.runtime.plan_svg import plan_svg
+
+        inputs, outputs = signature(self.graph)
+        program = self.program
+        tables = port_tables({"inputs": inputs, "outputs": outputs}) + summary(program)
+        title = f"{self.graph.name} on {self.device.info.id}"
+        return f"<div>{tables}<div style='overflow:auto'>{plan_svg(self.plan, title, program)}</div></div>"
 
     # -- weights and state
 

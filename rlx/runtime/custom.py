@@ -10,7 +10,7 @@ from rlx.driver.closing import Closing
 from rlx.errors import DTypeError, ShapeError, UnsupportedOp
 from rlx.ir import NOT_DIFFERENTIABLE, REGISTRY, Attrs, Node, Op, Tensor, TensorType, register
 from rlx.ir.graph import as_tensors, graph_of
-from rlx.ir.op import Infer, Vjp, _NotDifferentiable
+from rlx.ir.op import REDEFINED, Infer, Vjp, _NotDifferentiable
 
 FAMILY = "custom"
 Arguments = Callable[[Sequence[TensorType], Attrs], Sequence[int | float]]
@@ -21,8 +21,9 @@ class CustomOp(Closing):
 
     `close`, or the end of a `with` block, removes the op."""
 
-    def __init__(self, op: Op) -> None:
+    def __init__(self, op: Op, withdraw: Callable[[], None]) -> None:
         self.op = op
+        self._withdraw = withdraw
         self.__name__ = op.name
         self.__doc__ = op.reference.__doc__
 
@@ -33,11 +34,10 @@ class CustomOp(Closing):
 
     def close(self) -> None:
         """Removes the op from the registry; graphs that hold it can no longer be compiled. Idempotent."""
-        from rlx.backends.gpu.program.lowering import LOWERINGS
-
         if REGISTRY.get(self.op.name) is self.op:
             del REGISTRY[self.op.name]
-            LOWERINGS.pop(self.op.name, None)
+        REDEFINED.pop(id(self.op), None)
+        self._withdraw()
 
 
 def custom_op(
@@ -64,13 +64,16 @@ def custom_op(
     allows fewer along X, they continue along Y: take the group's number from x + y · (groups along x), and do nothing
     at or past n.
 
-    Raises: ShapeError for a name that is taken or no identifier, UnsupportedOp for bytes that are not SPIR-V. A run
-    raises ShapeError or DTypeError if the result of `numpy` is not of the types that `infer` returns.
+    A name of the user's own may be defined anew, as when a notebook's cell runs twice: graphs built before keep the
+    definition that they were built with, and what the name means from now on is the new one.
+
+    Raises: ShapeError for the name of an op of rlx's or no identifier, UnsupportedOp for bytes that are not SPIR-V. A
+    run raises ShapeError or DTypeError if the result of `numpy` is not of the types that `infer` returns.
     """
     if not name.isidentifier():
         raise ShapeError(f"custom_op: {name!r} is not a name that kernels can have (letters, digits, _)")
-    if name in REGISTRY:
-        raise ShapeError(f"custom_op: there is an op {name!r} already; choose another name")
+    if name in REGISTRY and REGISTRY[name].family != FAMILY:
+        raise ShapeError(f"custom_op: rlx has an op {name!r} already; choose another name")
     if spirv is not None and (len(spirv) % 4 or spirv[:4] != b"\x03\x02\x23\x07"):
         raise UnsupportedOp(
             f"custom_op {name}: `spirv` does not begin like a SPIR-V module; give the compiled bytes"
@@ -82,10 +85,10 @@ def custom_op(
         return numpy(*arrays, **attrs)
 
     reference.__doc__ = numpy.__doc__
-    op = register(Op(name, FAMILY, _checked(name, infer), reference, "the user's own function", vjp, fallible=True))
-    if cuda is not None or spirv is not None:
-        _add_rule(op, cuda, spirv, threads, arguments)
-    return CustomOp(op)
+    op = Op(name, FAMILY, _checked(name, infer), reference, "the user's own function", vjp, fallible=True)
+    register(op, redefines=True)
+    native = cuda is not None or spirv is not None
+    return CustomOp(op, _add_rule(op, cuda, spirv, threads, arguments) if native else lambda: None)
 
 
 def _checked(name: str, infer: Infer) -> Infer:
@@ -105,8 +108,8 @@ def _checked(name: str, infer: Infer) -> Infer:
 
 def _add_rule(
     op: Op, cuda: str | None, spirv: bytes | None, threads: int, arguments: Arguments | None
-) -> None:
-    from rlx.backends.gpu.program.lowering import LOWERINGS, Lowered, Lowering
+) -> Callable[[], None]:
+    from rlx.backends.gpu.program.lowering import Lowering, override
     from rlx.backends.gpu.program.steps import Language, SourceKernel
     from rlx.backends.gpu.program.target import Target
 
@@ -114,7 +117,7 @@ def _add_rule(
     sources = {Language.CUDA: cuda, Language.SPIRV: spirv}
 
     def when(node: Node, target: Target) -> bool:
-        return sources[target.language] is not None
+        return node.op is op and sources[target.language] is not None  # another definition has its own rule
 
     def rule(ctx: Lowering, node: Node) -> None:
         refs = [ctx.ref(t) for t in (*node.inputs, *node.outputs)]
@@ -124,4 +127,4 @@ def _add_rule(
             groups = ctx.groups(math.ceil(n / threads))
             ctx.launch(kernel, groups, [*refs, n, *extra], outputs=len(node.outputs))
 
-    LOWERINGS[op.name] = Lowered(rule, when)
+    return override(op.name, rule, when)

@@ -8,13 +8,14 @@ import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, overload
+from typing import Any, Generic, ParamSpec, TypeVar, overload
 
 from rlx.autodiff import gradients
 from rlx.driver.locks import renewed
 from rlx.dtypes import DType, as_dtype
 from rlx.errors import DTypeError, GraphError, ShapeError, TracedValueError
 from rlx.ir import Graph, Tensor
+from rlx.ir.graph import TRACING
 from rlx.ir.number import NumberTape, TracedNumber
 from rlx.ops.pytree import flatten, unflatten
 from rlx.runtime.arguments import Call, Parameters, StaticNames, StaticNums, is_any_array, is_python_number
@@ -61,6 +62,8 @@ def trace(function: Callable[..., Any], call: Call, parameters: Parameters, buil
         else:
             leaves.append(a if built_in else tape.argument(a, *parameters.label(call.origins[i])))
     args, kwargs = unflatten(call.skeleton, leaves)
+    around, TRACING.graph = (TRACING.graph, TRACING.body), graph
+    TRACING.body = None
     try:
         given = function(*args, **kwargs)
     except Exception as error:
@@ -68,6 +71,8 @@ def trace(function: Callable[..., Any], call: Call, parameters: Parameters, buil
         if explained is None:
             raise
         raise explained from error
+    finally:
+        TRACING.graph, TRACING.body = around
     found: list[Any] = []
     out = flatten(given, found, is_any_array)
     if not found:
@@ -111,14 +116,18 @@ def _dtype(name: str, label: str, array: Any) -> DType:
         raise DTypeError(f"{name}: {label}: {error}; convert it with .astype") from None
 
 
-class Jitted:
+P = ParamSpec("P")
+R = TypeVar("R", covariant=True)
+
+
+class Jitted(Generic[P, R]):
     """The result of `jit`: call it with arrays.
 
     `graph(*args)` is the traced program; `cache_info()` counts the cached programs."""
 
     def __init__(
         self,
-        function: Callable[..., Any],
+        function: Callable[P, R],
         device: str,
         precision: str,
         static_argnums: StaticNums = (),
@@ -139,6 +148,13 @@ class Jitted:
         self._session: Session | None = None
         self._cache: OrderedDict[Any, tuple[CompiledGraph, Traced]] = OrderedDict()
         self._lock = renewed(self, "_lock", threading.Lock)
+
+    # Within another traced function the types are those of the function; from outside, arrays stand for its tensors.
+    @overload
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R: ...
+
+    @overload
+    def __call__(self, *args: Any, **kwargs: Any) -> Any: ...
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         call = self._parameters.take_apart(args, kwargs)
@@ -220,7 +236,7 @@ def _check_function(what: str, function: Any) -> None:
 
 @overload
 def jit(
-    function: Callable[..., Any],
+    function: Callable[P, R],
     *,
     device: str = "auto",
     precision: str = "f32",
@@ -228,7 +244,7 @@ def jit(
     static_argnames: StaticNames = (),
     out: Out = "host",
     donate: StaticNames = (),
-) -> Jitted: ...
+) -> Jitted[P, R]: ...
 
 
 @overload
@@ -241,7 +257,7 @@ def jit(
     static_argnames: StaticNames = (),
     out: Out = "host",
     donate: StaticNames = (),
-) -> Callable[[Callable[..., Any]], Jitted]: ...
+) -> Callable[[Callable[P, R]], Jitted[P, R]]: ...
 
 
 def jit(
@@ -290,47 +306,90 @@ def jit(
 
 
 def grad(
-    function: Callable[..., Tensor],
+    function: Callable[P, Any],
     argnums: int | tuple[int, ...] = 0,
+    has_aux: bool = False,
     *,
     device: str = "auto",
     static_argnums: StaticNums = (),
     static_argnames: StaticNames = (),
     out: Out = "host",
-) -> Jitted:
+) -> Jitted[P, Any]:
     """The gradient of a scalar-valued function of arrays with respect to the arguments `argnums`.
 
     The function works on arrays (compiled and cached like `jit`, with its rules for arguments) and inside a traced
     function. An argument may be a pytree of tuples, lists and dicts of arrays; its gradient has the same structure. A
-    Python float in it counts as an f32 of rank 0. `out` as in `jit`.
+    Python float in it counts as an f32 of rank 0. With `has_aux` the function returns the scalar and anything else,
+    and what this makes returns (gradient, the other). `out` as in `jit`.
     Raises: ShapeError if the function's result is not a scalar, GraphError for an argument that does not exist or has
     no array, and the errors of `gradients`.
     """
-    _check_function("grad", function)
-    numbers = (argnums,) if isinstance(argnums, int) else tuple(argnums)
-    name = getattr(function, "__name__", type(function).__name__)
+    both = _value_and_grad("grad", function, argnums, has_aux)
 
     @functools.wraps(function)
-    def gradient(*args: Any, **kwargs: Any) -> Any:
-        wrt: list[Any] = []
-        given = list(args)
-        skeletons = [_differentiated(name, given, i, wrt) for i in numbers]
-        result = function(*given, **kwargs)
-        if not isinstance(result, Tensor) or result.shape != ():
-            what = result.shape if isinstance(result, Tensor) else type(result).__name__
-            raise ShapeError(f"grad: {name} must give a rank-0 tensor, it gave {what}; sum it first")
-        found = gradients(result, wrt)
-        made = [unflatten(skeleton, found) for skeleton in skeletons]
-        return made[0] if isinstance(argnums, int) else tuple(made)
+    def gradient(*args: P.args, **kwargs: P.kwargs) -> Any:
+        value, found = both(*args, **kwargs)
+        return (found, value[1]) if has_aux else found
 
     return Jitted(gradient, device, "f32", static_argnums, static_argnames, "grad", out)
 
 
-def _differentiated(name: str, args: list[Any], i: int, wrt: list[Any]) -> Any:
+def value_and_grad(
+    function: Callable[P, R],
+    argnums: int | tuple[int, ...] = 0,
+    has_aux: bool = False,
+    *,
+    device: str = "auto",
+    static_argnums: StaticNums = (),
+    static_argnames: StaticNames = (),
+    out: Out = "host",
+) -> Jitted[P, tuple[R, Any]]:
+    """What a scalar-valued function returns, and its gradient as `grad` gives it: (value, gradient), in one program.
+
+    With `has_aux` the function returns the scalar and anything else: ((value, the other), gradient). As jax's. Raises:
+    as `grad`.
+    """
+    made = _value_and_grad("value_and_grad", function, argnums, has_aux)
+    return Jitted(made, device, "f32", static_argnums, static_argnames, "value_and_grad", out)
+
+
+def _value_and_grad(
+    what: str, function: Callable[P, R], argnums: int | tuple[int, ...], has_aux: bool
+) -> Callable[P, tuple[R, Any]]:
+    _check_function(what, function)
+    numbers = (argnums,) if isinstance(argnums, int) else tuple(argnums)
+    name = getattr(function, "__name__", type(function).__name__)
+
+    @functools.wraps(function)
+    def made(*args: Any, **kwargs: Any) -> Any:
+        wrt: list[Any] = []
+        given = list(args)
+        skeletons = [_differentiated(what, name, given, i, wrt) for i in numbers]
+        returned: Any = function(*given, **kwargs)
+        result = returned
+        if has_aux:
+            if not isinstance(returned, tuple) or len(returned) != 2:
+                raise ShapeError(
+                    f"{what}: with has_aux {name} must return two things, the scalar first; got {returned!r}"
+                )
+            result = returned[0]
+        if not isinstance(result, Tensor) or result.shape != ():
+            kind = result.shape if isinstance(result, Tensor) else type(result).__name__
+            more = isinstance(result, tuple)
+            advice = "; with has_aux=True it may return more beside it" if more else "; sum it first"
+            raise ShapeError(f"{what}: {name} must give a rank-0 tensor, it gave {kind}{advice}")
+        found = gradients(result, wrt)
+        trees = [unflatten(skeleton, found) for skeleton in skeletons]
+        return returned, trees[0] if isinstance(argnums, int) else tuple(trees)
+
+    return made
+
+
+def _differentiated(what: str, name: str, args: list[Any], i: int, wrt: list[Any]) -> Any:
     """Appends the tensors of an argument to `wrt`, floats as tensors of rank 0; returns the argument's structure."""
     if not isinstance(i, int) or not -len(args) <= i < len(args):
         raise GraphError(
-            f"grad: there is no argument {i!r}; {name} was given {len(args)} by position, and argnums counts these "
+            f"{what}: there is no argument {i!r}; {name} was given {len(args)} by position, and argnums counts these "
             "from 0"
         )
     leaves: list[Any] = []
@@ -340,7 +399,7 @@ def _differentiated(name: str, args: list[Any], i: int, wrt: list[Any]) -> Any:
     ]
     if odd or skeleton[0] == "static":
         raise GraphError(
-            f"grad: argument {i} of {name} holds {odd[0] if odd else None!r}, which has no gradient; pass floats, or "
+            f"{what}: argument {i} of {name} holds {odd[0] if odd else None!r}, which has no gradient; pass floats, or "
             "arrays of them"
         )
     leaves = [t.concrete() if isinstance(t, Tensor) else t for t in leaves]

@@ -142,11 +142,9 @@ def test_indexing_is_numpys(parts: list[Any]) -> None:
     np.testing.assert_array_equal(got, want)
 
 
-def test_indexing_with_a_tensor_takes_rows_and_else_says_what_to_use() -> None:
-    x, i = np.arange(12.0).reshape(3, 4), np.array([2, -1, 0], np.int64)
-    np.testing.assert_array_equal(run(lambda a, b: a[b], x, i), x[i])
+def test_indexing_with_anything_else_says_what_to_use() -> None:
     t = Graph().input("x", (3, 4))
-    for key in (True, [0, 1], np.array([0, 1]), 1.5, "a", (slice(0.5, 2),), (slice(None, None, 0),)):
+    for key in (True, 1.5, "a", (slice(0.5, 2),), (slice(None, None, 0),)):
         with pytest.raises(ShapeError, match="index"):
             t[key]
 
@@ -303,7 +301,8 @@ def test_type_checkers_know_every_operator_and_method() -> None:
     known = {node.name for node in declared.body if isinstance(node, ast.FunctionDef)}
     refused = {"bool", "iter", "contains", "setitem", "int", "float", "index", "format"}
     array = {"array", "array_ufunc", "array_function"}
-    assert set(ops.operators._METHODS) - {f"__{name}__" for name in refused | array} == known
+    methods = {*ops.operators._METHODS, *ops.operators.METHODS}
+    assert methods - {f"__{name}__" for name in refused | array} == known
 
 
 def test_each_public_function_is_listed_by_one_module() -> None:

@@ -31,6 +31,17 @@ def layer(x: rlx.Tensor, w: rlx.Tensor) -> rlx.Tensor:
     return rlx.relu(x @ w)
 
 
+@rlx.jit
+def twice(x: rlx.Tensor, n: int = 2) -> rlx.Tensor:
+    return layer(layer(x, x.T), x)[[0, 1]].exp()  # a jitted function keeps its type: strict mypy lets none return Any
+
+
+def gap(x: rlx.Tensor) -> tuple[rlx.Tensor, int]:
+    both: tuple[rlx.Tensor, object] = rlx.value_and_grad(rlx.sum)(x)
+    return both[0] + rlx.einsum("ij->", x), 1
+
+
+print(rlx.grad(gap, has_aux=True)(np.ones((2, 3))), twice(np.ones((2, 3))))
 print(layer(np.ones((2, 3)), np.ones((3, 2))), layer.cache_info()["size"], loss.graph({"w": shape}, shape))
 print(rlx.grad(loss, device="cpu")({"w": np.ones((3, 1))}, np.ones((2, 3))))
 doubled = rlx.custom_op("doubled", lambda x: 2 * x, infer=lambda types, attrs: types[0])

@@ -77,12 +77,41 @@ def test_fallback_error_refuses_host_steps(divmod_op):
         session.compile(g)
 
 
+def _times(factor: int) -> CustomOp:
+    """A cell of a notebook: each run defines the op again."""
+    cuda = (
+        'extern "C" __global__ void cell_times(const float* x, float* y, unsigned n) '
+        f"{{ unsigned i = blockIdx.x * blockDim.x + threadIdx.x; if (i < n) y[i] = {factor} * x[i]; }}"
+    )
+    return rlx.custom_op("cell_times", lambda x: x * np.float32(factor), infer=lambda t, a: t[0], cuda=cuda)
+
+
+def test_a_redefined_op_leaves_graphs_built_before_as_they_were(session):
+    x = np.ones(3, np.float32)
+    with _times(2) as first:
+        before = rlx.Graph("before")
+        before.output("y", first(before.input("x", (3,))))
+        with _times(2) as same, _times(5) as changed:
+            g = rlx.Graph("both")
+            t = g.input("x", (3,))
+            g.output("same", same(t))
+            g.output("first", first(t))
+            g.output("changed", changed(t))
+            with session.compile(before) as exe:
+                np.testing.assert_array_equal(exe.run({"x": x})["y"], [2, 2, 2])
+            with session.compile(g) as exe:
+                made = exe.run({"x": x})
+                assert [made[name][0] for name in ("same", "first", "changed")] == [2, 2, 5]
+    with pytest.raises(rlx.errors.GraphError, match="registered"):
+        session.compile(before)
+
+
 def test_wrong_custom_ops_are_refused(divmod_op):
     def plain(x):
         return x
 
     with pytest.raises(ShapeError, match="already"):
-        rlx.custom_op("my_divmod", plain, infer=lambda types, attrs: types[0])
+        rlx.custom_op("softmax", plain, infer=lambda types, attrs: types[0])
     with pytest.raises(ShapeError, match="not a name"):
         rlx.custom_op("a-b", plain, infer=lambda types, attrs: types[0])
     with pytest.raises(UnsupportedOp, match="SPIR-V"):

@@ -36,6 +36,7 @@ from rlx.formats.onnx.reader.string_table import StringTable
 from rlx.formats.onnx.reader.structure import Structure, flattened
 from rlx.formats.onnx.reader.tensors import to_array
 from rlx.ir import Graph
+from rlx.ir.picture import listed, port_tables, table
 from rlx.packed import PackedArray
 from rlx.runtime import Session, Weights
 
@@ -77,6 +78,18 @@ class Model(Closing):
         self._sessions: dict[tuple[str, str], tuple[Session, Weights]] = {}
         self._running: Counter[int] = Counter()  # the number of active runs, by the program's identity
         self._lock = renewed(self, "_lock", threading.RLock)
+
+    def __repr__(self) -> str:
+        given, made = (listed({t.name: t.typed_shape for t in ports}) for ports in (self.inputs, self.outputs))
+        return f"Model({self._proto.graph.name!r}: {self._own:,} nodes, ({given}) -> ({made}))"
+
+    def _repr_html_(self) -> str:
+        """What notebooks show: the ports, and the numbers of nodes by operator."""
+        found = Counter(n.op_type for part in (self._proto.graph, *self._proto.functions) for n in all_nodes(part.node))
+        ports = {what: {t.name: t.typed_shape for t in made}
+                 for what, made in (("inputs", self.inputs), ("outputs", self.outputs))}  # fmt: skip
+        counts = table(["operator", "nodes"], ((op, f"{n:,}") for op, n in found.most_common()))
+        return f"<div>{port_tables(ports)}{counts}</div>"
 
     def _read(self, source: Any) -> None:
         report("reading")

@@ -63,6 +63,12 @@ class Program(Closing):
         self._words = builder.known.words
         self._draw = Sampler(builder.known.draws.wanted)
 
+    def __repr__(self) -> str:
+        return f"Program({self.graph!r})"
+
+    def _repr_html_(self) -> str:
+        return self.graph._repr_html_()
+
     def close(self) -> None:
         """Frees the program's memory; the weights stay with the model. Idempotent."""
         self.graph.close()

@@ -14,17 +14,17 @@ Floats = npt.NDArray[Any]
 _SMALL_P = (1.85777706184603153e-1, 3.16112374387056560e0, 1.13864154151050156e2, 3.77485237685302021e2,
             3.20937758913846947e3)  # fmt: skip
 _SMALL_Q = (1.0, 2.36012909523441209e1, 2.44024637934444173e2, 1.28261652607737228e3, 2.84423683343917062e3)
-_MIDDLE_P = (2.15311535474403846e-8, 5.64188496988670089e-1, 8.88314979438837594e0, 6.61191906371416295e1,
+MIDDLE_P = (2.15311535474403846e-8, 5.64188496988670089e-1, 8.88314979438837594e0, 6.61191906371416295e1,
              2.98635138197400131e2, 8.81952221241769090e2, 1.71204761263407058e3, 2.05107837782607147e3,
              1.23033935479799725e3)  # fmt: skip
-_MIDDLE_Q = (1.0, 1.57449261107098347e1, 1.17693950891312499e2, 5.37181101862009858e2, 1.62138957456669019e3,
+MIDDLE_Q = (1.0, 1.57449261107098347e1, 1.17693950891312499e2, 5.37181101862009858e2, 1.62138957456669019e3,
              3.29079923573345963e3, 4.36261909014324716e3, 3.43936767414372164e3, 1.23033935480374942e3)  # fmt: skip
-_LARGE_P = (1.63153871373020978e-2, 3.05326634961232344e-1, 3.60344899949804439e-1, 1.25781726111229246e-1,
+LARGE_P = (1.63153871373020978e-2, 3.05326634961232344e-1, 3.60344899949804439e-1, 1.25781726111229246e-1,
             1.60837851487422766e-2, 6.58749161529837803e-4)  # fmt: skip
-_LARGE_Q = (1.0, 2.56852019228982242e0, 1.87295284992346725e0, 5.27905102951428412e-1, 6.05183413124413191e-2,
+LARGE_Q = (1.0, 2.56852019228982242e0, 1.87295284992346725e0, 5.27905102951428412e-1, 6.05183413124413191e-2,
             2.33520497626869185e-3)  # fmt: skip
-_INV_SQRT_PI = 0.56418958354775628695
-_SWITCH = 0.46875  # below it erf is x times a rational function of x²; above it erfc is approximated, erf = 1 - erfc
+INV_SQRT_PI = 0.56418958354775628695
+SWITCH = 0.46875  # below it erf is x times a rational function of x²; above it erfc is approximated, erf = 1 - erfc
 
 
 def _poly(coefficients: tuple[float, ...], x: Floats) -> Floats:
@@ -43,12 +43,12 @@ def _erf_small(x: Floats) -> Floats:
 def _erfc_positive(y: Floats) -> Floats:
     """erfc of y ≥ 0.46875 (or NaN)."""
     y = np.asarray(np.minimum(y, 30.0))  # erfc is 0 beyond 27; keeps y² finite
-    ratio = np.asarray(_poly(_MIDDLE_P, y) / _poly(_MIDDLE_Q, y))
+    ratio = np.asarray(_poly(MIDDLE_P, y) / _poly(MIDDLE_Q, y))
     far = y > 4.0  # of few elements in most data
     if far.any():
         inverse = 1.0 / (y[far] * y[far])
-        tail = inverse * _poly(_LARGE_P, inverse) / _poly(_LARGE_Q, inverse)
-        ratio[far] = (_INV_SQRT_PI - tail) / y[far]
+        tail = inverse * _poly(LARGE_P, inverse) / _poly(LARGE_Q, inverse)
+        ratio[far] = (INV_SQRT_PI - tail) / y[far]
     # exp(-y²) as two factors: y² rounded to one number would cost digits for large y.
     head = np.trunc(y * 16.0) / 16.0
     return np.exp(-head * head) * np.exp(-(y - head) * (y + head)) * ratio
@@ -71,8 +71,8 @@ def erf(x: npt.ArrayLike) -> Floats:
     x, answer = _wide(x)
     y = np.abs(x)
     with np.errstate(all="ignore"):
-        near = y <= _SWITCH
-        far = np.copysign(1.0 - _erfc_positive(np.maximum(y, _SWITCH)), x)
+        near = y <= SWITCH
+        far = np.copysign(1.0 - _erfc_positive(np.maximum(y, SWITCH)), x)
         return np.where(near, _erf_small(np.where(near, x, 0.0)), far).astype(answer)
 
 
@@ -81,7 +81,7 @@ def erfc(x: npt.ArrayLike) -> Floats:
     x, answer = _wide(x)
     y = np.abs(x)
     with np.errstate(all="ignore"):
-        near = y <= _SWITCH
-        far = _erfc_positive(np.maximum(y, _SWITCH))
+        near = y <= SWITCH
+        far = _erfc_positive(np.maximum(y, SWITCH))
         small = 1.0 - _erf_small(np.where(near, x, 0.0))
         return np.where(near, small, np.where(x < 0, 2.0 - far, far)).astype(answer)

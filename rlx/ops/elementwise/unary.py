@@ -217,6 +217,10 @@ register(
        local_vjp(lambda d, x, y: d), lambda args, attrs: args[0], inplace=(0,), materializes=True,
        view=views.whole, identity=identities.copy)
 )  # fmt: skip
+register(
+    Op("stop_gradient", "elementwise", infer_unary("stop_gradient", anything), computed()(np.array), "numpy.copy",
+       zero_vjp, lambda args, attrs: args[0], inplace=(0,), view=views.whole, identity=identities.copy)
+)  # fmt: skip
 
 
 def float_call(op: str, x: TensorLike, **attrs: Any) -> Tensor:
@@ -397,7 +401,16 @@ def copy(x: Tensor) -> Tensor:
     return apply("copy", tensor("copy", x))
 
 
+def stop_gradient(x: Tensor) -> Tensor:
+    """x, through which no gradient passes.
+
+    Dtype: any. Gradient: zero. Numerics: exact; no device moves data for it.
+    """
+    return apply("stop_gradient", tensor("stop_gradient", x))
+
+
 __all__ = [
     "abs", "ceil", "copy", "cos", "erf", "exp", "floor", "gelu", "log", "logical_not", "neg", "reciprocal",
-    "relu", "round", "rsqrt", "sigmoid", "sign", "silu", "sin", "sqrt", "tanh",
+    "relu", "round", "rsqrt", "sigmoid", "sign", "silu", "sin", "sqrt", "stop_gradient",
+    "tanh",
 ]  # fmt: skip

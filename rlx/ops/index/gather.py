@@ -116,11 +116,6 @@ def check_constants_in_range(op: str, indices: Tensor, n: int, what: str) -> Non
             raise ShapeError(f"{op}: {found} leave {what}; expected {-n}..{n - 1}")
 
 
-def take_rows(x: Tensor, indices: Tensor) -> Tensor:
-    """x[indices] for a tensor of integers: rows along the first axis."""
-    return gather(x, indices, axis=0)
-
-
 # -- gather_elements
 
 
@@ -329,4 +324,12 @@ def one_hot(
     return apply("one_hot", indices, depth=int(depth), axis=axis, dtype=kind, **numbers)
 
 
-__all__ = ["gather", "gather_elements", "gather_nd", "one_hot", "take_along_axis"]
+def embedding(table: TensorLike, ids: TensorLike) -> Tensor:
+    """The rows of a table of embeddings at the ids: rlx.gather along the first axis, packed tables too.
+
+    Shape: table (n, …), ids any; gives ids.shape + table.shape[1:]. Gradient: each row's is added to the table's row.
+    """
+    return gather(table, ids, axis=0)
+
+
+__all__ = ["embedding", "gather", "gather_elements", "gather_nd", "one_hot", "take_along_axis"]

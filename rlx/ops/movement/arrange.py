@@ -123,4 +123,40 @@ def triu(x: TensorLike, k: int = 0) -> Tensor:
     return _triangle("triu", x, k, False)
 
 
-__all__ = ["diagonal", "flip", "repeat", "roll", "tile", "tril", "triu"]
+def pixel_shuffle(x: TensorLike, factor: int) -> Tensor:
+    """Channels as pixels: x[n, c·r² + i·r + j, h, w] becomes y[n, c, h·r + i, w·r + j], r the factor.
+
+    Shape: (…, C·r², H, W) gives (…, C, H·r, W·r). Dtype: any. Gradient: d moved back. Follows torch (Shi et al., 2016);
+    ONNX calls it DepthToSpace, mode CRD.
+    """
+    x, r, (*head, c, h, w) = _image("pixel_shuffle", x, factor)
+    if c % (r * r):
+        raise ShapeError(f"pixel_shuffle: {c} channels of {x.shape} are no multiple of factor² = {r * r}")
+    k = len(head)
+    parts = movement.reshape(x, (*head, c // (r * r), r, r, h, w))
+    moved = movement.transpose(parts, (*range(k), k, k + 3, k + 1, k + 4, k + 2))
+    return movement.reshape(moved, (*head, c // (r * r), h * r, w * r))
+
+
+def pixel_unshuffle(x: TensorLike, factor: int) -> Tensor:
+    """Pixels as channels: the inverse of rlx.pixel_shuffle. Shape: (…, C, H·r, W·r) gives (…, C·r², H, W)."""
+    x, r, (*head, c, h, w) = _image("pixel_unshuffle", x, factor)
+    if h % r or w % r:
+        raise ShapeError(f"pixel_unshuffle: height {h} and width {w} are no multiples of the factor {r}")
+    k = len(head)
+    parts = movement.reshape(x, (*head, c, h // r, r, w // r, r))
+    moved = movement.transpose(parts, (*range(k), k, k + 2, k + 4, k + 1, k + 3))
+    return movement.reshape(moved, (*head, c * r * r, h // r, w // r))
+
+
+def _image(op: str, x: TensorLike, factor: int) -> tuple[Tensor, int, tuple[int, ...]]:
+    made: Tensor = tensor(op, x)
+    (r,) = as_shape((factor,), f"{op}: factor")
+    if made.ndim < 3 or not r:
+        raise ShapeError(
+            f"{op}: the input is {made.type}, the factor {r}; expected (…, C, H, W) and at least 1"
+        )
+    return made, r, made.shape
+
+
+__all__ = ["diagonal", "flip", "pixel_shuffle", "pixel_unshuffle", "repeat", "roll", "tile", "tril", "triu"]

@@ -280,7 +280,7 @@ def index(x: Tensor, key: Any) -> Tensor:
             k, bool
         ):
             raise ShapeError(
-                f"index: {k!r} is not an int, slice, None or ...; use rlx.gather for index tensors, rlx.where for masks"
+                f"index: {k!r} is not an int, slice, None, ... or array of integers; use rlx.where for masks"
             )
     taken = sum(k is not None and k is not Ellipsis for k in keys)
     if sum(k is Ellipsis for k in keys) > 1:

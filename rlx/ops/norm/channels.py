@@ -262,4 +262,19 @@ def batch_norm(
     return apply("batch_norm", given[0], *columns, eps=float(eps))
 
 
-__all__ = ["batch_norm", "group_norm", "layer_norm_channels"]
+def instance_norm(
+    x: TensorLike, gamma: TensorLike | None = None, beta: TensorLike | None = None, eps: float = 1e-5
+) -> Tensor:
+    """(x - mean) / sqrt(variance + eps) · gamma + beta, with mean and variance over each channel of each sample.
+
+    Shape: x (N, C, …), gamma and beta (C,), by default ones and zeros. Dtype, gradient, numerics: as rlx.group_norm of
+    C groups. Follows Ulyanov, Vedaldi and Lempitsky, 2016.
+    """
+    (made,) = floats(*tensors("instance_norm", x))
+    check_channels("instance_norm", made.type)
+    channels = made.shape[1]
+    scale, shift = (np.full(channels, k, made.dtype.np) if v is None else v for k, v in ((1, gamma), (0, beta)))
+    return group_norm(made, channels, scale, shift, eps)
+
+
+__all__ = ["batch_norm", "group_norm", "instance_norm", "layer_norm_channels"]

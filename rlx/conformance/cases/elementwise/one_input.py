@@ -15,7 +15,7 @@ from rlx.conformance.record import Conformance
 from rlx.conformance.shapes import ALL, FEW, FLOATS, HALVES, INTS, NUMBERS, SHAPES, label
 from rlx.conformance.tolerances import BITS, COMPOSITE, EQUAL, PRIMITIVE, ROUNDED, Tolerance
 from rlx.dtypes import DType, bool_, f32, i32
-from rlx.ir import Attrs, Tensor
+from rlx.ir import Attrs, Tensor, get_op
 from rlx.ops.elementwise.activation import SELU_ALPHA, SELU_GAMMA
 from rlx.ops.numeric import Array
 
@@ -29,6 +29,8 @@ _TAIL_REASON = "f32 exp overflows where the result is subnormal or nearly so"
 _MISH = Tolerance("ulp", ulp=COMPOSITE.ulp, floor=2e-36)
 _MISH_REASON = "exp(x) is subnormal below -87, where x times it is not"
 _GELU_REASON = "1 + erf cancels below 0: the error is a few ULP of x, not of the result"
+_ERFC_REASON = "a product of exponentials, of which one may be subnormal where the result is nearly so"
+_LGAMMA_REASON = "measured against the terms of the reflection, which cancel between the poles"
 _HARD_REASON = "measured against the terms of the line, which cancel where it meets 0"
 
 
@@ -136,6 +138,13 @@ def _swish(inputs: Sequence[Array], attrs: Attrs) -> Any:
     return x * np.minimum(x / 6 + 0.5, 1.0)
 
 
+def _gamma_terms(inputs: Sequence[Array], attrs: Attrs) -> Any:
+    """log Γ of |x|, beside log Γ of 1 + |x| where x is negative: the reflection there is a difference of terms."""
+    x, lgamma = np.asarray(inputs[0], np.float64), get_op("lgamma").reference
+    terms = np.where(x < 0, np.abs(lgamma(1 - x)) + 1, 0) + np.abs(lgamma(x))
+    return np.where(np.isfinite(terms), terms, 0)
+
+
 _BOTH = ("large", "small")
 _SELU = {"alpha": SELU_ALPHA, "gamma": SELU_GAMMA}
 
@@ -199,12 +208,18 @@ OPS = (
         settings=[({"positive": p, "negative": n}, ()) for p, n in ((True, True), (True, False), (False, True))],
     ),
     # Ops that take integers too
+    _function("erfc", ("normal", "large", "near_one"), _TAIL, _ERFC_REASON),
+    _function("lgamma", ("large", "positive", "near_one"), COMPOSITE, _LGAMMA_REASON, terms=_gamma_terms),
     Conformance("neg", (partial(_of_numbers, "neg", BITS),), (_random("neg", lambda b: b.number(), False),)),
     Conformance("abs", (partial(_of_numbers, "abs", BITS),), (_random("abs", lambda b: b.number(), False),)),
     Conformance("sign", (partial(_of_numbers, "sign", EQUAL),), (_random("sign", lambda b: b.number(), True),)),
     Conformance("relu", (partial(_of_numbers, "relu", EQUAL),), (_random("relu", lambda b: b.floating(), False),)),
     # Ops that take every dtype
     Conformance("copy", (partial(_of_all, "copy", BITS),), (_random("copy", lambda b: b.any(), False),)),
+    Conformance(
+        "stop_gradient", (partial(_of_all, "stop_gradient", BITS),),
+        (_random("stop_gradient", lambda b: b.any(), False),),
+    ),
     Conformance(
         "logical_not", (partial(_of_all, "logical_not", EQUAL),), (_random("logical_not", lambda b: b.any(), True),)
     ),

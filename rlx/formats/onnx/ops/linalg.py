@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 import numpy as np
 
@@ -48,89 +47,7 @@ def gemm(c: Call) -> Tensor:
 
 @op("Einsum")
 def einsum(c: Call) -> Result:
-    """Pairwise products from left to right, each a matmul over batch, kept and summed labels."""
-    operands = c.xs()
-    terms, result = _labels(c, operands)
-    widths: dict[str, int] = {}
-    for labels, t in zip(terms, operands, strict=True):
-        for label, n in zip(labels, t.shape, strict=True):
-            if widths.setdefault(label, n) == 1:
-                widths[label] = n
-            if n not in (1, widths[label]):
-                raise c.bad(f"label {label!r} is {n} and {widths[label]} long")
-    ready = [_diagonal(labels, t) for labels, t in zip(terms, operands, strict=True)]
-    labels, x = ready[0]
-    for k, (other, y) in enumerate(ready[1:], start=1):
-        later = set(result).union(*(r[0] for r in ready[k + 1 :]))
-        labels, x = _product(labels, x, other, y, later, widths)
-    gone = tuple(i for i, label in enumerate(labels) if label not in result)
-    if gone:
-        x, labels = o.sum(x, gone), [label for label in labels if label in result]
-    return o.transpose(x, [labels.index(label) for label in result]) if result else x
-
-
-def _labels(c: Call, operands: Sequence[Tensor]) -> tuple[list[list[str]], list[str]]:
-    """The labels of every operand and of the result, ellipses written out as "0", "1", … from the right."""
-    text = c.str("equation", "").replace(" ", "")
-    left, arrow, right = text.partition("->")
-    parts = left.split(",")
-    if len(parts) != len(operands):
-        raise c.bad(f"the equation {text!r} is for {len(parts)} operands, {len(operands)} came")
-    terms, most = [], 0
-    for part, t in zip(parts, operands, strict=True):
-        head, dots, tail = part.partition("...")
-        extra = t.ndim - len(head) - len(tail)
-        if extra < 0 or (extra and not dots) or not (head + tail + "a").isalpha():
-            raise c.bad(f"the term {part!r} does not fit an operand of shape {t.shape}")
-        terms.append([*head, *(str(extra - 1 - i) for i in range(extra)), *tail])
-        most = max(most, extra)
-    dims = [str(most - 1 - i) for i in range(most)]
-    if arrow:
-        head, dots, tail = right.partition("...")
-        result = [*head, *(dims if dots else []), *tail]
-    else:
-        everything = [label for term in terms for label in term]
-        result = dims + sorted(v for v in set(everything) - set(dims) if everything.count(v) == 1)
-    known = {label for term in terms for label in term}
-    if len(set(result)) != len(result) or not set(result) <= known:
-        raise c.bad(f"the result {right!r} of the equation {text!r} repeats a label or has one of no operand")
-    return terms, result
-
-
-def _diagonal(labels: list[str], t: Tensor) -> tuple[list[str], Tensor]:
-    """Repeated labels of one operand taken along their diagonal."""
-    for label in dict.fromkeys(labels):
-        while labels.count(label) > 1:
-            i, j = [k for k, v in enumerate(labels) if v == label][:2]
-            n = t.shape[i]
-            t = o.moveaxis(o.moveaxis(t, j, 0), i + 1, 1)  # moving j to the front shifts i by one
-            t = o.reshape(t, (n * n, *t.shape[2:]))
-            t = o.gather(t, t.graph.constant(np.arange(n, dtype=np.int32) * (n + 1)), 0)
-            labels = [label] + [v for k, v in enumerate(labels) if k not in (i, j)]
-    return labels, t
-
-
-def _product(
-    a: list[str], x: Tensor, b: list[str], y: Tensor, later: set[str], widths: dict[str, int]
-) -> tuple[list[str], Tensor]:
-    batch = [v for v in a if v in b and v in later]
-    summed = [v for v in a if v in b and v not in later]
-    only_a, only_b = [v for v in a if v not in b], [v for v in b if v not in a]
-    wide = [o.expand(t, [widths[v] if v in batch + summed else n for v, n in zip(labels, t.shape, strict=True)])
-            for labels, t in ((a, x), (b, y))]  # fmt: skip
-    left = o.transpose(wide[0], [a.index(v) for v in batch + only_a + summed])
-    right = o.transpose(wide[1], [b.index(v) for v in batch + summed + only_b])
-    n, m, k, p = (
-        math.prod(sizes) for sizes in (
-            left.shape[: len(batch)], left.shape[len(batch) : len(batch) + len(only_a)],
-            left.shape[len(batch) + len(only_a) :], right.shape[len(batch) + len(summed) :],
-        )
-    )  # fmt: skip
-    columns, rows = o.reshape(left, (n, m, k)), o.reshape(right, (n, k, p))
-    # Without a summed label this is an elementwise product: a matmul would run a tiny product for each batch element.
-    made = o.matmul(columns, rows) if summed else o.mul(columns, rows)
-    shape = (*left.shape[: len(batch) + len(only_a)], *right.shape[len(batch) + len(summed) :])
-    return batch + only_a + only_b, o.reshape(made, shape)
+    return o.einsum(c.str("equation", ""), *c.xs())
 
 
 @op("Det")

@@ -44,6 +44,12 @@ class TensorInfo:
             made = f"{word}({made})"
         return made
 
+    @property
+    def typed_shape(self) -> str:
+        """The type with its dims, "?" where one is unknown: f32 (N, ?, 3)."""
+        dims = "" if self.shape is None else f" ({', '.join('?' if d is None else str(d) for d in self.shape)})"
+        return f"{self.type}{dims}"
+
 
 def info_of(info: Any, fed: bool = False) -> TensorInfo:
     """The declaration in a ValueInfoProto; `fed` means an input. Raises: ModelFormatError, UnsupportedOp."""

@@ -155,35 +155,48 @@ def cross_entropy(
     halves. A label out of range is an error where it is constant, else it counts as the nearest class.
     Raises: DTypeError, ShapeError.
     """
-    x, y = tensors("cross_entropy", logits, labels if isinstance(labels, Tensor) else np.asarray(labels))
-    x = floating(x)
-    if y.dtype not in (i32, i64):
-        raise DTypeError(f"cross_entropy: the labels are {y.dtype}; expected i32 or i64")
-    if reduction not in ("mean", "sum", "none"):
-        raise DTypeError(f'cross_entropy: reduction is {reduction!r}; expected "mean", "sum" or "none"')
-    axis = normalize_axis(axis, x.ndim, "cross_entropy")
-    n = x.shape[axis]
-    if y.node.op.name == "constant":
-        _check_known_labels(np.asarray(y.node.attrs["value"]), n, ignore_index)
-    if y.dtype == i64:  # saturated, so that a label out of range stays out of range
-        y = cast_to(apply("clip", y, min=-(2**31), max=2**31 - 1), i32)
+    x, y, axis = checked_labels("cross_entropy", logits, labels, axis, ignore_index, reduction)
     if axis != x.ndim - 1:
         x = apply("transpose", x, perm=(*(i for i in range(x.ndim) if i != axis), axis))
-    loss = apply("cross_entropy", x, y, ignore_index=int(ignore_index))
+    return over_labels(
+        apply("cross_entropy", x, y, ignore_index=int(ignore_index)), y, ignore_index, reduction
+    )
+
+
+def checked_labels(
+    op: str, x: TensorLike, labels: TensorLike, axis: int, ignore_index: int, reduction: str
+) -> tuple[Tensor, Tensor, int]:
+    """The operands of a loss with labels: x as floats, the labels as i32, and the axis of the classes."""
+    x, y = tensors(op, x, labels if isinstance(labels, Tensor) else np.asarray(labels))
+    x = floating(x)
+    if y.dtype not in (i32, i64):
+        raise DTypeError(f"{op}: the labels are {y.dtype}; expected i32 or i64")
+    if reduction not in ("mean", "sum", "none"):
+        raise DTypeError(f'{op}: reduction is {reduction!r}; expected "mean", "sum" or "none"')
+    axis = normalize_axis(axis, x.ndim, op)
+    if y.node.op.name == "constant":
+        _check_known_labels(op, np.asarray(y.node.attrs["value"]), x.shape[axis], ignore_index)
+    if y.dtype == i64:  # saturated, so that a label out of range stays out of range
+        y = cast_to(apply("clip", y, min=-(2**31), max=2**31 - 1), i32)
+    return x, y, axis
+
+
+def over_labels(loss: Tensor, labels: Tensor, ignore_index: int, reduction: str) -> Tensor:
+    """The losses of the labels as they are, their sum, or their mean over the labels that are not ignored."""
     if reduction == "none":
         return loss
     total = apply("sum", loss, axes=tuple(range(loss.ndim)), keepdims=False)
     if reduction == "sum":
         return total
-    counts = cast_to(apply("not_equal", y, int(ignore_index)), loss.dtype)
+    counts = cast_to(apply("not_equal", labels, int(ignore_index)), loss.dtype)
     return total / apply("sum", counts, axes=tuple(range(loss.ndim)), keepdims=False)
 
 
-def _check_known_labels(labels: Array, classes: int, ignored: int) -> None:
+def _check_known_labels(op: str, labels: Array, classes: int, ignored: int) -> None:
     wrong = labels[((labels < 0) | (labels >= classes)) & (labels != ignored)]
     if wrong.size:
         raise ShapeError(
-            f"cross_entropy: label {int(wrong.flat[0])} is none of the {classes} classes 0 to {classes - 1}, nor "
+            f"{op}: label {int(wrong.flat[0])} is none of the {classes} classes 0 to {classes - 1}, nor "
             f"ignore_index {ignored}"
         )
 

@@ -1,0 +1,109 @@
+"""Tensors made of numbers alone: zeros, ones, full, eye, arange, linspace."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from rlx.dtypes import DTypeLike, as_dtype, f32, i64
+from rlx.errors import ShapeError
+from rlx.ir import Graph, Tensor
+from rlx.ir.graph import TRACING
+from rlx.ir.types import as_shape
+from rlx.ops.elementwise import binary, select
+from rlx.ops.movement import strided as movement
+
+Shape = int | Sequence[int]
+
+
+def _home() -> Graph | None:
+    """The graph that this thread traces a function into; None where it traces none."""
+    return TRACING.body if TRACING.body is not None else TRACING.graph
+
+
+def _filled(op: str, shape: Shape, value: Any, dtype: DTypeLike | None) -> Any:
+    dims = as_shape(shape, f"{op}: shape")
+    if isinstance(value, Tensor):
+        return movement.expand(value.concrete() if dtype is None else select.cast(value, dtype), dims)
+    home = _home()
+    made = (home or Graph()).constant(value, dtype)
+    return np.full(dims, made.node.attrs["value"]) if home is None else movement.expand(made, dims)
+
+
+def full(shape: Shape, value: Any, dtype: DTypeLike | None = None) -> Tensor:
+    """A tensor filled with one number.
+
+    In a function that jit, grad or a control op traces, a tensor of that program, which takes no memory before an op
+    needs it; elsewhere a NumPy array, which is an operand beside tensors and an argument of such a function. Dtype: of
+    the number where none is given: f32 for floats, i64 for ints, bool. Gradient: to a tensor of rank 0 given as the
+    number, the sum. Raises: ShapeError, DTypeError for a number that the dtype does not hold.
+    """
+    made: Tensor = _filled("full", shape, value, dtype)
+    return made
+
+
+def zeros(shape: Shape, dtype: DTypeLike = f32) -> Tensor:
+    """Zeros of a shape: a tensor in a traced function, elsewhere a NumPy array, as rlx.full."""
+    made: Tensor = _filled("zeros", shape, 0, dtype)
+    return made
+
+
+def ones(shape: Shape, dtype: DTypeLike = f32) -> Tensor:
+    """Ones of a shape: a tensor in a traced function, elsewhere a NumPy array, as rlx.full."""
+    made: Tensor = _filled("ones", shape, 1, dtype)
+    return made
+
+
+def _known(array: Any, dtype: DTypeLike) -> Any:
+    """An array known now, as a constant of the traced program or as it is."""
+    home = _home()
+    made = (home or Graph()).constant(array, dtype)
+    return made.node.attrs["value"].copy() if home is None else made
+
+
+def arange(
+    start: float, stop: float | None = None, step: float = 1, dtype: DTypeLike | None = None
+) -> Tensor:
+    """start, start + step, … before stop; `arange(n)` is 0 to n - 1. Follows numpy.arange.
+
+    In a traced function a tensor, elsewhere a NumPy array, as rlx.full. Dtype: i64 of ints, f32 where one is a float.
+    Numerics: start + i·step in float64, rounded once. Raises: DTypeError for numbers that the dtype does not hold,
+    ShapeError for a step of 0.
+    """
+    first, end = (0, start) if stop is None else (start, stop)
+    try:
+        values: Any = np.arange(first, end, step)
+    except ZeroDivisionError:
+        raise ShapeError("arange: the step is 0; expected another number") from None
+    made: Tensor = _known(values, dtype or (i64 if values.dtype.kind in "iu" else f32))
+    return made
+
+
+def linspace(start: float, stop: float, count: int, endpoint: bool = True, dtype: DTypeLike = f32) -> Tensor:
+    """`count` numbers at equal distances from start to stop, which `endpoint` includes. Follows numpy.linspace.
+
+    In a traced function a tensor, elsewhere a NumPy array, as rlx.full. Numerics: in float64, rounded once. Raises:
+    ShapeError for a negative count, DTypeError for numbers that an integer dtype does not hold.
+    """
+    (n,) = as_shape((count,), "linspace: count")
+    made: Tensor = _known(np.linspace(start, stop, n, endpoint), dtype)
+    return made
+
+
+def eye(rows: int, columns: int | None = None, offset: int = 0, dtype: DTypeLike = f32) -> Tensor:
+    """Ones on a diagonal, else zeros: element (i, j) is 1 where j = i + offset. Follows numpy.eye.
+
+    Shape: (rows, columns), square by default. In a traced function a tensor, elsewhere a NumPy array, as rlx.full.
+    """
+    n, m = as_shape((rows, rows if columns is None else columns), "eye: rows and columns")
+    home = _home()
+    if home is None:
+        made: Any = np.eye(n, m, offset, as_dtype(dtype).np)
+        return made  # type: ignore[no-any-return]
+    i, j = (home.constant(np.arange(k, dtype=np.int64)) for k in (n, m))
+    return select.cast(binary.equal(movement.reshape(i, (n, 1)) + offset, j), dtype)
+
+
+__all__ = ["arange", "eye", "full", "linspace", "ones", "zeros"]

@@ -1,0 +1,91 @@
+"""Functions of floats that are made of other ops: signs, lengths, closeness, and what replaces NaN and infinities."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from rlx.dtypes import f32, promote
+from rlx.errors import DTypeError
+from rlx.ir import Tensor, apply
+from rlx.ops.base import TensorLike, cast_to, floating, tensor, tensors
+from rlx.ops.elementwise.predicates import isfinite, isinf, isnan
+
+
+def signbit(x: TensorLike) -> Tensor:
+    """Whether x is below 0, or -0.0. Dtype: any number; gives bool; False for NaN. Gradient: none."""
+    x = tensor("signbit", x)
+    if x.dtype.kind == "b":
+        raise DTypeError("signbit: takes numbers, got bool")
+    below = apply("less", x, 0)
+    # Only by its reciprocal, which is -inf, does -0.0 differ from 0.0.
+    return apply("logical_or", below, apply("less", apply("reciprocal", x), 0)) if x.dtype.is_float else below
+
+
+def copysign(x: TensorLike, sign: TensorLike) -> Tensor:
+    """The magnitude of x with the sign of the other, -0.0's too.
+
+    Shape: broadcast. Dtype: promoted; integers and bools become f32. Gradient: to x d or -d, 0 at 0; to the sign 0.
+    """
+    a, b = (floating(t) for t in tensors("copysign", x, sign))
+    dtype = promote(a.dtype, b.dtype)
+    size = apply("abs", cast_to(a, dtype))
+    return apply("where", signbit(b), -size, size)
+
+
+def hypot(a: TensorLike, b: TensorLike) -> Tensor:
+    """√(a² + b²), without overflow or underflow midway; inf where either is infinite, though the other be NaN.
+
+    Shape: broadcast. Dtype: promoted; integers and bools become f32. Gradient: d·a/y and d·b/y, 0 where both are 0.
+    Numerics: within 4 ULP; in f32 for halves.
+    """
+    given = [floating(t) for t in tensors("hypot", a, b)]
+    dtype = promote(given[0].dtype, given[1].dtype)
+    x, y = (apply("abs", cast_to(t, f32 if dtype.is_half else dtype)) for t in given)
+    longer, shorter = apply("maximum", x, y), apply("minimum", x, y)
+    ratio = shorter / apply("where", apply("equal", longer, 0), 1, longer)
+    length = longer * apply("sqrt", 1 + ratio * ratio)
+    endless = apply("logical_or", isinf(x), isinf(y))
+    return cast_to(apply("where", endless, math.inf, length), dtype)
+
+
+def isclose(
+    a: TensorLike, b: TensorLike, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False
+) -> Tensor:
+    """Whether |a - b| ≤ atol + rtol·|b|; infinities are close to themselves, NaN to none but with `equal_nan` to NaN.
+
+    Shape: broadcast. Dtype: any; gives bool. Gradient: none. Numerics: in f32 for halves; integers are compared as f32,
+    equal ones are close. Follows numpy.isclose.
+    """
+    a, b = tensors("isclose", a, b)
+    same: Tensor = apply("equal", a, b)
+    if a.dtype.kind == b.dtype.kind == "b":
+        return same
+    common = promote(a.dtype, b.dtype)
+    x, y = (cast_to(t, common if common.is_float and not common.is_half else f32) for t in (a, b))
+    near = apply("less_equal", apply("abs", x - y), atol + rtol * apply("abs", y))
+    made = apply("logical_or", same, apply("logical_and", near, isfinite(y)))
+    return apply("logical_or", made, apply("logical_and", isnan(a), isnan(b))) if equal_nan else made
+
+
+def nan_to_num(
+    x: TensorLike, nan: float = 0.0, posinf: float | None = None, neginf: float | None = None
+) -> Tensor:
+    """x with NaN and infinities replaced by finite numbers; None stands for the greatest and the least of the dtype.
+
+    Dtype: any; integers and bools stay as they are. Gradient: d where x was kept, else 0. Follows numpy.nan_to_num.
+    """
+    made: Tensor = tensor("nan_to_num", x)
+    if not made.dtype.is_float:
+        return made
+    name = made.dtype.name
+    most = _MOST[name] if name in _MOST else float(np.finfo(made.dtype.np).max)
+    made = apply("where", isnan(x), float(nan), made)
+    made = apply("where", isinf(x, negative=False), most if posinf is None else float(posinf), made)
+    return apply("where", isinf(x, positive=False), float(-most if neginf is None else neginf), made)
+
+
+_MOST = {"bf16": (2.0 - 2.0**-7) * 2.0**127}  # NumPy's finfo knows no bf16
+
+__all__ = ["copysign", "hypot", "isclose", "nan_to_num", "signbit"]

@@ -1,0 +1,88 @@
+"""x[key]: Python's basic indexing, and NumPy's indexing by arrays of integers, which becomes one gather."""
+
+from __future__ import annotations
+
+import builtins
+import math
+from typing import Any
+
+import numpy as np
+
+from rlx.dtypes import as_dtype, i32, i64
+from rlx.errors import DTypeError
+from rlx.ir import Tensor
+from rlx.ir.types import broadcast_shapes, is_index
+from rlx.ops.base import cast_to
+from rlx.ops.index.gather import check_constants_in_range, clamped, gather, in_range
+from rlx.ops.movement import strided as movement
+
+Index = Tensor | np.ndarray[Any, Any]
+
+
+def getitem(x: Tensor, key: Any) -> Tensor:
+    """x[key], as NumPy has it.
+
+    Among ints, slices, None and Ellipsis the key may hold arrays, lists and tensors of integers, which broadcast with
+    each other. Where they stand side by side, their axes take their place, else these come first. Out of range:
+    ShapeError for what is known now; else clamped, as in rlx.gather. Gradient: added where an element was read.
+    Raises: DTypeError for masks, whose result has a shape that is known only in a run.
+    """
+    if isinstance(key, Tensor | np.ndarray | list):
+        key = (key,)
+    if not isinstance(key, tuple) or not any(isinstance(k, Tensor | np.ndarray | list) for k in key):
+        return movement.index(x, key)
+    basic: list[Any] = []
+    arrays: list[Index | None] = []
+    for k in key:
+        array = _index(x, k) if isinstance(k, Tensor | np.ndarray | list) or is_index(k) else None
+        arrays += [array] if k is not Ellipsis else []
+        basic.append(k if array is None else builtins.slice(None))
+    if any(k is Ellipsis for k in key):
+        dots = next(i for i, k in enumerate(key) if k is Ellipsis)
+        # movement.index refuses a second `...`; so many slices does the first one stand for.
+        arrays[dots:dots] = [None] * max(x.ndim - sum(k is not None and k is not Ellipsis for k in key), 0)
+    cut = movement.index(x, tuple(basic))
+    arrays += [None] * (cut.ndim - len(arrays))
+    at = [i for i, a in enumerate(arrays) if a is not None]
+    given = [a for a in arrays if a is not None]
+    broadcast_shapes(*(a.shape for a in given), op="index")
+    if len(at) == 1:
+        return gather(cut, given[0], at[0])
+    if at != list(range(at[0], at[0] + len(at))):
+        cut = movement.transpose(cut, [*at, *(i for i in range(cut.ndim) if i not in at)])
+        at = list(range(len(at)))
+    first, end = at[0], at[-1] + 1
+    sizes = cut.shape[first:end]
+    rows = _rows(x, sizes, given)
+    return gather(
+        movement.reshape(cut, (*cut.shape[:first], math.prod(sizes), *cut.shape[end:])), rows, first
+    )
+
+
+def _index(x: Tensor, given: Any) -> Index:
+    made: Any = given.concrete() if isinstance(given, Tensor) else np.asarray(given)
+    if not isinstance(made, Tensor) and made.size == 0 and isinstance(given, list):
+        made = made.astype(np.int64)
+    dtype = as_dtype(made.dtype)
+    if dtype.kind == "b":
+        raise DTypeError(
+            "index: a mask selects a number of elements that is known only in a run, and shapes are static; use "
+            "rlx.where(mask, x, 0) to keep the shape, or for a mask known now x[np.flatnonzero(mask)]"
+        )
+    if not dtype.is_int:
+        raise DTypeError(f"index: an index of {dtype} into {x.type}; expected integers")
+    return made  # type: ignore[no-any-return]
+
+
+def _rows(x: Tensor, sizes: tuple[int, ...], given: list[Index]) -> Index:
+    """The row-major number of the elements that the indices of several axes name together."""
+    wide = i64 if math.prod(sizes) > 2**31 - 1 else i32
+    rows: Any = None
+    for array, n in zip(given, sizes, strict=True):
+        if isinstance(array, Tensor):
+            held: Any = cast_to(clamped(cast_to(array, i64 if array.dtype == i64 else i32), n), wide)
+        else:
+            check_constants_in_range("index", x.graph.constant(array), n, f"an axis of {n} of {x.shape}")
+            held = in_range(array, n).astype(wide.np)
+        rows = held if rows is None else rows * n + held
+    return rows if isinstance(rows, Tensor) else np.asarray(rows).astype(wide.np)
