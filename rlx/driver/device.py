@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 Bytes = npt.NDArray[np.uint8]
 DeviceKind = Literal["cpu", "integrated", "discrete", "virtual", "software"]
 Support = Literal["native", "host"]
+HOST, CUDA = 1, 2  # DLPack's numbers for kinds of memory
 UNLIMITED = 1 << 62  # bytes of an allocation, for devices that state no limit
 
 
@@ -42,7 +43,8 @@ class DeviceInfo:
     """A device as `rlx devices` shows it.
 
     `features` name what kernels may use, such as "f16", "i8", "i64", "f64", "subgroup", "coopmat". `memory_bytes` is
-    all of its memory. `packed`: kernels can access elements of less than 32 bits only in whole words."""
+    all of its memory. `packed`: kernels can access elements of less than 32 bits only in whole words. `dlpack` is
+    DLPack's number for its kind of memory (HOST, CUDA, 7 for Vulkan, 12 for others)."""
 
     backend: str
     index: int
@@ -53,6 +55,7 @@ class DeviceInfo:
     features: frozenset[str] = frozenset()
     preserves_subnormals: bool = True
     packed: bool = False
+    dlpack: int = 12
 
     @property
     def id(self) -> str:

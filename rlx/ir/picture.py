@@ -139,11 +139,12 @@ def _boxes(graph: Graph) -> list[_Box]:
             box = _Box(node.op.name, [shortened(node.attrs["name"], 32), str(node.outputs[0].type)])
         else:
             weights = list(dict.fromkeys(_line(t) for t in node.inputs if _within(t.node)))
-            label = [shortened(node.label, 32)] if node.label and node.label != node.op.name else []
+            name = node.op.name
+            label = [shortened(node.label, 32)] if node.label not in ("", name) else []
             inner = [f"{k}: {len(b.nodes)} nodes" for k, b in bodies(node).items()]
             types = [str(t.type) for t in node.outputs]
             more = [f"· {len(weights) - 3} more"] if len(weights) > 3 else []
-            box = _Box("op", [node.op.name, *label, *inner, *weights[:3], *more, *types[:2]])
+            box = _Box("op", [name, *label, *inner, *weights[:3], *more, *types[:2]])
         box.says = f"{node.name}: {', '.join(f'%{t.id} {t.type}' for t in node.outputs)}"
         sources = dict.fromkeys(id(made[t.id]) for t in node.inputs if t.id in made)
         box.above = [b for b in boxes if id(b) in sources]

@@ -24,7 +24,9 @@ from typing import Any
 
 import numpy as np
 
-from rlx.errors import GraphError
+from rlx.driver.device import HOST
+from rlx.driver.registry import find_device
+from rlx.errors import DeviceUnavailable, GraphError
 from rlx.ir import Tensor
 from rlx.ir.values import as_array, is_foreign, is_foreign_type
 from rlx.ops.pytree import Static, flatten, is_array
@@ -136,7 +138,10 @@ def _dtype(leaf: Any) -> Any:
 class Parameters:
     """The parameters of a function, and which are static. Raises: GraphError for unknown static ones."""
 
-    def __init__(self, what: str, function: Callable[..., Any], nums: StaticNums, names: StaticNames) -> None:
+    def __init__(
+        self, what: str, function: Callable[..., Any], nums: StaticNums, names: StaticNames, device: str = "cpu"
+    ) -> None:
+        self._device = device
         self.name = getattr(function, "__name__", type(function).__name__)  # a functools.partial has none
         self.nums = set(_items(what, "static_argnums", nums, int))
         self.names = set(_items(what, "static_argnames", names, str))
@@ -157,9 +162,17 @@ class Parameters:
         self.names |= {self.positional[i] for i in self.nums if 0 <= i < n}
         self.nums |= {i for i, name in enumerate(self.positional) if name in self.names}
 
+    @functools.cached_property
+    def _memory(self) -> int:
+        """DLPack's kind of the device's memory; the host's where there is no such device, as the session will say."""
+        try:
+            return find_device(self._device).dlpack
+        except DeviceUnavailable:
+            return HOST
+
     def take_apart(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Call:
-        """Flattens a call's arguments; arrays of other libraries become NumPy's; those in CUDA memory, and
-        Arrays, stay on their device.
+        """Flattens a call's arguments; arrays of other libraries become NumPy's, but Arrays, and what lies in
+        the memory of a CUDA device that the function runs on, stay there.
 
         Raises: GraphError for a value that cannot be built in, DTypeError for an array that cannot be read."""
         call = Call(None, [], [])
@@ -178,7 +191,7 @@ class Parameters:
             raise self._refusal(at, refused) from None
         for i in range(start, len(call.leaves)):
             call.origins.append(at)
-            leaf = call.leaves[i] = adopted(call.leaves[i])
+            leaf = call.leaves[i] = adopted(call.leaves[i], self._memory)
             if not is_python_number(leaf) and not is_array(leaf) and not isinstance(leaf, Array):
                 call.leaves[i] = as_array(leaf, f"{self.name}: {self.label(at)[0]}")
         return skeleton

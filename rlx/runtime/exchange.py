@@ -14,16 +14,15 @@ from typing import Any
 
 import numpy as np
 
+from rlx.driver.device import CUDA, HOST
 from rlx.driver.registry import open_device
 from rlx.dtypes import ALL, DType, bf16
 from rlx.errors import ArenaError, DTypeError, RlxError
 from rlx.ir.values import is_foreign
 from rlx.runtime.array import Array
 
-# DLPack's numbers of the kinds of devices whose memory rlx can use in place, and of the backend that uses it.
-_BACKENDS = {1: "cpu", 2: "cuda", 3: "cpu", 13: "cuda"}  # host, CUDA, pinned host, CUDA managed
-_KINDS = {"cpu": 1, "cuda": 2, "vulkan": 7}
-_OTHER = 12  # a device of an extension
+# The backend that can use memory of a kind in place: the host, CUDA, the host pinned for CUDA, managed by CUDA.
+_BACKENDS = {HOST: "cpu", CUDA: "cuda", 3: "cpu", 13: "cuda"}
 _UINT, _BFLOAT = 1, 4  # DLPack's codes of kinds of numbers
 
 
@@ -124,15 +123,16 @@ def from_dlpack(x: Any, /, *, device: str | None = None, copy: bool | None = Non
     return found.copy() if copy and not copied else found
 
 
-def adopted(value: Any) -> Any:
-    """Another library's array in CUDA memory as an Array of that device; any other value as it is."""
-    if isinstance(value, Array) or not is_foreign(value):
+def adopted(value: Any, kind: int) -> Any:
+    """Another library's array as an Array, where its memory is of the kind of a program's device, and not the host's;
+    any other value as it is."""
+    if kind == HOST or isinstance(value, Array) or not is_foreign(value):
         return value
     if hasattr(value, "__dlpack_device__"):
-        on_cuda = int(value.__dlpack_device__()[0]) == _KINDS["cuda"]
+        found = int(value.__dlpack_device__()[0])
     else:
-        on_cuda = hasattr(value, "__cuda_array_interface__")
-    return from_dlpack(value) if on_cuda else value
+        found = CUDA if hasattr(value, "__cuda_array_interface__") else HOST
+    return from_dlpack(value) if found == kind else value
 
 
 def _borrow(x: Any) -> tuple[Array, bool]:
@@ -148,7 +148,7 @@ def _borrow(x: Any) -> tuple[Array, bool]:
             source = _Producer(x)
             kind, index = source.__dlpack_device__()
         elif hasattr(x, "__cuda_array_interface__"):
-            kind, index = 2, None
+            kind, index = CUDA, None
         else:
             raise DTypeError(
                 f"from_dlpack: a {what} has neither __dlpack__ nor __cuda_array_interface__; rlx.array takes numbers, "
@@ -159,8 +159,7 @@ def _borrow(x: Any) -> tuple[Array, bool]:
                 f"from_dlpack: the {what} lies on a device of DLPack's kind {kind}, whose memory rlx cannot use; copy "
                 "it to the host or to a CUDA device first"
             )
-        name = _BACKENDS[kind]
-        device = open_device(f"{name}:{index}" if name == "cuda" and index is not None else name)
+        device = open_device(_BACKENDS[kind] + (f":{index}" if kind == CUDA and index is not None else ""))
         lent = device.borrow(source)
     except RlxError:
         raise
@@ -194,7 +193,7 @@ def to_dlpack(
     if array.dtype.is_packed:
         raise BufferError(f"DLPack has no type for elements of {array.dtype}; .numpy() gives a PackedArray")
     if wanted != device_of(array):
-        if wanted != (1, 0) or copy is False:
+        if wanted != (HOST, 0) or copy is False:
             raise BufferError(
                 f"DLPack's device {wanted} cannot use memory of {array.device.info.id} in place; .numpy() copies it to "
                 "the host, .to(...) to another device"
@@ -202,9 +201,9 @@ def to_dlpack(
         array, stream = array.to("cpu"), None
     elif copy:
         array = array.copy()
-    options: dict[str, Any] = {} if max_version is None else {"max_version": max_version}
-    if array.device.info.backend == "cuda":
-        options["stream"] = stream
+    options: dict[str, Any] = {"stream": stream}
+    if max_version is not None:
+        options["max_version"] = max_version
     number = np.dtype(np.uint16) if array.dtype is bf16 else array.dtype.np
     capsule = array.device.lend(array._held(), array._offset, array.shape, number, options)
     if array.dtype is bf16:
@@ -228,5 +227,4 @@ def cuda_interface(array: Array) -> dict[str, Any]:
 
 def device_of(array: Array) -> tuple[int, int]:
     """The array's device in DLPack's numbers."""
-    info = array.device.info
-    return _KINDS.get(info.backend, _OTHER), info.index
+    return array.device.info.dlpack, array.device.info.index

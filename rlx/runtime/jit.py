@@ -141,7 +141,7 @@ class Jitted(Generic[P, R]):
         self._donate = (donate,) if isinstance(donate, str) else tuple(donate)
         functools.update_wrapper(self, function)
         self._function = function
-        self._parameters = Parameters(what, function, static_argnums, static_argnames)
+        self._parameters = Parameters(what, function, static_argnums, static_argnames, device)
         self._name = self._parameters.name
         self._device = device
         self._precision = precision

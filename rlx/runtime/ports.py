@@ -57,8 +57,7 @@ class InputPort(_Port):
         if type(given) is np.ndarray and given.dtype == self.np_dtype and given.shape == self.shape:
             return given
         what = f"input {self.name!r}"
-        if device.info.backend == "cuda":
-            given = adopted(given)
+        given = adopted(given, device.info.dlpack)
         if not isinstance(given, Array):
             return check_array(what, given, self.declared)
         check_device(what, given, device)

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any, Literal
 
 from rlx.driver import BuildOptions, Device, DeviceInfo
-from rlx.driver.device import no_streams
+from rlx.driver.device import CUDA, no_streams
 from rlx.driver.registry import open_device
 from rlx.errors import DeviceUnavailable, DTypeError, GraphError, OutOfDeviceMemory, RlxError
 from rlx.ir import Graph
@@ -138,7 +138,7 @@ def stream_address(stream: Any, device: Device) -> int:
     """The address of a CUDA stream: an int, a stream of torch or CuPy, or any with `__cuda_stream__`.
 
     Raises: UnsupportedOp for another device than CUDA, DTypeError for what is no stream."""
-    if device.info.backend != "cuda":
+    if device.info.dlpack != CUDA:
         raise no_streams(device.info.id)
     found = stream
     if hasattr(stream, "__cuda_stream__"):  # the protocol of NVIDIA's libraries: (version, address)

@@ -15,7 +15,7 @@ import numpy as np
 from rlx.backends.cpu.arena import Block, CpuArena, CpuBuffer, Foreign
 from rlx.backends.cpu.executable import CpuExecutable
 from rlx.driver import Buffer, BuildOptions, DeviceArena, DeviceInfo, Limits, MemoryPlan
-from rlx.driver.device import Borrowed, Support, no_streams
+from rlx.driver.device import HOST, Borrowed, Support, no_streams
 from rlx.driver.locks import renewed
 from rlx.driver.memory.check_plan import check_nbytes
 from rlx.driver.memory.pool import MAX_BUFFERS, BufferPool, kept_alive
@@ -47,6 +47,7 @@ class CpuBackend:
                 memory_bytes=total_memory(),
                 driver=f"NumPy {np.__version__}",
                 features=_FEATURES,
+                dlpack=HOST,
             )
         ]
 
@@ -124,7 +125,7 @@ class CpuDevice:
         assert raw is not None
         nbytes = math.prod(shape) * dtype.itemsize
         held = kept_alive(raw[offset : offset + nbytes], buffer.pin()).view(dtype).reshape(shape)
-        return held.__dlpack__(**options)
+        return held.__dlpack__(**{k: v for k, v in options.items() if k != "stream"})
 
     def _leave(self, block: Block) -> None:
         """Takes back memory that is closed or dropped. It runs in finalizers. What the pool could not keep anyway does

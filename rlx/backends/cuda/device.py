@@ -41,7 +41,7 @@ from rlx.driver import (
     align,
 )
 from rlx.driver.closing import Resources, close_each
-from rlx.driver.device import Borrowed, Support
+from rlx.driver.device import CUDA, Borrowed, Support
 from rlx.driver.memory.check_plan import check_nbytes
 from rlx.driver.memory.pool import DEFAULT_BUDGET, BufferPool
 from rlx.errors import DeviceLost, DeviceUnavailable, OutOfDeviceMemory, RlxError
@@ -107,6 +107,7 @@ def _describe(api: Api, index: int) -> DeviceInfo:
         index=index,
         name=name.decode() if isinstance(name, bytes) else str(name),
         kind="integrated" if props.get("integrated") else "discrete",
+        dlpack=CUDA,
         memory_bytes=int(props["totalGlobalMem"]),
         driver=f"CUDA {driver}",
         # mma.sync of bf16 and asynchronous copies, which the kernels need beside that of f16, came with 8.0.

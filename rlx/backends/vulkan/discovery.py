@@ -149,6 +149,7 @@ def describe(handle: Handle, index: int) -> Physical:
         features=frozenset(words),
         # Software drivers claim to preserve subnormal numbers, but tests show that they do so only in part.
         preserves_subnormals="denorm_preserve" in words and kind != "software",
+        dlpack=7,
         packed="16bit_storage" not in words,
     )
     identity = bytes(plain.pipelineCacheUUID) + bytes(v11.driverUUID) + bytes(v11.deviceUUID)
