@@ -1,6 +1,6 @@
 """Values that stay on a device: what runs cost with inputs on the host, in pinned memory and on the device.
 
-    python benchmarks/bench_arrays.py [--device cuda --device cpu] [--images 32] [--small]
+    python benchmarks/bench_arrays.py [--device cuda --device cpu] [--images 32] [--small] [--precision tf32] [--only chain]
 
 For ResNet-50 with random weights: ms of the program alone (`executable.run`), of `run` with NumPy arrays, with one in
 pinned memory (CUDA, with torch), and with rlx.Arrays in and out; the least of 15 runs. For a chain of ten small
@@ -177,19 +177,22 @@ def main() -> None:
     parser.add_argument("--device", action="append", help="default: cuda, vulkan and cpu")
     parser.add_argument("--images", type=int, default=32)
     parser.add_argument("--small", action="store_true", help="one block a stage")
+    parser.add_argument("--precision", default="f32")
+    parser.add_argument("--only", choices=["networks", "chain"])
     args = parser.parse_args()
     for name in args.device or ["cuda", "vulkan", "cpu"]:
         try:
-            session = Session(name)
+            session = Session(name, precision=args.precision)
         except DeviceUnavailable as error:
             print(error)
             continue
         print(f"{session.info.id}: {session.info.name}")
         if session.info.backend == "cpu":
             bound(session)
-        else:
+        elif args.only != "chain":
             networks(session, args.images, args.small)
-        chain(session)
+        if args.only != "networks":
+            chain(session)
 
 
 if __name__ == "__main__":

@@ -140,6 +140,10 @@ class Array(Closing):
             raise ShapeError(f"item: an array of {self.type} is not one number; .numpy() gives all")
         return self.numpy().item()
 
+    def tolist(self) -> Any:
+        """The elements as Python numbers, in nested lists."""
+        return np.asarray(self).tolist()
+
     def __float__(self) -> float:
         return float(self.item())
 
