@@ -1,6 +1,6 @@
 """Values that stay on a device: what runs cost with inputs on the host, in pinned memory and on the device.
 
-    python benchmarks/bench_arrays.py [--device cuda --device cpu] [--images 32] [--small] [--precision tf32] [--only chain]
+    python benchmarks/bench_arrays.py [--device cuda --device cpu] [--images 32] [--precision tf32] [--only chain]
 
 For ResNet-50 with random weights: ms of the program alone (`executable.run`), of `run` with NumPy arrays, with one in
 pinned memory (CUDA, with torch), and with rlx.Arrays in and out; the least of 15 runs. For a chain of ten small

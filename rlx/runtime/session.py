@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import Any, Literal
 
 from rlx.driver import BuildOptions, Device, DeviceInfo
-from rlx.driver.device import CUDA, no_streams
 from rlx.driver.registry import open_device
 from rlx.errors import DeviceUnavailable, DTypeError, GraphError, OutOfDeviceMemory, RlxError
 from rlx.ir import Graph
@@ -137,9 +136,8 @@ class Session:
 def stream_address(stream: Any, device: Device) -> int:
     """The address of a CUDA stream: an int, a stream of torch or CuPy, or any with `__cuda_stream__`.
 
-    Raises: UnsupportedOp for another device than CUDA, DTypeError for what is no stream."""
-    if device.info.dlpack != CUDA:
-        raise no_streams(device.info.id)
+    Raises: UnsupportedOp for a device without streams, DTypeError for what is no stream, DeviceUnavailable for one of
+    another device."""
     found = stream
     if hasattr(stream, "__cuda_stream__"):  # the protocol of NVIDIA's libraries: (version, address)
         given = stream.__cuda_stream__
@@ -150,7 +148,8 @@ def stream_address(stream: Any, device: Device) -> int:
     if type(found) is not int or found < 0:
         raise DTypeError(f"stream {stream!r} is no CUDA stream; give one of torch or CuPy, or its address")
     if index != device.info.index:
-        raise DeviceUnavailable(f"the stream is on cuda:{index}, the session on {device.info.id}")
+        raise DeviceUnavailable(f"the stream is on device {index}, the session on {device.info.id}")
+    device.follow(found)  # which raises where there are no streams
     return found
 
 
