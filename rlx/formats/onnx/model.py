@@ -39,6 +39,7 @@ from rlx.ir import Graph
 from rlx.ir.picture import listed, port_tables, table
 from rlx.packed import PackedArray
 from rlx.runtime import Session, Weights
+from rlx.runtime.outs import Out
 
 CACHE = 16  # programs that a model keeps; the least recently used is closed first
 
@@ -121,10 +122,10 @@ class Model(Closing):
         self.outputs = [bound(info_of(o), self.dims) for o in self._proto.graph.output]
 
     def run(
-        self, inputs: Mapping[str, Any] | None = None, device: str = "auto", precision: str = "f32"
+        self, inputs: Mapping[str, Any] | None = None, device: str = "auto", precision: str = "f32", out: Out = "host"
     ) -> dict[str, Any]:
         """Outputs by name for arrays by name; NumPy scalars and lists are arrays too. A sequence is a list of arrays,
-        an empty optional None.
+        an empty optional None. rlx.Arrays of the device are fed without the host, and `out="device"` gives them.
 
         Raises: GraphError for names, DTypeError and ShapeError for arrays that do not fit the declaration,
         ModelFormatError for a model that contradicts itself, UnsupportedOp.
@@ -134,7 +135,7 @@ class Model(Closing):
             program = self._program(*flattened(arrays, self._declared), device, precision)
             self._running[id(program)] += 1
         try:
-            return program.run(arrays)
+            return program.run(arrays, out)
         finally:
             with self._lock:
                 self._running[id(program)] -= 1
@@ -227,7 +228,7 @@ class Model(Closing):
     ) -> Program:
         """The program for these inputs, compiled when there is none; inputs become constants while one is needed."""
         while True:
-            fixed = {n: arrays[n] for n in sorted(self._fixed & set(arrays))}
+            fixed = {n: np.asarray(arrays[n]) for n in sorted(self._fixed & set(arrays))}
             types = tuple((n, a.shape, a.dtype.name) for n, a in sorted(arrays.items()))
             shape = repr(sorted(nests.items()))
             key = (device, precision, shape, types, tuple(_key(a) for a in fixed.values()))
@@ -257,7 +258,7 @@ class Model(Closing):
         arrays, nests = flattened(self.accept(inputs), self._declared)
         with self._lock, listening(self._progress), refused_memory("building the model"):
             while True:
-                fixed = {n: arrays[n] for n in sorted(self._fixed & set(arrays))}
+                fixed = {n: np.asarray(arrays[n]) for n in sorted(self._fixed & set(arrays))}
                 try:
                     graph, weights, builder = self._build(arrays, nests, fixed)
                 except NeedsValues as need:

@@ -22,6 +22,8 @@ from rlx.ir import Graph
 from rlx.ops.control.steps import step_budget
 from rlx.packed import PackedArray
 from rlx.runtime import CompiledGraph
+from rlx.runtime.array import Array as DeviceArray
+from rlx.runtime.outs import Out
 from rlx.runtime.report import Report
 
 
@@ -87,9 +89,11 @@ class Program(Closing):
         """Whether each run draws random numbers of its own."""
         return self._draw.any
 
-    def run(self, inputs: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """Runs once. Raises: GraphError, ShapeError, DTypeError; ShapeError when an input whose value was compiled in
-        has another value, or a sequence another number of items."""
+    def run(self, inputs: Mapping[str, Any] | None = None, out: Out = "host") -> dict[str, Any]:
+        """Runs once. Inputs may be rlx.Arrays of the device; with `out="device"` outputs are, where rlx has their type.
+
+        Raises: GraphError, ShapeError, DTypeError; ShapeError when an input whose value was compiled in has another
+        value, or a sequence another number of items."""
         wanted = self._inputs
         for name in inputs or ():
             if name not in wanted:
@@ -111,17 +115,21 @@ class Program(Closing):
         # The strings of a run's inputs enter a table of this run alone.
         words = StringTable(self._words) if any(v.dtype == STRING for v in given.values()) else self._words
         with refused_memory("running the model"):
-            made = self._run({n: words.to_carrier(v) for n, v in given.items()} | self._draw())
-            arrays = {n: words.from_carrier(made[n], dtype) for n, dtype in self._types.items()}
+            made = self._run({n: words.to_carrier(v) for n, v in given.items()} | self._draw(), out)
+            arrays = {
+                n: a if isinstance(a := made[n], DeviceArray) and a.dtype.np == dtype
+                else words.from_carrier(np.asarray(a), dtype)
+                for n, dtype in self._types.items()
+            }  # fmt: skip
         return {n: assembled(nest, arrays.__getitem__) for n, nest in self._outputs.items()}
 
-    def _run(self, feeds: Mapping[str, Array]) -> dict[str, Any]:
+    def _run(self, feeds: Mapping[str, Array], out: Out) -> dict[str, Any]:
         with step_budget(self._steps, weighed=True):
             if self._started:
-                return self.graph.run(feeds)
+                return self.graph.run(feeds, out)
             with listening(self._progress):
                 report("running", 0, 1)
-                made = self.graph.run(feeds)
+                made = self.graph.run(feeds, out)
                 report("running", 1, 1)
             self._started = True
             return made

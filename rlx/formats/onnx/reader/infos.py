@@ -12,6 +12,7 @@ import numpy as np
 from rlx.errors import DTypeError, ModelFormatError, ModelWarning, ShapeError
 from rlx.formats.files import shown
 from rlx.formats.onnx.reader.elements import NAMES, STRING, Array, ElementType, key_name
+from rlx.formats.onnx.reader.held import Held, held
 from rlx.formats.onnx.reader.schemas import declared_type
 from rlx.formats.onnx.reader.string_table import as_array, check_strings
 
@@ -103,7 +104,8 @@ def _fit(
 
 
 def _tensor(info: TensorInfo, what: str, value: Any, symbols: dict[str, int], strict: bool) -> Array:
-    if isinstance(value, np.ndarray | np.generic) or info.dtype is None:
+    value = held(value)
+    if isinstance(value, np.ndarray | np.generic | Held) or info.dtype is None:
         array = as_array(value)
     else:
         try:

@@ -6,13 +6,14 @@ Operators that read characters (StringConcat, Cast, RegexFullMatch …) are comp
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
 from rlx.errors import DTypeError, UnsupportedOp
 from rlx.formats.files import shown
 from rlx.formats.onnx.reader.elements import STRING, Array, ElementType, from_carrier, to_carrier
+from rlx.formats.onnx.reader.held import Held, held
 from rlx.ops.control.steps import spend
 
 MAX_CHARACTERS = 1 << 24  # of all the strings that a model makes
@@ -75,8 +76,10 @@ class StringTable:
         made[:] = [self.word(int(k)) for k in codes.reshape(-1)]
         return made.reshape(codes.shape)
 
-    def to_carrier(self, array: Array) -> Array:
-        """An array of any element type in the rlx dtype that carries it."""
+    def to_carrier(self, array: Array | Held) -> Any:
+        """An array of any element type in the rlx dtype that carries it, one of a device as it is."""
+        if isinstance(array, Held):
+            return array.array
         return self.encode(array) if array.dtype == STRING else to_carrier(array)
 
     def from_carrier(self, array: Array, dtype: ElementType) -> Array:
@@ -99,7 +102,10 @@ def check_strings(array: Array, what: str = "an array of strings") -> None:
 
 
 def as_array(value: Any, dtype: ElementType | None = None) -> Array:
-    """The value as a NumPy array; strings become an array of objects."""
+    """The value as a NumPy array; strings become an array of objects, and arrays of a device stay there."""
+    value = held(value)
+    if isinstance(value, Held):
+        return cast(Array, value)
     array = np.asarray(value, dtype)
     return array.astype(object) if array.dtype.kind in "UT" else array
 
