@@ -142,10 +142,10 @@ class CompiledGraph(Closing):
         for name, data in arrays.items():
             self.set_param(name, data, dtype)
 
-    def get_state(self, name: str) -> Any:
-        """A copy of a state."""
+    def get_state(self, name: str, out: Out = "host") -> Any:
+        """A copy of a state: a NumPy array, or with `out="device"` an rlx.Array."""
         with self._lock:
-            return self.state.get(name)
+            return self.state.get(name, out)
 
     def set_state(self, name: str, data: npt.ArrayLike) -> None:
         """Writes a state; all its rows are valid then. Raises: GraphError, ShapeError, DTypeError."""

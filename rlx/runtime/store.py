@@ -16,14 +16,15 @@ from rlx.driver import Buffer, Device, Slot, align
 from rlx.driver.closing import Closing
 from rlx.driver.device import Bytes
 from rlx.driver.locks import renewed
-from rlx.driver.memory.chunked_buffer import ChunkedBuffer
+from rlx.driver.memory.chunked_buffer import ChunkedBuffer, Range
 from rlx.driver.memory.typed import write_typed_from_f32
 from rlx.dtypes import DType, DTypeLike, as_dtype
 from rlx.errors import ArenaError, DeviceUnavailable, DTypeError, GraphError, OutOfDeviceMemory, ShapeError
 from rlx.ir import TensorType
 from rlx.ir.values import LISTED, as_array, exactly
 from rlx.packed import PackedArray
-from rlx.runtime.array import Array
+from rlx.runtime.array import Array, check_device
+from rlx.runtime.outs import Out, check_out
 
 
 class Lease:
@@ -180,12 +181,19 @@ class Store(Closing):
         """Writes one tensor, which is then valid as a whole.
 
         A weight is stored as `dtype` (f16 or bf16 for an f32 weight; default: as declared). One of a packed dtype is
-        given as a PackedArray.
+        given as a PackedArray. An rlx.Array of this device and the declared type is copied on the device.
 
         Raises: GraphError for an unknown name, ShapeError, DTypeError, OutOfDeviceMemory; nothing is changed then.
         """
         declared = self.type_of(name)
         kept = declared.dtype if dtype is None else as_dtype(dtype)
+        held = data if isinstance(data, Array) and kept == declared.dtype and not kept.is_packed else None
+        if held is not None:
+            check_device(f"{self.kind} {name!r}", held, self.device)
+            if held.type == declared:
+                with self.lock:
+                    self._set(name, kept, Range(held._held(), held._offset, held.nbytes))
+                return
         array = check_array(f"{self.kind} {name!r}", data, declared)
         if kept != declared.dtype and not (declared.dtype.name == "f32" and kept.is_half):
             raise DTypeError(
@@ -196,21 +204,24 @@ class Store(Closing):
         if kept != declared.dtype:
             raw = write_typed_from_f32(array, kept)
         with self.lock:
-            self.reclaim(name)
             if kept != declared.dtype and name in self._states:
                 raise DTypeError(
                     f"{self.kind} {name!r} is a state of a program and cannot be kept as {kept}; it stays {declared}"
                 )
-            try:
-                self._keep(name, kept, raw)
-            except OutOfDeviceMemory as error:
-                largest = sorted(self._types.items(), key=lambda item: -item[1].nbytes)[:5]
-                listed = "; ".join(f"{n} {t} {t.nbytes:,}" for n, t in largest)
-                what = f"{self.kind} {name!r} ({declared})"
-                raise OutOfDeviceMemory(f"{what}: {error}. Largest tensors: {listed}") from error
-            self._lengths.pop(name, None)
+            self._set(name, kept, raw)
 
-    def _keep(self, name: str, kept: DType, raw: Bytes) -> None:
+    def _set(self, name: str, kept: DType, raw: Bytes | Range) -> None:
+        self.reclaim(name)
+        try:
+            self._keep(name, kept, raw)
+        except OutOfDeviceMemory as error:
+            largest = sorted(self._types.items(), key=lambda item: -item[1].nbytes)[:5]
+            listed = "; ".join(f"{n} {t} {t.nbytes:,}" for n, t in largest)
+            what = f"{self.kind} {name!r} ({self._types[name]})"
+            raise OutOfDeviceMemory(f"{what}: {error}. Largest tensors: {listed}") from error
+        self._lengths.pop(name, None)
+
+    def _keep(self, name: str, kept: DType, raw: Bytes | Range) -> None:
         """Writes a weight: in place if it has the dtype already, else to a new slot."""
         old = self._where.get(name)
         if old is not None and old.dtype == kept:
@@ -283,10 +294,14 @@ class Store(Closing):
         """The dtype in which each tensor is stored."""
         return {name: slot.dtype for name, slot in self._where.items()}
 
-    def get(self, name: str) -> Any:
-        """A copy of a tensor as it is stored: an array, or for packed weights a PackedArray."""
+    def get(self, name: str, out: Out = "host") -> Any:
+        """A copy of a tensor as it is stored: a NumPy array, or for packed weights a PackedArray; or an rlx.Array."""
+        check_out("get", out)
         with self.lock:
             slot = self.slot(name)
+            if out == "device":
+                shape, buffer = self._types[name].shape, self.segments()[slot.segment]
+                return Array(self.device, buffer, shape, slot.dtype, slot.offset).copy()
             return on_host(TensorType(self._types[name].shape, slot.dtype), self._region(slot).read_from(slot))
 
     def type_of(self, name: str) -> TensorType:

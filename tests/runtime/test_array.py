@@ -166,3 +166,20 @@ def test_memory_of_another_library_is_read_in_place_and_let_go() -> None:
     held.close()
     gc.collect()
     assert gone
+
+
+def test_weights_and_states_are_set_from_arrays_on_the_device(session: Session) -> None:
+    g = rlx.Graph("set")
+    w, s = g.param("w", (3, 4), "f32"), g.state("s", (3, 4), "f32")
+    g.output("y", w + s)
+    exe, held = session.compile(g), rlx.array(X, device=session)
+    exe.set_param("w", held)
+    exe.set_state("s", held)
+    held.close()
+    np.testing.assert_array_equal(exe.run()["y"], X * 2)
+    exe.set_param("w", exe.get_state("s", out="device").copy())
+    exe.set_param("w", rlx.array(X, device=session), dtype="bf16")
+    exe.set_param("w", rlx.array(X * 3, device=session))
+    np.testing.assert_array_equal(exe.run()["y"], X * 4)
+    with pytest.raises(ShapeError, match="expected shape"):
+        exe.set_param("w", rlx.array(X.T, device=session))

@@ -49,6 +49,15 @@ class _Chunk:
         self.free = joined
 
 
+@dataclass(frozen=True, slots=True)
+class Range:
+    """Bytes that lie on the device already."""
+
+    buffer: Buffer
+    offset: int
+    nbytes: int
+
+
 class ChunkedBuffer:
     """A growing set of slots by key, in segments `<prefix>0`, `<prefix>1`, …, each of which is one allocation.
 
@@ -133,11 +142,16 @@ class ChunkedBuffer:
                 del self._chunks[number]
                 chunk.buffer.close()
 
-    def write_to(self, slot: Slot, raw: Bytes) -> None:
-        """Writes the whole slot. Raises: ArenaError if the size is not the slot's."""
+    def write_to(self, slot: Slot, raw: Bytes | Range) -> None:
+        """Writes the whole slot, by a copy on the device from a range there. Raises: ArenaError if the size is not the
+        slot's."""
         if raw.nbytes != slot.nbytes:
             raise ArenaError(f"{raw.nbytes} bytes given, the slot holds {slot.nbytes}")
-        if raw.nbytes:
+        if not raw.nbytes:
+            return
+        if isinstance(raw, Range):
+            self._buffer(slot).copy_from(raw.buffer, raw.offset, slot.offset, raw.nbytes)
+        else:
             self._buffer(slot).write(slot.offset, raw)
 
     def read_from(self, slot: Slot) -> Bytes:
@@ -180,7 +194,7 @@ class ChunkedBuffer:
                 return old
             return self._enter(key, self.put(dtype, raw))
 
-    def put(self, dtype: DType, raw: Bytes, ahead: Callable[[], int] | None = None) -> Slot:
+    def put(self, dtype: DType, raw: Bytes | Range, ahead: Callable[[], int] | None = None) -> Slot:
         """A new slot, without a key, that holds these bytes. Nothing is changed if that fails."""
         slot = self.place(dtype, raw.nbytes, ahead)
         try:
