@@ -12,7 +12,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from difflib import get_close_matches
 from typing import Any, Literal
 
 import ml_dtypes
@@ -198,11 +197,20 @@ def as_dtype(dtype: DTypeLike) -> DType:
     except (TypeError, ValueError):
         found = None
     if found is None:
+        from difflib import get_close_matches  # imported for an error, not by `import rlx`
+
         near = get_close_matches(dtype.lower(), [*_BY_NAME, *PACKED], 1) if isinstance(dtype, str) else []
         meant = f" (did you mean {near[0]!r}?)" if near else ""
+        came = repr(dtype)
+        pairs = (
+            ": complex numbers are pairs of floats along a last axis of 2, np.stack([z.real, z.imag], -1), as rlx.fft "
+            "takes and gives them"
+            if "complex" in came
+            else ""
+        )
         raise DTypeError(
-            f"{dtype!r} is not an rlx dtype{meant}; the dtypes are {', '.join(_BY_NAME)}, and packed ones for weights, "
-            "such as q4_k, which rlx.dtypes.PACKED lists"
+            f"{came if len(came) <= 80 else f'{came[:80]}…'} is not an rlx dtype{meant}{pairs}; the dtypes are "
+            f"{', '.join(_BY_NAME)}, and packed ones for weights, such as q4_k, which rlx.dtypes.PACKED lists"
         )
     return found
 

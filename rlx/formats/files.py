@@ -63,7 +63,13 @@ def written_whole(path: Path) -> Iterator[BinaryIO]:
     """A file to write, which takes the place of `path` when the block ends: whole or, after an error, not at all."""
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(6)}.tmp")
     try:
-        with temporary.open("xb") as file:
+        opened = temporary.open("xb")
+    except OSError as error:  # it would name the temporary file
+        if isinstance(error, FileNotFoundError):
+            raise FileNotFoundError(error.errno, "there is no such folder", str(path.parent)) from None
+        raise type(error)(error.errno, error.strerror, str(path)) from None
+    try:
+        with opened as file:
             yield file
             file.flush()
             os.fsync(file.fileno())

@@ -50,7 +50,7 @@ def read_ply(path: str | os.PathLike[str]) -> Splats:
 
     Raises: ModelFormatError for a file that is damaged, is of another kind, or lacks a property.
     """
-    path = Path(path)
+    path = _path("read_ply", path)
     with open_regular(path) as file:
         size = os.fstat(file.fileno()).st_size
         rows = _rows(file, size, path)
@@ -137,9 +137,15 @@ def write_ply(
         f"element vertex {n}",
         *(f"property float {k}" for k in names),
     ]
-    with written_whole(Path(path)) as file:
+    with written_whole(_path("write_ply", path)) as file:
         file.write("".join(f"{line}\n" for line in (*lines, "end_header")).encode("ascii"))
         file.write(table.tobytes())
+
+
+def _path(what: str, path: Any) -> Path:
+    if not isinstance(path, str | os.PathLike):
+        raise ModelFormatError(f"{what}: path is {path!r:.60}; expected a path, as in {what}('splats.ply')")
+    return Path(path)
 
 
 def _rows(file: BinaryIO, size: int, path: Path) -> Array:

@@ -118,6 +118,8 @@ def normalize_axis(axis: int, rank: int, op: str, what: str = "axis") -> int:
     """The axis counted from the front. Raises: ShapeError naming `op` when it is out of range."""
     if isinstance(axis, bool) or not is_index(axis):
         raise ShapeError(f"{op}: {what} {axis!r} is not an integer")
+    if not rank:
+        raise ShapeError(f"{op}: {what} {axis} of a scalar, which has no axes; expected an array of one axis or more")
     if not -rank <= axis < rank:
         raise ShapeError(f"{op}: {what} {axis} is out of range for rank {rank}; expected {-rank}..{rank - 1}")
     return int(axis) + rank if axis < 0 else int(axis)

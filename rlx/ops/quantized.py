@@ -172,6 +172,8 @@ def packed_matmul(
     """
     x, q = tensors("packed_matmul", x, q)
     x = floating(x)
+    if not x.ndim:
+        raise ShapeError(f"packed_matmul: x is a scalar, {x.type}; expected a vector (k,), or rows of them (..., k)")
     flat = x.ndim == 1
     if flat:
         x = apply("reshape", x, shape=(1, *x.shape))

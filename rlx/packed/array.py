@@ -70,6 +70,11 @@ class PackedArray:
         Blocks of rlx's own dtypes are taken in the order of `Plane.at`.
         Raises: DTypeError, also for data that are no bytes, ShapeError where the bytes are too many or too few for the
         shape."""
+        if not isinstance(dtype, str | DType):
+            raise DTypeError(
+                f"from_gguf: dtype is a {type(dtype).__name__}; expected the name of a packed dtype; the arguments are "
+                'from_gguf(data, dtype, shape), as in from_gguf(data, "q4_k", (rows, columns))'
+            )
         kind, shape = check_packed("from_gguf", dtype), _check_shape("from_gguf", shape)
         expected = kind.array_shape(shape)
         try:
@@ -121,7 +126,7 @@ def _check_shape(what: str, shape: Any) -> tuple[int, ...]:
     try:
         made = tuple(index(n) for n in shape)
     except TypeError:
-        raise ShapeError(f"{what}: the shape is {shape!r}; expected a tuple of ints") from None
+        raise ShapeError(f"{what}: the shape is {shape!r:.60}; expected a tuple of ints") from None
     if min(made, default=0) < 0:
         raise ShapeError(f"{what}: the shape is {made}; lengths are 0 or more")
     return made

@@ -6,9 +6,7 @@ bit for each possible vector says it all. The subsets are data of the file forma
 
 from __future__ import annotations
 
-import base64
 import functools
-import zlib
 
 import numpy as np
 import numpy.typing as npt
@@ -58,6 +56,9 @@ FP4 = np.array([0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12], np.int
 @functools.cache
 def codebook(name: str) -> npt.NDArray[np.int8]:
     """The vectors of a codebook: (codes, length), read-only. Raises: KeyError for an unknown name."""
+    import base64  # few programs need a codebook, and every one imports this module
+    import zlib
+
     raw = np.frombuffer(zlib.decompress(base64.b85decode(_BITS)), np.uint8)
     at = 0
     for known, (values, length) in _DIGITS.items():

@@ -17,8 +17,9 @@ OPTIONAL = ("cupy", "vulkan", "onnx", "nvmath", "tokenizers", "safetensors", "to
 
 # Modules that take long to load, and that nothing needs before a graph is compiled, a file read or an error raised.
 LATER = {
-    "asyncio", "concurrent.futures", "decimal", "email", "fractions", "hashlib", "http", "importlib.metadata",
-    "logging", "multiprocessing", "pathlib", "subprocess", "tempfile", "traceback", "unittest", "urllib.parse",
+    "asyncio", "base64", "concurrent.futures", "decimal", "difflib", "email", "fractions", "hashlib", "http",
+    "importlib.metadata", "logging", "multiprocessing", "pathlib", "subprocess", "tempfile", "traceback", "unittest",
+    "urllib.parse", "zlib",
     "rlx.backends", "rlx.cli", "rlx.conformance", "rlx.driver.memory.planner", "rlx.formats", "rlx.models", "rlx.onnx",
     "rlx.passes",
 }  # fmt: skip

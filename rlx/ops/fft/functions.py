@@ -16,7 +16,7 @@ from rlx.ir.types import as_items, normalize_axes, normalize_axis
 from rlx.ops import composite
 from rlx.ops.base import TensorLike, tensor
 from rlx.ops.fft.pairs import complex_numbers, numbers
-from rlx.ops.fft.transform import TYPES, check_length, check_pairs, transform
+from rlx.ops.fft.transform import TYPES, check_length, transform
 from rlx.ops.movement import arrange
 from rlx.ops.reduce import Axis
 
@@ -250,8 +250,11 @@ def _shifted(op: str, x: Any, axes: Axis, pairs: bool, back: bool) -> Any:
         given = np.asarray(x)
         return (np.fft.ifftshift if back else np.fft.fftshift)(given, normalize_axes(axes, given.ndim, op))
     x = tensor(op, x)
-    if pairs:
-        check_pairs(op, x.type)
+    if pairs and (not x.ndim or x.shape[-1] != 2):
+        raise ShapeError(
+            f"{op}: the input is {x.type}; expected complex numbers as pairs (real, imaginary) along a last axis of 2; "
+            "of real numbers it takes pairs=False"
+        )
     listed = normalize_axes(axes, x.ndim - pairs, op)
     by = [-(x.shape[a] // 2) if back else x.shape[a] // 2 for a in listed]
     return arrange.roll(x, by, listed) if listed else x

@@ -131,8 +131,13 @@ def get_window(window: Window, n: int, fftbins: bool = True) -> F64:
     name, parameters = given[0], given[1:]
     name = _ALIASES.get(name, name) if isinstance(name, str) else name
     if not isinstance(name, str) or name not in _WINDOWS:
+        from difflib import get_close_matches  # for the message alone
+
+        near = get_close_matches(name, _WINDOWS, 1) if isinstance(name, str) else []
+        meant = f" (did you mean {near[0]!r}?)" if near else ""
         raise ShapeError(
-            f"get_window: there is no window {window!r}; expected one of {', '.join(_WINDOWS)}, or an array of samples"
+            f"get_window: there is no window {window!r:.60}{meant}; expected one of {', '.join(_WINDOWS)}, or where a "
+            "window is asked for an array of samples"
         )
     least, most = _PARAMETERS.get(name, (0, 0))
     if not least <= len(parameters) <= most:

@@ -133,6 +133,9 @@ def seen_by(
 ) -> tuple[Projected, Tensor]:
     """The projection for the public function `op`, and whether the camera is one: (1, 1), known in a run."""
     width, height = (check_size(op, k, v, 1, MAX_SIDE) for k, v in (("width", width), ("height", height)))
+    for name, value in zip((*_GIVEN, *_NUMBERS), (*splats, *camera), strict=True):
+        if value is None or isinstance(value, str | dict | complex):
+            raise DTypeError(f"{op}: {name} is {value!r:.60}; expected {_expected(name)}")
     made = dict(zip((*_GIVEN, *_NUMBERS), tensors(op, *splats, *camera), strict=True))
     _check(op, {k: made[k] for k in _GIVEN}, {k: made[k] for k in _NUMBERS})
     number = isinstance(near, int | float | np.integer | np.floating) and not isinstance(near, bool)
@@ -268,9 +271,9 @@ def _check(op: str, given: dict[str, Tensor], numbers: dict[str, Tensor]) -> Non
     }  # fmt: skip
     for name, shape in expected.items():
         if given[name].shape != shape:
-            raise ShapeError(
-                f"{op}: {name} is {given[name].type} beside means {given['means'].type}; expected {shape}"
-            )
+            beside = "" if name in ("means", "view") else f" beside means {given['means'].type}"
+            wanted = "(n, 3), the places of n splats" if name == "means" else shape
+            raise ShapeError(f"{op}: {name} is {given[name].type}{beside}; expected {wanted}")
     colors = given["colors"].shape
     if colors not in ((n, 3), *((n, (degree + 1) ** 2, 3) for degree in range(4))):
         raise ShapeError(
@@ -285,6 +288,10 @@ def _check(op: str, given: dict[str, Tensor], numbers: dict[str, Tensor]) -> Non
             raise ShapeError(f"{op}: {name} is {t.type}; expected one number")
         _check_number(op, name, t)
     _check_view(op, given["view"])
+
+
+def _expected(name: str) -> str:
+    return "a number of pixels, or a Tensor of one" if name in _NUMBERS else "an array or a Tensor"
 
 
 def _check_number(op: str, name: str, t: Tensor) -> None:
