@@ -229,7 +229,6 @@ class CompiledGraph(Closing):
             self._busy += 1
             try:
                 program = self._ready()
-                self.last_used, self._gave_way = self.options.room.now(), False
                 values = accept_inputs(program.inputs, inputs if inputs is not None else {}, self.device)
                 try:
                     self._feed(program, values)

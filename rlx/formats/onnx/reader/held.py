@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
 
+from rlx.driver.device import CUDA
+from rlx.errors import DeviceUnavailable
 from rlx.formats.onnx.reader.elements import Array
 from rlx.runtime.array import Array as DeviceArray
 from rlx.runtime.exchange import adopted
@@ -24,5 +27,6 @@ class Held:
 
 def held(value: Any) -> Any:
     """The value, an array of a device (of another library in CUDA memory, too) as a Held."""
-    value = adopted(value)
+    with suppress(DeviceUnavailable):  # then it is read through the host, where its library can
+        value = adopted(value, CUDA)
     return Held(value) if isinstance(value, DeviceArray) else value
