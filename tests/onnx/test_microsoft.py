@@ -25,8 +25,8 @@ def test_a_node_is_held_against_the_declaration() -> None:
         ("BiasGelu", "x _", r"input 1 \(B\) is left out", {}),
     ]:
         proto = microsoft(kind, {"x": x}, names, **attributes)
-        with pytest.raises(ModelFormatError, match=f"node {kind}.*{says}|{kind}.*{says}"):
-            rlx.onnx.load(proto).run({"x": x})
+        with pytest.raises(ModelFormatError, match=f"{kind}.*{says}"):
+            rlx.onnx.load(proto, strict=True).run({"x": x})
     proto = microsoft("Gelu", {"x": np.ones(3, np.int64)}, "x")
     with pytest.raises(ModelFormatError, match=r"input 0 \(X\) is tensor\(int64\).*takes tensor\(bfloat16\)"):
         rlx.onnx.load(proto).run({"x": np.ones(3, np.int64)})
@@ -36,8 +36,8 @@ def test_what_is_not_in_the_table_is_said_when_loading() -> None:
     made = node("NoSuchThing", "x", "y", domain="com.microsoft")
     with pytest.raises(UnsupportedOp, match=r"com.microsoft 'NoSuchThing' version 1 at"):
         rlx.onnx.load(model([made], {"x": [2]}, {"y": [2]}, domains=["com.microsoft"]))
-    made = node("Gelu", "x", "y", domain="com.microsoft")
-    with pytest.raises(UnsupportedOp, match=r"com.microsoft 'Gelu' of a domain that is not imported"):
+    made = node("Mine", "x", "y", domain="elsewhere")
+    with pytest.raises(UnsupportedOp, match=r"elsewhere 'Mine' of a domain that is not imported"):
         rlx.onnx.load(model([made], {"x": [2]}, {"y": [2]}))
 
 

@@ -13,8 +13,9 @@ import onnx
 
 from rlx.errors import ModelFormatError, ModelWarning
 from rlx.formats.files import shown
-from rlx.formats.onnx.reader.read import MAX_DEPTH, all_nodes, called, check_text, node_name, subgraphs
+from rlx.formats.onnx.reader.read import MAX_DEPTH, all_nodes, called, node_name, subgraphs
 from rlx.formats.onnx.reader.table import MICROSOFT, ML
+from rlx.formats.onnx.reader.wire import MAX_NODES
 
 
 def departs(said: str, taken: str, strict: bool) -> None:
@@ -59,25 +60,28 @@ def _domain(name: str) -> str:
 
 def put_in_order(model: Any) -> None:
     """Sorts the nodes of a model, of its functions and of the graphs in nodes so that each comes after those that make
-    its inputs, and else as they stand. Raises: ModelFormatError naming the nodes of a cycle."""
+    its inputs, and else as they stand. Raises: ModelFormatError naming the nodes of a cycle, or for too many."""
+    budget = [MAX_NODES]
     for function in model.functions:
-        _sort(function.node, set(function.input), f"function {shown(function.name)}", 1)
+        _sort(function.node, set(function.input), f"function {shown(function.name)}", budget, 1)
     graph = model.graph
-    _sort(graph.node, {i.name for i in graph.input}, "the graph", 1)
+    _sort(graph.node, {i.name for i in graph.input}, "the graph", budget, 1)
 
 
-def _sort(nodes: Any, given: set[str], what: str, depth: int) -> set[str]:
+def _sort(nodes: Any, given: set[str], what: str, budget: list[int], depth: int) -> set[str]:
     """Sorts nodes and those of graphs inside. Returns: the names that they take from around."""
+    budget[0] -= len(nodes)
+    if budget[0] < 0:
+        raise ModelFormatError(f"the model has more than {MAX_NODES:,} nodes")
     if depth > MAX_DEPTH:
         raise ModelFormatError(f"{what}: graphs are nested more than {MAX_DEPTH} deep")
     makers: dict[str, int] = {}
     needs = []
     for index, node in enumerate(nodes):
-        check_text(f"{what}: node number {index}", *node.input, *node.output)
         needed = set(node.input)
         for inner in subgraphs(node):
             known = {i.name for i in (*inner.input, *inner.initializer)}
-            outer = _sort(inner.node, known, f"a graph in {node_name(node, index)}", depth + 1)
+            outer = _sort(inner.node, known, f"a graph in {node_name(node, index)}", budget, depth + 1)
             made = known.union(*(n.output for n in inner.node))
             needed |= outer | {o.name for o in inner.output if o.name not in made}
         needs.append(needed - given)

@@ -12,7 +12,7 @@ from google.protobuf.message import DecodeError  # type: ignore[import-untyped,u
 
 from rlx.errors import ModelFormatError, UnsupportedOp
 from rlx.formats.files import plain, read_bytes, shown
-from rlx.formats.onnx.reader.wire import MAX_NODES, check_parsable
+from rlx.formats.onnx.reader.wire import check_parsable
 
 MAX_BYTES = (1 << 31) - 1  # the largest protobuf file; larger models keep their weights in files beside it
 MAX_DEPTH = 32
@@ -142,7 +142,6 @@ def check_model(model: Any, whole: Any) -> None:
         raise ModelFormatError("the model has no graph")
     if not model.opset_import:
         raise ModelFormatError("the model does not say which opset it uses")
-    budget = [MAX_NODES]
     names: set[Called] = set()
     for function in model.functions:
         check_text("a function", *called(function), *function.output, *function.attribute)
@@ -152,9 +151,9 @@ def check_model(model: Any, whole: Any) -> None:
         what = f"function {shown(function.name)}"
         opsets(function.opset_import, what)
         known = _distinct(function.input, f"{what}: input")
-        _check_nodes(function.node, known, function.output, what, budget, 1)
+        _check_nodes(function.node, known, function.output, what, 1)
     _check_functions(model)
-    _check_graph(model.graph, (), "the graph", budget, 1, whole.graph)
+    _check_graph(model.graph, (), "the graph", 1, whole.graph)
 
 
 def _distinct(names: Any, what: str) -> set[str]:
@@ -169,9 +168,7 @@ def _distinct(names: Any, what: str) -> set[str]:
     return found
 
 
-def _check_graph(
-    graph: Any, outer: tuple[set[str], ...], what: str, budget: list[int], depth: int, whole: Any = None
-) -> None:
+def _check_graph(graph: Any, outer: tuple[set[str], ...], what: str, depth: int, whole: Any = None) -> None:
     if depth > MAX_DEPTH:
         raise ModelFormatError(f"{what}: graphs are nested more than {MAX_DEPTH} deep")
     whole = graph if whole is None else whole
@@ -180,17 +177,13 @@ def _check_graph(
     known = _distinct([i.name for i in graph.input], f"{what}: input")
     known |= _distinct([i.name for i in whole.initializer], f"{what}: initializer")
     results = [o.name for o in graph.output]
-    _check_nodes(graph.node, known, results, what, budget, depth, outer)
+    _check_nodes(graph.node, known, results, what, depth, outer)
     _distinct(set(results), f"{what}: output")  # one value may be listed as several results
 
 
 def _check_nodes(
-    nodes: Any, known: set[str], results: Any, what: str, budget: list[int], depth: int,
-    outer: tuple[set[str], ...] = (),
-) -> None:  # fmt: skip
-    budget[0] -= len(nodes)
-    if budget[0] < 0:
-        raise ModelFormatError(f"the model has more than {MAX_NODES:,} nodes")
+    nodes: Any, known: set[str], results: Any, what: str, depth: int, outer: tuple[set[str], ...] = ()
+) -> None:
     for index, node in enumerate(nodes):
         check_text(f"{what}: node number {index}", *called(node), node.name, *node.input, *node.output)
         check_text(f"{what}: node number {index}", *(a.ref_attr_name for a in node.attribute))
@@ -201,7 +194,7 @@ def _check_nodes(
                 )
         _distinct([a.name for a in node.attribute], f"{what}: {node_name(node, index)}: attribute")
         for inner in subgraphs(node):
-            _check_graph(inner, (*outer, known), f"a graph in {node_name(node, index)}", budget, depth + 1)
+            _check_graph(inner, (*outer, known), f"a graph in {node_name(node, index)}", depth + 1)
         for name in node.output:
             if name and name in known:
                 raise ModelFormatError(
