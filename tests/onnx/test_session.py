@@ -109,7 +109,7 @@ def test_bindings() -> None:
     for wrong, error, text in (
         (lambda: bound.bind_cpu_input("w", X), GraphError, r"no input 'w'; it has \['x', 'b'\]"),
         (lambda: bound.bind_output("t"), GraphError, "no output 't'"),
-        (lambda: bound.bind_input("x", "cuda", 0, np.float32, (2, 3), 64), GraphError, "addresses of the host"),
+        (lambda: bound.bind_input("x", "dml", 0, np.float32, (2, 3), 64), GraphError, "addresses of the host"),
         (lambda: bound.bind_input("x", "cpu", 0, np.float32, (2, 3), 0), ShapeError, "the address 0"),
         (lambda: bound.bind_input("x", "cpu", 0, "lots", (2, 3), 64), DTypeError, "element type 'lots'"),
         (lambda: bound.bind_output("y", buffer_ptr=64), GraphError, "element_type and shape"),

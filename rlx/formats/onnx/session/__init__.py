@@ -17,7 +17,7 @@ from rlx.driver.registry import devices, find_device
 from rlx.errors import DeviceUnavailable, GraphError, RlxError
 from rlx.formats.onnx.model import Model, TensorInfo
 from rlx.formats.onnx.reader.metadata import Metadata
-from rlx.formats.onnx.session.binding import IOBinding, OrtValue, on_host
+from rlx.formats.onnx.session.binding import IOBinding, OrtValue, fed
 from rlx.formats.onnx.session.options import (
     SessionOptions,
     check_options,
@@ -25,6 +25,7 @@ from rlx.formats.onnx.session.options import (
     dims_of,
     threads_of,
 )
+from rlx.runtime.outs import Out
 
 PROVIDERS = {"CUDAExecutionProvider": "cuda", "VulkanExecutionProvider": "vulkan", "CPUExecutionProvider": "cpu"}
 Providers = Sequence[str | tuple[str, Mapping[str, Any]]]
@@ -125,6 +126,11 @@ class InferenceSession:
 
         Raises: GraphError for an unknown name; as Model.run.
         """
+        return self._run(output_names, input_feed, run_options, "host")
+
+    def _run(
+        self, output_names: Sequence[str] | None, input_feed: Mapping[str, Any], run_options: Any, out: Out
+    ) -> list[Any]:
         check_run_options(run_options)
         made = [o.name for o in self.model.outputs]
         if isinstance(output_names, str):
@@ -133,9 +139,10 @@ class InferenceSession:
         if unknown:
             raise GraphError(f"run: the model has no outputs {unknown}; it has {made}")
         if isinstance(input_feed, Mapping):
-            input_feed = {n: on_host(v) for n, v in input_feed.items()}
+            here = find_device(self.device).id
+            input_feed = {n: fed(v, here) for n, v in input_feed.items()}
         start = time.perf_counter_ns()
-        results = self.model.run(input_feed, self.device, self.precision)
+        results = self.model.run(input_feed, self.device, self.precision, out)
         if getattr(self._options, "enable_profiling", False):
             took = time.perf_counter_ns() - start
             self._profile.append({"ts": (start - self._started) // 1000, "dur": took // 1000})
@@ -168,8 +175,9 @@ class InferenceSession:
         return IOBinding(self)
 
     def run_with_iobinding(self, iobinding: IOBinding, run_options: Any = None) -> None:
-        """Runs on the inputs that are bound; `iobinding.get_outputs()` gives what came."""
-        iobinding.run(lambda names, feeds: self.run(names, feeds, run_options))
+        """Runs on the inputs that are bound; `iobinding.get_outputs()` gives what came. Values of the session's device
+        stay there, inputs and outputs."""
+        iobinding.run(lambda names, feeds, out: self._run(names, feeds, run_options, out))
 
     # -- profiles
 

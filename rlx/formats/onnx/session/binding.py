@@ -11,22 +11,22 @@ import numpy as np
 
 from rlx.errors import DTypeError, GraphError, ShapeError
 from rlx.formats.onnx.reader.elements import ELEMENTS, NAMES, Array, ElementType
+from rlx.runtime.array import Array as DeviceArray
+from rlx.runtime.array import array as on_device
 
 
 class OrtValue:
     """A tensor on the host, or an rlx.Array on a device, which `numpy()` copies to the host."""
 
     def __init__(self, held: Any) -> None:
-        self._held = held
+        self.held = held
 
     @staticmethod
     def ortvalue_from_numpy(array: Any, device_type: str = "cpu", device_id: int = 0) -> OrtValue:
         """Raises: DeviceUnavailable."""
         if device_type == "cpu":
             return OrtValue(np.asarray(array))
-        from rlx.runtime.array import array as on_device
-
-        return OrtValue(on_device(array, device=f"{device_type}:{device_id}"))
+        return OrtValue(on_device(np.asarray(array), device=f"{device_type}:{device_id}"))
 
     @staticmethod
     def ortvalue_from_shape_and_type(
@@ -36,22 +36,22 @@ class OrtValue:
         return OrtValue.ortvalue_from_numpy(np.zeros(shape, element_of(element_type)), device_type, device_id)
 
     def numpy(self) -> Any:
-        return self._held if isinstance(self._held, np.ndarray) else self._held.numpy()
+        return self.held if isinstance(self.held, np.ndarray) else self.held.numpy()
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
         return np.array(self.numpy(), dtype, copy=copy)
 
     def shape(self) -> list[int]:
-        return list(self._held.shape)
+        return list(self.held.shape)
 
     def data_type(self) -> str:
         """The type as ONNX writes it, tensor(float) for example."""
-        dtype = self._held.dtype
+        dtype = self.held.dtype
         return NAMES[dtype if isinstance(dtype, np.dtype) else np.dtype(dtype.np)]
 
     def device_name(self) -> str:
         """The kind of device: cpu, cuda, vulkan."""
-        return "cpu" if isinstance(self._held, np.ndarray) else str(self._held.device.info.id).partition(":")[0]
+        return "cpu" if isinstance(self.held, np.ndarray) else str(self.held.device.info.id).partition(":")[0]
 
     def is_tensor(self) -> bool:
         return True
@@ -62,13 +62,13 @@ class OrtValue:
     def update_inplace(self, array: Any) -> None:
         """Gives the value of another array of this shape and type. Raises: ShapeError, DTypeError."""
         new = np.asarray(array)
-        now: Any = self._held
+        now: Any = self.held
         if list(new.shape) != self.shape() or NAMES.get(new.dtype) != self.data_type():
             raise ShapeError(f"update_inplace: {new.dtype} {new.shape} for {self.data_type()} {self.shape()}")
         if isinstance(now, np.ndarray):
             np.copyto(now, new)
         else:
-            self._held = self.ortvalue_from_numpy(new, *_named(now.device.info.id))._held
+            self.held = self.ortvalue_from_numpy(new, *_named(now.device.info.id)).held
 
 
 def _named(device: str) -> tuple[str, int]:
@@ -105,8 +105,13 @@ class IOBinding:
     def bind_input(
         self, name: str, device_type: str, device_id: int, element_type: Any, shape: Sequence[int], buffer_ptr: int
     ) -> None:
-        """Memory of the host at this address, which each run reads. Raises: GraphError for memory of a device."""
-        self._inputs[self._known(name, "input")] = _memory(name, device_type, element_type, shape, buffer_ptr)
+        """Memory at this address, of the host or of CUDA, which each run reads. Raises: GraphError for another
+        device's."""
+        name = self._known(name, "input")
+        if device_type == "cuda":
+            self._inputs[name] = _Cuda(element_of(element_type), shape, buffer_ptr)
+        else:
+            self._inputs[name] = _memory(name, device_type, element_type, shape, buffer_ptr)
 
     def bind_output(
         self, name: str, device_type: str = "cpu", device_id: int = 0, element_type: Any = None,
@@ -145,20 +150,24 @@ class IOBinding:
         return [made.numpy() for made in self._made]
 
     def run(self, run: Any) -> None:
-        """Calls `run(output names, inputs)` and hands its results to what is bound to them."""
+        """Calls `run(output names, inputs, "host" or "device")` and hands its results to what is bound to them."""
         names = list(self._outputs)
         if not names:
             raise GraphError("io_binding: no output is bound; bind_output names those to compute")
-        found = run(names, {n: on_host(v) for n, v in self._inputs.items()})
+        stays = any(isinstance(w, tuple) and w[0] != "cpu" for w in self._outputs.values())
+        found = run(names, self._inputs, "device" if stays else "host")
         self._made = [self._taken(n, v) for n, v in zip(names, found, strict=True)]
 
     def _taken(self, name: str, value: Any) -> Any:
         where = self._outputs[name]
-        if isinstance(where, tuple):
-            return OrtValue.ortvalue_from_numpy(value, *where) if isinstance(value, np.ndarray) else OrtValue(value)
-        taker = OrtValue(where) if isinstance(where, np.ndarray) else where
-        taker.update_inplace(value)
-        return taker
+        if not isinstance(where, tuple):
+            taker = OrtValue(where) if isinstance(where, np.ndarray) else where
+            taker.update_inplace(np.asarray(value))
+            return taker
+        kind, number = where
+        if isinstance(value, DeviceArray) and _named(value.device.info.id) != (kind, number):
+            value = value.numpy() if kind == "cpu" else value.to(f"{kind}:{number}")
+        return OrtValue.ortvalue_from_numpy(value, kind, number) if isinstance(value, np.ndarray) else OrtValue(value)
 
     def _known(self, name: str, kind: str) -> str:
         there = self._session.get_inputs() if kind == "input" else self._session.get_outputs()
@@ -170,17 +179,29 @@ class IOBinding:
         return name
 
 
-def on_host(value: Any) -> Any:
-    """An input as an array: that of an OrtValue, ONNX Runtime's or ours; anything else unchanged."""
+def fed(value: Any, device: str) -> Any:
+    """An input as a session on this device takes it: of an OrtValue, ONNX Runtime's or ours, its array, which stays on
+    the device where it is there; anything else unchanged."""
+    if isinstance(value, OrtValue) and isinstance(value.held, DeviceArray) and value.held.device.info.id == device:
+        return value.held
     return value.numpy() if hasattr(value, "update_inplace") else value
+
+
+class _Cuda:
+    """Memory of CUDA at an address, as other libraries show theirs."""
+
+    def __init__(self, dtype: ElementType, shape: Sequence[int], address: int) -> None:
+        self.__cuda_array_interface__ = {
+            "data": (address, True), "shape": tuple(int(n) for n in shape), "typestr": dtype.str, "version": 3,
+        }  # fmt: skip
 
 
 def _memory(name: str, device_type: str, element_type: Any, shape: Sequence[int], address: int) -> Array:
     """The host's memory at an address as an array."""
     if device_type != "cpu":
         raise GraphError(
-            f"io_binding: {name!r} has an address on {device_type!r}; rlx takes addresses of the host. Bind an "
-            "OrtValue of the values instead"
+            f"io_binding: {name!r} has an address on {device_type!r}; rlx reads addresses of the host and of CUDA, and "
+            "writes to those of the host. Bind an OrtValue, or the name of the device alone"
         )
     dtype, dims = element_of(element_type), [int(n) for n in shape]
     if not address or min(dims, default=0) < 0:
