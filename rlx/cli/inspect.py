@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rlx.cli.each import each_device
+from rlx.cli.each import each_device, kept
 from rlx.cli.inputs import feeds_of, load_model
 from rlx.cli.options import Devices, Dims, Inputs, MaxBytes, MaxSteps, OnnxFile, Strict
-from rlx.cli.table import format_table
+from rlx.cli.table import Rows
 from rlx.driver.progress import drawn
 from rlx.errors import RlxError
 from rlx.formats.files import plain
@@ -46,21 +46,21 @@ def inspect(
     kinds = sorted(model.operators.items(), key=lambda item: (-item[1], item[0]))
     print(f"operators: {sum(model.operators.values())}: " + ", ".join(f"{n} {plain(k)}" for k, n in kinds))
     feeds = feeds_of(model, input, 0)[0]
-    rows: list[tuple[str, ...]] = []
+    rows = Rows(_TITLES, right=_TITLES[1:], widths={"device": 8})
     listed: list[str] = []
     plans: list[str] = []
 
     def one(name: str) -> None:
         with drawn(name):
-            rows.append(_dispatch(model, name, feeds))
+            rows.add(_dispatch(model, name, feeds))
         graph = model.programs[-1].graph
         plans.append(plan_svg(graph.plan, f"{plain(file.name)} on {name}", graph.program))
         if nodes:
             listed.append(str(model.programs[-1].report()))
 
-    able = each_device(device, one)
-    if rows:
-        print("\n".join([*format_table(_TITLES, rows, right=_TITLES[1:]), *listed]))
+    with kept(lambda: None):
+        able = each_device(device, one)
+    print("".join(f"{text}\n" for text in listed), end="")
     if memory is not None and plans:
         try:
             memory.write_text(plans[0], encoding="utf-8")

@@ -98,7 +98,7 @@ print(json.dumps(said))
 """
 
 
-@pytest.mark.parametrize("platform", ["darwin", "win32"])
+@pytest.mark.parametrize("platform", [pytest.param("darwin", marks=pytest.mark.full), "win32"])
 def test_the_cpu_runs_without_what_only_linux_has(
     platform: str, clean_env: dict[str, str], tmp_path: Path
 ) -> None:

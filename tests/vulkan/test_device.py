@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rlx.backends.vulkan import api, backend
+from rlx.backends.vulkan import api, backend, discovery
 from rlx.backends.vulkan.arena import VulkanArena
 from rlx.backends.vulkan.device import VulkanDevice
 from rlx.backends.vulkan.discovery import Physical, physical_devices
@@ -93,6 +93,25 @@ def test_reasons_why_there_is_no_device(repo: Path, clean_env: dict[str, str], t
     assert "pip install vulkan" in said.stdout, said
     said = child(NO_LOADER + REFUSED, env)
     assert "no Vulkan loader (libnosuchvulkan.so.1)" in said.stdout, said
+
+
+def test_drivers_layered_over_another_api_are_asked_for(
+    physical: Physical, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as MoltenVK: a loader lists them where an extension and a flag of the instance say so."""
+    asked: list[Any] = []
+
+    def refuse(kind: str, parent: Any, call: Any, what: str) -> None:
+        asked.append(call.args[0])
+        raise api.VkError("no instance")
+
+    monkeypatch.setattr(api, "created", refuse)
+    for offered, flags in ((set(), 0), ({"VK_KHR_portability_enumeration"}, 1)):
+        monkeypatch.setattr(api, "instance_extensions", lambda offered=offered: offered)
+        with pytest.raises(api.VkError):
+            api.Instance()
+        assert asked[-1].flags == flags and asked[-1].enabledExtensionCount == len(offered)
+    assert "VK_KHR_portability_subset" in discovery._PLAIN_EXTENSIONS
 
 
 def test_layer_that_is_not_installed(repo: Path, clean_env: dict[str, str], tmp_path: Path) -> None:
