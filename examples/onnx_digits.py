@@ -7,11 +7,16 @@ with ten blurred templates. It needs no training, and so no other files.
 from __future__ import annotations
 
 import argparse
+import sys
 
 import numpy as np
-from onnx import TensorProto, helper, numpy_helper
 
 import rlx
+
+try:
+    from onnx import TensorProto, helper, numpy_helper
+except ImportError:
+    sys.exit("onnx_digits.py: the package onnx, which writes the network, is not installed: pip install 'rlx[onnx]'")
 
 GLYPHS = """
 .###. ..#.. .###. .###. #..#. ##### .###. ##### .###. .###.

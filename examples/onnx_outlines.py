@@ -15,9 +15,13 @@ import sys
 from pathlib import Path
 
 import numpy as np
-from onnx import TensorProto, helper, numpy_helper
 
 import rlx
+
+try:
+    from onnx import TensorProto, helper, numpy_helper
+except ImportError:
+    sys.exit("onnx_outlines.py: the package onnx, which writes the network, is not installed: pip install 'rlx[onnx]'")
 
 BLUR = np.outer([1, 4, 6, 4, 1], [1, 4, 6, 4, 1]) / 256
 SOBEL = np.outer([1, 2, 1], [-1, 0, 1]) / 8

@@ -62,10 +62,17 @@ if not TYPE_CHECKING:  # type checkers read the imports above
     ]  # fmt: skip
 
 
+class _Unknown(AttributeError):
+    """A name that rlx does not have. What was meant is looked for when the error is shown: `hasattr` shows none."""
+
+    def __str__(self) -> str:
+        return f"module 'rlx' has no attribute {self.args[0]!r}{errors.meant(self.args[0], __dir__())}"
+
+
 def __getattr__(name: str) -> Any:
     if name in _LAZY:
         return importlib.import_module(_LAZY[name])
-    raise AttributeError(f"module 'rlx' has no attribute {name!r}")
+    raise _Unknown(name)
 
 
 def __dir__() -> list[str]:

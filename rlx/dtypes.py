@@ -18,7 +18,7 @@ import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
-from rlx.errors import DTypeError, ShapeError
+from rlx.errors import DTypeError, ShapeError, meant
 
 Kind = Literal["f", "i", "u", "b", "q"]
 
@@ -60,6 +60,9 @@ class DType:
 
     def __repr__(self) -> str:
         return self.name
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return as_dtype, (self.name,)
 
     @property
     def itemsize(self) -> int:
@@ -197,10 +200,7 @@ def as_dtype(dtype: DTypeLike) -> DType:
     except (TypeError, ValueError):
         found = None
     if found is None:
-        from difflib import get_close_matches  # imported for an error, not by `import rlx`
-
-        near = get_close_matches(dtype.lower(), [*_BY_NAME, *PACKED], 1) if isinstance(dtype, str) else []
-        meant = f" (did you mean {near[0]!r}?)" if near else ""
+        near = meant(dtype.lower(), [*_BY_NAME, *PACKED]) if isinstance(dtype, str) else ""
         came = repr(dtype)
         pairs = (
             ": complex numbers are pairs of floats along a last axis of 2, np.stack([z.real, z.imag], -1), as rlx.fft "
@@ -209,7 +209,7 @@ def as_dtype(dtype: DTypeLike) -> DType:
             else ""
         )
         raise DTypeError(
-            f"{came if len(came) <= 80 else f'{came[:80]}…'} is not an rlx dtype{meant}{pairs}; the dtypes are "
+            f"{came if len(came) <= 80 else f'{came[:80]}…'} is not an rlx dtype{near}{pairs}; the dtypes are "
             f"{', '.join(_BY_NAME)}, and packed ones for weights, such as q4_k, which rlx.dtypes.PACKED lists"
         )
     return found

@@ -2,6 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
+
+def meant(name: object, known: Iterable[object]) -> str:
+    """ (did you mean 'softmax'?) for a name that is nearly one of those known, else nothing."""
+    from difflib import get_close_matches  # only an error needs it
+
+    names = {str(k): k for k in known}
+    near = get_close_matches(str(name), names, 1) or get_close_matches(str(name).lower(), names, 1)
+    return f" (did you mean {names[near[0]]!r}?)" if near else ""
+
 
 class RlxError(Exception):
     """Base of every error that rlx raises on purpose."""

@@ -151,7 +151,7 @@ def _that_fit(model: Model, made: Callable[[int], dict[str, Any]], labels: Seque
 
 
 def said(value: Any) -> str:
-    """A summary of an array: type, shape, range; for a list of each item."""
+    """A summary of an array: type, shape, how many are NaN, the range of the others; for a list of each item."""
     if value is None:
         return "nothing"
     if isinstance(value, list):
@@ -168,6 +168,12 @@ def said(value: Any) -> str:
     if value.dtype.kind not in "biufV":
         return f"{head}, first {value.reshape(-1)[0]!r:.60}"
     wide = value.astype(np.float64)
+    missing = np.isnan(wide)
+    if missing.any():
+        head += f", {np.count_nonzero(missing):,} of {wide.size:,} NaN"
+        wide = wide[~missing]
+        if not wide.size:
+            return head
     with np.errstate(invalid="ignore"):  # the mean of inf and -inf is NaN
         return f"{head}, {wide.min():.6g} to {wide.max():.6g}, mean {wide.mean():.6g}"
 

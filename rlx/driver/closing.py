@@ -6,15 +6,23 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
+
+from rlx.errors import GraphError
 
 
 class Closing(ABC):
     """An object with `close`, which a `with` block calls at its end, also after an error."""
 
+    instead = "make another of what it was made of"  # what to do where someone pickles or copies it
+
     @abstractmethod
     def close(self) -> None:
         """Releases the object's resources. Idempotent."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        kind = type(self).__name__
+        raise GraphError(f"a {kind} cannot be pickled or copied: it holds memory of its process; {self.instead}")
 
     def __enter__(self) -> Self:
         return self

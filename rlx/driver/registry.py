@@ -8,7 +8,7 @@ from functools import cache
 from typing import cast
 
 from rlx.driver.device import Backend, Device, DeviceInfo
-from rlx.errors import DeviceUnavailable
+from rlx.errors import DeviceUnavailable, meant
 
 GROUP = "rlx.backends"
 # These are known without installed metadata; "auto" prefers them in this order.
@@ -114,9 +114,10 @@ def find_device(name: str) -> DeviceInfo:
         )
     backend, _, number = name.partition(":")
     if backend not in backend_names() or (number and not number.isdecimal()):
+        near = meant(name, ("auto", *backend_names()))
         raise DeviceUnavailable(
-            f'device {name!r} is not understood; give "auto", "cpu", "vulkan", "cuda" or one with a number, "cuda:1" '
-            "(rlx.devices() lists them, each with its id)"
+            f'device {name!r} is not understood{near}; give "auto", "cpu", "vulkan", "cuda" or one with a number, '
+            '"cuda:1" (rlx.devices() lists them, each with its id)'
         )
     infos = load_backend(backend).probe()
     if not infos:

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rlx.dtypes import DType, DTypeLike, as_dtype, f32, weak_dtype
-from rlx.errors import DTypeError, GraphError, ShapeError, TracedValueError
+from rlx.errors import DTypeError, GraphError, ShapeError, TracedValueError, meant
 from rlx.ir.op import Attrs, Leaf, Op, get_op
 from rlx.ir.types import TensorType, as_shape
 from rlx.ir.values import as_array, exactly
@@ -60,6 +60,14 @@ class Node:
         return f"{outs} = {self.op.name}" + (f" ({self.label})" if self.label else "")
 
     __repr__ = __str__
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        from rlx.ir.pickling import node_at
+
+        if not self.outputs:
+            raise GraphError(f"node {self} belongs to no graph, so that it cannot be pickled or copied")
+        graph = self.outputs[0].graph
+        return node_at, (graph, graph.nodes.index(self))
 
 
 class Tensor(TensorMethods):
@@ -116,6 +124,11 @@ class Tensor(TensorMethods):
 
     __hash__ = object.__hash__
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        from rlx.ir.pickling import tensor_of
+
+        return tensor_of, (self.graph, self.id)
+
 
 class Graph:
     """A static tensor program.
@@ -138,6 +151,7 @@ class Graph:
         self.updates: dict[str, Tensor] = {}
         self.outer: Graph | None = None  # the enclosing graph, while this is traced as a body (rlx.ir.body)
         self._next_id = 0
+        self._changes = 0  # of the signature: what is compiled before another change differs from the graph
 
     # -- leaves
 
@@ -191,6 +205,7 @@ class Graph:
         attrs = {"name": name, "shape": as_shape(shape, f"{op} {name!r}"), "dtype": as_dtype(dtype)}
         tensor = self._append(get_op(op), (), attrs, name)[0]
         table[name] = tensor
+        self._changes += 1
         return tensor
 
     # -- results
@@ -202,14 +217,15 @@ class Graph:
             raise GraphError(f"output {name!r}: the graph has an output of that name already")
         self._own(tensor, f"output {name!r}")
         tensor = self.outputs[name] = tensor.concrete()
+        self._changes += 1
         return tensor
 
     def update(self, name: str, tensor: Tensor) -> None:
         """Sets the value of state `name` after a run; every read during the run sees the old value."""
         if name not in self.states:
             raise GraphError(
-                f"update {name!r}: no such state; expected a state's name, then its new value; the states are "
-                f"{sorted(self.states)}"
+                f"update {name!r}: no such state{meant(name, self.states)}; expected a state's name, then its new "
+                f"value; the states are {sorted(self.states)}"
             )
         if name in self.updates:
             raise GraphError(f"update {name!r}: updated twice")
@@ -219,6 +235,7 @@ class Graph:
                 f"update {name!r}: the state is {self.states[name].type}, the new value {tensor.type}"
             )
         self.updates[name] = tensor.concrete()
+        self._changes += 1
 
     # -- nodes
 
@@ -288,6 +305,11 @@ class Graph:
         tables = (("inputs", self.inputs), ("params", self.params), ("states", self.states))
         listed = [f"{what} {few(list(t))}" for what, t in (*tables, ("outputs", self.outputs)) if t]
         return f"Graph({self.name!r}: {', '.join([f'{len(self.nodes)} nodes', *listed])})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        from rlx.ir.pickling import reduced
+
+        return reduced(self)
 
     def _repr_html_(self) -> str:
         """What notebooks show: a picture, or a summary of a large graph."""

@@ -8,7 +8,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, Final
 
 from rlx.dtypes import packed_refused
-from rlx.errors import DTypeError, UnsupportedOp
+from rlx.errors import DTypeError, UnsupportedOp, meant
 from rlx.ir.types import TensorType
 
 if TYPE_CHECKING:
@@ -165,6 +165,14 @@ class Op:
     integers: str | None = None
     cost: Callable[[Node], Cost] | None = None
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        if REGISTRY.get(self.name) is not self:
+            raise UnsupportedOp(f"op {self.name!r} was removed or defined anew; build the graph again to pickle it")
+        return get_op, (self.name,)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Op:
+        return self
+
     def types(self, inputs: Sequence[TensorType], attrs: Attrs) -> tuple[TensorType, ...]:
         """The output types: what `infer` says. Raises: what `infer` raises, DTypeError for packed weights that the op
         does not take or make."""
@@ -215,4 +223,5 @@ def get_op(name: str) -> Op:
     try:
         return REGISTRY[name]
     except KeyError:
-        raise UnsupportedOp(f"there is no op named {name!r}; rlx.ir.REGISTRY lists all") from None
+        near = meant(name, REGISTRY)
+        raise UnsupportedOp(f"there is no op named {name!r}{near}; rlx.ir.REGISTRY lists all") from None

@@ -13,7 +13,7 @@ from rlx.errors import DTypeError, TracedValueError
 from rlx.ir import Tensor
 from rlx.ir.number import TracedNumber
 from rlx.ir.values import is_foreign
-from rlx.ops import composite, reduce
+from rlx.ops import composite
 from rlx.ops import matmul as linalg
 from rlx.ops.elementwise import binary, bits, division, select, unary
 from rlx.ops.index.arrays import getitem
@@ -172,8 +172,6 @@ _METHODS: dict[str, Any] = {
     "__xor__": _logic(binary.logical_xor, "^"), "__rxor__": _logic(binary.logical_xor, "^"),
     "__invert__": _invert, "__getitem__": getitem,
     "reshape": _reshape, "transpose": _transpose, "flatten": _flatten, "squeeze": _squeeze, "astype": _astype,
-    "clip": select.clip, "sum": reduce.sum, "mean": reduce.mean, "prod": reduce.prod, "max": reduce.max,
-    "min": reduce.min, "any": composite.any, "all": composite.all, "var": composite.var, "std": composite.std,
     "T": property(movement.transpose), "mT": property(_swap_last),
     "__bool__": _refuse("the truth value", "use rlx.where to choose element by element, rlx.cond to choose what runs"),
     "__iter__": _refuse("iteration", "index it (x[0], x[1]) or use rlx.split"),
@@ -192,13 +190,14 @@ _METHODS: dict[str, Any] = {
 # Functions that are methods too, with the tensor as the first argument; `rlx.ops` attaches them, rlx/ir/methods.pyi
 # has their types.
 METHODS = (
-    "abs", "acos", "argmax", "argmin", "argsort", "asin", "atan", "broadcast_to", "ceil", "copy", "cos", "cosh",
-    "cummax", "cummin", "cumprod", "cumsum", "diagonal", "erf", "erfc", "exp", "exp2", "expand", "expand_dims",
-    "expm1", "flip", "floor", "gelu", "isfinite", "isinf", "isnan", "lgamma", "log", "log10", "log1p", "log2",
-    "log_softmax", "logsumexp", "matmul", "maximum", "median", "minimum", "moveaxis", "nan_to_num", "pow",
-    "reciprocal", "relu", "repeat", "roll", "round", "rsqrt", "sigmoid", "sign", "silu", "sin", "sinh",
-    "softmax", "softplus", "sort", "split", "sqrt", "square", "stop_gradient", "swapaxes", "tan", "tanh",
-    "tile", "top_k", "tril", "triu", "trunc", "unsqueeze",
+    "abs", "acos", "all", "any", "argmax", "argmin", "argsort", "asin", "atan", "broadcast_to", "ceil", "clip",
+    "copy", "cos", "cosh", "cummax", "cummin", "cumprod", "cumsum", "diagonal", "erf", "erfc", "exp", "exp2",
+    "expand", "expand_dims", "expm1", "flip", "floor", "gelu", "isfinite", "isinf", "isnan", "lgamma", "log",
+    "log10", "log1p", "log2", "log_softmax", "logsumexp", "matmul", "max", "maximum", "mean", "median", "min",
+    "minimum", "moveaxis", "nan_to_num", "pow", "prod", "reciprocal", "relu", "repeat", "roll", "round",
+    "rsqrt", "sigmoid", "sign", "silu", "sin", "sinh", "softmax", "softplus", "sort", "split", "sqrt", "square",
+    "std", "stop_gradient", "sum", "swapaxes", "tan", "tanh", "tile", "top_k", "tril", "triu", "trunc",
+    "unsqueeze", "var",
 )  # fmt: skip
 
 for _name, _method in _METHODS.items():

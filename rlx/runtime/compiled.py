@@ -17,7 +17,7 @@ from rlx.driver.locks import renewed
 from rlx.driver.memory.typed import whole
 from rlx.driver.progress import report
 from rlx.dtypes import DType, DTypeLike
-from rlx.errors import GraphError, OutOfDeviceMemory
+from rlx.errors import GraphError, OutOfDeviceMemory, meant
 from rlx.ir import Graph, Tensor, TensorType, bodies, verify
 from rlx.packed import PackedArray
 from rlx.runtime import debug
@@ -58,6 +58,8 @@ class CompiledGraph(Closing):
     are in `weights`, shared with other executables that were given the same store. A `with` block closes it.
     """
 
+    instead = "pickle or copy its `graph`, which `Session.compile` compiles again; `clone()` gives a second one here"
+
     def __init__(
         self, graph: Graph, device: Device, weights: Store, state: Store, options: CompileOptions,
         donate: Mapping[str, str] | None = None,
@@ -69,7 +71,7 @@ class CompiledGraph(Closing):
         self.weights = weights
         self.state = state
         self.options = options
-        self._names = names(graph)
+        self._ports, self._changes = ports_of(graph), graph._changes
         self._lock = renewed(self, "_lock", threading.RLock)
         self._closed = False
         self._busy = 0  # calls in progress that use the program; all are of the thread that holds the lock
@@ -124,7 +126,8 @@ class CompiledGraph(Closing):
         """
         if name not in self.graph.params:
             raise GraphError(
-                f"set_param: the graph has no parameter {name!r}; it has {sorted(self.graph.params)}"
+                f"set_param: the graph has no parameter {name!r}{meant(name, self.graph.params)}; it has "
+                f"{sorted(self.graph.params)}"
             )
         with self._lock:
             self._open()
@@ -137,7 +140,8 @@ class CompiledGraph(Closing):
         unknown = sorted(set(arrays) - set(self.graph.params))
         if unknown:
             raise GraphError(
-                f"set_params: no such parameters: {unknown}; there are {sorted(self.graph.params)}"
+                f"set_params: no such parameters: {unknown}{meant(unknown[0], self.graph.params)}; there are "
+                f"{sorted(self.graph.params)}"
             )
         for name, data in arrays.items():
             self.set_param(name, data, dtype)
@@ -360,6 +364,8 @@ class CompiledGraph(Closing):
 
     def _prepare(self) -> Prepared:
         """The optimized graph for the current dtypes of the weights."""
+        if self.graph._changes != self._changes:
+            self._unchanged()
         declared = self.graph.params
         kept = {n: d for n, d in self.weights.dtypes().items() if n in declared and d != declared[n].dtype}
         if self._prepared is None or kept != self._kept:
@@ -415,12 +421,14 @@ class CompiledGraph(Closing):
     def _open(self) -> None:
         if self._closed:
             raise GraphError(f"the compiled graph {self.graph.name!r} is closed")
+        if self.graph._changes != self._changes:
+            self._unchanged()
 
     def _unchanged(self) -> None:
-        if names(self.graph) != self._names:
+        if ports_of(self.graph) != self._ports:
             raise GraphError(
                 f"graph {self.graph.name!r} was given other inputs, params, states or outputs after it was compiled; "
-                "compile it again"
+                "compile it again, or add to a copy of it (copy.deepcopy)"
             )
 
     def _drop(self) -> None:
@@ -558,10 +566,10 @@ def _tensors(graph: Graph) -> Iterator[Tensor]:
             yield from _tensors(body)
 
 
-def names(graph: Graph) -> tuple[tuple[str, ...], ...]:
-    """The names that a graph declares, by kind."""
+def ports_of(graph: Graph) -> tuple[tuple[tuple[str, int], ...], ...]:
+    """The names that a graph declares, by kind, each with the id of its tensor."""
     tables = (graph.inputs, graph.params, graph.states, graph.outputs, graph.updates)
-    return tuple(tuple(table) for table in tables)
+    return tuple(tuple((name, t.id) for name, t in table.items()) for table in tables)
 
 
 def signature(graph: Graph) -> tuple[dict[str, TensorType], dict[str, TensorType]]:

@@ -169,6 +169,12 @@ class Jitted(Generic[P, R]):
     def __repr__(self) -> str:
         return f"jit({self._name}, device={self._device!r}, {len(self._cache)} programs cached)"
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        raise GraphError(
+            f"{self!r} cannot be pickled or copied: it holds programs of its process; pickle the function, and jit it "
+            "where it is read"
+        )
+
     def graph(self, *args: Any, **kwargs: Any) -> Graph:
         """The program traced for these arguments, without compiling it."""
         return self._graph(args, kwargs)

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rlx.driver import Device, DeviceArena
-from rlx.errors import DTypeError, GraphError, ShapeError
+from rlx.errors import DTypeError, GraphError, ShapeError, meant
 from rlx.ir import Tensor, TensorType
 from rlx.runtime.array import Array, array, check_device
 from rlx.runtime.exchange import adopted
@@ -143,6 +143,7 @@ def accept_inputs(ports: list[InputPort], given: Mapping[str, Any], device: Devi
         names = [port.name for port in ports]
         missing = [n for n in names if n not in given]
         unknown = [n for n in given if n not in names]
-        said = [f"missing {missing}" if missing else "", f"unknown {unknown}" if unknown else ""]
+        near = meant(unknown[0], missing or names) if unknown else ""
+        said = [f"missing {missing}" if missing else "", f"unknown {unknown}{near}" if unknown else ""]
         raise GraphError(f"run: inputs {' and '.join(filter(None, said))}; the graph takes {names}")
     return [port.accept(given[port.name], device) for port in ports]

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from rlx.driver import DeviceArena
 from rlx.driver.memory.typed import whole
-from rlx.errors import ArenaError, DTypeError, GraphError, ShapeError
+from rlx.errors import ArenaError, DTypeError, GraphError, ShapeError, meant
 from rlx.ir import Graph
 
 
 def rows_of(program: Graph, state: str) -> tuple[int, int]:
     """A state's node in the program, and the bytes of one row. Raises: GraphError, ShapeError."""
     if state not in program.states:
-        raise GraphError(f"there is no state {state!r}; there are {sorted(program.states)}")
+        near = meant(state, program.states)
+        raise GraphError(f"there is no state {state!r}{near}; there are {sorted(program.states)}")
     t = program.states[state]
     if not t.shape or not t.type.nbytes:
         raise ShapeError(f"state {state!r} is {t.type}, which has no rows to count")

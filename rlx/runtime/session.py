@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from rlx.driver import BuildOptions, Device, DeviceInfo
 from rlx.driver.registry import open_device
-from rlx.errors import DeviceUnavailable, DTypeError, GraphError, OutOfDeviceMemory, RlxError
+from rlx.errors import DeviceUnavailable, DTypeError, GraphError, OutOfDeviceMemory, RlxError, meant
 from rlx.ir import Graph
 from rlx.runtime.compiled import CompiledGraph, CompileOptions
 from rlx.runtime.debug import TIMINGS, VALUES, say
@@ -54,7 +54,8 @@ class Session:
         stream: Any = None,
     ) -> None:
         if precision not in PRECISIONS:
-            raise DTypeError(f"precision {precision!r} is not one of {', '.join(PRECISIONS)}")
+            near = meant(precision, PRECISIONS)
+            raise DTypeError(f"precision {precision!r} is not one of {', '.join(PRECISIONS)}{near}")
         if fallback not in ("host", "error"):
             raise RlxError(f'fallback {fallback!r} is neither "host" nor "error"')
         if threads is not None and (not isinstance(threads, int) or threads < 1):
@@ -70,6 +71,9 @@ class Session:
 
     def __repr__(self) -> str:
         return f"Session({self.info.id}, precision={self.options.precision}, fallback={self.fallback})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        raise GraphError("a Session cannot be pickled or copied: it holds a device of its process; make another")
 
     @property
     def info(self) -> DeviceInfo:

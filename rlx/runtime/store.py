@@ -19,7 +19,15 @@ from rlx.driver.locks import renewed
 from rlx.driver.memory.chunked_buffer import ChunkedBuffer, Range
 from rlx.driver.memory.typed import write_typed_from_f32
 from rlx.dtypes import DType, DTypeLike, as_dtype
-from rlx.errors import ArenaError, DeviceUnavailable, DTypeError, GraphError, OutOfDeviceMemory, ShapeError
+from rlx.errors import (
+    ArenaError,
+    DeviceUnavailable,
+    DTypeError,
+    GraphError,
+    OutOfDeviceMemory,
+    ShapeError,
+    meant,
+)
 from rlx.ir import TensorType
 from rlx.ir.values import LISTED, as_array, exactly
 from rlx.packed import PackedArray
@@ -307,7 +315,8 @@ class Store(Closing):
     def type_of(self, name: str) -> TensorType:
         """The type a tensor was declared with. Raises: GraphError for an unknown name."""
         if name not in self._types:
-            raise GraphError(f"there is no {self.kind} {name!r}; there are {_some(self._types)}")
+            near = meant(name, self._types)
+            raise GraphError(f"there is no {self.kind} {name!r}{near}; there are {_some(self._types)}")
         return self._types[name]
 
     def offset(self, name: str) -> int:

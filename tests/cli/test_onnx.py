@@ -281,6 +281,8 @@ def test_weights_that_were_left_behind(rlx: Rlx, tmp_path: Path) -> None:
 
 def test_both_infinities_have_no_mean_and_no_warning() -> None:
     assert said(np.float32([np.inf, -np.inf])) == "float32 [2], -inf to inf, mean nan"
+    assert said(np.float32([1, np.nan, 3])) == "float32 [3], 1 of 3 NaN, 1 to 3, mean 2"
+    assert said(np.full(2, np.nan)) == "float64 [2], 2 of 2 NaN"
 
 
 @pytest.mark.parametrize("command", ["run", "inspect", "check", "bench"])

@@ -155,8 +155,7 @@ def test_a_graph_that_grows_after_it_was_compiled_is_compiled_again() -> None:
     np.testing.assert_array_equal(late.run({"x": [1, 2]})["y"], [2, 3])
     late = rlx.Session("cpu").compile(g)
     g.output("z", unnamed)
-    np.testing.assert_array_equal(early.run({"x": [1, 2]})["y"], [2, 3])
-    for use in (lambda: late.run({"x": [1, 2]}), early.clone):
+    for use in (lambda: late.run({"x": [1, 2]}), lambda: early.run({"x": [1, 2]}), early.clone):
         with pytest.raises(GraphError, match=r"graph 'grown' was given other .* compile it again"):
             use()
     np.testing.assert_array_equal(rlx.Session("cpu").compile(g).run({"x": [1, 2]})["z"], [4, 6])

@@ -10,7 +10,7 @@ import numpy as np
 
 from rlx.driver.closing import Closing
 from rlx.driver.progress import Listener, listening, report
-from rlx.errors import GraphError, ShapeError
+from rlx.errors import GraphError, ShapeError, meant
 from rlx.formats.files import shown
 from rlx.formats.onnx.reader.budget import Budget, refused_memory
 from rlx.formats.onnx.reader.build import GraphBuilder
@@ -97,7 +97,7 @@ class Program(Closing):
         wanted = self._inputs
         for name in inputs or ():
             if name not in wanted:
-                raise GraphError(f"the program has no input {name!r}; it takes {sorted(wanted)}")
+                raise GraphError(f"the program has no input {name!r}{meant(name, wanted)}; it takes {sorted(wanted)}")
         arrays = {n: arrays_in(v, not isinstance(wanted[n], str)) for n, v in (inputs or {}).items()}
         given, nests = flattened(arrays, wanted)
         for name, nest in nests.items():

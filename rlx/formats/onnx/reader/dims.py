@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from rlx.errors import GraphError, ShapeError
+from rlx.errors import GraphError, ShapeError, meant
 from rlx.formats.files import shown
 from rlx.formats.onnx.reader.infos import TensorInfo
 from rlx.ir.types import MAX_NUMEL, MAX_RANK
@@ -27,7 +27,7 @@ def check_dims(dims: Mapping[str, Any], infos: Iterable[TensorInfo]) -> dict[str
     unknown = sorted(str(name) for name in dims if name not in known)
     if unknown:
         there = f"its inputs have {sorted(known)}" if known else "the shapes of its inputs have no symbols"
-        raise GraphError(f"dims: the model has no dimensions {unknown}; {there}")
+        raise GraphError(f"dims: the model has no dimensions {unknown}{meant(unknown[0], known)}; {there}")
     found = {}
     for name, given in dims.items():
         try:
