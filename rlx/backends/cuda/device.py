@@ -500,9 +500,8 @@ class EventMark:
         self._event = event
 
     def done(self) -> bool:
-        device = self._device
-        device.enter()
-        status = int(device.api.runtime.eventQuery(self._event))
+        with self._device.doing("asking whether a launched program is done"):
+            status = int(self._device.api.runtime.eventQuery(self._event))
         if status not in (0, NOT_READY):
             self.wait()  # which raises what failed
         return status == 0
