@@ -31,7 +31,8 @@ class Bound:
         self._executable = program.executable
         self._ins = {port.name: port for port in program.inputs}
         self._outs = {port.name: port for port in program.outputs}
-        self._watched = bool(owner._replaced) or owner.options.build.debug >= debug.TIMINGS
+        options = owner.options
+        self._watched = bool(owner._replaced) or options.build.debug >= debug.TIMINGS or options.stream is not None
 
     @property
     def inputs(self) -> Mapping[str, npt.NDArray[Any]]:
@@ -71,17 +72,23 @@ class Bound:
             program.broken_off = True
             try:
                 if self._watched:
-                    for name in owner._replaced:
-                        owner.state.reclaim(name)
-                    before = debug.before_run(owner)
-                    self._executable.run()
-                    owner.state.replaced(owner._replaced)
-                    debug.show_run(owner, before)
+                    self._run_watched()
                 else:
                     self._executable.run()
                 program.broken_off = False
             finally:
                 owner._busy -= 1
+
+    def _run_watched(self) -> None:
+        owner = self._owner
+        for name in owner._replaced:
+            owner.state.reclaim(name)
+        if owner.options.stream is not None:
+            owner.device.follow(owner.options.stream)
+        before = debug.before_run(owner)
+        self._executable.run()
+        owner.state.replaced(owner._replaced)
+        debug.show_run(owner, before)
 
     def _same(self) -> None:
         """Raises: GraphError unless the program is still the one that was bound."""

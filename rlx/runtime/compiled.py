@@ -298,15 +298,23 @@ class CompiledGraph(Closing):
             self._open()
             self._unchanged()
             made = Resources()
-            with made.unwound():
-                state = State(self.device)
-                made.callback(state.close)
-                self.state.copy_to(state, self.graph.states)
-                twin = CompiledGraph(self.graph, self.device, self.weights, state, self.options, self.donated)
-                made.callback(twin.close)
-                with self.weights.lock:  # so no weight moves between the two checks of the version
+            self._busy += 1  # the program must not give way to its copy
+            try:
+                with made.unwound():
+                    state = State(self.device)
+                    made.callback(state.close)
+                    self.state.copy_to(state, self.graph.states)
+                    twin = CompiledGraph(
+                        self.graph, self.device, self.weights, state, self.options, self.donated
+                    )
+                    made.callback(twin.close)
                     if self._program is not None and self._version == self.weights.version:
-                        self._program.arena.copy_into(twin._ready().arena)
+                        copy = twin._ready()
+                        with self.weights.lock:  # so no weight moves between the check of the versions and the copy
+                            if self._version == twin._version == self.weights.version:
+                                self._program.arena.copy_into(copy.arena)
+            finally:
+                self._busy -= 1
             return twin
 
     def close(self) -> None:

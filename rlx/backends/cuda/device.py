@@ -187,7 +187,8 @@ class CudaDevice:
 
     def enter(self) -> None:
         """Makes the device current in this thread. Raises: DeviceUnavailable in a forked child, DeviceLost."""
-        check_process(self.pid, self.info.id)
+        if os.getpid() != self.pid:  # asked here too, since making the device's name takes longer than the rest
+            check_process(self.pid, self.info.id)
         if self._lost:
             raise DeviceLost(self._lost)
         if self.closed:
@@ -212,12 +213,11 @@ class CudaDevice:
 
     def acquire(self, nbytes: int, clear: bool = True) -> CudaBuffer:
         """Memory from the pool, zero-filled if `clear`. Raises: OutOfDeviceMemory."""
-        self.enter()
         # From here on only the buffer returns its memory: memory returned twice would be given to two buffers.
         buffer = CudaBuffer(self, self.take(nbytes), nbytes)
-        undo = Resources()
-        undo.callback(buffer.close)
         if clear:
+            undo = Resources()
+            undo.callback(buffer.close)
             with undo.unwound(), self.doing("clearing memory"):
                 self.api.runtime.memsetAsync(buffer.address, 0, max(nbytes, 1), self.stream)
         return buffer
@@ -500,9 +500,8 @@ class EventMark:
         self._event = event
 
     def done(self) -> bool:
-        device = self._device
-        device.enter()
-        status = int(device.api.runtime.eventQuery(self._event))
+        with self._device.doing("asking whether a launched program is done"):
+            status = int(self._device.api.runtime.eventQuery(self._event))
         if status not in (0, NOT_READY):
             self.wait()  # which raises what failed
         return status == 0
