@@ -7,16 +7,15 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
+
+def code_blocks(repo: Path, language: str) -> list[str]:
+    return re.findall(
+        rf"^```{language}\n(.*?)^```", (repo / "README.md").read_text(encoding="utf-8"), re.M | re.S
+    )
 
 
-def code_blocks(repo: Path, language: str, page: str = "README.md") -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```", (repo / page).read_text(encoding="utf-8"), re.M | re.S)
-
-
-@pytest.mark.parametrize("page", ["README.md", "docs/arrays.md"])
-def test_the_examples_run(page: str, repo: Path, clean_env: dict[str, str]) -> None:
-    example = "".join(code_blocks(repo, "python", page))
+def test_the_example_runs(repo: Path, clean_env: dict[str, str]) -> None:
+    (example,) = code_blocks(repo, "python")
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", example],
         capture_output=True,
