@@ -38,6 +38,7 @@ from rlx.runtime import from_dlpack as from_dlpack
 from rlx.runtime import grad as grad
 from rlx.runtime import jit as jit
 from rlx.runtime import value_and_grad as value_and_grad
+from rlx.runtime.version import VERSION as __version__  # noqa: F401 - a public name
 
 if TYPE_CHECKING:
     from rlx import conformance as conformance
@@ -48,12 +49,13 @@ if TYPE_CHECKING:
     from rlx import random as random
     from rlx import signal as signal
     from rlx import splats as splats
+    from rlx.runtime.saved.program import load_program as load_program
 
-__version__ = "0.1.0"
 _LAZY = {
     "models": "rlx.models", "formats": "rlx.formats", "conformance": "rlx.conformance", "onnx": "rlx.onnx",
     "random": "rlx.random", "fft": "rlx.fft", "signal": "rlx.signal", "splats": "rlx.splats",
 }  # fmt: skip
+_LAZY_NAMES = {"load_program": "rlx.runtime.saved.program"}
 if not TYPE_CHECKING:  # type checkers read the imports above
     __all__ = [  # what `help` shows; the modules of _LAZY stay out, since `from rlx import *` would load them
         "Array", "CompiledGraph", "Graph", "PackedArray", "RlxError", "Session", "State", "Tensor", "Weights", "array",
@@ -72,8 +74,10 @@ class _Unknown(AttributeError):
 def __getattr__(name: str) -> Any:
     if name in _LAZY:
         return importlib.import_module(_LAZY[name])
+    if name in _LAZY_NAMES:
+        return getattr(importlib.import_module(_LAZY_NAMES[name]), name)
     raise _Unknown(name)
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_LAZY} - {"Any", "TYPE_CHECKING", "importlib"})
+    return sorted({*globals(), *_LAZY, *_LAZY_NAMES} - {"Any", "TYPE_CHECKING", "importlib"})

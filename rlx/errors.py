@@ -50,6 +50,10 @@ class ModelFormatError(RlxError):
     """A model file or folder that is damaged, contradicts itself, or lacks a part."""
 
 
+class ProgramMismatch(ModelFormatError):
+    """A saved program of another version of rlx, another device or driver, or other settings; compile it here."""
+
+
 class ArenaError(RlxError):
     """An access to device memory that does not fit its slot; nothing was changed."""
 

@@ -87,7 +87,7 @@ def feeds_of(model: Model, texts: Sequence[str] | None, seed: int) -> tuple[dict
     given: dict[str, Any] = {}
     sequences = {i.name for i in model.inputs if i.around[-1:] == ("seq",)}
     for text in texts or ():
-        name, array = _loaded(text)
+        name, array = loaded(text)
         if name in sequences:
             given.setdefault(name, []).append(array)
         elif name in given:
@@ -200,7 +200,8 @@ def _random(info: TensorInfo, rng: np.random.Generator) -> Any:
     return made
 
 
-def _loaded(text: str) -> tuple[str, Array]:
+def loaded(text: str) -> tuple[str, Array]:
+    """The name and the array of an --input name=file.npy. Raises: RlxError."""
     name, equals, path = text.partition("=")
     if not (name and equals and path):
         raise RlxError(f"--input {text}: expected name=file.npy")

@@ -10,7 +10,8 @@ import typer
 
 from rlx.cli.each import each_device, kept
 from rlx.cli.inputs import feeds_of, load_model
-from rlx.cli.options import Devices, Dims, Inputs, MaxBytes, MaxSteps, OnnxFile, Strict
+from rlx.cli.options import Devices, Dims, Inputs, MaxBytes, MaxSteps, OnnxOrSaved, Strict
+from rlx.cli.saved import inspect_saved, is_saved
 from rlx.cli.table import Rows
 from rlx.driver.progress import drawn
 from rlx.errors import RlxError
@@ -25,7 +26,7 @@ _TITLES = ("device", "nodes", *_HOW, "arena bytes")
 
 
 def inspect(
-    file: OnnxFile,
+    file: OnnxOrSaved,
     device: Devices = None,
     input: Inputs = None,
     dim: Dims = None,
@@ -37,7 +38,11 @@ def inspect(
         Path | None, typer.Option(help="Draw the memory plan of the first device here, as SVG.")
     ] = None,
 ) -> None:
-    """Show a model's inputs, outputs, operators and weights, and its dispatch on each device."""
+    """Show a model's inputs, outputs, operators and weights, and its dispatch on each device; of a saved program, what
+    it takes and returns and where it runs."""
+    if is_saved(file):
+        print("\n".join(inspect_saved(file)))
+        return
     with drawn():
         model = load_model(file, dim, strict=strict, max_bytes=max_bytes, max_steps=max_steps)
     print("\n".join(_signature("input", model.inputs) + _signature("output", model.outputs)))

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-OnnxFile = Annotated[Path, typer.Argument(help="An ONNX model.")]
+OnnxOrSaved = Annotated[Path, typer.Argument(help="An ONNX model, or a program that CompiledGraph.save wrote.")]
 FileOrFolder = Annotated[
     Path, typer.Argument(help="An ONNX file, or a Hugging Face folder with a BERT sentence encoder.")
 ]

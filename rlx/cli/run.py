@@ -1,4 +1,4 @@
-"""`rlx run`: an ONNX model on a device, with given or random inputs."""
+"""`rlx run`: an ONNX model or a saved program on a device, with given or random inputs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ import numpy as np
 import typer
 
 from rlx.cli.inputs import feeds_of, load_model, said
-from rlx.cli.options import Device, Dims, Inputs, MaxBytes, MaxSteps, OnnxFile, Precision, Seed, Strict
+from rlx.cli.options import Device, Dims, Inputs, MaxBytes, MaxSteps, OnnxOrSaved, Precision, Seed, Strict
+from rlx.cli.saved import is_saved, run_saved
 from rlx.driver.progress import drawn
 from rlx.driver.registry import open_device
 from rlx.errors import RlxError
@@ -18,7 +19,7 @@ from rlx.formats.files import plain
 
 
 def run(
-    file: OnnxFile,
+    file: OnnxOrSaved,
     device: Device = "auto",
     input: Inputs = None,
     dim: Dims = None,
@@ -30,8 +31,16 @@ def run(
     out: Annotated[
         Path | None, typer.Option(help="Write every output into this folder, as NumPy .npy files.")
     ] = None,
+    trusted: Annotated[
+        bool, typer.Option("--trusted", help="Use the machine code in a saved program, which nothing can check.")
+    ] = False,
 ) -> None:
-    """Run an ONNX model once and say what comes out: name, type, shape, range."""
+    """Run an ONNX model, or a program that `save` wrote, once and say what comes out: name, type, shape, range."""
+    if is_saved(file):
+        with drawn():
+            results = run_saved(file, device, input, seed, trusted)
+        _show(results, out)
+        return
     info = open_device(device).info
     with drawn():
         model = load_model(file, dim, strict=strict, max_bytes=max_bytes, max_steps=max_steps)
@@ -41,6 +50,10 @@ def run(
         results = model.run(feeds, device, precision)
     if device == "auto":
         print(f"on {info.id} ({info.name})", file=sys.stderr)
+    _show(results, out)
+
+
+def _show(results: dict[str, Any], out: Path | None) -> None:
     for name, value in results.items():
         print(f"{plain(name)}: {said(value)}")
     if out is not None:

@@ -11,7 +11,7 @@ import stat
 import struct
 import tempfile
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from rlx.errors import RlxError
@@ -78,15 +78,33 @@ class DiskCache:
         self._room = 0  # bytes that may be stored before the folder is read again
         self._ready = False
         self._warned = False
+        self._lent: list[Mapping[bytes, bytes]] = []
 
     def path(self, key_parts: Iterable[Part]) -> Path | None:
         """The path of this key's record, stored or not; None when the cache is off."""
-        return None if self.folder is None else self.folder / (key_of(key_parts).hex() + ".bin")
+        return self._path(key_of(key_parts))
+
+    def _path(self, key: bytes) -> Path | None:
+        return None if self.folder is None else self.folder / f"{key.hex()}.bin"
+
+    @contextlib.contextmanager
+    def lending(self, payloads: Mapping[bytes, bytes]) -> Iterator[None]:
+        """Within this context these payloads, by the hash of their key (`key_of`), are found as if they were stored.
+
+        Requires: they are trusted, as what is stored is."""
+        self._lent.append(payloads)
+        try:
+            yield
+        finally:
+            self._lent.remove(payloads)
 
     def get(self, key_parts: Iterable[Part]) -> bytes | None:
         """The payload stored under this key, or None."""
-        parts = tuple(key_parts)
-        path = self.path(parts)
+        key = key_of(key_parts)
+        for lent in self._lent:
+            if key in lent:
+                return lent[key]
+        path = self._path(key)
         if path is None or not self._trusted():
             return None
         try:
@@ -107,7 +125,7 @@ class DiskCache:
             return None
         finally:
             os.close(descriptor)
-        return _unpack(record, key_of(parts))
+        return _unpack(record, key)
 
     def put(self, key_parts: Iterable[Part], payload: bytes) -> bool:
         """Stores the payload; returns False if the cache is off or the disk refuses."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -16,7 +17,7 @@ from rlx.driver.closing import Closing, Resources
 from rlx.driver.locks import renewed
 from rlx.driver.memory.typed import whole
 from rlx.driver.progress import report
-from rlx.dtypes import DType, DTypeLike
+from rlx.dtypes import DTypeLike
 from rlx.errors import GraphError, OutOfDeviceMemory, meant
 from rlx.ir import Graph, Tensor, TensorType, bodies, verify
 from rlx.packed import PackedArray
@@ -62,9 +63,10 @@ class CompiledGraph(Closing):
 
     def __init__(
         self, graph: Graph, device: Device, weights: Store, state: Store, options: CompileOptions,
-        donate: Mapping[str, str] | None = None,
+        donate: Mapping[str, str] | None = None, prepared: Prepared | None = None,
     ) -> None:  # fmt: skip
-        verify(graph)
+        if prepared is None:
+            verify(graph)
         self.graph = graph
         self.donated = dict(donate or {})  # the states that are donated inputs, each with the output that replaces it
         self.device = device
@@ -87,8 +89,7 @@ class CompiledGraph(Closing):
         # and states need their bytes in any case.
         stores = weights.need(params) + state.need(states)
         self._check_memory(stores + sum(t.type.nbytes for t in graph.inputs.values()), graph)
-        self._prepared: Prepared | None = None
-        self._kept: dict[str, DType] = {}
+        self._prepared = prepared
         self._version = -1
         prepared = self._prepare()
         self._plan = self._make_plan(prepared)
@@ -305,7 +306,8 @@ class CompiledGraph(Closing):
                     made.callback(state.close)
                     self.state.copy_to(state, self.graph.states)
                     twin = CompiledGraph(
-                        self.graph, self.device, self.weights, state, self.options, self.donated
+                        self.graph, self.device, self.weights, state, self.options, self.donated,
+                        self._prepared,
                     )
                     made.callback(twin.close)
                     if self._program is not None and self._version == self.weights.version:
@@ -316,6 +318,27 @@ class CompiledGraph(Closing):
             finally:
                 self._busy -= 1
             return twin
+
+    def save(self, path: str | os.PathLike[str], *, weights: bool = True) -> None:
+        """Writes the program to a file, whole or not at all, for `rlx.load_program` on the same kind of device.
+
+        The file holds the optimized graph, the weights (with `weights=False` none: `load_program` is then given a
+        store, or `set_param` sets them), what the states hold now, and compiled kernels.
+        Raises: GraphError for weights not set, UnsupportedOp for a node of a user's own op, OSError."""
+        from rlx.runtime.saved.program import save  # imported where it is used, not by `import rlx`
+
+        with self._lock:
+            self._open()
+            self._unchanged()
+            self._busy += 1  # it gives way to no other program
+            try:
+                if not self.weights.missing(list(self.graph.params)):
+                    self._ready()
+                with self.weights.lock:
+                    prepared = self._prepare()
+                    save(self, prepared, self._plan if self._program else self._make_plan(prepared), path, weights)
+            finally:
+                self._busy -= 1
 
     def close(self) -> None:
         """Frees the recording and the arena; the weights remain. Idempotent."""
@@ -376,9 +399,8 @@ class CompiledGraph(Closing):
             self._unchanged()
         declared = self.graph.params
         kept = {n: d for n, d in self.weights.dtypes().items() if n in declared and d != declared[n].dtype}
-        if self._prepared is None or kept != self._kept:
+        if self._prepared is None or kept != self._prepared.param_dtypes:
             o = self.options
-            self._kept = kept
             report("optimizing")
             self._prepared = prepare(
                 self.graph,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 import threading
 import warnings
 from collections import OrderedDict
@@ -185,6 +186,11 @@ class Jitted(Generic[P, R]):
 
     def _graph(self, args: Any, kwargs: Any, built_in: bool = False) -> Graph:
         return trace(self._function, self._parameters.take_apart(args, kwargs), self._parameters, built_in).graph
+
+    def save(self, path: str | os.PathLike[str], *args: Any, **kwargs: Any) -> None:
+        """Writes the program for these arguments to a file, as `CompiledGraph.save` does. `rlx.load_program` gives a
+        CompiledGraph, whose inputs and outputs have the names that `graph` of these arguments shows."""
+        self._compiled(self._parameters.take_apart(args, kwargs))[0].save(path)
 
     def cache_info(self) -> dict[str, int]:
         """The number of cached programs, and the limit."""

@@ -13,10 +13,12 @@ from rlx.ir import Graph, Node
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """The graph that is planned and lowered, and the labels of nodes that come from a decomposed op."""
+    """The graph that is planned and lowered, the labels of nodes that come from a decomposed op, and the dtypes of the
+    weights that are not stored as they are declared."""
 
     graph: Graph
     decomposed: frozenset[str]
+    param_dtypes: Mapping[str, DType]
 
 
 def prepare(
@@ -40,5 +42,7 @@ def prepare(
     made = passes.set_param_dtypes(graph, param_dtypes) if param_dtypes else graph
     if storage == "f32" or packed:
         made = passes.widen(made, computed=packed)
-    made, report = passes.optimize(made, support=support, fallback=fallback, fuse=optimize, precision=precision)
-    return Prepared(made, frozenset(report.decomposed))
+    made, report = passes.optimize(
+        made, support=support, fallback=fallback, fuse=optimize, precision=precision
+    )
+    return Prepared(made, frozenset(report.decomposed), param_dtypes)

@@ -1,17 +1,20 @@
 """`python -m tests.formats.mutants --count 10000`: damaged files of a model folder, by the thousand for each format.
 
 Formats: safetensors, its index of shards, config.json, the sentence-transformers files, tokenizer.json; `bombs` are
-tokenizer.json files made to kill or hang, `json` configs, indexes and headers of values that take far more memory than
-text. Each file must load and work, or be refused with ModelFormatError, within 2 s of processor time and 64 MiB more
+tokenizer.json files made to kill or hang, `json` configs, indexes and headers of values that take far more memory
+than text; `program` are saved programs of many kinds, `ops` one of each op, most with their checksums made right
+again. Each file must load and work, or be refused with ModelFormatError, within 2 s of processor time and 64 MiB more
 memory, beside what is granted for each byte of a file (a tokenizer: 64, any other: 1, for the file itself). Files are
 worked on in processes of their own, some hundreds in each; one that ends its process, or keeps it for too long, is
-named with its seed, and the rest goes on. `--seed N --format F` runs one file here and shows what it raises.
+named with its seed, and the rest goes on. Programs are saved and loaded on RLX_DEVICE, by default the CPU. `--seed N
+--format F` runs one file here and shows what it raises.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import resource
 import select
 import signal
@@ -25,20 +28,27 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 import rlx
-from rlx.errors import ModelFormatError
+from rlx.errors import ModelFormatError, RlxError
 from rlx.formats import safetensors
 from rlx.formats.huggingface import ModelFolder
 from rlx.formats.tokenizer.text import PER_BYTE
+from rlx.ir import REGISTRY
 from rlx.models.bert import BertConfig
+from rlx.ops.control.steps import step_budget
 from tests.formats.hostile_tokenizers import hostile, json_bomb
 from tests.formats.mutations import mutant
 from tests.models.tiny import write_model
+from tests.runtime.saved_programs import PROGRAMS, of_op
 
 SECONDS = 2.0  # of processor time, for one file
 MEBIBYTES = 64
 PATIENCE = 60.0  # of the clock, on a machine that does other work too
 PER_PROCESS = 500
+PROGRAM_KINDS = ("program", "ops")
+DEVICE = os.environ.get("RLX_DEVICE", "cpu")  # of saved programs
 FILES = {
     "safetensors": ("model.safetensors",),
     "index": ("model.safetensors.index.json",),
@@ -46,6 +56,8 @@ FILES = {
     "sentence": ("modules.json", "1_Pooling/config.json", "sentence_bert_config.json"),
     "tokenizer": ("tokenizer.json",),
     "bombs": ("tokenizer.json",),
+    "program": tuple(f"{name}.rlx" for name in PROGRAMS),
+    "ops": tuple(f"{name}.rlx" for name, op in REGISTRY.items() if op.leaf is None),
     "json": ("config.json", "model.safetensors", "modules.json", "sentence_bert_config.json", "tokenizer.json"),
 }
 TEXTS = ["the cat", "mountain ☃ runs", "", "a" * 500]
@@ -53,7 +65,15 @@ LONG_TEXTS = [*TEXTS, "ﷺ½é☃日本 \n\t'll 12345" * 25, " " * 500 + "x", "a
 
 
 def lay(folder: Path, kind: str) -> None:
-    """A sound model folder; for the index its weights are in two shards."""
+    """A sound model folder; for the index its weights are in two shards. For programs, a folder of saved ones."""
+    if kind in PROGRAM_KINDS:
+        folder.mkdir()
+        for number, name in enumerate(FILES[kind]):
+            stem = name.removesuffix(".rlx")
+            made = PROGRAMS[stem]() if kind == "program" else of_op(stem, number)
+            with made.compiled(rlx.Session(DEVICE)) as program:
+                program.save(folder / name)
+        return
     write_model(folder, max_length=16)
     if kind != "index":
         return
@@ -67,7 +87,10 @@ def lay(folder: Path, kind: str) -> None:
 
 
 def use(folder: Path, kind: str, seed: int) -> None:
-    """What a program does with the file; every tenth that loads is run as a model."""
+    """What a program does with the file; every tenth that loads is run as a model, a saved program each time."""
+    if kind in PROGRAM_KINDS:
+        use_program(folder / FILES[kind][seed % len(FILES[kind])])
+        return
     model = ModelFolder(folder)
     if kind in ("safetensors", "index"):
         for array in model.tensors().values():
@@ -83,6 +106,23 @@ def use(folder: Path, kind: str, seed: int) -> None:
     if seed % 10 == 0:
         with rlx.models.load(folder, device="cpu") as encoder:
             encoder.encode(TEXTS)
+
+
+def use_program(path: Path) -> None:
+    """Loads and runs a saved program on inputs of zeros; a run may fail in a way that a sound program's may."""
+    with rlx.load_program(path, DEVICE) as program:
+        inputs = {
+            name: rlx.PackedArray(t.dtype, t.shape, zeros) if t.dtype.is_packed else zeros
+            for name, t in [*program.graph.inputs.items(), *((n, program.graph.states[n]) for n in program.donated)]
+            for zeros in [np.zeros(t.type.array_shape, t.dtype.np)]
+        }
+        try:
+            with step_budget(1000):
+                found = program.run(inputs)
+        except RlxError:
+            return
+        for name, t in program.graph.outputs.items():
+            assert found[name].shape == t.shape, f"{name} is {found[name].shape}, not {t.type}"
 
 
 def damaged(kind: str, name: str, original: bytes, seed: int) -> tuple[str, bytes]:
@@ -104,7 +144,7 @@ def attempt(kind: str, seed: int, folder: Path, originals: dict[str, bytes]) -> 
     try:
         use(folder, kind, seed)
     except ModelFormatError as error:
-        outcome, text = "ModelFormatError", str(error)
+        outcome, text = "ModelFormatError", str(error)  # or a ProgramMismatch, which is one
         if not text.isprintable() or len(text) > 40_000:  # every weight that is wrong is named
             outcome = "a message that no terminal shows"
     except Exception as error:  # noqa: BLE001 - whatever else it raises is the finding
@@ -141,8 +181,12 @@ def work(kind: str, start: int, stop: int) -> None:
         folder = Path(outer) / "model"
         lay(folder, kind)
         originals = {name: (folder / name).read_bytes() for name in FILES[kind]}
-        with rlx.models.load(folder, device="cpu") as encoder:
-            encoder.encode(TEXTS)  # what the first run takes once is no file's fault
+        if kind in PROGRAM_KINDS:  # what the first run takes once is no file's fault
+            for number in range(len(FILES[kind])):
+                use(folder, kind, number)
+        else:
+            with rlx.models.load(folder, device="cpu") as encoder:
+                encoder.encode(TEXTS)
         for seed in range(start, stop):
             print(json.dumps({"begun": seed}), flush=True)
             signal.setitimer(signal.ITIMER_PROF, 2 * SECONDS)  # SIGPROF ends a process that does not mind it
@@ -165,7 +209,7 @@ def outcomes(kind: str, first: int, count: int) -> Iterator[dict[str, Any]]:
         with subprocess.Popen(worker(kind, at, stop), stdout=pipe, stderr=pipe, text=True) as process:
             assert process.stdout is not None and process.stderr is not None
             begun = None
-            while select.select([process.stdout], [], [], PATIENCE)[0]:
+            while select.select([process.stdout], [], [], PATIENCE * (5 if kind == "ops" else 1))[0]:
                 line = process.stdout.readline()
                 if not line:
                     break

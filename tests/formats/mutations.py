@@ -1,9 +1,11 @@
-"""Ways to damage the files of a model folder: bytes flipped and cut, other JSON, headers that lie."""
+"""Ways to damage a model folder's files and saved programs: bytes flipped and cut, other JSON, headers that lie."""
 
 from __future__ import annotations
 
+import hashlib
 import json
 import random
+import struct
 from collections.abc import Callable
 from typing import Any
 
@@ -43,6 +45,8 @@ def mutant(name: str, original: bytes, seed: int) -> tuple[str, bytes]:
     pick = random.Random(f"{name} {seed}")
     if name.endswith(".json"):
         return _json(pick, original) if pick.random() < 0.6 else _bytes(pick, original)
+    if name.endswith(".rlx"):
+        return _program(pick, original)
     size = int.from_bytes(original[:8], "little")
     header, data = original[8 : 8 + size], original[8 + size :]
     chance = pick.random()
@@ -58,6 +62,72 @@ def mutant(name: str, original: bytes, seed: int) -> tuple[str, bytes]:
         lengths = (0, 1, size - 1, size + 1, len(original), 2**32, 2**63, 2**64 - 8, 2**64 - 1, 100_000_001)
         return "length", pick.choice(lengths).to_bytes(8, "little") + original[8:]
     return f"header {way}", len(text).to_bytes(8, "little") + text + data
+
+
+def _program(pick: random.Random, original: bytes) -> tuple[str, bytes]:
+    """A saved program: damage that its checksums find, and other contents under checksums that are right."""
+    chance = pick.random()
+    if chance < 0.15:
+        return _bytes(pick, original)
+    at, size = struct.unpack_from("<QQ", original, 8)
+    blocks, text = original[:at], original[at : at + size]
+    if chance < 0.3:
+        way, text = _bytes(pick, text)
+        return f"table {way}", sealed(blocks, text)
+    if chance < 0.45:
+        way, text = _json(pick, text)
+        return f"table {way}", sealed(blocks, text)
+    table = json.loads(text)
+    if chance < 0.55 and at > 64:
+        where = pick.randrange(64, at)
+        blocks = blocks[:where] + pick.choice((b"\0", b"\xff", b"\x7f", b"\x80")) + blocks[where + 1 :]
+        return "values", sealed(blocks, resealed(blocks, table))
+    ways = []
+    for _ in range(pick.choice((1, 1, 1, 2, 4))):
+        part = pick.choice(("graphs", "graphs", "graphs", "graphs", "exprs", "blocks", "weights", "states"))
+        value = [table[part]]
+        ways.append(f"{part} {_nudge(pick, value) if pick.random() < 0.6 else _edit(pick, value)}")
+        table[part] = value[0]
+    text = json.dumps(table).replace("\\u0002", "").replace('"\\u0001deep"', "[" * DEPTH + "]" * DEPTH)
+    return "+".join(ways), sealed(blocks, text.encode("utf-8", "surrogatepass")[:LARGEST])
+
+
+def resealed(blocks: bytes, table: dict[str, Any]) -> bytes:
+    """The table with the checksums of these blocks."""
+    at = 64
+    for entry in table["blocks"]:
+        end = at + -(-entry[0] // 64) * 64
+        entry[1], at = hashlib.sha256(blocks[at:end]).hexdigest(), end
+    return json.dumps(table).encode()
+
+
+def sealed(blocks: bytes, text: bytes) -> bytes:
+    """A saved program's file of a head and blocks and this table, with the checksum of the table."""
+    place = struct.pack("<QQ", len(blocks), len(text))
+    return blocks[:8] + place + hashlib.sha256(place + text).digest() + blocks[56:] + text
+
+
+def _nudge(pick: random.Random, root: list[Any]) -> str:
+    """Changes one number a little, or to the number or the word that stands elsewhere."""
+    places: list[tuple[Any, Any]] = []
+    left: list[Any] = [root]
+    while left:
+        place = left.pop()
+        for key in place if isinstance(place, dict) else range(len(place)):
+            if isinstance(place[key], dict | list):
+                left.append(place[key])
+            else:
+                places.append((place, key))
+    if not places:
+        return "nothing"
+    place, key = pick.choice(places)
+    old = place[key]
+    if isinstance(old, bool) or not isinstance(old, int | float):
+        other, at = pick.choice(places)
+        place[key] = (not old) if isinstance(old, bool) and pick.random() < 0.7 else other[at]
+    else:
+        place[key] = pick.choice((old + 1, old - 1, old * 2, -old, old + 256, 0, old * 1000, -1, old + 0.5))
+    return "nudge"
 
 
 def _bytes(pick: random.Random, original: bytes) -> tuple[str, bytes]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,26 +25,28 @@ _MAX_ALIGNMENT = 256  # bytes: every segment begins at a multiple of it
 _NOT_SUPPORTED = 15
 
 
-def adds_bias(lib: ctypes.CDLL, handle: ctypes.c_void_p, step: Gemm) -> bool:
-    """Whether cuBLASLt has an algorithm for a GEMM with its bias, given how the operands' offsets are aligned.
+def adds_bias(lib: ctypes.CDLL, handle: ctypes.c_void_p, step: Gemm, known: Known | None = None) -> bool:
+    """Whether cuBLASLt has an algorithm for a GEMM with its bias, given how the operands' offsets are aligned; `known`
+    are its answers to this handle.
 
     Requires: `handle`, a cuBLAS handle of the current device. Raises: RlxError when the library fails.
     """
     try:
-        lt_gemm(lib, handle, 0, step, lambda ref: _MAX_ALIGNMENT + ref.offset)
+        lt_gemm(lib, handle, 0, step, lambda ref: _MAX_ALIGNMENT + ref.offset, known)
     except UnsupportedOp:
         return False
     return True
 
 
 def lt_gemm(
-    lib: ctypes.CDLL, handle: ctypes.c_void_p, workspace: int, step: Gemm, address: Callable[[Ref], int]
-) -> LtGemm:
+    lib: ctypes.CDLL, handle: ctypes.c_void_p, workspace: int, step: Gemm, address: Callable[[Ref], int],
+    known: Known | None = None,
+) -> LtGemm:  # fmt: skip
     """A Gemm step with a bias, bound to the addresses of its refs. Raises: as LtGemm does."""
     assert step.bias is not None
     end = Epilogue(address(step.bias), step.stride_bias, step.relu)
     places = (address(step.a), address(step.b), address(step.c))
-    return LtGemm(lib, handle, workspace, gemm_call(step), places, end, step.label)
+    return LtGemm(lib, handle, workspace, gemm_call(step), places, end, step.label, known)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +73,11 @@ class _Found(ctypes.Structure):
     )
 
 
+# Answers of cuBLASLt to one handle: an algorithm for a product, alignments and an epilogue.
+Known = dict[tuple[object, ...], _Found]
+MAX_KNOWN = 4096
+
+
 class LtGemm:
     """One GEMM on fixed addresses; calling it with a stream enqueues it, or captures it.
 
@@ -87,6 +94,7 @@ class LtGemm:
         places: tuple[int, int, int],
         end: Epilogue,
         label: str,
+        known: Known | None = None,
     ) -> None:
         self._lib, self._handle, self._workspace, self._label = lib, handle, workspace, label
         self._one, self._zero = ctypes.c_float(1), ctypes.c_float(0)
@@ -103,7 +111,7 @@ class LtGemm:
                     call.types, stored, call.lds, call.strides, strict=True
                 )
             ]
-            self._found = self._way()
+            self._found = self._way(call, end, {} if known is None else known)
 
     def __call__(self, stream: int) -> None:
         first, second, result = (ctypes.c_void_p(p) for p in self._places)
@@ -138,15 +146,24 @@ class LtGemm:
             self._set("MatrixLayout", made, _BATCH_STRIDE, ctypes.c_int64(stride))
         return made
 
-    def _way(self) -> _Found:
-        """cuBLASLt's expected fastest algorithm among those that sum in f32, for the alignment of these addresses."""
+    def _way(self, call: GemmCall, end: Epilogue, known: Known) -> _Found:
+        """cuBLASLt's expected fastest algorithm among those that sum in f32, for the alignment of these addresses. A
+        network has few different products, and the library takes milliseconds to answer."""
+        aligned = tuple(min(place & -place, _MAX_ALIGNMENT) for place in (*self._places, end.bias))
+        key = (call, aligned, end.stride, end.relu)
+        found = known.get(key)
+        if found is None:
+            if len(known) >= MAX_KNOWN:
+                known.clear()
+            found = known[key] = self._ask(aligned[:3])
+        return found
+
+    def _ask(self, aligned: Sequence[int]) -> _Found:
         wish = self._new("MatmulPreference")
         self._set("MatmulPreference", wish, _MAX_WORKSPACE, ctypes.c_uint64(WORKSPACE_BYTES))
         self._set("MatmulPreference", wish, _REDUCTIONS, ctypes.c_uint32(_SUMS_IN_F32))
-        first, second, result = self._places
-        for attribute, place in zip(_ALIGNMENTS, (first, second, result, result), strict=True):
-            aligned = min(place & -place, _MAX_ALIGNMENT)
-            self._set("MatmulPreference", wish, attribute, ctypes.c_uint32(aligned))
+        for attribute, to in zip(_ALIGNMENTS, (*aligned, aligned[2]), strict=True):
+            self._set("MatmulPreference", wish, attribute, ctypes.c_uint32(to))
         found, count = _Found(), ctypes.c_int()
         left, right, made = self._layouts
         status = self._lib.cublasLtMatmulAlgoGetHeuristic(

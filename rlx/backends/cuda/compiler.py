@@ -6,6 +6,7 @@ import ctypes
 import logging
 import os
 import threading
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from rlx.backends.cuda.api import Api
@@ -13,7 +14,7 @@ from rlx.backends.cuda.nvrtc import nvrtc
 from rlx.backends.cuda.sources import SHARED_SYMBOL, Source, kernel_source
 from rlx.backends.gpu.program.steps import Kernel
 from rlx.driver.closing import Resources
-from rlx.driver.diskcache import DiskCache
+from rlx.driver.diskcache import DiskCache, key_of
 
 _log = logging.getLogger(__name__)
 
@@ -51,7 +52,7 @@ class Compiler:
         self._archs = self._nvrtc.archs()
         self._capability = capability
         self._driver = driver
-        self._cache = kernel_cache() if cache is None else cache
+        self.cache = kernel_cache() if cache is None else cache
         self._lock = threading.Lock()
         self._loaded: dict[Kernel, Loaded] = {}
         self._held = Resources()
@@ -73,22 +74,32 @@ class Compiler:
             found = self._loaded[kernel] = self._load(source, self._code(source))
             return found
 
+    def codes(self, kernels: Iterable[Kernel]) -> dict[bytes, bytes]:
+        """The machine code of kernels, by the hash of its key in the cache."""
+        with self._lock:
+            sources = [kernel_source(kernel) for kernel in kernels]
+            return {key_of(self._key(source)): self._code(source) for source in sources}
+
     def close(self) -> None:
         """Unloads every kernel. Idempotent."""
         self._loaded.clear()
         self._held.close()
 
-    def _code(self, source: Source) -> bytes:
+    def _key(self, source: Source) -> tuple[str, ...]:
         arch = source.arch(self._capability, self._archs)
-        key = (*source.key(self._nvrtc.identity, arch, self._nvrtc.include), self._driver)
-        code = self._cache.get(key)
+        return (*source.key(self._nvrtc.identity, arch, self._nvrtc.include), self._driver)
+
+    def _code(self, source: Source) -> bytes:
+        key = self._key(source)
+        code = self.cache.get(key)
         if code is not None:
             self.from_disk += 1
             return code
+        arch = source.arch(self._capability, self._archs)
         _log.debug("compiling %s for %s", source.name, arch)
         code = self._nvrtc.compile(source.text, source.name, source.options, dict(source.headers), arch)
         self.compiled += 1
-        self._cache.put(key, code)
+        self.cache.put(key, code)
         return code
 
     def _load(self, source: Source, code: bytes) -> Loaded:

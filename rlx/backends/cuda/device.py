@@ -22,7 +22,7 @@ from rlx.backends.cuda.api import (
     version_text,
 )
 from rlx.backends.cuda.blas import WORKSPACE_BYTES, Blas
-from rlx.backends.cuda.blas_lt import adds_bias
+from rlx.backends.cuda.blas_lt import Known, adds_bias
 from rlx.backends.cuda.compiler import Compiler
 from rlx.backends.cuda.libraries import load_library
 from rlx.backends.cuda.memory import GRANULE, CudaArena, CudaBuffer, Foreign, Memory, Staging
@@ -140,6 +140,7 @@ class CudaDevice:
         self._errors = api.errors
         self._set_device = api.runtime.setDevice
         self._blas: Blas | None = None
+        self.bias_known: Known = {}  # cuBLASLt's answers, for the handle of `blas`
         self._workspace: Memory | None = None
         self._compiler: Compiler | None = None
         try:
@@ -366,6 +367,11 @@ class CudaDevice:
     # -- programs
 
     @property
+    def kernels(self) -> Compiler:
+        """The compiled kernels, which saved programs hold too."""
+        return self.compiler
+
+    @property
     def compiler(self) -> Compiler:
         self.enter()
         with self.lock:
@@ -407,7 +413,7 @@ class CudaDevice:
         """Whether cuBLASLt can add the bias in the GEMM's epilogue; otherwise a kernel adds it afterwards."""
         with self.lock, self.doing("asking cuBLASLt for a way"):
             blas = self.blas
-            return adds_bias(load_library("cublasLt", blas.major), blas.handle, step)
+            return adds_bias(load_library("cublasLt", blas.major), blas.handle, step, self.bias_known)
 
     def record(self, steps: Sequence[Step], arena: DeviceArena, timings: bool = False) -> Recorded:
         """Captures steps into one CUDA graph over an arena's memory. With `timings` a run launches them one by one

@@ -230,7 +230,8 @@ def _enqueue(device: CudaDevice, step: Step, arena: DeviceArena) -> Enqueue:
     if isinstance(step, Gemm):
         blas = device.blas
         if step.bias is not None:
-            return lt_gemm(load_library("cublasLt", blas.major), blas.handle, blas.workspace, step, address)
+            lib = load_library("cublasLt", blas.major)
+            return lt_gemm(lib, blas.handle, blas.workspace, step, address, device.bias_known)
         call, label = gemm_call(step), step.label
         a, b, c = address(step.a), address(step.b), address(step.c)
         # The caller sets the handle's stream, once for all steps.

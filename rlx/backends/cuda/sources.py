@@ -6,7 +6,7 @@ import hashlib
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 
 from rlx.backends.cuda.nvrtc import BASE_OPTIONS
@@ -64,7 +64,7 @@ class Source:
     def key(self, compiler: str, arch: str, include: Path | None) -> tuple[str, ...]:
         """The key in the disk cache: everything that the compiled code depends on."""
         texts = [self.text, *(text for _, text in self.headers)]
-        used = sorted({name for text in texts for name in _ANGLED.findall(text)})
+        used = sorted(frozenset().union(*map(_system_headers, texts)))
         system = [f"{name} {_digest(include / name)}" for name in used] if include is not None else []
         flat = [part for header in self.headers for part in header]
         return (self.name, self.text, *flat, *self.options, *system, compiler, arch)
@@ -123,9 +123,21 @@ def headers_of(text: str, folders: Sequence[Path] = HEADER_FOLDERS) -> tuple[tup
         if name in found:
             raise RlxError(f'#include "{name}" means both {found[name]} and {path}; rename one')
         found[name] = path
-        texts[name] = path.read_text(encoding="utf-8")
-        todo += [(inner, path.parent) for inner in _QUOTED.findall(texts[name])]
+        texts[name], included = _header(path, path.stat().st_mtime_ns)
+        todo += [(inner, path.parent) for inner in included]
     return tuple(sorted(texts.items()))
+
+
+@lru_cache(256)
+def _header(path: Path, changed: int) -> tuple[str, tuple[str, ...]]:
+    """The text of a file, and what it includes with quotes. Most kernels include the same files."""
+    text = path.read_text(encoding="utf-8")
+    return text, tuple(_QUOTED.findall(text))
+
+
+@lru_cache(256)
+def _system_headers(text: str) -> frozenset[str]:
+    return frozenset(_ANGLED.findall(text))
 
 
 @cache

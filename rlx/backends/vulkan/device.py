@@ -360,6 +360,11 @@ class VulkanDevice:
 
         return VulkanArena(plan, self, bound)
 
+    @property
+    def kernels(self) -> Pipelines:
+        """The compiled kernels, which saved programs hold too."""
+        return self.pipelines
+
     def prepare(self, kernel: Kernel) -> Pipeline:
         """The kernel's pipeline, compiled or from the cache."""
         self.alive()

@@ -17,7 +17,7 @@ from rlx.backends.gpu.program.steps import FileKernel, Kernel, SourceKernel
 from rlx.backends.vulkan import api
 from rlx.backends.vulkan.api import Handle
 from rlx.driver.closing import Resources
-from rlx.driver.diskcache import DiskCache
+from rlx.driver.diskcache import DiskCache, key_of
 from rlx.driver.progress import report
 from rlx.errors import UnsupportedOp
 
@@ -58,7 +58,7 @@ class Pipelines:
         self._device = device
         self._lock = threading.Lock()
         self._made: dict[Kernel, Pipeline] = {}
-        self._disk = DiskCache("vulkan")
+        self.cache = DiskCache("vulkan")
         ranges = api.struct("VkPushConstantRange", stageFlags=_COMPUTE_STAGE, offset=0, size=PUSH_BYTES)
         info = api.struct(
             "VkPipelineLayoutCreateInfo", "PIPELINE_LAYOUT_CREATE_INFO",
@@ -96,8 +96,23 @@ class Pipelines:
                     raise
         return {kernel: self.get(kernel) for kernel in distinct}
 
+    def codes(self, kernels: Iterable[Kernel]) -> dict[bytes, bytes]:
+        """The drivers' code of kernels, by the hash of its key in the cache; without those that are not in there."""
+        keys = []
+        for kernel in kernels:
+            _, code, constants, subgroup = self._shader(kernel)
+            keys.append(self._key(code, self._specialized(constants, subgroup)))
+        found = {key_of(key): self.cache.get(key) for key in keys}
+        return {key: code for key, code in found.items() if code is not None}
+
     def _make(self, kernel: Kernel, spare: Resources) -> Pipeline:
         """Compiles the kernel; closing `spare` destroys the pipeline."""
+        name, code, constants, subgroup = self._shader(kernel)
+        check_capabilities(name, code, self._device.target.features)
+        return Pipeline(self._compile(name, code, constants, subgroup, spare), name)
+
+    def _shader(self, kernel: Kernel) -> tuple[str, bytes, tuple[int, ...], int]:
+        """A kernel's name, module and constants, and the size of its subgroups where it uses them, else 0."""
         device, subgroup = self._device, 0
         if isinstance(kernel, FileKernel):
             name = "-".join([kernel.stem, *(value for _, value in kernel.defines)])
@@ -111,18 +126,23 @@ class Pipelines:
 
             name, constants = "tree", ()
             code = emit_spirv(kernel, device.target.features, packs=device.target.packs)
-        check_capabilities(name, code, device.target.features)
-        return Pipeline(self._compile(name, code, constants, subgroup, spare), name)
+        return name, code, constants, subgroup
+
+    def _specialized(self, constants: tuple[int, ...], subgroup: int) -> bytes:
+        given = [*constants, *([subgroup, "fused_fma" in self._device.target.features] if subgroup else [])]
+        return struct.pack(f"<{len(given)}I", *(value & 0xFFFFFFFF for value in given))
+
+    def _key(self, code: bytes, values: bytes) -> tuple[str | bytes, ...]:
+        return ("pipeline", hashlib.sha256(code).digest(), values, self._device.physical.identity)
 
     def _compile(
         self, name: str, code: bytes, constants: tuple[int, ...], subgroup: int, spare: Resources
     ) -> Handle:
         device, ffi, lib = self._device, self._device.ffi, self._device.lib
         ids = [*range(len(constants)), *([_SUBGROUP_ID, _FUSED_ID] if subgroup else [])]
-        given = [*constants, *([subgroup, "fused_fma" in device.target.features] if subgroup else [])]
-        values = struct.pack(f"<{len(given)}I", *(value & 0xFFFFFFFF for value in given))
-        key = ("pipeline", hashlib.sha256(code).digest(), values, device.physical.identity)
-        stored = self._disk.get(key)
+        values = self._specialized(constants, subgroup)
+        key = self._key(code, values)
+        stored = self.cache.get(key)
         words = ffi.new("uint32_t[]", len(code) // 4)
         ffi.memmove(words, code, len(code))
         with ExitStack() as temporary:
@@ -175,7 +195,7 @@ class Pipelines:
             return
         data = ffi.new("char[]", size[0])
         if device.lib.vkGetPipelineCacheData(device.handle, cache, size, data) == 0:
-            self._disk.put(key, bytes(ffi.buffer(data, size[0])))
+            self.cache.put(key, bytes(ffi.buffer(data, size[0])))
 
     def close(self) -> None:
         """Destroys all pipelines. Requires: every recording that uses them is destroyed."""

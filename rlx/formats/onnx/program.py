@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -10,7 +11,7 @@ import numpy as np
 
 from rlx.driver.closing import Closing
 from rlx.driver.progress import Listener, listening, report
-from rlx.errors import GraphError, ShapeError, meant
+from rlx.errors import GraphError, ShapeError, UnsupportedOp, meant
 from rlx.formats.files import shown
 from rlx.formats.onnx.reader.budget import Budget, refused_memory
 from rlx.formats.onnx.reader.build import GraphBuilder
@@ -78,6 +79,19 @@ class Program(Closing):
     def report(self) -> Report:
         """How each node runs on the device: native, decomposed, host."""
         return self.graph.report()
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes the compiled program to a file, as `CompiledGraph.save` does, for `rlx.load_program` to bring back a
+        CompiledGraph whose inputs and outputs have the model's names.
+
+        Raises: UnsupportedOp for a program with strings, sequences or random numbers of its own, which this object adds
+        to its graph."""
+        nested = [n for n, s in (*self._inputs.items(), *self._outputs.items()) if s != n]
+        strings = [n for n, dtype in self._types.items() if dtype == STRING]
+        if nested or strings or self.draws or self.graph.graph.outputs.keys() != self._outputs.keys():
+            said = ", ".join(map(shown, nested + strings)) or "random numbers drawn for each run"
+            raise UnsupportedOp(f"save: {said}: only a program of plain arrays can be saved; load the model itself")
+        self.graph.save(path)
 
     @property
     def fixed(self) -> tuple[str, ...]:

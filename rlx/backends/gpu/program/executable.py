@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import importlib.util
 import pkgutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -13,7 +14,6 @@ from typing import Literal, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from rlx.backends.cpu.executable import bind_node
 from rlx.backends.gpu import rules
 from rlx.backends.gpu.program.batches import batched, find_batches
 from rlx.backends.gpu.program.lowering import (
@@ -86,9 +86,19 @@ def load_rules() -> None:
         importlib.import_module(module.name)
 
 
+@functools.cache
+def load_rules_of(family: str) -> None:
+    """Imports the lowering rules of one family, which take a program less time to load than all of them."""
+    for name in (f"{rules.__name__}.{family}", f"{rules.__name__}.elementwise"):
+        if importlib.util.find_spec(name) is not None:
+            module = importlib.import_module(name)
+            for part in pkgutil.walk_packages(getattr(module, "__path__", ()), f"{name}."):
+                importlib.import_module(part.name)
+
+
 def support(device: Records, node: Node) -> Literal["native", "host"]:
     """Whether a node runs natively on this device."""
-    load_rules()
+    load_rules_of(node.op.family)
     return "native" if node.op.leaf or runs_natively(node, device.target) else "host"
 
 
@@ -97,7 +107,6 @@ def lower_graph(
 ) -> tuple[Lowering, list[Dispatch]]:
     """Lowers every node in order, then the state updates, and the bodies of control ops into `Lowering.bodies`. This
     needs no device, only its target."""
-    load_rules()
     lowering = Lowering(graph, plan, target, precision)
     dispatch: list[Dispatch] = []
     own: dict[int, range] = {}  # the numbers of a node's steps, by its place in `dispatch`
@@ -108,6 +117,7 @@ def lower_graph(
         if is_alias(node, plan):
             dispatch.append(Dispatch(name, node.op.name, "alias"))
             continue
+        load_rules_of(node.op.family)
         made = lowering.lower(node)
         steps = lowering.steps[len(lowering.steps) - made :]
         how: Literal["native", "host", "control"] = "control" if bodies(node) else "native"
@@ -375,6 +385,8 @@ class _HostPiece:
     Where the host can address the memory, nothing is copied."""
 
     def __init__(self, call: HostCall, arena: DeviceArena, plan: MemoryPlan) -> None:
+        from rlx.backends.cpu.executable import bind_node  # few programs have host steps
+
         self.call = call
         self._loads: list[Callable[[], None]] = []
         self._stores: list[Callable[[], None]] = []

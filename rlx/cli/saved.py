@@ -1,0 +1,70 @@
+"""Saved programs on the command line: what `rlx run` and `rlx inspect` do with a file of `CompiledGraph.save`."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rlx.cli.inputs import MAX_BYTES, loaded, said
+from rlx.driver.files import plain
+from rlx.errors import GraphError, RlxError
+from rlx.ir import TensorType
+
+
+def is_saved(file: Path) -> bool:
+    """Whether a file begins as saved programs do."""
+    from rlx.runtime.saved.container import MAGIC
+
+    try:
+        with file.open("rb") as opened:
+            return opened.read(len(MAGIC)) == MAGIC
+    except OSError:
+        return False
+
+
+def run_saved(file: Path, device: str, texts: Sequence[str] | None, seed: int, trusted: bool) -> dict[str, Any]:
+    """Runs a saved program once: on its own device where `device` is "auto". Inputs without a file are random: normal
+    floats, integers 0 and 1."""
+    from rlx.runtime.saved.program import load_program
+
+    given = dict(map(loaded, texts or ()))
+    with load_program(file, None if device == "auto" else device, trusted=trusted) as program:
+        inputs = {name: t.type for name, t in program.graph.inputs.items()}
+        if unknown := sorted(given.keys() - inputs.keys()):
+            raise GraphError(f"--input: the program has no inputs {unknown}; it takes {sorted(inputs)}")
+        rng = np.random.default_rng(seed)
+        for name in [name for name in inputs if name not in given]:
+            given[name] = _random(name, inputs[name], rng)
+            print(f"input {plain(name)}: random, {said(given[name])}", file=sys.stderr)
+        if device == "auto":
+            print(f"on {program.device.info.id} ({program.device.info.name})", file=sys.stderr)
+        return program.run(given)
+
+
+def inspect_saved(file: Path) -> list[str]:
+    """What a saved program takes and returns, and where it runs, in lines."""
+    from rlx.runtime.saved.program import read_contents
+
+    found = read_contents(file)
+    graph = found.graph
+    tables = (("input", graph.inputs), ("output", graph.outputs), ("state", graph.states))
+    device = [plain(str(found.device.get(key))) for key in ("backend", "name", "driver")]
+    return [
+        *(f"{kind} {plain(name)}: {t.type}" for kind, table in tables for name, t in table.items()),
+        f"weights: {len(graph.params)}, {found.weight_bytes:,} bytes in the file",
+        f"saved on {device[0]}: {device[1]}, {device[2]}; {found.kernels} compiled kernels",
+        f"precision {found.options['precision']}, fallback {found.options['fallback']}, memory beside the weights "
+        f"{found.plan_bytes:,} bytes",
+    ]
+
+
+def _random(name: str, t: TensorType, rng: np.random.Generator) -> Any:
+    if t.dtype.is_packed or math.prod(t.shape) * t.dtype.np.itemsize > MAX_BYTES:
+        raise RlxError(f"input {plain(name)} is {t}, for which no random values are made; give --input {name}=file.npy")
+    drawn = rng.standard_normal(t.shape) if t.dtype.is_float else rng.integers(0, 2, t.shape)
+    return np.asarray(drawn).astype(t.dtype.np)

@@ -1,0 +1,1 @@
+"""Saved programs: a compiled program as a file, and back."""

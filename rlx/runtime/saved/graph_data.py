@@ -1,0 +1,338 @@
+"""Graphs as data: lists, numbers and names, from which the same graphs are made again, every claim checked.
+
+A node is [op, id of its first output, ids of its inputs, attributes, label]; ids are kept, since reports show them. The
+types of what a node makes are not in the data: the op infers them, as it does for a graph written by hand, and
+refuses attributes that make no sense. Scalar expressions are a table of [primitive, arguments, dtype, value] in which
+equal ones appear once, bodies of control ops are graphs that stand before the graph that uses them, arrays are blocks.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from rlx.driver.device import Bytes
+from rlx.driver.files import shown
+from rlx.dtypes import DType, as_dtype, i32
+from rlx.errors import DTypeError, ModelFormatError, UnsupportedOp
+from rlx.ir import REGISTRY, Expr, Graph, Node, Tensor, TensorType, bodies
+from rlx.ir.body import MAX_DEPTH
+from rlx.ir.expr import PRIMS, call, linearize
+from rlx.ops.attention.parts import ByToken
+from rlx.ops.elementwise.prims import evaluate_trees
+from rlx.runtime.custom import FAMILY
+
+MAX_WORD = 4096  # characters of a name, a label or an attribute
+MAX_NODES = 1 << 17  # of a graph, those of a body counted at each use: each is planned and built there
+MAX_ID = 1 << 40  # of a tensor
+MAX_ITEMS = 1 << 16  # of one attribute
+MAX_SPREAD = (
+    1 << 13
+)  # of an expression, shared parts counted at each use: printing takes as long. Fusion stays below
+MAX_DEPTH_OF_EXPR = 200  # Python's stack holds a thousand calls
+
+
+class GraphsWriter:
+    """Collects graphs, their expressions and their arrays as data."""
+
+    def __init__(self, add_block: Callable[[Bytes], int]) -> None:
+        self.graphs: list[dict[str, Any]] = []
+        self.exprs: list[list[Any]] = []
+        self._add_block = add_block
+        self._exprs: dict[Expr, int] = {}
+        self._numbers: dict[int, int] = {}
+        self._kept: list[Graph] = []  # a graph that is gone could lend its id to another
+
+    def add(self, graph: Graph) -> int:
+        """The number of a graph. Raises: UnsupportedOp for a node that no file can hold."""
+        found = self._numbers.get(id(graph))
+        if found is not None:
+            return found
+        nodes = []
+        for node in graph.nodes:
+            attrs = {name: self._value(value, node) for name, value in node.attrs.items()}
+            nodes.append([_op_name(node), node.outputs[0].id, [t.id for t in node.inputs], attrs, node.label])
+        data: dict[str, Any] = {"name": graph.name, "nodes": nodes}
+        for what, table in (("outputs", graph.outputs), ("updates", graph.updates)):
+            data[what] = {name: t.id for name, t in table.items()}
+        self.graphs.append(data)
+        self._kept.append(graph)
+        self._numbers[id(graph)] = len(self.graphs) - 1
+        return len(self.graphs) - 1
+
+    def _value(self, value: Any, node: Node) -> Any:
+        if isinstance(value, ByToken):
+            return {"tokens": value.value}
+        if isinstance(value, np.generic):
+            value = value.item()
+        if isinstance(value, float) and not math.isfinite(value):
+            return {"float": repr(value)}
+        if value is None or isinstance(value, bool | int | float | str):
+            return value
+        if isinstance(value, tuple | list):
+            return [self._value(item, node) for item in value]
+        if isinstance(value, DType):
+            return {"dtype": value.name}
+        if isinstance(value, Graph):
+            return {"graph": self.add(value)}
+        if isinstance(value, Expr):
+            return {"expr": self._expr(value, node)}
+        if isinstance(value, np.ndarray):
+            raw = np.ascontiguousarray(value).reshape(-1).view(np.uint8)
+            return {
+                "array": self._add_block(raw),
+                "shape": list(value.shape),
+                "dtype": as_dtype(value.dtype).name,
+            }
+        raise UnsupportedOp(
+            f"save: {node} has a {type(value).__name__} among its attributes, which no file can hold; save a program "
+            "without it"
+        )
+
+    def _expr(self, tree: Expr, node: Node) -> int:
+        for e in linearize([tree]):
+            if e not in self._exprs:
+                args = [self._exprs[a] for a in e.args]
+                self.exprs.append([e.prim, args, e.dtype.name, self._value(e.value, node)])
+                self._exprs[e] = len(self.exprs) - 1
+        return self._exprs[tree]
+
+
+def _op_name(node: Node) -> str:
+    op = node.op
+    if op.family == FAMILY or not op.infer.__module__.startswith("rlx."):
+        raise UnsupportedOp(
+            f"save: {node} is an op of the user's own; its functions are Python code, which no file of rlx holds: save "
+            "the weights, and compile the graph where its op is registered"
+        )
+    return op.name
+
+
+class GraphsReader:
+    """Makes graphs again from untrusted data; `block` gives a block's bytes.
+
+    Raises: ModelFormatError, and what ops raise for attributes and inputs that they refuse."""
+
+    def __init__(self, exprs: Any, block: Callable[[Any], Bytes], where: str) -> None:
+        self._where = where
+        self._read = block
+        self._raw: dict[int, Bytes] = {}  # a block that is named a thousand times is in memory once
+        self._graphs: list[Graph] = []
+        self._measures: list[
+            tuple[int, int]
+        ] = []  # (nodes, those of bodies at each use; control ops nested) of each
+        self._exprs: list[Expr] = []
+        self._size: list[tuple[int, int]] = []  # (nodes with shared parts counted at each use, depth) of each
+        known: dict[tuple[Any, ...], int] = {}
+        for entry in _listed(exprs, "expressions", where):
+            self._add_expr(entry, known)
+
+    def _wrong(self, what: str) -> ModelFormatError:
+        return ModelFormatError(f"{self._where}: {what}; save the program anew")
+
+    def read(self, data: Any) -> Graph:
+        """The next graph, whose bodies were read before."""
+        if not isinstance(data, dict) or data.keys() != {"name", "nodes", "outputs", "updates"}:
+            raise self._wrong(f"holds no graph but {shown(data)}")
+        graph = Graph(self._word(data["name"]))
+        tensors: dict[int, Tensor] = {}
+        depth = end = count = 0
+        for entry in _listed(data["nodes"], "nodes", self._where):
+            node = self._node(graph, entry, tensors)
+            if any(t.id in tensors for t in node.outputs):
+                raise self._wrong(f"makes tensor {node.outputs[0].id} twice")
+            tensors.update((t.id, t) for t in node.outputs)
+            end = max(end, graph._next_id)
+            for body in bodies(node).values():
+                number = next(i for i, g in enumerate(self._graphs) if g is body)
+                inside, below = self._measures[number]
+                count, depth = count + inside, max(depth, 1 + below)
+                if body.states or body.updates:
+                    raise self._wrong(f"{node}: its body {shown(body.name)} has states of its own")
+            count += 1
+            if depth > MAX_DEPTH or count > MAX_NODES:
+                raise self._wrong(
+                    f"has {count} nodes, control ops nested {depth} deep; at most {MAX_NODES}, {MAX_DEPTH}"
+                )
+        for what, add in (("outputs", graph.output), ("updates", graph.update)):
+            if not isinstance(data[what], dict):
+                raise self._wrong(f"has {what} that are no object: {shown(data[what])}")
+            for name, number in data[what].items():
+                add(self._word(name), self._tensor(number, tensors))
+        graph._next_id = end
+        self._graphs.append(graph)
+        self._measures.append((count, depth))
+        return graph
+
+    def _node(self, graph: Graph, entry: Any, tensors: Mapping[int, Tensor]) -> Node:
+        match entry:
+            case [str(name), int(first), list(inputs), dict(given), str(label)] if (
+                len(label) <= MAX_WORD and 0 <= first < MAX_ID and not isinstance(first, bool)
+            ):
+                op = REGISTRY.get(name)
+                graph._next_id = first
+            case _:
+                raise self._wrong(f"has {shown(entry)} in the place of a node")
+        if op is None or op.family == FAMILY:
+            raise self._wrong(f"has a node of the op {shown(name)}, which rlx does not have")
+        attrs = {key: self._value(value) for key, value in given.items()}
+        ins = [self._tensor(number, tensors) for number in inputs]
+        if op.declared:
+            if attrs.keys() != {"name", "shape", "dtype"} or ins or not isinstance(attrs["dtype"], DType):
+                raise self._wrong(f"has a node of the op {name} that is {shown(given)}")
+            declare = {"input": graph.input, "param": graph.param, "state": graph.state}[name]
+            node = declare(self._word(attrs["name"]), attrs["shape"], attrs["dtype"]).node
+            node.label = label
+            return node
+        if op.is_constant:
+            attrs = self._constant(attrs)
+        elif any(isinstance(value, np.ndarray) for value in attrs.values()):
+            raise self._wrong(f"has a node of the op {name} with an array among its attributes")
+        node = graph.add(op, ins, attrs, label)[0].node
+        if "trees" in attrs:  # the definition refuses a primitive that these dtypes have not
+            zeros = [np.zeros((), t.dtype.np) for t in node.inputs]
+            evaluate_trees(attrs["trees"], zeros, False, ())
+        return node
+
+    def _tensor(self, number: Any, tensors: Mapping[int, Tensor]) -> Tensor:
+        found = None if isinstance(number, bool | list | dict) else tensors.get(number)
+        if found is None:
+            raise self._wrong(f"names tensor {shown(number)}, which no node before makes")
+        return found
+
+    def _constant(self, attrs: Mapping[str, Any]) -> dict[str, Any]:
+        value, packed = attrs.get("value"), attrs.get("packed")
+        if attrs.keys() - {"packed"} != {"value"} or not isinstance(value, np.ndarray):
+            raise self._wrong("has a constant without a value")
+        if packed is None:
+            return {"value": value}
+        of = packed.storage if isinstance(packed, DType) and packed.is_packed else None
+        if of is None or value.dtype != np.uint8 or not value.ndim or value.shape[-1] % of.nbytes:
+            raise self._wrong(f"has a packed constant that is {shown(packed)} of {value.dtype} {value.shape}")
+        return {"value": value, "packed": packed}
+
+    # -- attributes
+
+    def _value(self, value: Any) -> Any:
+        if isinstance(value, str):
+            return self._word(value)
+        if isinstance(value, int) and not isinstance(value, bool) and not -(1 << 63) <= value < 1 << 63:
+            raise self._wrong(f"has an attribute of more than 64 bits: {shown(value)}")
+        if value is None or isinstance(value, bool | int | float):
+            return value
+        if isinstance(value, list):
+            return tuple([self._value(item) for item in _listed(value, "items", self._where, MAX_ITEMS)])
+        match value:
+            case {"dtype": str(name), **rest} if not rest:
+                return self._dtype(name)
+            case {"float": "inf" | "-inf" | "nan" as word, **rest} if not rest:
+                return float(word)
+            case {"tokens": int(number), **rest} if not rest and not isinstance(number, bool):
+                return ByToken(number)
+            case {"graph": number, **rest} if not rest and _within(number, self._graphs):
+                return self._graphs[number]
+            case {"expr": number, **rest} if not rest and _within(number, self._exprs):
+                return self._exprs[number]
+            case {"array": number, "shape": list(shape), "dtype": str(name), **rest} if not rest:
+                return array_of(
+                    TensorType(self._shape(shape), self._dtype(name)), self._block(number), self._where
+                )
+        raise self._wrong(f"has an attribute that is {shown(value)}")
+
+    def _block(self, number: Any) -> Bytes:
+        if isinstance(number, int) and number in self._raw:
+            return self._raw[number]
+        raw = self._read(number)
+        self._raw[number] = raw
+        return raw
+
+    def _shape(self, dims: list[Any]) -> tuple[int, ...]:
+        if any(isinstance(d, bool) or not isinstance(d, int) or d < 0 for d in dims):
+            raise self._wrong(f"has an array of shape {shown(dims)}")
+        return tuple(dims)
+
+    def _word(self, value: Any) -> str:
+        if not isinstance(value, str) or len(value) > MAX_WORD:
+            raise self._wrong(f"has {shown(value)} in the place of a name of at most {MAX_WORD} characters")
+        return value
+
+    def _dtype(self, name: str) -> DType:
+        try:
+            return as_dtype(self._word(name))
+        except DTypeError:
+            raise self._wrong(f"names the dtype {shown(name)}") from None
+
+    # -- expressions
+
+    def _add_expr(self, entry: Any, known: dict[tuple[Any, ...], int]) -> None:
+        number = len(self._exprs)
+        match entry:
+            case [str(prim), list(numbers), str(dtype), value] if all(
+                _within(n, self._exprs) for n in numbers
+            ):
+                args = [self._exprs[n] for n in numbers]
+                made = Expr(prim, tuple(args), self._dtype(dtype), self._value(value))
+            case _:
+                raise self._wrong(f"has {shown(entry)} in the place of expression {number}")
+        if not _sound(made):
+            raise self._wrong(f"has an expression {shown(entry)} that computes nothing")
+        spread = 1 + sum(self._size[n][0] for n in numbers)
+        depth = 1 + max((self._size[n][1] for n in numbers), default=0)
+        if spread > MAX_SPREAD or depth > MAX_DEPTH_OF_EXPR:
+            raise self._wrong(f"has an expression of {spread} parts, {depth} deep")
+        # Equal expressions are one object: to compare two of them, part by part, may take time without end.
+        place = known.setdefault((prim, tuple(map(id, args)), dtype, type(value), shown(value)), number)
+        self._exprs.append(self._exprs[place] if place < number else made)
+        self._size.append((spread, depth))
+
+
+def _sound(e: Expr) -> bool:
+    """Whether a primitive has these arguments and gives this dtype, as `expr.call` makes it."""
+    if e.dtype.is_packed:
+        return False
+    if e.prim == "arg":
+        return not e.args and type(e.value) is int and e.value >= 0
+    if e.prim == "lit":
+        of = {"b": bool, "f": float}.get(e.dtype.kind, int)
+        if e.args or type(e.value) is not of:
+            return False
+        return of is not int or bool(np.iinfo(e.dtype.np).min <= int(e.value) <= np.iinfo(e.dtype.np).max)
+    if PRIMS.get(e.prim) != len(e.args) or e.value is not None:
+        return False
+    if e.prim == "cast":
+        return True
+    if e.prim == "index":
+        return e.dtype == i32
+    if e.prim == "select" and e.args[0].dtype.kind != "b":
+        return False
+    made = call(e.prim, *e.args)
+    return made.dtype == e.dtype and all(a is b for a, b in zip(made.args, e.args, strict=True))
+
+
+def array_of(t: TensorType, raw: Bytes, where: str) -> np.ndarray[Any, Any]:
+    """Bytes as an array of a type, for a packed dtype of its bytes. Raises: ModelFormatError where they are no such
+    array, ShapeError where no such array can be."""
+    if raw.nbytes != t.nbytes:
+        raise ModelFormatError(
+            f"{where}: holds {raw.nbytes:,} bytes for a tensor {t} of {t.nbytes:,}; save it anew"
+        )
+    if t.dtype.kind == "b" and raw.size and raw.max() > 1:
+        raise ModelFormatError(f"{where}: holds a bool that is neither 0 nor 1; save it anew")
+    array: np.ndarray[Any, Any] = raw.view(t.dtype.np).reshape(t.array_shape)
+    array.flags.writeable = False
+    return array
+
+
+def _listed(value: Any, what: str, where: str, limit: int = 1 << 22) -> list[Any]:
+    if not isinstance(value, list) or len(value) > limit:
+        raise ModelFormatError(
+            f"{where}: expected a list of {what}, at most {limit}, not {shown(value)}; save it anew"
+        )
+    return value
+
+
+def _within(number: Any, items: Sequence[Any]) -> bool:
+    return isinstance(number, int) and not isinstance(number, bool) and 0 <= number < len(items)

@@ -1,0 +1,462 @@
+"""A compiled program as a file: `save` writes it, `load_program` brings it back on the same kind of device.
+
+The file holds the graph as the passes left it, the bytes of weights and states, and the kernels' machine code. What
+decides where kernels read and write is not in it: slots and launches are made again from the checked graph, by the code
+that plans and lowers any graph, which takes a tenth of the time that the passes take.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from rlx.driver import Device, MemoryPlan
+from rlx.driver.closing import Resources
+from rlx.driver.device import Bytes
+from rlx.driver.diskcache import DiskCache
+from rlx.driver.files import shown
+from rlx.driver.memory.planner import PLANNERS
+from rlx.driver.progress import report
+from rlx.dtypes import as_dtype
+from rlx.errors import (
+    DeviceLost,
+    DeviceUnavailable,
+    GraphError,
+    ModelFormatError,
+    OutOfDeviceMemory,
+    ProgramMismatch,
+    RlxError,
+)
+from rlx.ir import Graph, TensorType
+from rlx.packed import PackedArray
+from rlx.runtime.compiled import CompiledGraph, CompileOptions, names
+from rlx.runtime.debug import TIMINGS
+from rlx.runtime.prepare import Prepared
+from rlx.runtime.saved.container import ProgramFile, Writer, written
+from rlx.runtime.saved.graph_data import GraphsReader, GraphsWriter, array_of
+from rlx.runtime.session import PRECISIONS, STORAGES, Session
+from rlx.runtime.store import State, Store, Weights
+from rlx.runtime.version import VERSION
+
+if TYPE_CHECKING:
+    from rlx.backends.gpu.program.steps import Kernel
+
+FORMAT = 1
+_KEYS = frozenset({"format", "rlx", "device", "options", "exprs", "graphs", "program", "declared", "donated",
+                   "decomposed", "param_dtypes", "plan_bytes", "weights", "states", "kernels"})  # fmt: skip
+_OPTIONS: Mapping[str, tuple[Any, ...]] = {
+    "planner": PLANNERS, "storage": STORAGES, "optimize": (True, False), "fallback": ("host", "error"),
+    "precision": PRECISIONS,
+}  # fmt: skip
+# What a graph that makes no sense lets ops, planner, lowering and NumPy raise.
+_FAULTS = (RlxError, ArithmeticError, AssertionError, AttributeError, LookupError, MemoryError, RecursionError,
+           TypeError, ValueError)  # fmt: skip
+_NOT_THE_FILES = (ModelFormatError, DeviceUnavailable, DeviceLost, OutOfDeviceMemory)
+
+
+class CompiledKernels(Protocol):
+    """What a GPU's device has as `kernels`."""
+
+    cache: DiskCache
+
+    def codes(self, kernels: Iterable[Kernel]) -> dict[bytes, bytes]: ...
+
+
+def _compiled_kernels(device: Device) -> CompiledKernels | None:
+    return getattr(device, "kernels", None)
+
+
+def save(
+    program: CompiledGraph, prepared: Prepared, plan: MemoryPlan, path: str | os.PathLike[str], weights: bool
+) -> None:
+    """Writes a program's file, as `CompiledGraph.save` says; `prepared` and `plan` are those of its weights' dtypes.
+
+    Requires: nobody runs the program or writes its weights meanwhile."""
+    missing = program.weights.missing(list(program.graph.params))
+    if weights and missing:
+        raise GraphError(
+            f"save: weights not set: {missing[:8]}; set them before, or save the program without any: weights=False"
+        )
+    table: dict[str, Any] = {}
+    with written(Path(path), table) as file:
+        graphs = GraphsWriter(file.shared)
+        options = program.options
+        chosen = {
+            **{name: getattr(options, name, None) for name in _OPTIONS},
+            "precision": options.build.precision,
+        }
+        table.update(
+            format=FORMAT,
+            rlx=VERSION,
+            device=_described(program.device),
+            options=chosen,
+            program=graphs.add(prepared.graph),
+            declared=None if _alike(program.graph, prepared.graph) else graphs.add(program.graph),
+            exprs=graphs.exprs,
+            graphs=graphs.graphs,
+            donated=program.donated,
+            decomposed=sorted(prepared.decomposed),
+            param_dtypes={name: dtype.name for name, dtype in prepared.param_dtypes.items()},
+            plan_bytes=plan.total_bytes,
+            weights={n: file.add(_raw(program.weights.get(n))) for n in program.graph.params}
+            if weights
+            else {},
+            states=dict(_states(program.state, program.graph, file)),
+            kernels=[] if missing else _kernels(program, file),
+        )
+
+
+def load_program(
+    path: str | os.PathLike[str],
+    device: str | Session | None = None,
+    *,
+    weights: Store | None = None,
+    state: Store | None = None,
+    trusted: bool = False,
+) -> CompiledGraph:
+    """A program that `CompiledGraph.save` wrote, ready to run: nothing is traced or optimized again.
+
+    `device` is one of the kind that the program was saved on, None for the very same; or a session on it, of the
+    precision that the program was compiled for. Tensors that are in `weights` and `state` already stay as they are, so
+    that several programs share one copy; the others are read from the file. Its contents are checked like those of any
+    file from elsewhere. Machine code cannot be checked: unless the file is `trusted`, kernels come from this machine's
+    own cache (RLX_CACHE_DIR), and those that are not in it are compiled anew. With `trusted=True` they come from the
+    file; give it for files whose writer you trust.
+
+    >>> rlx.Session("cuda").compile(graph).save("model.rlx")
+    >>> program = rlx.load_program("model.rlx")
+
+    Raises: ModelFormatError for a file that is damaged or contradicts itself; ProgramMismatch, one of these, for a
+    program of another version of rlx, another device, driver or precision; ShapeError or DTypeError for stores with
+    other tensors of the same names; DeviceUnavailable, OutOfDeviceMemory.
+    """
+    made = Resources()
+    with ProgramFile(Path(path)) as file, made.unwound():
+        _check_table(file)
+        session = _session_of(file, device)
+        report("reading")
+        listed = file.table["weights"] if isinstance(file.table["weights"], dict) else {}
+        wanted = [name for name in listed if weights is None or weights.find(name) is None]
+        with file.reading(listed[name] for name in wanted) as blocks:
+            with _blamed(file):
+                declared, prepared = _graphs(file)
+                _check_support(file, session, prepared.graph)
+            weights = _store("weights", Weights, weights, session, made)
+            state = _store("state", State, state, session, made)
+            weights.check({name: t.type for name, t in declared.params.items()})
+            state.check({name: t.type for name, t in declared.states.items()}, states=True)
+            with _blamed(file):
+                _check_blocks(file, declared)
+                held = {name for name in declared.states if state.find(name) is not None}
+                _set_weights(file, declared, prepared, weights, zip(wanted, blocks, strict=True))
+                program = _built(file, session, declared, prepared, weights, state)
+                made.callback(program.close)
+                _set_states(file, state, {n: t.type for n, t in declared.states.items() if n not in held})
+                _prepare(file, program, trusted)
+                return program
+
+
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """What a saved program's file says of itself. `graph` has the inputs, outputs, weights and states that the program
+    was compiled with; `kernels` counts those whose machine code is in the file."""
+
+    graph: Graph
+    device: Mapping[str, Any]
+    options: Mapping[str, Any]
+    weight_bytes: int
+    plan_bytes: int
+    kernels: int
+
+
+def read_contents(path: str | os.PathLike[str]) -> Contents:
+    """Reads the table of a saved program, on any device. Raises: ModelFormatError, ProgramMismatch for a version of rlx
+    other than this one."""
+    with ProgramFile(Path(path)) as file:
+        _check_table(file)
+        with _blamed(file):
+            declared, _ = _graphs(file)
+            _check_blocks(file, declared)
+            table = file.table
+            nbytes = sum(file.nbytes(block) for block in table["weights"].values())
+        return Contents(
+            declared, table["device"], table["options"], nbytes, table["plan_bytes"], len(table["kernels"])
+        )
+
+
+# -- what a program is
+
+
+def _described(device: Device) -> dict[str, Any]:
+    """What a program depends on, of a device: all but its number."""
+    info = device.info
+    said = {"backend": info.backend, "name": info.name, "driver": info.driver, "kind": info.kind}
+    limits = {name: list(v) if isinstance(v, tuple) else v for name, v in asdict(device.limits).items()}
+    return {
+        **said,
+        "features": sorted(info.features),
+        "subnormals": info.preserves_subnormals,
+        "limits": limits,
+    }
+
+
+def _alike(a: Graph, b: Graph) -> bool:
+    """Whether two graphs have the same signature, in the same order."""
+    if names(a) != names(b):
+        return False
+    tables = ((a.inputs, b.inputs), (a.params, b.params), (a.states, b.states), (a.outputs, b.outputs))
+    return all(x[n].type == y[n].type for x, y in tables for n in x)
+
+
+def _raw(value: Any) -> Bytes:
+    data = value.data if isinstance(value, PackedArray) else value
+    return np.ascontiguousarray(data).reshape(-1).view(np.uint8)
+
+
+def _states(store: Store, graph: Graph, file: Writer) -> Iterator[tuple[str, list[int | None]]]:
+    """[block, valid bytes] of each state; no block where all of it is zero, as it is at first."""
+    for name in graph.states:
+        raw = _raw(store.get(name))
+        yield name, [file.add(raw) if raw.any() else None, store.length(name)]
+
+
+def _kernels(program: CompiledGraph, file: Writer) -> list[list[Any]]:
+    """[key in the cache, block] of the machine code of each kernel, where the device compiles any."""
+    from rlx.backends.gpu.program.executable import (
+        GpuExecutable,  # `load_program` needs none of it for the CPU
+    )
+    from rlx.backends.gpu.program.steps import Launch
+
+    executable, compiled = program.executable, _compiled_kernels(program.device)
+    if compiled is None or not isinstance(executable, GpuExecutable):
+        return []
+    steps = [step for recorded, _ in executable.recordings for step in recorded.schedule[0]]
+    codes = compiled.codes(dict.fromkeys(step.kernel for step in steps if isinstance(step, Launch)))
+    return [[key.hex(), file.add(np.frombuffer(code, np.uint8))] for key, code in codes.items()]
+
+
+# -- what a file says
+
+
+@contextmanager
+def _blamed(file: ProgramFile) -> Iterator[None]:
+    """Whatever goes wrong inside is the file's fault, but for the device's own troubles."""
+    try:
+        yield
+    except _NOT_THE_FILES:
+        raise
+    except _FAULTS as error:
+        said = " ".join(str(error).split())
+        raise file.wrong(f"contradicts itself: {shown(said, 400)[1:-1]}") from error
+
+
+def _check_table(file: ProgramFile) -> None:
+    """Raises: ProgramMismatch for a file of another version, whose table may be another one; ModelFormatError."""
+    number, version = file.table.get("format"), file.table.get("rlx")
+    if number != FORMAT or version != VERSION:
+        raise ProgramMismatch(
+            f"{file.path}: was saved by rlx {shown(version)} in format {shown(number)}; this is rlx {VERSION}, "
+            f"format {FORMAT}: compile the model with this version and save it anew"
+        )
+    table = file.table
+    if (
+        table.keys() != _KEYS
+        or not isinstance(table["options"], dict)
+        or not isinstance(table["device"], dict)
+    ):
+        raise file.wrong(f"has a table of {shown(sorted(table))}")
+    options = table["options"]
+    if options.keys() != _OPTIONS.keys() or any(options[n] not in known for n, known in _OPTIONS.items()):
+        raise file.wrong(f"has options that rlx does not have: {shown(options)}")
+
+
+def _session_of(file: ProgramFile, device: str | Session | None) -> Session:
+    """The session to build in. Raises: ProgramMismatch where the program was not made for it."""
+    options, saved = file.table["options"], file.table["device"]
+    if not isinstance(device, Session):
+        backend = saved.get("backend")
+        try:
+            device = Session(
+                str(backend) if device is None else device,
+                precision=options["precision"],
+                fallback=options["fallback"],
+            )
+        except DeviceUnavailable as error:
+            if device is not None:
+                raise
+            raise ProgramMismatch(
+                f"{file.path}: was saved on {shown(saved.get('name'))} ({shown(backend)}), which is not here: {error}"
+            ) from error
+    here = _described(device.device)
+    asked = {"precision": device.options.precision, "fallback": device.fallback}
+    for what, was, now in (
+        *((what, saved.get(what), value) for what, value in here.items()),
+        *((what, options[what], value) for what, value in asked.items()),
+    ):
+        if type(was) is not type(now) or was != now:
+            raise ProgramMismatch(
+                f"{file.path}: was saved for {what} {shown(was, 300)}, and {device.info.id} has {shown(now, 300)}: "
+                "compile the model here and save it anew"
+            )
+    return device
+
+
+def _graphs(file: ProgramFile) -> tuple[Graph, Prepared]:
+    """The graph that the user gave, which stands for its own signature, and the one that runs."""
+    table = file.table
+    reader = GraphsReader(table["exprs"], file.block, str(file.path))
+    if not isinstance(table["graphs"], list):
+        raise file.wrong("lists no graphs")
+    graphs = [reader.read(data) for data in table["graphs"]]
+
+    def named(what: str) -> Graph:
+        number = table[what]
+        if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number < len(graphs):
+            raise file.wrong(f"names {shown(number)} as its {what} graph, of {len(graphs)}")
+        return graphs[number]
+
+    program = named("program")
+    declared = program if table["declared"] is None else named("declared")
+    kept = {name: as_dtype(dtype) for name, dtype in dict(table["param_dtypes"]).items()}
+    labels = table["decomposed"]
+    if not isinstance(labels, list) or not all(isinstance(label, str) for label in labels):
+        raise file.wrong(f"lists no labels but {shown(labels)}")
+    if names(declared) != names(program):
+        raise file.wrong("has two graphs that differ in what they take and return")
+    tables = (
+        (declared.inputs, program.inputs),
+        (declared.states, program.states),
+        (declared.outputs, program.outputs),
+    )
+    if any(a[n].shape != b[n].shape for a, b in tables for n in a):
+        raise file.wrong("has two graphs that take or return tensors of other shapes")
+    for name, t in declared.params.items():
+        stored = TensorType(t.shape, kept.pop(name, t.dtype))
+        if program.params[name].type != stored or not (stored == t.type or stored.dtype.is_half):
+            raise file.wrong(
+                f"keeps the weight {shown(name)}, which is {t.type}, as {program.params[name].type}"
+            )
+    if kept or any(t.type != program.states[name].type for name, t in declared.states.items()):
+        raise file.wrong("keeps weights or states in dtypes that they cannot have")
+    dtypes = {
+        n: program.params[n].dtype for n, t in declared.params.items() if program.params[n].dtype != t.dtype
+    }
+    return declared, Prepared(program, frozenset(labels), dtypes)
+
+
+def _store(what: str, kind: type[Store], given: Store | None, session: Session, made: Resources) -> Store:
+    """The store that the caller gave, or a new one. Raises: GraphError for one on another device."""
+    if given is None:
+        new = kind(session.device)
+        made.callback(new.close)
+        return new
+    if given.device is not session.device:
+        raise GraphError(f"load_program: the {what} store is not on {session.info.id}; make it with session.device")
+    return given
+
+
+def _built(
+    file: ProgramFile, session: Session, declared: Graph, prepared: Prepared, weights: Store, state: Store
+) -> CompiledGraph:
+    """The program, planned; weights are in the store, states are not set yet."""
+    table, chosen = file.table, file.table["options"]
+    _check_donated(file, declared)
+    options = CompileOptions(
+        chosen["planner"], chosen["storage"], chosen["optimize"], chosen["fallback"],
+        replace(session.options, debug=min(session.options.debug, TIMINGS)), session.room, stream=session.stream,
+    )  # fmt: skip
+    try:
+        program = CompiledGraph(declared, session.device, weights, state, options, table["donated"], prepared)
+    except OutOfDeviceMemory as error:
+        need = table["plan_bytes"] + state.need({name: t.type for name, t in declared.states.items()})
+        if need <= session.room.free():  # then it is the graph that asks for more
+            raise file.wrong(f"contradicts itself: {error}") from error
+        raise
+    if program.plan.total_bytes != table["plan_bytes"]:
+        program.close()
+        raise file.wrong(f"needs {program.plan.total_bytes:,} bytes, and not {shown(table['plan_bytes'])}")
+    return program
+
+
+def _set_states(file: ProgramFile, state: Store, types: Mapping[str, TensorType]) -> None:
+    """Writes what the states held when the program was saved; those without a block are zero."""
+    for name, t in types.items():
+        block, length = file.table["states"][name]
+        if block is not None:
+            state.set(name, _given(t, file.block(block), file))
+        state.set_length(name, length)
+
+
+def _prepare(file: ProgramFile, program: CompiledGraph, trusted: bool) -> None:
+    """Records the program if its weights are there, with the file's machine code where it is trusted."""
+    codes = {bytes.fromhex(key): file.block(block).tobytes() for key, block in file.table["kernels"]}
+    if program.weights.missing(list(program.graph.params)):
+        return
+    compiled = _compiled_kernels(program.device) if trusted and codes else None
+    with nullcontext() if compiled is None else compiled.cache.lending(codes):
+        program.prepare()
+
+
+def _check_blocks(file: ProgramFile, declared: Graph) -> None:
+    """Checks the names of weights and states, and that each has a block of its own, so that a file brings no more bytes
+    than it has."""
+    table = file.table
+    weights, states, kernels = table["weights"], table["states"], table["kernels"]
+    if not (isinstance(weights, dict) and isinstance(states, dict) and isinstance(kernels, list)):
+        raise file.wrong("lists no weights, states or kernels")
+    if weights.keys() not in (set(), declared.params.keys()) or states.keys() != declared.states.keys():
+        raise file.wrong("has other weights or states than its graph")
+    for entry in (*states.values(), *kernels):
+        if not isinstance(entry, list) or len(entry) != 2:
+            raise file.wrong(f"has {shown(entry)} in the place of a block and what it is")
+    blocks = [*weights.values(), *(b for b, _ in states.values() if b is not None), *(b for _, b in kernels)]
+    for number in blocks:
+        file.nbytes(number)
+    if len(set(blocks)) != len(blocks):
+        raise file.wrong("gives several tensors one block")
+    if type(table["plan_bytes"]) is not int:
+        raise file.wrong(f"needs {shown(table['plan_bytes'])} bytes")
+
+
+def _check_donated(file: ProgramFile, graph: Graph) -> None:
+    """Checks the inputs that are states of the graph, each with the output that is its new value."""
+    pairs = file.table["donated"]
+    if not isinstance(pairs, dict) or len(set(map(str, pairs.values()))) != len(pairs):
+        raise file.wrong(f"donates {shown(pairs)}")
+    for name, output in pairs.items():
+        made = graph.outputs.get(output) if isinstance(output, str) else None
+        if name not in graph.updates or made is None or made.type != graph.states[name].type:
+            raise file.wrong(f"donates {shown(name)} to {shown(output)}, which cannot be its new value")
+
+
+def _check_support(file: ProgramFile, session: Session, graph: Graph) -> None:
+    """Asks the device for each node, as the passes did, which also loads what lowers it while threads read weights."""
+    for node in graph.nodes:
+        if session.device.support(node) == "host" and session.fallback == "error":
+            raise file.wrong(f"has a node that goes to the host, {shown(node.name)}, with fallback='error'")
+
+
+def _set_weights(
+    file: ProgramFile, declared: Graph, prepared: Prepared, weights: Store, given: Iterable[tuple[str, Bytes]]
+) -> None:
+    """Writes weights into the store."""
+    weights.expect({n: dtype for n, dtype in prepared.param_dtypes.items() if weights.find(n) is None})
+    weights.declare({name: t.type for name, t in declared.params.items()})
+    for name, raw in given:
+        t, kept = declared.params[name].type, prepared.graph.params[name].type
+        array = _given(kept, raw, file)
+        if kept == t:
+            weights.set(name, array)
+        else:
+            weights.set(name, array.astype(t.dtype.np), kept.dtype)
+
+
+def _given(t: TensorType, raw: Bytes, file: ProgramFile) -> Any:
+    array = array_of(t, raw, str(file.path))
+    return PackedArray(t.dtype, t.shape, array) if t.dtype.is_packed else array

@@ -1,0 +1,3 @@
+"""The version of rlx, which saved programs carry."""
+
+VERSION = "0.1.0"
