@@ -28,6 +28,7 @@ from rlx.ops import *
 from rlx.packed import PackedArray as PackedArray
 from rlx.packed import quantize as quantize
 from rlx.runtime import CompiledGraph as CompiledGraph
+from rlx.runtime import Dim as Dim
 from rlx.runtime import Session as Session
 from rlx.runtime import State as State
 from rlx.runtime import Weights as Weights
@@ -52,8 +53,8 @@ _LAZY = {
 }  # fmt: skip
 if not TYPE_CHECKING:  # type checkers read the imports above
     __all__ = [  # what `help` shows; the modules of _LAZY stay out, since `from rlx import *` would load them
-        "CompiledGraph", "Graph", "PackedArray", "RlxError", "Session", "State", "Tensor", "Weights", "bf16", "bool_",
-        "custom_op", "devices", "errors", "f16", "f32", "f64", "grad", "gradients", "i8", "i32", "i64", "jit",
+        "CompiledGraph", "Dim", "Graph", "PackedArray", "RlxError", "Session", "State", "Tensor", "Weights", "bf16",
+        "bool_", "custom_op", "devices", "errors", "f16", "f32", "f64", "grad", "gradients", "i8", "i32", "i64", "jit",
         "quantize", "u8", *ops.__all__,
     ]  # fmt: skip
 

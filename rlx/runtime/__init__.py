@@ -2,6 +2,7 @@
 
 from rlx.runtime.compiled import CompiledGraph as CompiledGraph
 from rlx.runtime.custom import custom_op as custom_op
+from rlx.runtime.dims import Dim as Dim
 from rlx.runtime.jit import grad as grad
 from rlx.runtime.jit import jit as jit
 from rlx.runtime.report import Report as Report

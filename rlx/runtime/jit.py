@@ -6,7 +6,7 @@ import functools
 import threading
 import warnings
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, overload
 
@@ -18,7 +18,10 @@ from rlx.ir import Graph, Tensor
 from rlx.ir.number import NumberTape, TracedNumber
 from rlx.ops.pytree import flatten, unflatten
 from rlx.runtime.arguments import Call, Parameters, StaticNames, StaticNums, is_any_array, is_python_number
+from rlx.runtime.bucketed_calls import BucketedCalls
+from rlx.runtime.buckets import FittedProgram, LengthReport
 from rlx.runtime.compiled import CompiledGraph
+from rlx.runtime.dims import Otherwise
 from rlx.runtime.session import Session
 
 CACHE_SIZE = 64
@@ -123,6 +126,8 @@ class Jitted:
         static_argnums: StaticNums = (),
         static_argnames: StaticNames = (),
         what: str = "jit",
+        dims: Mapping[str, Any] | None = None,
+        otherwise: Otherwise = "error",
     ) -> None:
         functools.update_wrapper(self, function)
         self._function = function
@@ -133,6 +138,7 @@ class Jitted:
         self._session: Session | None = None
         self._cache: OrderedDict[Any, tuple[CompiledGraph, Traced]] = OrderedDict()
         self._lock = renewed(self, "_lock", threading.Lock)
+        self._calls = None if dims is None else BucketedCalls[Traced](self._parameters, dims, otherwise)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         call = self._parameters.take_apart(args, kwargs)
@@ -162,23 +168,40 @@ class Jitted:
         """The number of cached programs, and the limit."""
         return {"size": len(self._cache), "max_size": CACHE_SIZE}
 
-    def _compiled(self, call: Call) -> tuple[CompiledGraph, Traced]:
-        import logging  # imported with the first program, not by `import rlx`
+    def report(self) -> LengthReport:
+        """The programs for the buckets of `dims`: how often each ran, and what the padding cost.
 
+        Raises: GraphError without `dims`."""
+        if self._calls is None:
+            raise GraphError(f"{self._name}: report counts the buckets of dims, which were not given")
+        return self._calls.buckets.report()
+
+    def _compiled(self, call: Call) -> tuple[CompiledGraph | FittedProgram, Traced]:
+        if self._calls is not None:
+            return self._calls.program(call, self._traced, lambda graph, _: self._compile(graph))
         key = call.key()
         with self._lock:
             if key not in self._cache:
-                if self._session is None:
-                    self._session = Session(self._device, precision=self._precision)
                 traced = trace(self._function, call, self._parameters)
-                types = ", ".join(str(t.type) for t in traced.graph.inputs.values())
-                logging.getLogger("rlx.jit").info("compiling %s for %s", self._name, types)
-                self._cache[key] = (self._session.compile(traced.graph), traced)
+                self._cache[key] = (self._compile(traced.graph), traced)
                 if len(self._cache) > CACHE_SIZE:
                     # Not closed here: another thread may be about to run it. Its memory is freed with its last user.
                     self._cache.popitem(last=False)
             self._cache.move_to_end(key)
             return self._cache[key]
+
+    def _traced(self, call: Call) -> tuple[Graph, Traced]:
+        traced = trace(self._function, call, self._parameters)
+        return traced.graph, traced
+
+    def _compile(self, graph: Graph) -> CompiledGraph:
+        import logging  # imported with the first program, not by `import rlx`
+
+        if self._session is None:
+            self._session = Session(self._device, precision=self._precision)
+        types = ", ".join(str(t.type) for t in graph.inputs.values())
+        logging.getLogger("rlx.jit").info("compiling %s for %s", self._name, types)
+        return self._session.compile(graph)
 
 
 def _statics(skeleton: Any) -> Iterator[Any]:
@@ -205,6 +228,8 @@ def jit(
     precision: str = "f32",
     static_argnums: StaticNums = (),
     static_argnames: StaticNames = (),
+    dims: Mapping[str, Any] | None = None,
+    otherwise: Otherwise = "error",
 ) -> Jitted: ...
 
 
@@ -216,6 +241,8 @@ def jit(
     precision: str = "f32",
     static_argnums: StaticNums = (),
     static_argnames: StaticNames = (),
+    dims: Mapping[str, Any] | None = None,
+    otherwise: Otherwise = "error",
 ) -> Callable[[Callable[..., Any]], Jitted]: ...
 
 
@@ -226,6 +253,8 @@ def jit(
     precision: str = "f32",
     static_argnums: StaticNums = (),
     static_argnames: StaticNames = (),
+    dims: Mapping[str, Any] | None = None,
+    otherwise: Otherwise = "error",
 ) -> Any:
     """Compiles a function of arrays: traced once for each set of argument shapes and dtypes, then cached.
 
@@ -243,6 +272,15 @@ def jit(
     logs every compile to the logger "rlx.jit". Use it as `@rlx.jit` or `@rlx.jit(device="vulkan")`; for a method,
     where the object is made: `self.step = rlx.jit(self.step)`.
 
+    `dims` names axes whose length varies: `dims={"x": (rlx.Dim("batch", max=64), None), "y": ("batch",)}`, for each
+    argument one entry an axis, or a dict of axes by number; in a dict of arrays, a dict of these. One program then
+    serves each bucket of lengths (1, 2, 4 … 64): arrays are followed by zeros up to the bucket's size, sums and other
+    ops that combine elements along such an axis get masks, and results are cut to the true length. They are what a
+    program of just that length gives, but for the order of sums. The function is traced once for each length, which
+    takes milliseconds, and the graph compared with the bucket's; so numbers and constants made from `x.shape` are
+    right. An op that cannot be masked is an UnsupportedOp with its name; `otherwise="exact"` compiles a program for
+    each length instead. `report()` says which programs there are and what they cost.
+
     Raises: GraphError for static names that the function does not have. When called: the errors of the ops and of
     `Session`; GraphError for an argument that is refused and for a function that returns no tensor; TracedValueError
     for a number, not static, whose value is needed while tracing; DTypeError for an array that cannot be read or
@@ -250,10 +288,11 @@ def jit(
     """
     if function is None:
         return functools.partial(
-            jit, device=device, precision=precision, static_argnums=static_argnums, static_argnames=static_argnames
-        )
+            jit, device=device, precision=precision, static_argnums=static_argnums, static_argnames=static_argnames,
+            dims=dims, otherwise=otherwise,
+        )  # fmt: skip
     _check_function("jit", function)
-    return Jitted(function, device, precision, static_argnums, static_argnames)
+    return Jitted(function, device, precision, static_argnums, static_argnames, "jit", dims, otherwise)
 
 
 def grad(
@@ -263,12 +302,14 @@ def grad(
     device: str = "auto",
     static_argnums: StaticNums = (),
     static_argnames: StaticNames = (),
+    dims: Mapping[str, Any] | None = None,
+    otherwise: Otherwise = "error",
 ) -> Jitted:
     """The gradient of a scalar-valued function of arrays with respect to the arguments `argnums`.
 
     The function works on arrays (compiled and cached like `jit`, with its rules for arguments) and inside a traced
     function. An argument may be a pytree of tuples, lists and dicts of arrays; its gradient has the same structure. A
-    Python float in it counts as an f32 of rank 0.
+    Python float in it counts as an f32 of rank 0. `dims`, `otherwise`: as in `jit`; padding adds nothing to a gradient.
     Raises: ShapeError if the function's result is not a scalar, GraphError for an argument that does not exist or has
     no array, and the errors of `gradients`.
     """
@@ -289,7 +330,7 @@ def grad(
         made = [unflatten(skeleton, found) for skeleton in skeletons]
         return made[0] if isinstance(argnums, int) else tuple(made)
 
-    return Jitted(gradient, device, "f32", static_argnums, static_argnames, "grad")
+    return Jitted(gradient, device, "f32", static_argnums, static_argnames, "grad", dims, otherwise)
 
 
 def _differentiated(name: str, args: list[Any], i: int, wrt: list[Any]) -> Any:
