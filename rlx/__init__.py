@@ -29,6 +29,7 @@ from rlx.packed import PackedArray as PackedArray
 from rlx.packed import quantize as quantize
 from rlx.runtime import Array as Array
 from rlx.runtime import CompiledGraph as CompiledGraph
+from rlx.runtime import Dim as Dim
 from rlx.runtime import Session as Session
 from rlx.runtime import State as State
 from rlx.runtime import Weights as Weights
@@ -58,9 +59,9 @@ _LAZY = {
 _LAZY_NAMES = {"load_program": "rlx.runtime.saved.program"}
 if not TYPE_CHECKING:  # type checkers read the imports above
     __all__ = [  # what `help` shows; the modules of _LAZY stay out, since `from rlx import *` would load them
-        "Array", "CompiledGraph", "Graph", "PackedArray", "RlxError", "Session", "State", "Tensor", "Weights", "array",
-        "bf16", "bool_", "custom_op", "devices", "errors", "f16", "f32", "f64", "from_dlpack", "grad", "gradients",
-        "i8", "i32", "i64", "jit", "quantize", "u8", "value_and_grad", *ops.__all__,
+        "Array", "CompiledGraph", "Dim", "Graph", "PackedArray", "RlxError", "Session", "State", "Tensor", "Weights",
+        "array", "bf16", "bool_", "custom_op", "devices", "errors", "f16", "f32", "f64", "from_dlpack", "grad",
+        "gradients", "i8", "i32", "i64", "jit", "quantize", "u8", "value_and_grad", *ops.__all__,
     ]  # fmt: skip
 
 

@@ -4,6 +4,7 @@ from rlx.runtime.array import Array as Array
 from rlx.runtime.array import array as array
 from rlx.runtime.compiled import CompiledGraph as CompiledGraph
 from rlx.runtime.custom import custom_op as custom_op
+from rlx.runtime.dims import Dim as Dim
 from rlx.runtime.exchange import from_dlpack as from_dlpack
 from rlx.runtime.jit import grad as grad
 from rlx.runtime.jit import jit as jit

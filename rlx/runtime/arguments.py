@@ -149,11 +149,13 @@ class Parameters:
             found = list(inspect.signature(function).parameters.values())
         except (TypeError, ValueError):  # some built-in functions have no signature
             self.positional: list[str] = []
+            self.known: set[str] | None = None  # the names of parameters, None where any may be
             return
         self.positional = [p.name for p in found if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
         n, kinds = len(self.positional), {p.kind for p in found}
         self.nums = {i + n if i < 0 else i for i in self.nums}
         known = {p.name for p in found if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)}
+        self.known = None if inspect.Parameter.VAR_KEYWORD in kinds else known
         wrong: list[Any] = [] if inspect.Parameter.VAR_KEYWORD in kinds else sorted(self.names - known)
         if inspect.Parameter.VAR_POSITIONAL not in kinds:
             wrong += [i for i in sorted(self.nums) if not 0 <= i < n]

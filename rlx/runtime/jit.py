@@ -7,7 +7,7 @@ import os
 import threading
 import warnings
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, ParamSpec, TypeVar, overload
 
@@ -20,7 +20,10 @@ from rlx.ir.graph import TRACING
 from rlx.ir.number import NumberTape, TracedNumber
 from rlx.ops.pytree import flatten, unflatten
 from rlx.runtime.arguments import Call, Parameters, StaticNames, StaticNums, is_any_array, is_python_number
+from rlx.runtime.bucketed_calls import BucketedCalls
+from rlx.runtime.buckets import FittedProgram, LengthReport
 from rlx.runtime.compiled import CompiledGraph
+from rlx.runtime.dims import Otherwise
 from rlx.runtime.outs import Out, check_out
 from rlx.runtime.session import Session
 
@@ -136,8 +139,14 @@ class Jitted(Generic[P, R]):
         what: str = "jit",
         out: Out = "host",
         donate: StaticNames = (),
+        dims: Mapping[str, Any] | None = None,
+        otherwise: Otherwise = "error",
     ) -> None:
         check_out(what, out)
+        if dims is not None and (out != "host" or donate):
+            raise GraphError(
+                f"{what}: with dims arrays are padded and cut on the host; leave out out={out!r} and donate={donate!r}"
+            )
         self._out: Out = out
         self._donate = (donate,) if isinstance(donate, str) else tuple(donate)
         functools.update_wrapper(self, function)
@@ -149,6 +158,7 @@ class Jitted(Generic[P, R]):
         self._session: Session | None = None
         self._cache: OrderedDict[Any, tuple[CompiledGraph, Traced]] = OrderedDict()
         self._lock = renewed(self, "_lock", threading.Lock)
+        self._calls = None if dims is None else BucketedCalls[Traced](self._parameters, dims, otherwise)
 
     # Within another traced function the types are those of the function; from outside, arrays stand for its tensors.
     @overload
@@ -164,7 +174,7 @@ class Jitted(Generic[P, R]):
             return self._function(*args, **kwargs)
         exe, traced = self._compiled(call)
         feeds, slots = traced.feeds(call)
-        made = exe.run(feeds, self._out)
+        made = exe.run(feeds) if isinstance(exe, FittedProgram) else exe.run(feeds, self._out)
         return unflatten(traced.out, [made[r] if isinstance(r, str) else slots[r] for r in traced.results])
 
     def __repr__(self) -> str:
@@ -190,32 +200,49 @@ class Jitted(Generic[P, R]):
     def save(self, path: str | os.PathLike[str], *args: Any, **kwargs: Any) -> None:
         """Writes the program for these arguments to a file, as `CompiledGraph.save` does. `rlx.load_program` gives a
         CompiledGraph, whose inputs and outputs have the names that `graph` of these arguments shows."""
-        self._compiled(self._parameters.take_apart(args, kwargs))[0].save(path)
+        program = self._compiled(self._parameters.take_apart(args, kwargs))[0]
+        if isinstance(program, FittedProgram):
+            raise GraphError(f"{self._name}: a program for varying lengths (dims) is not saved; jit it without dims")
+        program.save(path)
 
     def cache_info(self) -> dict[str, int]:
         """The number of cached programs, and the limit."""
         return {"size": len(self._cache), "max_size": CACHE_SIZE}
 
-    def _compiled(self, call: Call) -> tuple[CompiledGraph, Traced]:
-        import logging  # imported with the first program, not by `import rlx`
+    def report(self) -> LengthReport:
+        """The programs for the buckets of `dims`: how often each ran, and what the padding cost.
 
+        Raises: GraphError without `dims`."""
+        if self._calls is None:
+            raise GraphError(f"{self._name}: report counts the buckets of dims, which were not given")
+        return self._calls.buckets.report()
+
+    def _compiled(self, call: Call) -> tuple[CompiledGraph | FittedProgram, Traced]:
+        if self._calls is not None:
+            return self._calls.program(call, self._traced, lambda graph, _: self._compile(graph))
         key = call.key()
         with self._lock:
             if key not in self._cache:
-                if self._session is None:
-                    self._session = Session(self._device, precision=self._precision)
                 traced = trace(self._function, call, self._parameters)
-                types = ", ".join(str(t.type) for t in traced.graph.inputs.values())
-                logging.getLogger("rlx.jit").info("compiling %s for %s", self._name, types)
-                self._cache[key] = (
-                    self._session.compile(traced.graph, donate=self._donated(call)), traced
-                )  # fmt: skip
+                self._cache[key] = (self._compile(traced.graph, self._donated(call)), traced)
                 if len(self._cache) > CACHE_SIZE:
                     # Not closed here: another thread may be about to run it. Its memory is freed with its last user.
                     self._cache.popitem(last=False)
             self._cache.move_to_end(key)
             return self._cache[key]
 
+    def _traced(self, call: Call) -> tuple[Graph, Traced]:
+        traced = trace(self._function, call, self._parameters)
+        return traced.graph, traced
+
+    def _compile(self, graph: Graph, donate: Sequence[str] = ()) -> CompiledGraph:
+        import logging  # imported with the first program, not by `import rlx`
+
+        if self._session is None:
+            self._session = Session(self._device, precision=self._precision)
+        types = ", ".join(str(t.type) for t in graph.inputs.values())
+        logging.getLogger("rlx.jit").info("compiling %s for %s", self._name, types)
+        return self._session.compile(graph, donate=donate)
 
     def _donated(self, call: Call) -> list[str]:
         """The graph's inputs for the arrays of donated arguments."""
@@ -256,6 +283,8 @@ def jit(
     static_argnames: StaticNames = (),
     out: Out = "host",
     donate: StaticNames = (),
+    dims: Mapping[str, Any] | None = None,
+    otherwise: Otherwise = "error",
 ) -> Jitted[P, R]: ...
 
 
@@ -269,6 +298,8 @@ def jit(
     static_argnames: StaticNames = (),
     out: Out = "host",
     donate: StaticNames = (),
+    dims: Mapping[str, Any] | None = None,
+    otherwise: Otherwise = "error",
 ) -> Callable[[Callable[P, R]], Jitted[P, R]]: ...
 
 
@@ -281,6 +312,8 @@ def jit(
     static_argnames: StaticNames = (),
     out: Out = "host",
     donate: StaticNames = (),
+    dims: Mapping[str, Any] | None = None,
+    otherwise: Otherwise = "error",
 ) -> Any:
     """Compiles a function of arrays: traced once for each set of argument shapes and dtypes, then cached.
 
@@ -303,6 +336,15 @@ def jit(
     logs every compile to the logger "rlx.jit". Use it as `@rlx.jit` or `@rlx.jit(device="vulkan")`; for a method,
     where the object is made: `self.step = rlx.jit(self.step)`.
 
+    `dims` names axes whose length varies: `dims={"x": (rlx.Dim("batch", max=64), None), "y": ("batch",)}`, for each
+    argument one entry an axis, or a dict of axes by number; in a dict of arrays, a dict of these. One program then
+    serves each bucket of lengths (1, 2, 4 … 64): arrays are followed by zeros up to the bucket's size, sums and other
+    ops that combine elements along such an axis get masks, and results are cut to the true length. They are what a
+    program of just that length gives, but for the order of sums. The function is traced once for each length, which
+    takes milliseconds, and the graph compared with the bucket's; so numbers and constants made from `x.shape` are
+    right. An op that cannot be masked is an UnsupportedOp with its name; `otherwise="exact"` compiles a program for
+    each length instead. `report()` says which programs there are and what they cost.
+
     Raises: GraphError for static names that the function does not have. When called: the errors of the ops and of
     `Session`; GraphError for an argument that is refused and for a function that returns no tensor; TracedValueError
     for a number, not static, whose value is needed while tracing; DTypeError for an array that cannot be read or
@@ -311,10 +353,12 @@ def jit(
     if function is None:
         return functools.partial(
             jit, device=device, precision=precision, static_argnums=static_argnums, static_argnames=static_argnames,
-            out=out, donate=donate,
+            out=out, donate=donate, dims=dims, otherwise=otherwise,
         )  # fmt: skip
     _check_function("jit", function)
-    return Jitted(function, device, precision, static_argnums, static_argnames, out=out, donate=donate)
+    return Jitted(
+        function, device, precision, static_argnums, static_argnames, "jit", out, donate, dims, otherwise
+    )
 
 
 def grad(
@@ -326,6 +370,8 @@ def grad(
     static_argnums: StaticNums = (),
     static_argnames: StaticNames = (),
     out: Out = "host",
+    dims: Mapping[str, Any] | None = None,
+    otherwise: Otherwise = "error",
 ) -> Jitted[P, Any]:
     """The gradient of a scalar-valued function of arrays with respect to the arguments `argnums`.
 
@@ -333,6 +379,7 @@ def grad(
     function. An argument may be a pytree of tuples, lists and dicts of arrays; its gradient has the same structure. A
     Python float in it counts as an f32 of rank 0. With `has_aux` the function returns the scalar and anything else,
     and what this makes returns (gradient, the other). `out` as in `jit`.
+    `dims`, `otherwise`: as in `jit`; padding adds nothing to a gradient.
     Raises: ShapeError if the function's result is not a scalar, GraphError for an argument that does not exist or has
     no array, and the errors of `gradients`.
     """
@@ -343,7 +390,7 @@ def grad(
         value, found = both(*args, **kwargs)
         return (found, value[1]) if has_aux else found
 
-    return Jitted(gradient, device, "f32", static_argnums, static_argnames, "grad", out)
+    return Jitted(gradient, device, "f32", static_argnums, static_argnames, "grad", out, (), dims, otherwise)
 
 
 def value_and_grad(
@@ -355,14 +402,16 @@ def value_and_grad(
     static_argnums: StaticNums = (),
     static_argnames: StaticNames = (),
     out: Out = "host",
+    dims: Mapping[str, Any] | None = None,
+    otherwise: Otherwise = "error",
 ) -> Jitted[P, tuple[R, Any]]:
     """What a scalar-valued function returns, and its gradient as `grad` gives it: (value, gradient), in one program.
 
-    With `has_aux` the function returns the scalar and anything else: ((value, the other), gradient). As jax's. Raises:
-    as `grad`.
+    With `has_aux` the function returns the scalar and anything else: ((value, the other), gradient). As jax's. Other
+    arguments and errors: as `grad`.
     """
     made = _value_and_grad("value_and_grad", function, argnums, has_aux)
-    return Jitted(made, device, "f32", static_argnums, static_argnames, "value_and_grad", out)
+    return Jitted(made, device, "f32", static_argnums, static_argnames, "value_and_grad", out, (), dims, otherwise)
 
 
 def _value_and_grad(

@@ -1,0 +1,393 @@
+"""Padded programs: a graph traced at a bucket's size, made to serve every shorter length.
+
+The analysis needs no symbolic shapes. It compares the graph of the bucket's size with graphs that the same function
+gives for other lengths: where shapes differ, an axis is padded; where constants differ, each length gives its own.
+Rules (`rules`) say for each op what becomes of the padding: rows that do not meet stay apart, sums and whatever else
+combines elements along a padded axis get a mask, and the rest is refused. Before a program runs at some length for
+the first time, the graph of just that length is compared with it as well (`Padded.fit`), so that nothing rests on a
+guess of how a function's shapes depend on its lengths.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from rlx.dtypes import DType, i32
+from rlx.ir import Graph, Node, Rewriter, Tensor
+from rlx.ir.op import Leaf
+from rlx.passes.lengths import rules as rules
+from rlx.passes.lengths.align import difference, equal
+from rlx.passes.lengths.axes import (
+    Axis,
+    Layout,
+    Refused,
+    broadcast,
+    certain,
+    fixed,
+    is_fixed,
+    is_varying,
+    size_of,
+    true_shape,
+)
+from rlx.passes.lengths.site import Made, Site, rule_of
+
+Array = npt.NDArray[Any]
+
+
+class Unlike(Exception):
+    """A length whose graph is not the padded program; the message says where they differ."""
+
+
+@dataclass(slots=True)
+class Given:
+    """An input that each length gives: its value in a graph of true lengths. `alike` are readings that must agree."""
+
+    tensor: Tensor
+    value: Callable[[Graph], Array]
+    alike: list[Callable[[Graph], Any]] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """A padded program at given lengths: what it reads beside the caller's arrays, and the true part of its results.
+
+    `inputs` holds the padded shape of each input; `outputs` the factors of each output's axes and how many elements
+    of each count."""
+
+    feeds: dict[str, Array]
+    inputs: dict[str, tuple[int, ...]]
+    outputs: dict[str, tuple[tuple[tuple[int, int], ...], ...]]
+
+    def pad(self, arrays: dict[str, Any]) -> dict[str, Any]:
+        """The inputs of a run: the caller's arrays, followed by zeros up to the bucket's size."""
+        return {n: _with_zeros(a, self.inputs[n]) for n, a in arrays.items()} | self.feeds
+
+    def cut(self, results: dict[str, Any]) -> dict[str, Any]:
+        """The results at their true lengths."""
+        return {n: _true_part(a, self.outputs[n]) for n, a in results.items()}
+
+
+def _with_zeros(array: Any, shape: tuple[int, ...]) -> Any:
+    given = getattr(array, "shape", None)
+    if given == shape or given is None or len(given) != len(shape):
+        return array
+    made = np.zeros(shape, array.dtype)
+    made[tuple(map(slice, given))] = array
+    return made
+
+
+def _true_part(array: Any, axes: tuple[tuple[tuple[int, int], ...], ...]) -> Any:
+    factors = [f for axis in axes for f in axis]
+    if all(size == true for size, true in factors):
+        return array
+    part = array.reshape([size for size, _ in factors])[tuple(slice(true) for _, true in factors)]
+    shape = [int(np.prod([true for _, true in axis])) for axis in axes]
+    return np.ascontiguousarray(part).reshape(shape)
+
+
+@dataclass(slots=True)
+class Padded:
+    """A graph whose inputs may be padded, and what else a run needs to know.
+
+    `masks` names the nodes that a mask was put before."""
+
+    graph: Graph
+    source: Graph
+    given: list[Given]
+    layouts: dict[int, Layout]
+    promoted: set[int]
+    required: list[tuple[Callable[[Graph], Any], str]]
+    expanded: list[int]
+    masks: list[str]
+
+    def fit(self, graph: Graph) -> Fit:
+        """What a run needs at the lengths for which this graph was made. Raises: Unlike."""
+        graph = expand(graph, self.expanded)
+        compare(self.source, graph)
+        for i, (node, other) in enumerate(zip(self.source.nodes, graph.nodes, strict=True)):
+            if i not in self.promoted:
+                same_attributes(node, other)
+            for t, u in zip(node.outputs, other.outputs, strict=True):
+                true = true_shape(self.layouts[t.id], graph)
+                if true != u.shape:
+                    raise Unlike(f"{node.name} gives {u.shape} where {true} was expected")
+        for reading, what in self.required:
+            if not equal(reading(graph), reading(self.source)):
+                raise Unlike(what)
+        for given in self.given:
+            value = given.value(graph)
+            if any(
+                not equal(np.asarray(r(graph)), np.asarray(given.alike[0](graph))) for r in given.alike[1:]
+            ):
+                raise Unlike("two lengths that were equal so far differ")
+            given_name = given.tensor.node.attrs["name"]
+            if value.shape != given.tensor.shape:
+                raise Unlike(f"{given_name}: {value.shape} does not fit {given.tensor.shape}")
+        return Fit(
+            {g.tensor.node.attrs["name"]: g.value(graph) for g in self.given},
+            {n: t.shape for n, t in self.source.inputs.items()},
+            {
+                n: tuple(
+                    tuple((f.size, f.size if f.reading is None else f.reading(graph)) for f in axis)
+                    for axis in self.layouts[t.id]
+                )
+                for n, t in self.source.outputs.items()
+            },
+        )
+
+
+def compare(source: Graph, other: Graph) -> None:
+    """Raises: Unlike where the two are not one program at two lengths."""
+    unlike = difference(source, other)
+    if unlike is not None:
+        raise Unlike(f"the program has another structure there: {unlike}")
+
+
+def same_attributes(node: Node, other: Node) -> None:
+    """Raises: Unlike where an attribute differs that must not depend on lengths."""
+    if node.op.leaf in (Leaf.INPUT, Leaf.PARAM, Leaf.STATE):
+        return  # their names are compared with the results, their shapes with the layouts
+    found = rule_of(node)
+    sized = found.sized if found is not None else ()
+    for name in {*node.attrs, *other.attrs} - {*sized}:
+        if not equal(node.attrs.get(name), other.attrs.get(name)):
+            raise Unlike(f"{node.name}: its {name} depends on the length")
+
+
+def expand(graph: Graph, nodes: Sequence[int]) -> Graph:
+    """The graph with nodes decomposed one after the other, each by its number at that time."""
+    for at in nodes:
+        new = Rewriter(graph)
+        for i, node in enumerate(graph.nodes):
+            if i != at:
+                new.keep(node)
+                continue
+            assert node.op.decompose is not None
+            new.label = node.label
+            # The rules of decomposition append to the graph of their inputs, which is the new one.
+            made = node.op.decompose(_of(new, node), node.attrs)
+            new.put(node.outputs, (made,) if isinstance(made, Tensor) else made)
+        graph = new.finish()
+    return graph
+
+
+def _of(new: Rewriter, node: Node) -> tuple[Tensor, ...]:
+    new.graph  # noqa: B018 - makes the new graph, which decompositions append to
+    return new.inputs(node.inputs)
+
+
+def padded(source: Graph, others: Sequence[Graph]) -> Padded:
+    """The graph of a bucket's size, made to run at the lengths of the other graphs and at those between.
+
+    Raises: Refused, with the node's name, where an op cannot take padded tensors; Unlike where the graphs are not one
+    program at several lengths."""
+    expanded: list[int] = []
+    while True:
+        maker = Maker(expand(source, expanded), [expand(g, expanded) for g in others])
+        try:
+            return maker.make(expanded)
+        except _Decompose as wanted:
+            expanded.append(wanted.at)
+
+
+class _Decompose(Exception):
+    """A node that has no rule for its padded axes, but parts that may have."""
+
+    def __init__(self, at: int) -> None:
+        super().__init__(at)
+        self.at = at
+
+
+class Maker:
+    """Makes one padded graph, node by node."""
+
+    def __init__(self, source: Graph, others: Sequence[Graph]) -> None:
+        self.source = source
+        self.others = list(others)
+        for other in self.others:
+            compare(source, other)
+        self.new = Rewriter(source)
+        self.new.graph  # noqa: B018 - makes the new graph, which lengths are declared in
+        self.layouts: dict[int, Layout] = {}
+        self.zeros: set[int] = set()  # tensors of the new graph whose padding is zero
+        self.promoted: set[int] = set()
+        self.required: list[tuple[Callable[[Graph], Any], str]] = []
+        self.inputs: list[Given] = []
+        self.numbers: dict[Any, Given] = {}
+        self.vectors: dict[Any, Tensor] = {}
+        self.masks: list[str] = []
+
+    def make(self, expanded: Sequence[int]) -> Padded:
+        for at, node in enumerate(self.source.nodes):
+            self.new.label = node.label
+            try:
+                made = self._node(at, node)
+            except Refused as refused:
+                if node.op.decompose is not None and not isinstance(refused, _Final):
+                    raise _Decompose(at) from refused
+                raise Refused(
+                    f"{node.op.name}{f' ({node.label})' if node.label else ''}: {refused}"
+                ) from None
+            self.new.put(node.outputs, [t for t, _ in made])
+            for t, (_, layout) in zip(node.outputs, made, strict=True):
+                if not (
+                    node.op.broadcasts or node.op.reshapes or (node.op.elementwise and rule_of(node) is None)
+                ):
+                    layout = certain(layout)
+                self.layouts[t.id] = layout
+                self._check(t, layout, at)
+        for name, t in self.source.updates.items():
+            if is_varying(self.layouts[t.id]):
+                raise Refused(f"the state {name!r} takes a value of unknown length")
+        graph = self.new.finish()
+        return Padded(
+            graph,
+            self.source,
+            self.inputs,
+            self.layouts,
+            self.promoted,
+            self.required,
+            list(expanded),
+            self.masks,
+        )
+
+    def _node(self, at: int, node: Node) -> Made:
+        others = [g.nodes[at] for g in self.others]
+        if node.op.is_constant:
+            return self._constant(at, node, others)
+        if node.op.leaf is Leaf.INPUT:
+            site = Site(self, at, node, ())
+            made = site.repeat({}, tuple(site.made(0, k) for k in range(node.output.ndim)))
+            self.zeros.add(made[0][0].id)
+            return made
+        same = all(t.type == u.type for o in others for t, u in zip(node.outputs, o.outputs, strict=True))
+        if node.op.leaf is not None:
+            if not same:
+                raise _Final("its shape depends on the length")
+            return Site(self, at, node, ()).repeat({}, _plain(node.output))
+        site = Site(self, at, node, self.new.inputs(node.inputs))
+        if same and not any(map(is_varying, site.layouts)):
+            for other in others:
+                if all(equal(node.attrs.get(n), other.attrs.get(n)) for n in {*node.attrs, *other.attrs}):
+                    continue
+                break
+            else:
+                return site.repeat({}, *(_plain(t) for t in node.outputs))
+        found = rule_of(node)
+        for other in others:
+            same_attributes(node, other)
+        if found is not None:
+            return found.make(site)
+        if node.op.elementwise:
+            return elementwise(site)
+        raise Refused("rlx has no rule for it on padded tensors")
+
+    def _constant(self, at: int, node: Node, others: Sequence[Node]) -> Made:
+        site = Site(self, at, node, ())
+        if all(equal(node.attrs["value"], other.attrs["value"]) for other in others):
+            return site.repeat({}, _plain(node.output))
+        t = node.output
+        if t.dtype.is_packed:
+            raise _Final("it is a packed weight that depends on the length")
+        self.promoted.add(at)
+        shape, dtype = t.shape, t.dtype
+        made = self.given(
+            shape, dtype, lambda graph: _with_zeros(np.asarray(graph.nodes[at].attrs["value"]), shape)
+        )
+        self.zeros.add(made.id)
+        return [(made, tuple(site.made(0, k) for k in range(t.ndim)))]
+
+    def _check(self, t: Tensor, layout: Layout, at: int) -> None:
+        """The net under the rules: the layout must give the shapes that the graphs of other lengths have."""
+        if tuple(map(size_of, layout)) != t.shape:
+            raise AssertionError(f"{t}: the layout {layout} is not of the shape {t.shape}")
+        for other in self.others:
+            wanted = other.nodes[at].outputs[t.index].shape
+            found = true_shape(layout, other)
+            if found != wanted:
+                raise Refused(f"{t.node.op.name}: it gives {wanted} where padding would give {found}")
+
+    # -- readings
+
+    def true(self, reading: Callable[[Graph], int]) -> tuple[int, ...]:
+        return tuple(reading(g) for g in self.others)
+
+    def agrees(self, reading: Callable[[Graph], Any]) -> bool:
+        return all(equal(reading(g), reading(self.source)) for g in self.others)
+
+    def require(self, reading: Callable[[Graph], Any], what: str) -> None:
+        if not self.agrees(reading):
+            raise Refused(what)
+        self.required.append((reading, what))
+
+    # -- tensors that lengths give
+
+    def given(self, shape: tuple[int, ...], dtype: DType, value: Callable[[Graph], Array]) -> Tensor:
+        graph = self.new.graph
+        name = f"length {len(self.inputs)}"
+        while name in graph.inputs or name in self.source.inputs:
+            name += "'"
+        made = graph.input(name, shape, dtype)
+        self.inputs.append(Given(made, value))
+        return made
+
+    def number(self, reading: Callable[[Graph], int]) -> Tensor:
+        """A number of each length. Readings that agree so far share one; `Padded.fit` checks that they go on to."""
+        key = (reading(self.source), self.true(reading))
+        if key not in self.numbers:
+            made = self.given((), i32, lambda graph: np.asarray(reading(graph), np.int32))
+            self.numbers[key] = next(g for g in self.inputs if g.tensor is made)
+        self.numbers[key].alike.append(reading)
+        return self.numbers[key].tensor
+
+    def mask(self, axis: Axis) -> Tensor:
+        """Which elements of a padded axis count."""
+        lengths = {i: self.number(f.reading) for i, f in enumerate(axis) if f.reading is not None}
+        key = tuple((f.size, lengths[i].id if i in lengths else None) for i, f in enumerate(axis))
+        if key not in self.vectors:
+            inner, made = size_of(axis), None
+            for i, f in enumerate(axis):
+                inner //= f.size
+                if i not in lengths:
+                    continue
+                place = np.arange(size_of(axis)) // inner % f.size
+                inside = self.new.add(
+                    "less", (self.new.graph.constant(place.astype(np.int32), i32), lengths[i]), {}, "mask"
+                )[0]
+                made = inside if made is None else self.new.add("logical_and", (made, inside), {}, "mask")[0]
+            assert made is not None
+            self.vectors[key] = made
+        return self.vectors[key]
+
+    def masked(self, x: Tensor, layout: Layout, axes: Iterable[int], value: Any, node: Node) -> Tensor:
+        """x with `value` for the padding of these axes. It selects, since the padding may hold NaN."""
+        padded_axes = [k for k in axes if not is_fixed(layout[k])]
+        if not padded_axes or (x.id in self.zeros and value == 0):
+            return x
+        self.masks.append(node.name)
+        keep = None
+        for k in padded_axes:
+            shape = tuple(n if i == k else 1 for i, n in enumerate(x.shape))
+            part = self.new.add("reshape", (self.mask(layout[k]),), {"shape": shape})[0]
+            keep = part if keep is None else self.new.add("logical_and", (keep, part), {})[0]
+        assert keep is not None
+        return self.new.add("where", (keep, x, self.new.graph.constant(value, x.dtype)), {})[0]
+
+
+class _Final(Refused):
+    """A refusal that decomposing the node would not change."""
+
+
+def _plain(t: Tensor) -> Layout:
+    return tuple(map(fixed, t.shape))
+
+
+def elementwise(site: Site) -> Made:
+    """Ops of one element each: what the padding holds becomes what the result's padding holds."""
+    shape = site.node.output.shape
+    return site.repeat({}, broadcast(site.layouts, shape))

@@ -1,0 +1,269 @@
+"""Buckets: one padded program for each bucket of lengths, and what it costs."""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from rlx.driver.locks import renewed
+from rlx.errors import GraphError, UnsupportedOp
+from rlx.ir import Graph
+from rlx.runtime.compiled import CompiledGraph
+from rlx.runtime.dims import Dim, Otherwise
+from rlx.runtime.report import Report
+
+KEPT = 4096  # sets of lengths whose graphs have been compared with their program; the least recently used goes first
+
+if TYPE_CHECKING:
+    from rlx.passes.lengths import Fit, Padded
+
+T = TypeVar("T")
+Lengths = tuple[int, ...]
+
+
+@dataclass(slots=True)
+class _Bucket:
+    """A compiled program and the lengths it serves. `program` is None for one of exact lengths."""
+
+    sizes: Lengths
+    program: Padded | None
+    compiled: CompiledGraph
+    reason: str = ""
+    runs: int = 0
+    asked: int = 0
+    ran: int = 0
+
+
+class FittedProgram:
+    """A bucket's program at given lengths, which runs as a `CompiledGraph` of just these would."""
+
+    def __init__(self, bucket: _Bucket, lengths: Lengths, fit: Fit | None) -> None:
+        self._bucket = bucket
+        self._fit = fit
+        self._asked = math.prod(lengths)
+        self._ran = self._asked if fit is None else math.prod(bucket.sizes)
+
+    @property
+    def compiled(self) -> CompiledGraph:
+        """The bucket's program."""
+        return self._bucket.compiled
+
+    def run(self, inputs: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """Runs on arrays of the true lengths, as `CompiledGraph.run`."""
+        given = dict(inputs or {})
+        fit, bucket = self._fit, self._bucket
+        made = bucket.compiled.run(given if fit is None else fit.pad(given))
+        bucket.runs += 1
+        bucket.asked += self._asked
+        bucket.ran += self._ran
+        return made if fit is None else fit.cut(made)
+
+    def report(self) -> Report:
+        return self.compiled.report()
+
+    def close(self) -> None:
+        """Nothing: the program serves other lengths too, and is closed with its buckets."""
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class BucketReport:
+    """One program: the sizes that its arrays are padded to, how often it ran, and at what cost.
+
+    `asked` counts the elements of the declared dimensions (for two of them their product) over all runs, `ran` those
+    that were computed; `masks` names the nodes before which a mask stands. `exact` says why a program serves one
+    length alone: "" where it does not."""
+
+    sizes: dict[str, int]
+    runs: int
+    asked: int
+    ran: int
+    masks: tuple[str, ...]
+    exact: str
+    program: Report | None = None
+
+    def __str__(self) -> str:
+        sizes = ", ".join(f"{n} {size}" for n, size in self.sizes.items())
+        more = self.ran / self.asked - 1 if self.asked else 0.0
+        how = (
+            f"exact: {self.exact}" if self.exact else f"{len(self.masks)} masks" if self.masks else "no mask"
+        )
+        return (
+            f"  {sizes:24} {self.runs:6} runs  {self.asked:8} asked  {self.ran:8} run  (+{more:.0%})  {how}"
+        )
+
+    __repr__ = __str__
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class LengthReport:
+    """How calls of varying lengths were run: the programs, in the order in which they were compiled."""
+
+    name: str
+    programs: tuple[BucketReport, ...]
+
+    @property
+    def asked(self) -> int:
+        return sum(p.asked for p in self.programs)
+
+    @property
+    def ran(self) -> int:
+        return sum(p.ran for p in self.programs)
+
+    def __str__(self) -> str:
+        runs = sum(p.runs for p in self.programs)
+        more = f" (+{self.ran / self.asked - 1:.0%})" if self.asked else ""
+        head = f"{self.name}: {len(self.programs)} programs, {runs} runs, {self.asked} asked, {self.ran} run{more}"
+        return "\n".join([head, *map(str, self.programs)])
+
+    __repr__ = __str__
+
+
+class Buckets(Generic[T]):
+    """The programs of one function or model, by bucket. `T` is what a caller traces along with a graph.
+
+    `otherwise`: what happens where a bucket cannot be padded: "error", or "exact", a program for each length.
+    Any thread may ask for a program; they are made one at a time."""
+
+    def __init__(self, name: str, dims: tuple[Dim, ...], otherwise: Otherwise = "error") -> None:
+        if otherwise not in ("error", "exact"):
+            raise GraphError(f'{name}: otherwise is {otherwise!r}; expected "error" or "exact"')
+        self.name = name
+        self.dims = dims
+        self.otherwise = otherwise
+        self._buckets: dict[Hashable, _Bucket] = {}
+        self._reasons: dict[Hashable, str] = {}
+        self._fits: OrderedDict[Hashable, tuple[FittedProgram, T]] = OrderedDict()
+        self._lock = renewed(self, "_lock", threading.RLock)
+
+    def program(
+        self,
+        key: Hashable,
+        lengths: Lengths,
+        build: Callable[[Lengths], tuple[Graph, T]],
+        compile: Callable[[Graph, T], CompiledGraph],
+    ) -> tuple[FittedProgram, T]:
+        """The program for a call, and what `build` gave beside its graph.
+
+        `build` traces at given lengths, `compile` compiles a graph with what was traced beside it; `key` is whatever
+        else the program depends on. Raises: UnsupportedOp where an op cannot run in buckets; what `build` raises."""
+        with self._lock:
+            if (key, lengths) not in self._fits:
+                self._fits[key, lengths] = self._fitted(key, lengths, build, compile)
+                if len(self._fits) > KEPT:
+                    self._fits.popitem(last=False)
+            self._fits.move_to_end((key, lengths))
+            return self._fits[key, lengths]
+
+    def _fitted(
+        self,
+        key: Hashable,
+        lengths: Lengths,
+        build: Callable[[Lengths], tuple[Graph, T]],
+        compile: Callable[[Graph, T], CompiledGraph],
+    ) -> tuple[FittedProgram, T]:
+        from rlx.passes.lengths import Refused, Unlike  # imported with the first program, not by `import rlx`
+
+        graph, more = build(lengths)
+        sizes = tuple(d.bucket(n) for d, n in zip(self.dims, lengths, strict=True))
+        if all(d.least(size) == size for d, size in zip(self.dims, sizes, strict=True)):
+            bucket = self._compiled(key, sizes, lambda: _Bucket(sizes, None, compile(graph, more)))
+            return FittedProgram(bucket, lengths, None), more
+        reason = self._reasons.get((key, sizes), "")
+        if not reason:
+            try:
+                return self._padded(key, sizes, lengths, graph, build, compile), more
+            except (Refused, Unlike) as refused:
+                reason = str(refused)
+                if isinstance(refused, Refused):
+                    self._reasons[key, sizes] = reason
+        if self.otherwise == "error":
+            raise UnsupportedOp(
+                f"{self.name}: lengths {self._named(lengths)} cannot run in the bucket {self._named(sizes)}: {reason}; "
+                'mask the values in the function, leave the dimension out of dims, or give otherwise="exact", which '
+                "compiles a program for each length"
+            )
+        bucket = self._compiled(
+            (key, "exact"), lengths, lambda: _Bucket(lengths, None, compile(graph, more), reason)
+        )
+        return FittedProgram(bucket, lengths, None), more
+
+    def _compiled(self, key: Hashable, sizes: Lengths, make: Callable[[], _Bucket]) -> _Bucket:
+        if (key, sizes) not in self._buckets:
+            self._buckets[key, sizes] = make()
+        return self._buckets[key, sizes]
+
+    def _padded(
+        self,
+        key: Hashable,
+        sizes: Lengths,
+        lengths: Lengths,
+        graph: Graph,
+        build: Callable[[Lengths], tuple[Graph, T]],
+        compile: Callable[[Graph, T], CompiledGraph],
+    ) -> FittedProgram:
+        """The bucket's program at these lengths. It is made from the graph at its size, that at its least lengths and
+        that at the lengths of this call.
+
+        Raises: Refused, Unlike."""
+        from rlx.passes.lengths import padded
+
+        bucket = self._buckets.get((key, sizes))
+        if bucket is not None and bucket.program is not None:
+            return FittedProgram(bucket, lengths, bucket.program.fit(graph))
+        source, more = build(sizes)
+        least = tuple(d.least(size) for d, size in zip(self.dims, sizes, strict=True))
+        others = [build(n)[0] for n in dict.fromkeys(_probes(least, sizes)) if n not in (lengths, sizes)]
+        if lengths != sizes:
+            others.append(graph)
+        program = padded(source, others)
+        fit = program.fit(graph)
+        bucket = _Bucket(sizes, program, compile(program.graph, more))
+        self._buckets[key, sizes] = bucket
+        return FittedProgram(bucket, lengths, fit)
+
+    def _named(self, lengths: Lengths) -> str:
+        return ", ".join(f"{d.name} {n}" for d, n in zip(self.dims, lengths, strict=True))
+
+    def report(self) -> LengthReport:
+        """The programs compiled so far."""
+        with self._lock:
+            found = [
+                BucketReport(
+                    {d.name: n for d, n in zip(self.dims, b.sizes, strict=True)},
+                    b.runs,
+                    b.asked,
+                    b.ran,
+                    tuple(b.program.masks) if b.program else (),
+                    b.reason,
+                )
+                for b in self._buckets.values()
+            ]
+        return LengthReport(self.name, tuple(found))
+
+    def close(self) -> None:
+        """Closes the programs; they are compiled anew when next needed."""
+        with self._lock:
+            for bucket in self._buckets.values():
+                bucket.compiled.close()
+            self._buckets.clear()
+            self._fits.clear()
+
+
+def _probes(least: Lengths, sizes: Lengths) -> list[Lengths]:
+    """Lengths between which a program's shapes tell which of its axes are padded: the least ones, and for several
+    dimensions the least one of each beside the full others."""
+    alone = [
+        tuple(a if i == k else b for i, (a, b) in enumerate(zip(least, sizes, strict=True)))
+        for k in range(len(sizes))
+    ]
+    return [least, *(alone if len(sizes) > 1 else [])]
+
+
+def shapes_at(shape: tuple[int, ...], axes: Mapping[int, Dim], lengths: Mapping[str, int]) -> tuple[int, ...]:
+    """A shape with its varying axes at other lengths."""
+    numbers = {k % len(shape): lengths[d.name] for k, d in axes.items()}
+    return tuple(numbers.get(k, n) for k, n in enumerate(shape))

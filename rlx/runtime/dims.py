@@ -1,0 +1,169 @@
+"""Dim: a length that varies between calls; and which axes of a call's arrays have one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from rlx.errors import GraphError, ShapeError
+
+Otherwise = Literal["error", "exact"]
+
+
+@dataclass(frozen=True)
+class Dim:
+    """A length from `min` to `max`, which differs from call to call, as torch.export.Dim declares one.
+
+    A program serves a bucket of lengths: the powers of two and `max`, or `buckets`, beyond the last of which powers of
+    two follow up to `max`. Arrays are followed by zeros up to the bucket's size. Raises: ShapeError.
+    """
+
+    name: str
+    max: int = field(kw_only=True)
+    min: int = field(default=1, kw_only=True)
+    buckets: tuple[int, ...] = field(default=(), kw_only=True)
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.name, str) or not self.name:
+            raise GraphError(f"Dim: the name is {self.name!r}; expected a string such as 'batch'")
+        numbers = (self.min, self.max, *self.buckets)
+        if (
+            any(isinstance(n, bool) or not isinstance(n, int) for n in numbers)
+            or not 1 <= self.min <= self.max
+        ):
+            raise ShapeError(
+                f"Dim {self.name!r}: lengths from {self.min!r} to {self.max!r} in {self.buckets!r}; expected ints, "
+                "1 <= min <= max"
+            )
+        if any(n < 1 for n in self.buckets):
+            raise ShapeError(f"Dim {self.name!r}: buckets {self.buckets}; expected lengths of 1 or more")
+        object.__setattr__(self, "buckets", tuple(self._sizes(sorted({*self.buckets}))))
+
+    def _sizes(self, given: Sequence[int]) -> Iterator[int]:
+        yield from (n for n in given if self.min <= n < self.max)
+        size = 1
+        while size < self.max:
+            if size > (given[-1] if given else 0) and size >= self.min:
+                yield size
+            size *= 2
+        yield self.max
+
+    def bucket(self, length: int) -> int:
+        """The smallest bucket that holds the length. Raises: ShapeError for one below `min` or above `max`."""
+        if not self.min <= length <= self.max:
+            raise ShapeError(
+                f"dimension {self.name!r} is {length}; it was declared from {self.min} to {self.max}: declare a larger "
+                "max, or cut the arrays"
+            )
+        return next(n for n in self.buckets if n >= length)
+
+    def least(self, bucket: int) -> int:
+        """The least length that a bucket serves."""
+        at = self.buckets.index(bucket)
+        return self.buckets[at - 1] + 1 if at else self.min
+
+
+# For one axis: a dimension, the name of one that another argument declares, or None for a fixed length.
+AxisSpec = Dim | str | None
+# For one array: its axes in order, or by number; None for no varying axis.
+Spec = Sequence[AxisSpec] | Mapping[int, AxisSpec] | None
+
+
+class Declared:
+    """The varying axes of a function's arguments, as `jit`'s `dims` declares them: a specification for each argument,
+    which holds for all its arrays, or for a dict of arrays a dict of specifications.
+
+    Raises: GraphError for what is no specification, a name that no Dim has, or two Dims of a name."""
+
+    def __init__(self, what: str, dims: Mapping[str, Any]) -> None:
+        if not isinstance(dims, Mapping) or not dims:
+            raise GraphError(
+                f"{what}: dims is {dims!r}; expected a dict by argument, such as "
+                '{"x": (rlx.Dim("batch", max=64), None)}'
+            )
+        self.what = what
+        self.specs = dict(dims)
+        self.dims: dict[str, Dim] = {}
+        for dim in _dims_in(self.specs):
+            if self.dims.setdefault(dim.name, dim) != dim:
+                raise GraphError(
+                    f"{what}: dims declares {dim.name!r} twice, as {self.dims[dim.name]} and {dim}"
+                )
+        for name, spec in self.specs.items():
+            self._check(f"{what}: dims[{name!r}]", spec)
+
+    def _check(self, what: str, spec: Any) -> None:
+        if isinstance(spec, Mapping) and spec and all(isinstance(k, str) for k in spec):
+            for k, part in spec.items():
+                self._check(f"{what}[{k!r}]", part)
+            return
+        for axis in _axes(what, spec).values():
+            if isinstance(axis, str) and axis not in self.dims:
+                raise GraphError(f"{what}: there is no Dim {axis!r}; dims declares {sorted(self.dims)}")
+
+    def axes(self, name: str, keys: Sequence[str]) -> dict[int, Dim]:
+        """The varying axes of an array, by number: of argument `name`, under `keys` where that is a dict."""
+        spec = self.specs.get(name)
+        for key in keys:
+            if isinstance(spec, Mapping) and key in spec:
+                spec = spec[key]
+        if isinstance(spec, Mapping) and spec and all(isinstance(k, str) for k in spec):
+            return {}
+        found = _axes(self.what, spec)
+        return {k: self.dims[a] if isinstance(a, str) else a for k, a in found.items()}
+
+    def lengths(self, arrays: Iterator[tuple[str, dict[int, Dim], tuple[int, ...]]]) -> dict[str, int]:
+        """The length of each dimension in a call, from (label, varying axes, shape) of each array.
+
+        Raises: ShapeError for arrays that disagree, for axes that an array lacks, and for lengths out of range."""
+        found: dict[str, int] = {}
+        where: dict[str, str] = {}
+        for label, axes, shape in arrays:
+            for axis, dim in axes.items():
+                at = axis + len(shape) if axis < 0 else axis
+                if not 0 <= at < len(shape):
+                    raise ShapeError(f"{self.what}: {label} is {shape}; dims declares its axis {axis}")
+                n = shape[at]
+                if found.setdefault(dim.name, n) != n:
+                    raise ShapeError(
+                        f"{self.what}: dimension {dim.name!r} is {n} in {label} of shape {shape}, and "
+                        f"{found[dim.name]} in {where[dim.name]}"
+                    )
+                where.setdefault(dim.name, label)
+                dim.bucket(n)
+        return found
+
+
+def _dims_in(value: Any) -> Iterator[Dim]:
+    if isinstance(value, Dim):
+        yield value
+    elif isinstance(value, Mapping):
+        for part in value.values():
+            yield from _dims_in(part)
+    elif isinstance(value, list | tuple):
+        for part in value:
+            yield from _dims_in(part)
+
+
+def _axes(what: str, spec: Any) -> dict[int, Dim | str]:
+    """The axes that a specification of one array names."""
+    if spec is None:
+        return {}
+    if isinstance(spec, Dim | str):
+        return {0: spec}
+    items = (
+        spec.items()
+        if isinstance(spec, Mapping)
+        else enumerate(spec)
+        if isinstance(spec, list | tuple)
+        else None
+    )
+    if items is None or not all(
+        isinstance(k, int) and (a is None or isinstance(a, Dim | str)) for k, a in items
+    ):
+        raise GraphError(
+            f"{what} is {spec!r}; expected an rlx.Dim, a Dim's name or None for each axis, or a dict of them by number"
+        )
+    items = spec.items() if isinstance(spec, Mapping) else enumerate(spec)
+    return {k: a for k, a in items if a is not None}

@@ -1,0 +1,227 @@
+"""Lengths that vary, in buckets: results are those of float64 at the true length, and programs are few."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import rlx
+from rlx.errors import GraphError, ShapeError, UnsupportedOp
+from rlx.ir import Graph, verify
+from rlx.ops.interpret import evaluate
+from rlx.ops.pytree import flatten
+from rlx.passes.lengths import Refused, Unlike, padded
+from tests.devices import device_here
+from tests.full import count, thinned
+from tests.lengths.networks import NETWORKS, poisoned
+from tests.lengths.random_lengths import LARGEST, LEAST, graph_of_length
+
+
+def leaves(value: Any) -> list[Any]:
+    found: list[Any] = []
+    flatten(value, found)
+    return found
+
+
+def close(got: Any, wanted: Any, what: str) -> None:
+    """Within the rounding of sums of f32 in any order; what is not float, exactly."""
+    assert got.shape == wanted.shape, what
+    if got.dtype.kind == "f":
+        np.testing.assert_allclose(
+            got, wanted, rtol=2e-5, atol=2e-5 * max(1.0, np.abs(wanted).max()), err_msg=what
+        )
+    else:
+        np.testing.assert_array_equal(got, wanted, err_msg=what)
+
+
+ON_VULKAN = (
+    "mean over a sequence",
+    "gradient of a mean loss",
+)  # the others compile too many pipelines for every run
+
+
+@pytest.mark.parametrize(
+    ("device", "name"),
+    thinned(
+        [(device, name) for name in NETWORKS for device in ("cpu", "vulkan")],
+        lambda pair: pair[0] == "cpu" or pair[1] in ON_VULKAN,
+    ),
+)
+def test_networks_give_what_float64_gives_at_the_true_length(device: str, name: str) -> None:
+    device_here(device)
+    network = NETWORKS[name]
+    rng = np.random.default_rng(0)
+    f = rlx.jit(network.function, dims=network.dims, device=device)
+    lengths = (1, 3, 5, 8, 6, 13) if device == "cpu" else (3, 4)
+    for n in lengths:
+        arrays = network.arrays(rng, n)
+        wide = [
+            {k: v.astype(np.float64) for k, v in a.items()}
+            if isinstance(a, dict)
+            else a.astype(np.float64)
+            if a.dtype.kind == "f"
+            else a
+            for a in arrays
+        ]
+        for i, (x, y) in enumerate(zip(leaves(f(*arrays)), leaves(network.oracle(*wide)), strict=True)):
+            close(x, np.asarray(y), f"{name}, length {n}, result {i}")
+    assert len(f.report().programs) == len({1 << (n - 1).bit_length() for n in lengths})
+
+
+def test_a_thousand_batches_take_seven_programs() -> None:
+    rng = np.random.default_rng(1)
+    w, v = (rng.standard_normal(s, dtype=np.float32) for s in ((8, 16), (16, 4)))
+    traced = []
+
+    def mlp(x: Any, w: Any, v: Any) -> Any:
+        traced.append(x.shape[0])
+        y = rlx.gelu(x @ w) @ v
+        return y, rlx.mean(y, axis=0), rlx.argmax(y, axis=0)
+
+    f = rlx.jit(mlp, dims={"x": (rlx.Dim("batch", max=64), None)}, device="cpu")
+    exact = rlx.jit(mlp, device="cpu")
+    for step in range(1000):
+        x = rng.standard_normal((int(rng.integers(1, 65)), 8), dtype=np.float32)
+        got = f(x, w, v)
+        if step % 20 == 0:
+            for a, b in zip(got, exact(x, w, v), strict=True):
+                close(a, b, f"batch {len(x)}")
+    report = f.report()
+    assert sorted(p.sizes["batch"] for p in report.programs) == [1, 2, 4, 8, 16, 32, 64]
+    assert sum(p.runs for p in report.programs) == 1000 and not any(p.exact for p in report.programs)
+    assert report.asked <= report.ran < 2 * report.asked
+    assert "7 programs, 1000 runs" in str(report) and "2 masks" in str(report)
+    assert len(traced) < 300  # some graphs for each length; not one for each call
+
+
+def test_rows_that_do_not_meet_keep_their_bits() -> None:
+    x = np.random.default_rng(2).standard_normal((5, 7), dtype=np.float32)
+
+    def rows(x: Any) -> Any:
+        return rlx.softmax(rlx.gelu(x) * 2.0), rlx.layer_norm(
+            x, np.ones(7, np.float32), np.zeros(7, np.float32)
+        )
+
+    bucketed = rlx.jit(rows, dims={"x": rlx.Dim("n", max=8)}, device="cpu")
+    for a, b in zip(bucketed(x), rlx.jit(rows, device="cpu")(x), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_two_lengths_at_once() -> None:
+    rng = np.random.default_rng(3)
+
+    def flat(x: Any, w: Any) -> Any:
+        rows = rlx.reshape(poisoned(x), (-1, 3)) @ w
+        return (
+            rlx.reshape(rows, x.shape),
+            rlx.sum(rows, axis=0),
+            rlx.mean(rlx.softmax(x, axis=1), axis=(0, 1)),
+        )
+
+    f = rlx.jit(flat, dims={"x": (rlx.Dim("batch", max=8), rlx.Dim("time", max=8), None)}, device="cpu")
+    w = rng.standard_normal((3, 3), dtype=np.float32)
+    for b, t in ((3, 5), (7, 3), (4, 8), (3, 7), (1, 5)):
+        x = rng.standard_normal((b, t, 3), dtype=np.float32)
+        wide = x.astype(np.float64)
+        e = np.exp(wide)
+        rows = wide @ w
+        wanted = (rows, rows.sum((0, 1)), (e / e.sum(1, keepdims=True)).mean((0, 1)))
+        for i, (got, want) in enumerate(zip(f(x, w), wanted, strict=True)):
+            close(got, want, f"{b} x {t}, result {i}")
+    assert [tuple(p.sizes.values()) for p in f.report().programs] == [(4, 8), (8, 4), (1, 8)]
+
+
+def test_draws_of_rows_are_those_of_the_exact_program() -> None:
+    key = np.array([1, 2], np.int32)
+
+    def noisy(x: Any, key: Any) -> Any:
+        return x + rlx.random.normal(key, x.shape)
+
+    x = np.ones((5, 3), np.float32)
+    dim = rlx.Dim("n", max=8)
+    got = rlx.jit(noisy, dims={"x": dim}, device="cpu")(x, key)
+    np.testing.assert_array_equal(got, rlx.jit(noisy, device="cpu")(x, key))
+    with pytest.raises(UnsupportedOp, match=r"random_bits.*row-major order"):
+        rlx.jit(noisy, dims={"x": (None, dim)}, device="cpu")(x.reshape(3, 5), key)
+
+
+def test_what_cannot_be_masked_is_refused_with_its_name_or_run_exactly() -> None:
+    x = np.random.default_rng(4).standard_normal((3, 2), dtype=np.float32)
+    dims = {"x": rlx.Dim("n", max=8)}
+
+    def transform(x: Any) -> Any:
+        return rlx.fft.rfft(x, axis=0)
+
+    with pytest.raises(
+        UnsupportedOp, match=r"lengths n 3 .* bucket n 4: rfft.*its n depends on the length.*exact"
+    ):
+        rlx.jit(transform, dims=dims, device="cpu")(x)
+    f = rlx.jit(transform, dims=dims, otherwise="exact", device="cpu")
+    close(f(x), np.stack([np.fft.rfft(x, axis=0).real, np.fft.rfft(x, axis=0).imag], -1), "exact")
+    assert "rfft" in f.report().programs[0].exact and f.report().ran == f.report().asked
+
+    def branch(x: Any) -> Any:
+        return x * 2 if x.shape[0] > 6 else rlx.exp(x) + 1
+
+    f = rlx.jit(branch, dims=dims, device="cpu")
+    np.testing.assert_array_equal(f(np.ones((4, 1), np.float32)), np.exp(np.ones((4, 1), np.float32)) + 1)
+    with pytest.raises(UnsupportedOp, match="another structure"):
+        f(np.ones((5, 1), np.float32))
+
+
+def test_declarations_and_lengths_that_do_not_fit() -> None:
+    def f(x: Any, y: Any) -> Any:
+        return x + y
+
+    batch = rlx.Dim("batch", max=4)
+    for dims, text in (
+        ({"z": (batch,)}, "names \\['z'\\]"), ({"x": ("n",)}, "no Dim 'n'"), ({"x": 3}, "expected an rlx.Dim"),
+        ({"x": (batch,), "y": (rlx.Dim("batch", max=8),)}, "twice"), ({}, "expected a dict"),
+    ):  # fmt: skip
+        with pytest.raises(GraphError, match=text):
+            rlx.jit(f, dims=dims)
+    with pytest.raises(GraphError, match="otherwise"):
+        rlx.jit(f, dims={"x": batch}, otherwise="guess")  # type: ignore[call-overload]
+    with pytest.raises(ShapeError, match="1 <= min <= max"):
+        rlx.Dim("n", max=0)
+    g = rlx.jit(f, dims={"x": batch, "y": ("batch",)}, device="cpu")
+    with pytest.raises(ShapeError, match="'batch' is 5; it was declared from 1 to 4"):
+        g(np.ones((5, 2)), np.ones((5, 2)))
+    with pytest.raises(ShapeError, match=r"3 in argument 'y' of shape .*, and 2 in argument 'x'"):
+        g(np.ones((2, 2)), np.ones((3, 2)))
+    with pytest.raises(GraphError, match="dims, which were not given"):
+        rlx.jit(f).report()
+    assert rlx.Dim("n", max=50).buckets == (1, 2, 4, 8, 16, 32, 50)
+    assert rlx.Dim("n", max=200, buckets=(10, 48)).buckets == (10, 48, 64, 128, 200)
+    assert rlx.Dim("n", min=5, max=16).buckets == (8, 16)
+
+
+def test_random_graphs_are_what_the_references_give_at_the_true_length() -> None:
+    """The oracle is each op's NumPy definition in float64, on the graph of the exact length."""
+    padded_graphs = 0
+    seeds = count(60, 2000)
+    for seed in range(seeds):
+        at = {n: graph_of_length(seed, n) for n in (LARGEST, LEAST, 13)}
+        exact = at[13]
+        try:
+            program = padded(at[LARGEST].graph, [at[LEAST].graph])
+            fit = program.fit(exact.graph)
+        except (Refused, Unlike):
+            continue  # not one program at all lengths
+        padded_graphs += 1
+        verify(program.graph)
+        feeds = exact.of(exact.graph.inputs)
+        more = {name: exact.feeds[name] for name in (*exact.graph.params, *exact.graph.states)}
+        got = fit.cut(outputs(program.graph, fit.pad(feeds) | more))
+        for name, wanted in outputs(exact.graph, feeds | more).items():
+            assert got[name].shape == wanted.shape, (seed, name)
+            np.testing.assert_allclose(got[name], wanted, rtol=1e-9, atol=1e-9, err_msg=f"{seed}: {name}")
+    assert padded_graphs > seeds // 3
+
+
+def outputs(graph: Graph, feeds: dict[str, Any]) -> dict[str, Any]:
+    with np.errstate(all="ignore"):
+        found = evaluate(graph, feeds)
+    return {n: found[t.id] for n, t in graph.outputs.items()}
