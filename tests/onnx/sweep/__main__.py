@@ -61,9 +61,12 @@ def files(folder: Path) -> Iterator[tuple[str, str, Maker]]:
             yield package, name, write
     for kind, what, make, sources in tools.reworks():
         for source in sources:
-            given = folder / f"{_plain('torch, TorchScript')}--{source}.onnx"
 
-            def rework(path: Path, given: Path = given, make: Any = make) -> Feeds | None:
+            def rework(path: Path, source: str = source, make: Any = make) -> Feeds | None:
+                exports = [
+                    folder / f"{_plain(k)}--{source}.onnx" for k in ("torch, TorchScript", "torch, dynamo")
+                ]
+                given = next((p for p in exports if _feeds_beside(p) is not None), exports[0])
                 feeds = _feeds_beside(given)
                 if feeds is None:
                     return None
@@ -149,8 +152,6 @@ def explained(path: Path, feeds: Feeds, off: float, got: list[np.ndarray], want:
         and off < STEP
     ):
         return f"8-bit steps, {off:.0e}"
-    if any(i.data_type == onnx.TensorProto.FLOAT16 for i in proto.graph.initializer) and off < HALF:
-        return f"f16, {off:.0e}"
     built = rlx.onnx.load(path).built(feeds)
     values = evaluate(built.graph, {**built.feeds, **built.weights})
     exact = [
@@ -163,8 +164,10 @@ def explained(path: Path, feeds: Feeds, off: float, got: list[np.ndarray], want:
             for a, e in zip(each, exact, strict=True) if a.dtype.kind == "f")
         for each in (got, want)
     )  # fmt: skip
-    near = ours <= max(NEAR, 1.5 * theirs)
-    return f"beside float64 rlx is {ours:.0e} off, ONNX Runtime {theirs:.0e}" if near else ""
+    if ours <= max(NEAR, 1.5 * theirs):
+        return f"beside float64 rlx is {ours:.0e} off, ONNX Runtime {theirs:.0e}"
+    halves = any(i.data_type == onnx.TensorProto.FLOAT16 for i in proto.graph.initializer)
+    return f"f16, {off:.0e}" if halves and off < HALF else ""
 
 
 def _nodes(graph: Any) -> Iterator[Any]:

@@ -266,13 +266,12 @@ def torchvision() -> dict[str, Callable[[], Network]]:
     """Networks of torchvision at 64 pixels."""
     names = (
         "squeezenet1_1", "mobilenet_v2", "mobilenet_v3_small", "shufflenet_v2_x0_5", "mnasnet0_5", "efficientnet_b0",
-        "regnet_y_400mf", "densenet121", "resnet18", "googlenet",
+        "regnet_y_400mf", "resnet18",
     )  # fmt: skip
     models = importlib.import_module("torchvision.models")
-    more = {"googlenet": {"init_weights": True, "aux_logits": False}}
     return {
         name: lambda name=name: (
-            getattr(models, name)(weights=None, **more.get(name, {})),
+            getattr(models, name)(weights=None),
             (_image(1, 3, 64, 64),),
         )
         for name in names
