@@ -135,6 +135,7 @@ def test_values_on_a_device(device: str) -> None:
 
 
 @pytest.mark.cuda
+@pytest.mark.judged
 def test_an_address_of_cuda() -> None:
     device_here("cuda")
     torch = outside("torch")

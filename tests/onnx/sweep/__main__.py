@@ -22,6 +22,7 @@ import time
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -50,15 +51,19 @@ def files(folder: Path) -> Iterator[tuple[str, str, Maker]]:
     for name, build in networks.families():
         for kind, dynamo in (("torch, TorchScript", False), ("torch, dynamo", True)):
 
-            def export(path: Path, build: Any = build, dynamo: bool = dynamo) -> Feeds:
+            def export(path: Path, build: Any = build, dynamo: bool = dynamo, axes: int = 0) -> Feeds:
                 torch.manual_seed(0)
                 with tools.silent():
-                    return networks.exported(build(), path, dynamo)
+                    return networks.exported(build(), path, dynamo, axes)
 
             yield kind, name, export
+            if name in networks.OPEN:
+                yield f"{kind}, open lengths", name, partial(export, axes=networks.OPEN[name])
     for package, group in (("sklearn", tables.SKLEARN), *((n, {n: t}) for n, t in tables.BOOSTERS.items())):
         for name, write in tables.estimators(group, "sklearn" if package == "sklearn" else "").items():
             yield package, name, write
+    for name, write in tables.pipelines().items():
+        yield "sklearn, pipelines", name, write
     for kind, what, make, sources in tools.reworks():
         for source in sources:
 
@@ -186,7 +191,7 @@ def compared(path: Path, feeds: Feeds, device: str) -> tuple[str, str]:
     try:
         session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
         names = [i.name for i in session.get_inputs()]
-        feeds = {n: feeds[n] for n in names}
+        feeds = {n: feeds[n].astype(object) if feeds[n].dtype.kind == "U" else feeds[n] for n in names}
         want = flat(session.run(None, feeds))
     except Exception as error:  # noqa: BLE001 - ONNX Runtime's errors have no base
         return "made", str(error).replace("\n", " ")[:160]
