@@ -13,6 +13,7 @@ import pytest
 
 import rlx
 from rlx.errors import DTypeError, GraphError, ShapeError, UnsupportedOp
+from tests.devices import device_here
 from tests.onnx.models import info, model, node
 from tests.outside import outside
 
@@ -131,6 +132,22 @@ def test_values_on_a_device(device: str) -> None:
     (made,) = bound.get_outputs()
     assert made.device_name() == device
     np.testing.assert_allclose(made.numpy(), WANT, rtol=1e-6)
+
+
+@pytest.mark.cuda
+@pytest.mark.judged
+def test_an_address_of_cuda() -> None:
+    device_here("cuda")
+    torch = outside("torch")
+    x = torch.arange(6, dtype=torch.float32, device="cuda").reshape(2, 3)
+    torch.cuda.synchronize()
+    session = rlx.onnx.InferenceSession(affine(), device="cuda")
+    bound = session.io_binding()
+    bound.bind_input("x", "cuda", 0, np.float32, tuple(x.shape), x.data_ptr())
+    bound.bind_output("y", "cuda")
+    session.run_with_iobinding(bound)
+    assert bound.get_outputs()[0].device_name() == "cuda"
+    np.testing.assert_allclose(bound.copy_outputs_to_cpu()[0], WANT, rtol=1e-6)
 
 
 def test_a_run_on_another_thread() -> None:

@@ -266,13 +266,12 @@ def torchvision() -> dict[str, Callable[[], Network]]:
     """Networks of torchvision at 64 pixels."""
     names = (
         "squeezenet1_1", "mobilenet_v2", "mobilenet_v3_small", "shufflenet_v2_x0_5", "mnasnet0_5", "efficientnet_b0",
-        "regnet_y_400mf", "densenet121", "resnet18", "googlenet",
+        "regnet_y_400mf", "resnet18",
     )  # fmt: skip
     models = importlib.import_module("torchvision.models")
-    more = {"googlenet": {"init_weights": True, "aux_logits": False}}
     return {
         name: lambda name=name: (
-            getattr(models, name)(weights=None, **more.get(name, {})),
+            getattr(models, name)(weights=None),
             (_image(1, 3, 64, 64),),
         )
         for name in names
@@ -392,18 +391,48 @@ def transformers() -> dict[str, Callable[[], Network]]:
     return {name: lambda spec=spec, name=name: build(*spec, name) for name, spec in made.items()}
 
 
-def exported(network: Network, path: Path, dynamo: bool) -> Feeds:
-    """Writes a network as an ONNX file. Returns: what its inputs are fed with."""
+# Networks that are exported with open lengths too, and how many axes of their inputs these are; they run at other ones.
+OPEN = {
+    **dict.fromkeys(("mlp", "resnet", "depthwise", "lstm", "gru", "embedding", "norms", "reductions"), 1),
+    **dict.fromkeys(
+        ("causal", "encoder", "rmsnorm", "masks", "bert", "distilbert", "roberta", "albert", "t5", "opt"), 2
+    ),
+    **dict.fromkeys(("gpt2", "llama", "qwen2", "gptneox", "electra", "mpnet", "vit", "swin", "segformer"), 2),
+    **dict.fromkeys(
+        ("unet", "resize", "mobilenet_v2", "shufflenet_v2_x0_5", "efficientnet_b0", "convnext"), 1
+    ),
+}
+
+
+def exported(network: Network, path: Path, dynamo: bool, axes: int = 0) -> Feeds:
+    """Writes a network as an ONNX file, with so many first axes of open length. Returns: what its inputs are fed with,
+    which is longer along these by one."""
     model, given = network
     names = [f"in{k}" for k in range(len(given))]
+    how: dict[str, Any] = {}
+    axes = min(axes, *(1 if g.ndim == 4 else g.ndim for g in given))
+    if axes and dynamo:
+        kinds = tuple(dict.fromkeys(range(axes), torch.export.Dim.DYNAMIC) for _ in names)
+        how = {"dynamic_shapes": (kinds,) if isinstance(model, Calls | Last) else kinds}
+        given = tuple(
+            torch.cat([g, g]) if g.shape[0] == 1 else g for g in given
+        )  # one of 1 is taken for fixed
+    elif axes:
+        how = {"dynamic_axes": {n: {a: f"{n}_{a}" for a in range(axes)} for n in names}}
     model = model.eval()
     with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()), torch.no_grad():
         warnings.simplefilter("ignore")
         torch.onnx.export(
             model, given, str(path), input_names=names, dynamo=dynamo, external_data=False,
-            **({"verbose": False} if dynamo else {}),
+            **({"verbose": False} if dynamo else {}), **how,
         )  # fmt: skip
-    return {n: g.numpy() for n, g in zip(names, given, strict=True)}
+    return {n: _longer(g.numpy(), axes) for n, g in zip(names, given, strict=True)}
+
+
+def _longer(array: np.ndarray, axes: int) -> np.ndarray:
+    for axis in range(axes):
+        array = np.take(array, range(array.shape[axis] + 1), axis, mode="wrap")
+    return array
 
 
 def families() -> Iterator[tuple[str, Callable[[], Network]]]:

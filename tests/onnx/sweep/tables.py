@@ -94,6 +94,82 @@ def _table(kind: str) -> tuple[np.ndarray, np.ndarray | None]:
     return x, {"r": score, "p": np.round(np.exp(np.clip(score, -2, 2)))}.get(kind)
 
 
+WORDS = ["red", "green", "blue", "a dog", "the cat, and a bird"]
+
+
+def pipelines() -> dict[str, Made]:
+    """Pipelines of scikit-learn on strings, on doubles, and with classifiers that give arrays."""
+    made: dict[str, Made] = {}
+    steps = {
+        "onehot": "OneHotEncoder(sparse_output=False)", "ordinal": "OrdinalEncoder()", "target": "TargetEncoder(cv=2)",
+        "tfidf": "TfidfVectorizer()", "counts": "CountVectorizer(ngram_range=(1,2))", "label": "LabelEncoder()",
+        "binarizer": "LabelBinarizer()", "chars": "CountVectorizer(analyzer='char')",
+    }  # fmt: skip
+    for name, call in steps.items():
+        made[f"strings-{name}"] = _text_writer(call, name)
+    for call in ("StandardScaler()", "LogisticRegression()", "SVC(probability=True)", "RandomForestClassifier(6)",
+                 "GaussianNB()", "Ridge()", "PCA(2)", "KNeighborsRegressor(3)"):  # fmt: skip
+        made[f"doubles-{call}"] = _plain_writer(call, np.float64, {})
+    for call in (
+        "LogisticRegression()",
+        "SVC(probability=True)",
+        "GradientBoostingClassifier(n_estimators=5)",
+    ):
+        for options in ({"zipmap": False}, {"zipmap": "columns"}, {"raw_scores": True, "zipmap": False}):
+            made[f"{call}-{'-'.join(f'{k}={v}' for k, v in options.items())}"] = _plain_writer(
+                call, np.float32, options
+            )
+    return made
+
+
+def _scope() -> dict[str, Any]:
+    scope: dict[str, Any] = {}
+    for module in ("linear_model", "svm", "ensemble", "naive_bayes", "preprocessing", "decomposition", "neighbors",
+                   "feature_extraction.text"):  # fmt: skip
+        scope |= vars(importlib.import_module(f"sklearn.{module}"))
+    return scope
+
+
+def _text_writer(call: str, name: str) -> Made:
+    def write(path: Path) -> dict[str, np.ndarray]:
+        skl2onnx = importlib.import_module("skl2onnx")
+        types = importlib.import_module("skl2onnx.common.data_types")
+        rng = np.random.default_rng(0)
+        table = rng.choice(WORDS, (40, 2))
+        flat = name in ("tfidf", "counts", "label", "binarizer", "chars")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            x = table[:, 0] if flat else table
+            fitted = eval(call, _scope()).fit(x, *([rng.integers(0, 2, 40)] if name == "target" else []))
+            kind = types.StringTensorType([None] if flat else [None, 2])
+            proto = skl2onnx.convert_sklearn(
+                fitted, initial_types=[("x", kind)], target_opset={"": 21, "ai.onnx.ml": 3}
+            )
+        path.write_bytes(proto.SerializeToString())
+        return {"x": x[:9]}
+
+    return write
+
+
+def _plain_writer(call: str, dtype: Any, options: dict[str, Any]) -> Made:
+    def write(path: Path) -> dict[str, np.ndarray]:
+        skl2onnx = importlib.import_module("skl2onnx")
+        types = importlib.import_module("skl2onnx.common.data_types")
+        x, y = _table("c3")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            fitted = eval(call, _scope()).fit(x, y)
+            kinds = types.DoubleTensorType if dtype == np.float64 else types.FloatTensorType
+            proto = skl2onnx.convert_sklearn(
+                fitted, initial_types=[("x", kinds([None, WIDTH]))], options={id(fitted): options} if options else None,
+                target_opset={"": 21, "ai.onnx.ml": 3},
+            )  # fmt: skip
+        path.write_bytes(proto.SerializeToString())
+        return {"x": x[:17].astype(dtype)}
+
+    return write
+
+
 def estimators(families: dict[str, str], package: str = "") -> dict[str, Made]:
     """Each estimator by a name, as a function that writes its file and gives what it is fed with."""
     made: dict[str, Made] = {}
