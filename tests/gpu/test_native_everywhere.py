@@ -42,7 +42,7 @@ F64_MOVED = {
     "gather", "gather_elements", "im2col", "pad", "reshape", "resize", "slice", "sort", "top_k", "transpose",
 }  # fmt: skip
 # Ops that may be an alias of their input: nothing to launch.
-SAME_BYTES = {"cast", "concat", "copy", "expand", "reshape", "slice", "transpose"}
+SAME_BYTES = {"cast", "concat", "copy", "expand", "reshape", "slice", "stop_gradient", "transpose"}
 load_rules()  # tests that lower nothing ask for them too
 TYPES = [t for t in vars(dtypes).values() if isinstance(t, DType) and t != dtypes.f64]
 

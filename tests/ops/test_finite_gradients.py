@@ -24,6 +24,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 Shape = tuple[int, ...]
 Build = Callable[..., Tensor]
 S = (3, 4)
+HALF = np.full(S, 0.5, np.float32)
 
 
 def _index(x: Tensor, values: Any) -> Tensor:
@@ -36,7 +37,39 @@ def _masked(mask: Tensor) -> Tensor:
     return ops.attention(q, k, v, mask)
 
 
+def _recurrent(layer: Build, gates: int) -> list[tuple[Build, list[Shape]]]:
+    shapes = [(2, 1, 3), (2 * gates, 3), (2 * gates, 2), (2 * gates,), (2 * gates,)]
+    return [(lambda *t: layer(*t)[0], shapes)]
+
+
 COMPOSITES: dict[str, list[tuple[Build, list[Shape]]]] = {
+    "adaptive_avg_pool": [(lambda x: ops.adaptive_avg_pool(x, 2), [(1, 1, 3, 4)])],
+    "binary_cross_entropy": [(lambda x: ops.binary_cross_entropy(x, HALF), [S])],
+    "binary_cross_entropy_with_logits": [
+        (lambda x: ops.binary_cross_entropy_with_logits(x, HALF, reduction="none"), [S])
+    ],
+    "copysign": [(ops.copysign, [S, (4,)])],
+    "cummax": [(lambda x: ops.cummax(x, 1), [S])],
+    "cummin": [(lambda x: ops.cummin(x, 0, reverse=True), [S])],
+    "digamma": [(ops.digamma, [S])],
+    "einsum": [(lambda x, y: ops.einsum("ij,kj->ik", x, y), [S, S])],
+    "embedding": [(lambda x: ops.embedding(x, _index(x, [[0, 2], [2, 2]])), [S])],
+    "full": [(lambda x: ops.full((2, 3), x), [()])],
+    "gru": _recurrent(ops.gru, 3),
+    "huber_loss": [(lambda x: ops.huber_loss(x, HALF, reduction="none"), [S])],
+    "hypot": [(ops.hypot, [S, (4,)])],
+    "instance_norm": [(ops.instance_norm, [(1, 2, 6)])],
+    "kl_div": [(lambda x, t: ops.kl_div(x, t, reduction="none"), [S, S])],
+    "l1_loss": [(lambda x: ops.l1_loss(x, HALF, "none"), [S])],
+    "lstm": _recurrent(ops.lstm, 4),
+    "median": [(lambda x: ops.median(x, 1), [S])],
+    "mse_loss": [(lambda x: ops.mse_loss(x, HALF, "none"), [S])],
+    "nan_to_num": [(ops.nan_to_num, [S])],
+    "nll_loss": [(lambda x: ops.nll_loss(x, np.array([0, -100, 3]), reduction="none"), [S])],
+    "outer": [(ops.outer, [S, (4,)])],
+    "pixel_shuffle": [(lambda x: ops.pixel_shuffle(x, 2), [(4, 1, 2)])],
+    "pixel_unshuffle": [(lambda x: ops.pixel_unshuffle(x, 2), [(1, 2, 4)])],
+    "smooth_l1_loss": [(lambda x: ops.smooth_l1_loss(x, HALF, reduction="none"), [S])],
     "mask of attention": [(_masked, [(3, 3)])],
     "axial_rope": [(lambda x: ops.axial_rope(x, 2, 2), [(4, 8)])],
     "broadcast_to": [(lambda x: ops.broadcast_to(x, (2, 3, 4)), [S])],
@@ -77,13 +110,15 @@ COMPOSITES: dict[str, list[tuple[Build, list[Shape]]]] = {
 }
 NONE = frozenset({
     "all", "any", "argmin", "argsort", "axial_rope_table", "full_like", "one_hot", "ones_like", "rope_scaling",
-    "rope_table", "sample", "while_loop", "zeros_like",
+    "rope_table", "sample", "while_loop", "zeros_like", "arange", "eye", "isclose", "linspace", "ones", "signbit",
+    "zeros",
 }) | {name for name, op in REGISTRY.items() if op.vjp is NOT_DIFFERENTIABLE}  # fmt: skip
 # Sums of products: their gradient multiplies a gradient of 0 by the infinite other factor, as in torch and JAX. The
 # gradient cases of fused and scan contain such products, that of batch_norm the exp of the variance, and that of
 # selective_scan the exp of the decay.
 WITH_INFINITY = frozenset({
-    "attention", "batch_norm", "conv_transpose", "fused", "lora_matmul", "matmul", "scan", "selective_scan",
+    "attention", "batch_norm", "conv_transpose", "einsum", "fused", "gru", "lora_matmul", "lstm", "matmul", "outer",
+    "scan", "selective_scan",
 })  # fmt: skip
 
 TRIED: dict[str, list[tuple[Build, list[Shape]]]] = {
