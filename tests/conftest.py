@@ -8,6 +8,7 @@ a test that skips is a failed test, for the same reason.
 from __future__ import annotations
 
 import gc
+import importlib.util
 import os
 import re
 import shutil
@@ -19,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from _pytest.runner import runtestprotocol
 from hypothesis import HealthCheck, settings
 
 from tests.full import FULL_ENV, full, spread
@@ -38,6 +40,10 @@ settings.load_profile("rlx")
 if sys.dont_write_bytecode:
     sys.pycache_prefix = str(Path(__file__).resolve().parent.parent / ".cache/bytecode")
     sys.dont_write_bytecode = False
+
+# What the tests compute on Mesa's software driver they compute once, so that compiling costs more than running: it
+# compiles without optimizations, in two thirds of the time. `make test-all` and `make judges` run it as it comes.
+_QUICK_DRIVER = ("GALLIVM_PERF", "nopt")
 
 # What a developer may have set for their own work and would change what the tests see.
 _USER_SETTINGS = ("RLX_DEVICE", "RLX_DEBUG", "RLX_CUDA_PTX_CACHE")
@@ -101,6 +107,19 @@ def _skips_fail(report: pytest.TestReport | pytest.CollectReport, judged: bool) 
         report.outcome, report.longrepr = "failed", f"{report.nodeid} must be marked `judged`. {reason}"
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
+    """A worker tells the reporting process of a test that passed in one message: five take longer than a small test."""
+    if not hasattr(item.config, "workerinput") or item.config.option.xmlpath or item.config.option.verbose > 0:
+        return None
+    reports = runtestprotocol(item, nextitem=nextitem, log=False)
+    passed = all(report.passed for report in reports)
+    for report in reports:
+        if not passed or report.when == "call":
+            item.ihook.pytest_runtest_logreport(report=report)
+    return True
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     report = yield
@@ -120,6 +139,8 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ.pop(name, None)
     if hasattr(config, "workerinput"):
         return  # a worker of pytest-xdist inherits the environment that the reporting process made
+    if not full():
+        os.environ.setdefault(*_QUICK_DRIVER)
     cache = tempfile.mkdtemp(prefix="rlx-test-cache-")
     os.environ["RLX_CACHE_DIR"] = cache
     config.add_cleanup(lambda: shutil.rmtree(cache, ignore_errors=True))
@@ -147,6 +168,45 @@ def _combination(item: Any) -> dict[str, object]:
     return found | {name: id(value) for name, value in params.items()}
 
 
+def _leave_out_cuda(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Where CuPy is not installed, tests that run on a CUDA device could only skip: thousands of messages."""
+    if importlib.util.find_spec("cupy") is not None or any("::" in arg for arg in config.args):
+        return
+
+    def on_cuda(item: Any) -> bool:
+        params = item.callspec.params if hasattr(item, "callspec") else {}
+        return item.get_closest_marker("cuda") is not None or any(
+            params.get(name) in ("cuda", "cuda:0") for name in ("device", "session", "gpu")
+        )
+
+    out = [item for item in items if on_cuda(item)]
+    if out:
+        config.hook.pytest_deselected(items=out)
+        items[:] = [item for item in items if not on_cuda(item)]
+
+
+def _mark_what_is_left_out_on_vulkan(items: list[pytest.Item]) -> None:
+    """Mark `full` all but a few of a test's combinations on Vulkan, where its mark `few_on_vulkan` says how many."""
+    limited: dict[tuple[str, str], list[Any]] = {}
+    for function in items:
+        item: Any = function
+        if any(mark.name == "few_on_vulkan" for mark in item.own_markers) and _on_vulkan(item):
+            limited.setdefault((item.parent.nodeid, item.originalname), []).append(item)
+    for group in limited.values():
+        most = group[0].get_closest_marker("few_on_vulkan").args[0]
+        kept = spread([_combination(item) for item in group], most, most)
+        for at, item in enumerate(group):
+            if at not in kept:
+                item.add_marker(pytest.mark.full)
+
+
+def _on_vulkan(item: pytest.Item) -> bool:
+    callspec = getattr(item, "callspec", None)
+    return item.get_closest_marker("vulkan") is not None or (
+        callspec is not None and _DEVICE_IN_ID.search(callspec.id) is not None
+    )
+
+
 def _mark_what_samples_leave_out(items: list[pytest.Item]) -> None:
     """Mark `full` what the mark `sample` of a test leaves out of its parameters' combinations. The mark's keywords name
     values whose combinations all run: those of a device that few machines have, say."""
@@ -154,7 +214,9 @@ def _mark_what_samples_leave_out(items: list[pytest.Item]) -> None:
     for function in items:
         item: Any = function
         mark = next((mark for mark in item.own_markers if mark.name == "sample"), None)
-        if mark is not None and not mark.kwargs.items() & item.callspec.params.items():
+        if mark is None or item.get_closest_marker("full") is not None:
+            continue
+        if not mark.kwargs.items() & item.callspec.params.items():
             sampled.setdefault((item.parent.nodeid, item.originalname), []).append(item)
     for group in sampled.values():
         least = group[0].get_closest_marker("sample").args[0]
@@ -178,11 +240,12 @@ def _leave_out_full(config: pytest.Config, items: list[pytest.Item]) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Mark each case parametrized over devices by the device that its id names. `-k` and `-m` select next, before
     pytest orders thousands of tests that will not run and Hypothesis reads the modules that they stand in."""
+    _leave_out_cuda(config, items)
+    _mark_what_is_left_out_on_vulkan(items)
     _mark_what_samples_leave_out(items)
     _leave_out_full(config, items)
     for item in items:
-        callspec = getattr(item, "callspec", None)
-        if callspec is not None and _DEVICE_IN_ID.search(callspec.id):
+        if _on_vulkan(item):
             item.add_marker(pytest.mark.vulkan)
     if selects := config.pluginmanager.get_plugin("mark"):
         selects.pytest_collection_modifyitems(items=items, config=config)

@@ -92,11 +92,12 @@ def thinned(values: Sequence[Any], kept: Callable[[Any], bool]) -> list[Any]:
     return [value if kept(value) else left_out(value) for value in values]
 
 
-def spread(combinations_of: Sequence[Mapping[str, object]], least: int) -> set[int]:
+def spread(combinations_of: Sequence[Mapping[str, object]], least: int, most: int | None = None) -> set[int]:
     """The places of at least `least` combinations of parameters, each given by what the value of each name is.
 
     Every value of every parameter occurs in those that are chosen, and as many pairs of values as their number allows:
-    a fault shows mostly at one value or at a pair of them. The choice is the same in every run.
+    a fault shows mostly at one value or at a pair of them; `most` ends the choice before that. It is the same in every
+    run.
     """
     left = dict(enumerate(frozenset(one.items()) for one in combinations_of))
     pairs = {at: {frozenset(pair) for pair in combinations(items, 2)} for at, items in left.items()}
@@ -110,7 +111,7 @@ def spread(combinations_of: Sequence[Mapping[str, object]], least: int) -> set[i
 
     ranked = [rank(at) for at in left]
     heapify(ranked)
-    while ranked and (missing or len(chosen) < least):
+    while ranked and (missing or len(chosen) < least) and len(chosen) != most:
         best = heappop(ranked)[-1]
         now = rank(best)
         if ranked and now > ranked[0]:  # what was chosen meanwhile makes no combination worth more

@@ -54,6 +54,7 @@ def test_a_device_that_agrees(rlx: Rlx, tiny: Path, device: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["f16", "bf16"])
+@pytest.mark.few_on_vulkan(1)
 def test_half_precision_is_held_to_the_rounded_weights(rlx: Rlx, tiny: Path, device: str, dtype: str) -> None:
     ran = rlx("check", tiny, "--device", device, "--dtype", dtype)
     assert ran.status == 0 and [row[-1] for row in rows(ran.out).values()] == ["ok"], ran

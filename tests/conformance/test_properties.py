@@ -151,7 +151,7 @@ def test_what_is_moved_away_comes_back(
 
 
 @pytest.mark.parametrize("device", DEVICES)
-@settings(max_examples=EXAMPLES)
+@settings(max_examples=count(5, 20))
 @given(data=st.data())
 def test_matrix_products(sessions: dict[str, rlx.Session], device: str, data: st.DataObject) -> None:
     session = opened(sessions, device)
@@ -174,7 +174,7 @@ def _program(x: Any, w: Any) -> Any:
 
 
 @pytest.mark.parametrize("device", DEVICES)
-@settings(max_examples=5)
+@settings(max_examples=count(2, 5))
 @given(data=st.data())
 def test_jit_equals_the_graph(sessions: dict[str, rlx.Session], device: str, data: st.DataObject) -> None:
     session = opened(sessions, device)

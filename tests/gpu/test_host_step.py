@@ -1,7 +1,7 @@
 """Gradient ops and similar ones as host steps: the device refuses the op, and NumPy runs it instead.
 
-The slots the op reads go over, those it writes come back, no others; the native kernel and the host step both give
-the float64 reference's numbers, and each other's.
+The slots the op reads go over, those it writes come back, no others; the host step gives the float64 reference's
+numbers, as the native kernel does (tests/conformance), and where nothing is left out both are run, and agree.
 """
 
 from __future__ import annotations
@@ -168,7 +168,7 @@ def test_slots_read_go_over_and_slots_written_come_back(
 ) -> None:
     graph, feeds = _surrounded(case), case.feeds()
     with session.compile(graph, optimize=False) as native:
-        wanted = native.run(feeds)
+        wanted = native.run(feeds) if full() else None  # compiling gradients takes the software driver seconds
         others = ["decomposed", "control"] if case.has_f64 else []  # a recurrence in f64 is a scan
         assert {d.how for d in native.report()} <= {"native", "alias", *others}
     refuse(case.op)
@@ -188,10 +188,10 @@ def test_slots_read_go_over_and_slots_written_come_back(
         assert sorted(transfers.read) == places(node.inputs)
         assert sorted(transfers.written) == places(node.outputs)
     with np.errstate(all="ignore"):
-        for values in (wanted, got):
+        for values in (got,) if wanted is None else (wanted, got):
             verdict = case.check(values, session.info.preserves_subnormals)
             assert verdict.ok, verdict.message
-    for name, value in wanted.items():
+    for name, value in (wanted or {}).items():
         if isinstance(value, PackedArray):
             np.testing.assert_array_equal(got[name].data, value.data)
         else:

@@ -36,7 +36,7 @@ def session() -> Any:
 
 @pytest.mark.parametrize("op", OPS)
 def test_every_case_is_a_launch(op: str, session: Any) -> None:
-    for case in _sample(op, count(5, 12)):
+    for case in _sample(op, count(1, 12)):
         outcome = run_case(session, case)
         assert outcome.status == "pass", (case.id, outcome.message)
         assert set(outcome.how) <= {"native", "alias"}, (case.id, outcome.how)
@@ -48,7 +48,7 @@ def test_every_case_is_a_launch(op: str, session: Any) -> None:
 @pytest.mark.parametrize("backend", ["vulkan", "cuda"])
 @pytest.mark.parametrize("op", OPS)
 def test_launches_write_what_they_say_and_get_it_right(op: str, backend: str) -> None:
-    for case in _sample(op, count(2, 4)):
+    for case in _sample(op, count(1, 4)):
         got = run(op, *case.arrays(), backend=backend, **case.attrs)
         verdict = case.check({"y0": got})
         assert verdict.ok, (case.id, verdict.message)

@@ -108,6 +108,7 @@ def _reads_and_writes(graph: Graph, index: str) -> None:
 
 @pytest.mark.parametrize("device", ["cpu", "vulkan", "cuda"])
 @pytest.mark.parametrize("index", ["i32", "i64"])
+@pytest.mark.few_on_vulkan(1)
 def test_far_indices_stay_inside_their_slots(device: str, index: str) -> None:
     """Guard bytes around every slot stay as they were, and the results are the reference's."""
     opened = device_here(device)

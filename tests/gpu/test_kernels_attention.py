@@ -1,4 +1,5 @@
-"""Attention: the lowered steps on a Vulkan device, against NumPy in float64."""
+"""Attention: the lowered steps on a Vulkan device, against NumPy in float64. Heads are of 17 to 32 elements where the
+width is not what is tested, since a width rounded up to 16 is one more pipeline: two seconds of the software driver."""
 
 from __future__ import annotations
 
@@ -7,6 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.full import some, thinned
+from tests.gpu import cuda_host
 from tests.gpu.lowered import ROUNDED, Array, close, run
 
 pytestmark = pytest.mark.vulkan
@@ -32,10 +35,12 @@ def _inputs(b: int, h: int, kv: int, sq: int, sk: int, d: int, dtype: Any = np.f
     return [rng.standard_normal(s).astype(dtype) for s in shapes]
 
 
-def _check(inputs: list[Array], mask: Array | None = None, causal: bool = False, **limit: float) -> None:
+def _check(
+    inputs: list[Array], mask: Array | None = None, causal: bool = False, backend: str = "vulkan", **limit: float
+) -> None:
     scale = 1 / float(np.sqrt(max(1, inputs[0].shape[3])))
     given = inputs if mask is None else [*inputs, mask]
-    got = run("attention", *given, scale=scale, causal=causal)
+    got = run("attention", *given, scale=scale, causal=causal, backend=backend)
     close(got, _want(*inputs, mask, scale, causal), **limit)
 
 
@@ -47,9 +52,18 @@ def test_lengths(sq: int, sk: int, causal: bool) -> None:
     _check(_inputs(2, 4, 2, sq, sk, 32), causal=causal)
 
 
-@pytest.mark.parametrize("d", [1, 8, 15, 16, 17, 31, 33, 64, 65, 127, 128, 129, 255, 256])
+_WIDTHS = (1, 8, 15, 16, 17, 31, 33, 64, 65, 127, 128, 129, 255, 256)
+
+
+@pytest.mark.parametrize("d", thinned(_WIDTHS, lambda d: d in (15, 31, 256)))
 def test_widths(d: int) -> None:
     _check(_inputs(1, 2, 1, 35, 40, d), causal=True)
+
+
+@pytest.mark.skipif(cuda_host.compiler() is None, reason="no C++ compiler here")
+@pytest.mark.parametrize("d", _WIDTHS)
+def test_widths_of_the_cuda_source(d: int) -> None:
+    _check(_inputs(1, 2, 1, 35, 40, d), causal=True, backend="cuda")
 
 
 _MASKS = [(1, 1, 1, 50), (2, 1, 1, 50), (2, 4, 40, 50), (4, 1, 50), (40, 1), (50,), (1, 1, 40, 50)]
@@ -60,12 +74,12 @@ _MASKS = [(1, 1, 1, 50), (2, 1, 1, 50), (2, 4, 40, 50), (4, 1, 50), (40, 1), (50
 def test_masks(shape: tuple[int, ...], dtype: Any) -> None:
     rng = np.random.default_rng(5)
     mask = rng.random(shape) < 0.6 if dtype == np.bool_ else rng.standard_normal(shape).astype(dtype)
-    for causal in (False, True):
+    for causal in some((True, False), 1):
         _check(_inputs(2, 4, 4, 40, 50, 24), mask, causal)
 
 
 def test_rows_that_see_nothing_are_zero() -> None:
-    q, k, v = _inputs(1, 2, 2, 40, 45, 16)
+    q, k, v = _inputs(1, 2, 2, 40, 45, 24)
     mask = np.ones((40, 45), np.bool_)
     mask[[0, 7, 39]] = False
     mask[5, :44] = False
@@ -75,16 +89,16 @@ def test_rows_that_see_nothing_are_zero() -> None:
     added = np.where(mask, 0, -np.inf).astype(np.float32)
     _check([q, k, v], added)
     # Queries before the first key.
-    _check(_inputs(1, 1, 1, 70, 5, 16), causal=True)
+    _check(_inputs(1, 1, 1, 70, 5, 24), causal=True)
 
 
 def test_large_scores_do_not_overflow() -> None:
-    q, k, v = _inputs(1, 1, 1, 33, 80, 16)
+    q, k, v = _inputs(1, 1, 1, 33, 80, 24)
     _check([q * 300, k * 300, v], nmse=1e-7, worst=1e-3)  # scores of 1e5 have an ulp of 0.008
 
 
 def test_nan_stays_in_its_query() -> None:
-    q, k, v = _inputs(1, 1, 1, 40, 40, 16)
+    q, k, v = _inputs(1, 1, 1, 40, 40, 24)
     q[0, 0, 3, 2] = np.nan
     _check([q, k, v])
 
@@ -92,5 +106,5 @@ def test_nan_stays_in_its_query() -> None:
 @pytest.mark.parametrize("dtype", list(ROUNDED))
 def test_halves(dtype: Any) -> None:
     limit = ROUNDED[dtype]
-    _check(_inputs(2, 6, 2, 37, 50, 40, dtype), causal=True, **limit)
-    _check(_inputs(1, 2, 2, 3, 66, 128, dtype), np.ones((1, 1, 1, 66), np.bool_), **limit)
+    _check(_inputs(2, 6, 2, 37, 50, 20, dtype), causal=True, **limit)
+    _check(_inputs(1, 2, 2, 3, 66, 20, dtype), np.ones((1, 1, 1, 66), np.bool_), **limit)

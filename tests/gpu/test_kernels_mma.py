@@ -122,6 +122,7 @@ def test_parts_of_long_sums(parts: int) -> None:
 @pytest.mark.parametrize("ta, tb", [*itertools.product([False, True], repeat=2)])
 @pytest.mark.parametrize("parts", [1, 3])
 @pytest.mark.sample(4)
+@pytest.mark.few_on_vulkan(2)
 def test_tiles_and_parts_of_multiply_adds(parts: int, ta: bool, tb: bool, tile: str) -> None:
     for m, k, n, dtype in ((70, 100, 132, np.float32), (65, 67, 33, np.float16)):
         a, b = _pair(m, k, n, ta, tb, dtype)
@@ -136,6 +137,7 @@ def test_tiles_and_parts_of_multiply_adds(parts: int, ta: bool, tb: bool, tile: 
 @pytest.mark.parametrize("m", [9, 13, 16])
 @pytest.mark.parametrize("tb", [False, True])
 @pytest.mark.sample(3)
+@pytest.mark.few_on_vulkan(1)
 def test_sixteen_rows(m: int, tb: bool) -> None:
     for k, n in ((5, 3), (300, 68), (64, 5000)):
         a, b = _pair(m, k, n, False, tb)

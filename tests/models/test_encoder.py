@@ -27,6 +27,7 @@ def nmse(got: npt.NDArray[Any], exact: npt.NDArray[Any]) -> float:
 @pytest.mark.parametrize("variant", VARIANTS)
 class TestGolden:
     @pytest.mark.sample(6, device="cuda")
+    @pytest.mark.few_on_vulkan(2)
     def test_device(self, variant: str, device: str, golden: dict[str, Any], tmp_path: Path) -> None:
         exact = np.array(golden[variant])
         with rlx.models.load(write_model(tmp_path, **VARIANTS[variant]), device) as encoder:
@@ -47,6 +48,7 @@ class TestHalfWeights:
     @pytest.mark.parametrize(
         ("dtype", "variant", "options"), [("f16", "f16", {"hidden_act": "silu"}), ("bf16", "bf16", {})]
     )
+    @pytest.mark.few_on_vulkan(1)
     def test_the_values_are_those_of_rounded_weights(
         self,
         device: str,

@@ -122,7 +122,8 @@ def work(start: int, stop: int, source: str) -> None:
         folder = Path(outer) / "model"
         folder.mkdir()
         lay(folder)
-        library()  # which takes seconds the first time: no file's fault
+        if source == "mutants":
+            library()  # which takes seconds the first time: no file's fault
         for seed in range(start, stop):
             print(json.dumps({"begun": seed}), flush=True)
             signal.setitimer(signal.ITIMER_PROF, 2 * SECONDS)  # SIGPROF ends a process that does not mind it

@@ -48,6 +48,7 @@ def whole(x: np.ndarray, zero: Any) -> np.ndarray:
 @SIGNS
 @pytest.mark.parametrize("shape", [(5, 33), (2, 3, 64), (1, 700), (33,)], ids=str)
 @pytest.mark.sample(8, device="cuda")
+@pytest.mark.few_on_vulkan(3)
 def test_integers(ta: Any, tb: Any, shape: tuple[int, ...], device: str) -> None:
     x, b = drawn(ta, *shape), drawn(tb, shape[-1], 20, seed=1)
     az, bz = np.array(7, ta), drawn(tb, 20, seed=2)
@@ -72,6 +73,7 @@ def test_a_zero_point_for_each_row(device: str) -> None:
 
 @SIGNS
 @pytest.mark.parametrize("columns", [False, True])
+@pytest.mark.few_on_vulkan(3)
 def test_quantized_products(ta: Any, tb: Any, columns: bool, device: str) -> None:
     x, b, rng = drawn(ta, 7, 100), drawn(tb, 100, 12, seed=1), np.random.default_rng(4)
     bs = rng.uniform(0.01, 0.05, 12).astype(np.float32) if columns else np.float32(0.02)
@@ -98,6 +100,7 @@ def test_quantized_products(ta: Any, tb: Any, columns: bool, device: str) -> Non
     ids=str,
 )
 @pytest.mark.sample(8, device="cuda")
+@pytest.mark.few_on_vulkan(3)
 def test_quantized_convolutions(
     ta: Any, tb: Any, shape: tuple[int, ...], kernel: tuple[int, ...], more: dict[str, Any], device: str
 ) -> None:

@@ -55,6 +55,7 @@ def blurred(seen: np.ndarray, low: Any = 0.0) -> float:
 
 @pytest.mark.parametrize("causal", [0, 1])
 @pytest.mark.sample(2, device="cuda")
+@pytest.mark.few_on_vulkan(1)
 def test_attention(causal: int, device: str) -> None:
     x, w, b = rand(B, S, 7), rand(7, 3 * D), rand(3 * D)
     past, bias = rand(2, B, N, P, H), rand(B, 1, S, P + S)
@@ -83,6 +84,7 @@ def test_attention(causal: int, device: str) -> None:
 
 @pytest.mark.parametrize("size", [2, 6])
 @pytest.mark.sample(2, device="cuda")
+@pytest.mark.few_on_vulkan(1)
 def test_attention_with_values_of_another_size(size: int, device: str) -> None:
     x, w = rand(B, S, 7), rand(7, 2 * D + N * size)
     q, k, v = (by_heads(t, N) for t in np.split(x.astype(np.float64) @ w, [D, 2 * D], 2))

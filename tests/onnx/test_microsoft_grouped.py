@@ -149,6 +149,7 @@ TURNS: list[dict[str, Any]] = [
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("packed", [False, True])
 @pytest.mark.sample(16, device="cuda")
+@pytest.mark.few_on_vulkan(8)
 def test_attention(name: str, packed: bool, device: str) -> None:
     case = Case(**CASES[name], packed=packed)
     judged(device, KIND, case.given, case.wanted(), case.names, "y ok ov", **case.attributes)
@@ -158,6 +159,7 @@ def test_attention(name: str, packed: bool, device: str) -> None:
 @pytest.mark.parametrize("name", ["a prompt", "a cache that grows", "caches of several lengths that grow",
                                   "a cache with room", "several new at once", "a window in caches"])  # fmt: skip
 @pytest.mark.sample(10, device="cuda")
+@pytest.mark.few_on_vulkan(4)
 def test_turned(name: str, turns: dict[str, Any], device: str) -> None:
     case = Case(**CASES[name], **turns)
     judged(device, KIND, case.given, case.wanted(), case.names, "y ok ov", **case.attributes)
@@ -167,6 +169,7 @@ def test_turned(name: str, turns: dict[str, Any], device: str) -> None:
     "name", ["a prompt", "caches of several lengths that grow", "several new at once", "a bias"]
 )
 @pytest.mark.sample(4, device="cuda")
+@pytest.mark.few_on_vulkan(2)
 def test_halves_and_norms_of_heads(name: str, device: str) -> None:
     case = Case(**CASES[name], turns=H, dtype=np.float16)
     judged(device, KIND, case.given, case.wanted(), case.names, "y ok ov", **case.attributes)

@@ -34,6 +34,7 @@ PRODUCTS: list[tuple[Any, Any, str, dict[str, Any]]] = [
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float16])
 @pytest.mark.sample(2, device="cuda")
+@pytest.mark.few_on_vulkan(1)
 def test_products_with_turned_axes(device: str, dtype: type) -> None:
     for a_shape, b_shape, said, attributes in some(PRODUCTS, 3):
         a, b = rand(*a_shape, dtype=dtype), rand(*b_shape, dtype=dtype)
@@ -67,6 +68,7 @@ ACTIVATIONS: list[tuple[str, list[float], Any]] = [
 
 
 @pytest.mark.parametrize(("name", "numbers", "function"), ACTIVATIONS)
+@pytest.mark.few_on_vulkan(4)
 def test_gemm_with_an_activation(name: str, numbers: list[float], function: Any, device: str) -> None:
     given = {"a": rand(6, 5), "b": rand(7, 6), "c": rand(5, 1)}
     attributes = dict(zip(["activation_alpha", "activation_beta"], numbers, strict=False))
@@ -88,6 +90,7 @@ CONVS.append(("Clip", [-0.5, 0.75], lambda x: np.clip(x, -0.5, 0.75)))
 
 
 @pytest.mark.parametrize(("name", "numbers", "function"), CONVS)
+@pytest.mark.few_on_vulkan(4)
 def test_convolutions(name: str, numbers: list[float], function: Any, device: str) -> None:
     given = {"x": rand(2, 3, 7, 6), "w": rand(4, 3, 3, 2), "b": rand(4), "z": rand(2, 4, 4, 3)}
     padded = np.pad(given["x"].astype(np.float64), [(0, 0), (0, 0), (1, 1), (0, 1)])

@@ -172,6 +172,7 @@ def blocks(bits: int, size: int, n: int, k: int) -> tuple[dict[str, np.ndarray],
 @pytest.mark.parametrize("bits", [2, 4, 8])
 @pytest.mark.parametrize(("size", "n", "k"), [(32, 12, 96), (16, 7, 50), (128, 5, 200)])
 @pytest.mark.sample(4, device="cuda")
+@pytest.mark.few_on_vulkan(1)
 def test_products_with_packed_blocks(bits: int, size: int, n: int, k: int, device: str) -> None:
     rng = np.random.default_rng(1)
     x = rng.normal(size=(2, 3, k)).astype(np.float32)
@@ -344,6 +345,7 @@ def lstm(x: np.ndarray, w: Mapping[str, np.ndarray], k: int, lengths: np.ndarray
 )
 @pytest.mark.parametrize("ends", [False, True])
 @pytest.mark.sample(6, device="cuda")
+@pytest.mark.few_on_vulkan(1)
 def test_lstm(dtype: Any, columns: bool, steps: int, direction: str, ends: bool, device: str) -> None:
     rng = np.random.default_rng(steps)
     count, width, hidden, batch = 2 if direction == "bidirectional" else 1, 10, 16, 3

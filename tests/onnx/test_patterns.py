@@ -197,6 +197,7 @@ def test_attention_whose_weights_are_wanted_or_whose_sizes_differ_stays() -> Non
 
 
 @pytest.mark.parametrize("keys, causal, fused", [(5, 0, True), (5, 1, True), (7, 0, True), (7, 1, False)])
+@pytest.mark.few_on_vulkan(1)
 def test_the_operator_attention(keys: int, causal: int, fused: bool, device: str) -> None:
     """onnx aligns the first query with the first key, the fused op the last with the last: they differ in length."""
     made = node("Attention", "q k v m", "y", is_causal=causal, q_num_heads=4, kv_num_heads=2)

@@ -41,9 +41,10 @@ def test_the_suite_is_the_one_the_lists_are_of() -> None:
 
 def test_a_sample_has_the_listed_outcome(device: str) -> None:
     expected = listed()["vulkan" if device == "cuda" else device]
-    sample = [c for c in onnx_cases()[::STEP] if c.name.removeprefix("test_") not in SLOW]
+    step = STEP if device == "cpu" else count(3, 1) * STEP
+    sample = [c for c in onnx_cases()[::step] if c.name.removeprefix("test_") not in SLOW]
     results = {c.name: suite.run_case(c, device) for c in sample}
-    assert len(results) > count(25, 150)
+    assert len(results) > count(8, 150)
     assert suite.differences(results, expected) == []
     if device == "cpu":
         assert not any(r.how == "host" for r in results.values())

@@ -27,6 +27,7 @@ def session(request: pytest.FixtureRequest) -> rlx.Session:
 )  # their cases are in f64
 @pytest.mark.parametrize("dtype", [np.float32, np.float64], ids=["f32", "f64"])
 @pytest.mark.sample(120, session="cuda")
+@pytest.mark.few_on_vulkan(20)
 def test_gradient(session: rlx.Session, op: str, dtype: Any) -> None:
     finer = 1.0 if dtype is np.float32 else 4e-18  # the square of f64's last place over that of f32's
     for number, case in enumerate(some(GRADIENTS[op], 1)):

@@ -36,6 +36,7 @@ def run(session: rlx.Session, build: Callable[[Tensor], Tensor], x: Array) -> Ar
 @pytest.mark.parametrize("dtype", TOP)
 @pytest.mark.parametrize("half", [2, 5, 64, 5000, 70_001])
 @pytest.mark.sample(6, session="cuda")
+@pytest.mark.few_on_vulkan(2)
 def test_sums(session: rlx.Session, dtype: str, half: int) -> None:
     top = TOP[dtype]
     x = np.repeat([top, -top], half).astype(as_dtype(dtype).np)
@@ -62,6 +63,7 @@ def test_what_is_infinite_or_no_number_stays_so(session: rlx.Session) -> None:
 
 @pytest.mark.parametrize("dtype", ["f32", "f64"])
 @pytest.mark.parametrize("down", [False, True])
+@pytest.mark.few_on_vulkan(2)
 def test_products(session: rlx.Session, dtype: str, down: bool) -> None:
     """Rows whose products leave the range at the top or vanish, and come back."""
     rng = np.random.default_rng(5)

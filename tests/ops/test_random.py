@@ -342,7 +342,7 @@ def test_integers_and_orders_are_equally_likely(session: rlx.Session) -> None:
     made = run(session, lambda k: random.randint(k, 120_000, -3, 9), random.key(1))
     assert scipy.stats.chisquare(np.bincount(made + 3, minlength=12)).pvalue > 1e-3
     g = rlx.Graph("orders")
-    tries = count(240, 600)
+    tries = count(120, 600)
     keys = random.split(g.input("key", (2,), "i32"), tries)
     for i in range(tries):
         g.output(f"y{i}", random.permutation(keys[i], 3))

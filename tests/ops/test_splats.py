@@ -61,6 +61,7 @@ def test_a_picture_is_that_of_the_plain_loop(coefficients: int) -> None:
 
 @pytest.mark.parametrize("device", ["vulkan", "cuda"])
 @pytest.mark.parametrize("coefficients", [0, 16])
+@pytest.mark.few_on_vulkan(1)
 def test_a_picture_on_a_gpu(device: str, coefficients: int) -> None:
     session_here(device)
     splats, camera = scene(30, coefficients, 1), view(1)

@@ -112,6 +112,7 @@ def ended(code: str, device: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.sample(4, session="cuda")
+@pytest.mark.few_on_vulkan(2)
 def test_the_end_is_quiet(session: rlx.Session, way: str) -> None:
     said = ended(WAYS[way], session.info.id)
     wanted = (1, "mine\n") if way == "an error ends it" else (0, "")

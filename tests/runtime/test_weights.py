@@ -40,6 +40,7 @@ def ones(n: int = N, batch: int = 1) -> dict[str, np.ndarray]:
 
 
 @pytest.mark.parametrize("runs", [False, True], ids=["set alone", "run between"])
+@pytest.mark.few_on_vulkan(1)
 def test_a_weight_set_in_turn_as_bf16_and_f16_holds_one_of_them(session: rlx.Session, runs: bool) -> None:
     with session.compile(product()) as exe:
         held = []
