@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
@@ -164,6 +164,11 @@ class Executable(Protocol):
 
     def run(self) -> None:
         """Runs every step on the data in the arena and returns when the outputs are complete."""
+        ...
+
+    def quick(self) -> Callable[[], None]:
+        """A call that does what `run` does, at the least cost. Requires: one call at a time, not within itself; none
+        after `close`."""
         ...
 
     def begin(self) -> None:

@@ -34,7 +34,6 @@ class Array(Closing):
 
     # Where the values still lie in a state, in which the next run may overwrite them: the call that copies them out.
     _lender: Callable[[Array], None] | None = None
-    __array_priority__ = 100  # NumPy's operators leave the operand to us, that is to Python's TypeError
 
     def __init__(
         self, device: Device, buffer: Buffer, shape: tuple[int, ...], dtype: DType, offset: int = 0

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy.typing as npt
@@ -11,7 +12,7 @@ from rlx.errors import GraphError, UnsupportedOp
 from rlx.runtime import debug
 
 if TYPE_CHECKING:
-    from rlx.runtime.compiled import CompiledGraph
+    from rlx.runtime.compiled import CompiledGraph, _Program
 
 
 class Bound:
@@ -19,7 +20,8 @@ class Bound:
 
     `inputs` and `outputs` are the program's memory as NumPy arrays, where the host can address it: on the CPU and on
     GPUs that share its memory. What is written into an input stays there for all runs; a run overwrites the outputs.
-    Elsewhere, and for any device, `write` and `read` copy. `run` does the work and nothing else.
+    Elsewhere, and for any device, `write` and `read` copy. `run()` does the work and nothing else; it raises GraphError
+    where the program was closed, or recorded anew since a weight changed its dtype: bind it again.
 
     The views stay readable after the program is closed. Other threads' runs of the same program use the same memory.
     """
@@ -28,11 +30,17 @@ class Bound:
         self._owner = owner
         self._lock = owner._lock
         self._program = program = owner._ready()
-        self._executable = program.executable
         self._ins = {port.name: port for port in program.inputs}
         self._outs = {port.name: port for port in program.outputs}
         options = owner.options
-        self._watched = bool(owner._replaced) or options.build.debug >= debug.TIMINGS or options.stream is not None
+        watched = bool(owner._replaced) or options.build.debug >= debug.TIMINGS or options.stream is not None
+        again: Callable[[], None]
+        work: Callable[[], None]
+        if watched:
+            again = work = partial(_run_watched, owner, program)
+        else:
+            again, work = program.executable.run, program.executable.quick()
+        self.run: Callable[[], None] = _runner(owner, program, work, again)
 
     @property
     def inputs(self) -> Mapping[str, npt.NDArray[Any]]:
@@ -50,55 +58,15 @@ class Bound:
         Raises: GraphError for an unknown name and an Array of another device, ShapeError, DTypeError."""
         port = self._named(self._ins, name)
         with self._lock:
-            self._same()
+            _same(self._owner, self._program)
             port.write(port.accept(value, self._owner.device))
 
     def read(self, name: str, out: Literal["host", "device"] = "host") -> Any:
         """A copy of an output: a NumPy array, or an rlx.Array."""
         port = self._named(self._outs, name)
         with self._lock:
-            self._same()
+            _same(self._owner, self._program)
             return port.give(self._owner.device) if out == "device" else port.take()
-
-    def run(self) -> None:
-        """Runs the program on what its inputs hold. Raises: GraphError where it was closed, or recorded anew since a
-        weight changed its dtype: bind it again."""
-        owner = self._owner
-        with self._lock:
-            program = self._program
-            if owner._program is not program or owner._version != owner.weights.version or program.broken_off:
-                self._same()
-            owner._busy += 1
-            program.broken_off = True
-            try:
-                if self._watched:
-                    self._run_watched()
-                else:
-                    self._executable.run()
-                program.broken_off = False
-            finally:
-                owner._busy -= 1
-
-    def _run_watched(self) -> None:
-        owner = self._owner
-        for name in owner._replaced:
-            owner.state.reclaim(name)
-        if owner.options.stream is not None:
-            owner.device.follow(owner.options.stream)
-        before = debug.before_run(owner)
-        self._executable.run()
-        owner.state.replaced(owner._replaced)
-        debug.show_run(owner, before)
-
-    def _same(self) -> None:
-        """Raises: GraphError unless the program is still the one that was bound."""
-        owner = self._owner
-        if owner._ready() is not self._program:
-            raise GraphError(
-                f"the program of {owner.graph.name!r} was recorded anew, as a weight changed its dtype; bind it again"
-            )
-        if self._program.broken_off:
-            owner.device.synchronize()  # work of an interrupted run may still use the memory
 
     def _named(self, ports: Mapping[str, Any], name: str) -> Any:
         if name not in ports:
@@ -108,9 +76,57 @@ class Bound:
 
     def _view(self, name: str, port: Any) -> npt.NDArray[Any]:
         with self._lock:
-            self._same()
+            _same(self._owner, self._program)
             made: npt.NDArray[Any] | None = port.view()
         if made is None:
             where = self._owner.device.info.id
             raise UnsupportedOp(f"the host cannot address {name!r} on {where}; bound.write and bound.read copy it")
         return made
+
+
+def _runner(
+    owner: CompiledGraph, program: _Program, work: Callable[[], None], again: Callable[[], None]
+) -> Callable[[], None]:
+    """`Bound.run` around the program's work; `again` is called in its place within another run of the program, by a
+    user's function. What it needs is in its closure, where it is found faster than in an object, and `Bound` is not:
+    in a cycle the memory of a dropped program would stay until Python's collector runs."""
+    weights, lock = owner.weights, owner._lock
+
+    def run() -> None:
+        with lock:
+            if owner._program is not program or owner._version != weights.version or program.broken_off:
+                _same(owner, program)
+            within = owner._busy
+            owner._busy = within + 1
+            program.broken_off = True
+            try:
+                if within:
+                    again()
+                else:
+                    work()
+                program.broken_off = False
+            finally:
+                owner._busy = within
+
+    return run
+
+
+def _run_watched(owner: CompiledGraph, program: _Program) -> None:
+    for name in owner._replaced:
+        owner.state.reclaim(name)
+    if owner.options.stream is not None:
+        owner.device.follow(owner.options.stream)
+    before = debug.before_run(owner)
+    program.executable.run()
+    owner.state.replaced(owner._replaced)
+    debug.show_run(owner, before)
+
+
+def _same(owner: CompiledGraph, program: _Program) -> None:
+    """Raises: GraphError unless the program is still the one that was bound."""
+    if owner._ready() is not program:
+        raise GraphError(
+            f"the program of {owner.graph.name!r} was recorded anew, as a weight changed its dtype; bind it again"
+        )
+    if program.broken_off:
+        owner.device.synchronize()  # work of an interrupted run may still use the memory

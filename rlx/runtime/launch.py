@@ -29,10 +29,11 @@ class Launch:
 
     def done(self) -> bool:
         """Whether the run is complete, or has failed; never waits."""
-        if self._mark is None:
+        mark = self._mark  # read once: another thread may find that it is done
+        if mark is None:
             return True
         try:
-            ended = self._mark.done()
+            ended = mark.done()
         except RlxError as error:
             self._failed(error)
             return True
@@ -45,12 +46,13 @@ class Launch:
 
         Raises: the error of the run, at each call."""
         check_out("wait", out)
-        if self._mark is not None:
+        mark = self._mark
+        if mark is not None:
             try:
-                self._mark.wait()
+                mark.wait()
             except RlxError as error:
                 self._failed(error)
-            self._mark = None  # set after: an interrupt leaves the run under way
+            self._mark = None  # cleared after: an interrupt leaves the run under way
         if self._error is not None:
             raise self._error
         return {n: a.numpy() for n, a in self.results.items()} if out == "host" else dict(self.results)

@@ -14,7 +14,7 @@ from rlx.backends.cpu.context import Array, ArrayMemory, BindContext, Step
 from rlx.backends.cpu.conv.last import last_convolutions
 from rlx.backends.cpu.elementwise.bind import bind_elementwise
 from rlx.backends.cpu.kernels import BINDERS, bind_reference, load_kernels
-from rlx.backends.cpu.quiet import quietly
+from rlx.backends.cpu.quiet import quiet_call, quietly
 from rlx.driver import Buffer, BuildOptions, DeviceArena, Dispatch, MemoryPlan
 from rlx.driver.control import ControlRun, Row, carried_copies
 from rlx.driver.device import Bytes
@@ -112,6 +112,15 @@ class CpuExecutable:
 
     def run(self) -> None:
         quietly(partial(self._times.measure, self._run_timed) if self._times.wanted else self.launch)
+
+    def quick(self) -> Callable[[], None]:
+        steps = tuple(self._steps)
+
+        def work() -> None:
+            for step in steps:
+                step()
+
+        return self.run if self._times.wanted else quiet_call(work)
 
     begin = run  # the work of a run is done when it returns
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from contextvars import Context, copy_context
+from functools import partial
 
 import numpy as np
 
@@ -29,6 +30,12 @@ class _Thread(threading.local):
 
     def __init__(self) -> None:
         self.quiet = _Quiet()
+
+
+def quiet_call(work: Callable[[], None]) -> Callable[[], None]:
+    """A call of `work` without warnings, in a context of its own, which takes no look-up. Requires: one call at a time,
+    not within itself."""
+    return partial(_Quiet().context.run, work) if _IN_CONTEXT else partial(quietly, work)
 
 
 def _by_errstate(work: Callable[[], None]) -> None:
