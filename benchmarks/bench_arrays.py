@@ -36,7 +36,8 @@ def resnet(images: int, blocks: tuple[int, ...] = (3, 4, 6, 3)) -> rlx.Graph:
     g = rlx.Graph("resnet50")
 
     def conv(x: rlx.Tensor, out: int, size: int, stride: int = 1, relu: bool = True) -> rlx.Tensor:
-        w = rng.standard_normal((out, x.shape[1], size, size), np.float32) / np.sqrt(x.shape[1] * size * size)
+        w = rng.standard_normal((out, x.shape[1], size, size), np.float32)
+        w *= np.float32((x.shape[1] * size * size) ** -0.5)
         y = rlx.conv(x, g.constant(w), g.constant(np.zeros(out, np.float32)), strides=stride, pads=size // 2)
         return rlx.relu(y) if relu else y
 
