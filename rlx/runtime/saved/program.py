@@ -35,7 +35,7 @@ from rlx.errors import (
 )
 from rlx.ir import Graph, TensorType
 from rlx.packed import PackedArray
-from rlx.runtime.compiled import CompiledGraph, CompileOptions, names
+from rlx.runtime.compiled import CompiledGraph, CompileOptions
 from rlx.runtime.debug import TIMINGS
 from rlx.runtime.prepare import Prepared
 from rlx.runtime.saved.container import ProgramFile, Writer, written
@@ -206,9 +206,14 @@ def _described(device: Device) -> dict[str, Any]:
     }
 
 
+def _names(graph: Graph) -> list[list[str]]:
+    """The names that a graph declares, by kind."""
+    return [list(t) for t in (graph.inputs, graph.params, graph.states, graph.outputs, graph.updates)]
+
+
 def _alike(a: Graph, b: Graph) -> bool:
     """Whether two graphs have the same signature, in the same order."""
-    if names(a) != names(b):
+    if _names(a) != _names(b):
         return False
     tables = ((a.inputs, b.inputs), (a.params, b.params), (a.states, b.states), (a.outputs, b.outputs))
     return all(x[n].type == y[n].type for x, y in tables for n in x)
@@ -327,7 +332,7 @@ def _graphs(file: ProgramFile) -> tuple[Graph, Prepared]:
     labels = table["decomposed"]
     if not isinstance(labels, list) or not all(isinstance(label, str) for label in labels):
         raise file.wrong(f"lists no labels but {shown(labels)}")
-    if names(declared) != names(program):
+    if _names(declared) != _names(program):
         raise file.wrong("has two graphs that differ in what they take and return")
     tables = (
         (declared.inputs, program.inputs),
