@@ -84,7 +84,7 @@ def _program(pick: random.Random, original: bytes) -> tuple[str, bytes]:
         return "values", sealed(blocks, resealed(blocks, table))
     ways = []
     for _ in range(pick.choice((1, 1, 1, 2, 4))):
-        part = pick.choice(("graphs", "graphs", "graphs", "graphs", "exprs", "blocks", "weights", "states"))
+        part = pick.choice(("graphs", "graphs", "graphs", "graphs", "exprs", "groups", "weights", "states"))
         value = [table[part]]
         ways.append(f"{part} {_nudge(pick, value) if pick.random() < 0.6 else _edit(pick, value)}")
         table[part] = value[0]
@@ -95,9 +95,9 @@ def _program(pick: random.Random, original: bytes) -> tuple[str, bytes]:
 def resealed(blocks: bytes, table: dict[str, Any]) -> bytes:
     """The table with the checksums of these blocks."""
     at = 64
-    for entry in table["blocks"]:
-        end = at + -(-entry[0] // 64) * 64
-        entry[1], at = hashlib.sha256(blocks[at:end]).hexdigest(), end
+    for group in table["groups"]:
+        end = at + sum(-(-nbytes // 64) * 64 for nbytes in group[1])
+        group[0], at = hashlib.sha256(blocks[at:end]).hexdigest(), end
     return json.dumps(table).encode()
 
 

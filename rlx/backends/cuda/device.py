@@ -28,7 +28,7 @@ from rlx.backends.cuda.libraries import load_library
 from rlx.backends.cuda.memory import GRANULE, CudaArena, CudaBuffer, Foreign, Memory, Staging
 from rlx.backends.cuda.recorder import Recorded, record
 from rlx.backends.cuda.target import cuda_target
-from rlx.backends.gpu.program.steps import Gemm, Step
+from rlx.backends.gpu.program.steps import Gemm, Ref, Step
 from rlx.backends.gpu.program.target import UNITS
 from rlx.driver import (
     Buffer,
@@ -44,6 +44,7 @@ from rlx.driver.closing import Resources, close_each
 from rlx.driver.device import CUDA, Borrowed, Support
 from rlx.driver.memory.check_plan import check_nbytes
 from rlx.driver.memory.pool import DEFAULT_BUDGET, BufferPool
+from rlx.dtypes import f32
 from rlx.errors import DeviceLost, DeviceUnavailable, OutOfDeviceMemory, RlxError
 from rlx.ir import Graph, Node
 
@@ -414,6 +415,12 @@ class CudaDevice:
         with self.lock, self.doing("asking cuBLASLt for a way"):
             blas = self.blas
             return adds_bias(load_library("cublasLt", blas.major), blas.handle, step, self.bias_known)
+
+    def warm_up(self) -> None:
+        """Asks cuBLASLt about a small product, since its first answer in a process takes a tenth of a second. A thread
+        may wait for it while others do what needs no device."""
+        a, b, c, bias = (Ref("none", 0, 4 * n) for n in (1 << 12, 1 << 12, 1 << 12, 1 << 6))
+        self.adds_bias(Gemm(a, b, c, 64, 64, 64, f32, f32, f32, False, False, 1, 0, 0, 0, "f32", "", bias))
 
     def record(self, steps: Sequence[Step], arena: DeviceArena, timings: bool = False) -> Recorded:
         """Captures steps into one CUDA graph over an arena's memory. With `timings` a run launches them one by one

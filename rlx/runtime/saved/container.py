@@ -1,9 +1,10 @@
-"""The container of a saved program: a head, blocks of bytes, and a JSON table; a checksum covers every byte.
+"""The container of a saved program: a head, blocks of bytes, and a JSON table; checksums cover every byte.
 
 A file is: 64 bytes of head (magic word, offset and length of the table, SHA-256 of both and of the table); blocks, each
-filled up with zeros to a multiple of 64 bytes, one behind the other; the table, an object whose "blocks" list the
-length and the SHA-256 of each. The table comes last so that a writer need not hold the blocks. A checksum finds damage;
-it proves nothing about who wrote the file, so that readers of the table check all that it says.
+filled up with zeros to a multiple of 64 bytes, one behind the other; the table, an object whose "groups" list the
+SHA-256 of some blocks together, and the length of each. The table comes last so that a writer need not hold the blocks.
+A checksum finds damage; it proves nothing about who wrote the file, so that readers of the table check all that it
+says.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from itertools import groupby
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -33,7 +35,10 @@ MAX_TABLE = 256 << 20  # bytes; the table of a model of thousands of nodes has o
 PER_BYTE = 64  # bytes of memory granted for a byte of the table, whose values are short
 _HEAD = struct.Struct("<8sQQ32s")
 _DIGEST = 64  # hexadecimal digits
-_AHEAD = 256 << 20  # bytes that are read before they are asked for, at most; one block in any case
+# Blocks share a checksum up to this size. A thread that reads and checks one gives up Python's lock and waits for it
+# again, which takes milliseconds while others compute: a network has hundreds of small weights.
+_GROUP = 4 << 20
+_AHEAD = 256 << 20  # bytes that are read before they are asked for, at most; one group in any case
 _THREADS = 4
 
 
@@ -42,7 +47,9 @@ class Writer:
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
-        self.blocks: list[list[Any]] = []
+        self._groups: list[list[Any]] = []
+        self._count = 0
+        self._digest = hashlib.sha256()
         self._known: dict[str, int] = {}
         file.write(bytes(ALIGNMENT))
 
@@ -55,13 +62,29 @@ class Writer:
 
     def add(self, data: Bytes) -> int:
         """Writes a block and returns its number."""
-        filling = bytes(-data.nbytes % ALIGNMENT)
-        digest = hashlib.sha256(data.data)
-        digest.update(filling)
-        self._file.write(data.data)
-        self._file.write(filling)
-        self.blocks.append([data.nbytes, digest.hexdigest()])
-        return len(self.blocks) - 1
+        if not self._groups or sum(map(_padded, self._groups[-1][1])) + _padded(data.nbytes) > _GROUP:
+            self._close_group()
+            self._groups.append(["", []])
+        for part in (data.data, bytes(_padded(data.nbytes) - data.nbytes)):
+            self._digest.update(part)
+            self._file.write(part)
+        self._groups[-1][1].append(data.nbytes)
+        self._count += 1
+        return self._count - 1
+
+    def _close_group(self) -> None:
+        if self._groups:
+            self._groups[-1][0] = self._digest.hexdigest()
+        self._digest = hashlib.sha256()
+
+    def groups(self) -> list[list[Any]]:
+        """[checksum, lengths of its blocks] of each group; no block may follow."""
+        self._close_group()
+        return self._groups
+
+
+def _padded(nbytes: int) -> int:
+    return nbytes + -nbytes % ALIGNMENT
 
 
 @contextmanager
@@ -71,7 +94,7 @@ def written(path: Path, table: Mapping[str, Any]) -> Iterator[Writer]:
     with written_whole(path) as file:
         writer = Writer(file)
         yield writer
-        text = json.dumps({**table, "blocks": writer.blocks}, separators=(",", ":"), allow_nan=False).encode()
+        text = json.dumps({**table, "groups": writer.groups()}, separators=(",", ":"), allow_nan=False).encode()
         at = file.tell()
         file.write(text)
         file.seek(0)
@@ -91,10 +114,13 @@ class ProgramFile(Closing):
         self.path = path
         self._file = open_regular(path)
         self._lock = threading.Lock()
+        self._groups: list[tuple[int, int, str]] = []  # (offset, bytes, checksum) of each group
+        self._places: list[tuple[int, int, int]] = []  # (group, offset in it, bytes) of each block
+        self._last: tuple[int, Bytes] = -1, np.zeros(0, np.uint8)  # the group read last
         try:
             self._size = os.fstat(self._file.fileno()).st_size
             self.table = self._read_table()
-            self._places = self._check_blocks(self.table.pop("blocks", None))
+            self._check_groups(self.table.pop("groups", None))
         except BaseException:
             self.close()
             raise
@@ -133,56 +159,74 @@ class ProgramFile(Closing):
         self._end = at
         return table
 
-    def _check_blocks(self, listed: Any) -> list[tuple[int, int, str]]:
-        """(offset, bytes, digest) of each block. They must fill the file up to its table."""
+    def _check_groups(self, listed: Any) -> None:
+        """Notes where each block is. They must fill the file up to its table."""
         if not isinstance(listed, list):
             raise self.wrong("does not list its blocks")
-        places, at = [], ALIGNMENT
+        at = ALIGNMENT
         for entry in listed:
             match entry:
-                case [int(nbytes), str(digest)] if (
-                    not isinstance(nbytes, bool) and 0 <= nbytes <= self._end - at and len(digest) == _DIGEST
-                ):
-                    places.append((at, nbytes, digest))
-                    at += nbytes + -nbytes % ALIGNMENT
+                case [str(digest), list(lengths)] if len(digest) == _DIGEST:
+                    inside = 0
+                    for nbytes in lengths:
+                        if type(nbytes) is not int or not 0 <= nbytes <= self._end - at - inside:
+                            raise self.wrong(f"has a block of {shown(nbytes)} bytes, which does not lie in the file")
+                        self._places.append((len(self._groups), inside, nbytes))
+                        inside += _padded(nbytes)
+                    self._groups.append((at, inside, digest))
+                    at += inside
                 case _:
-                    raise self.wrong(f"has a block {shown(entry)}, which does not lie in the file")
+                    raise self.wrong(f"has {shown(entry)} in the place of blocks and their checksum")
         if at != self._end:
             raise self.wrong(f"has blocks of {at:,} bytes where {self._end:,} are taken")
-        return places
 
     def nbytes(self, number: Any) -> int:
         """The length of a block. Raises: ModelFormatError for a number that no block has."""
-        if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number < len(self._places):
+        if type(number) is not int or not 0 <= number < len(self._places):
             raise self.wrong(f"names block {shown(number)} of {len(self._places)}")
-        return self._places[number][1]
+        return self._places[number][2]
 
     def block(self, number: int) -> Bytes:
-        """The bytes of a block, checked, in memory of their own."""
+        """The bytes of a block, checked."""
         self.nbytes(number)
-        at, nbytes, digest = self._places[number]
-        data = self._bytes(at, nbytes + -nbytes % ALIGNMENT)
+        group = self._places[number][0]
+        if self._last[0] != group:
+            self._last = group, self._group(group)
+        return self._block_of(number, self._last[1])
+
+    def _block_of(self, number: int, group: Bytes) -> Bytes:
+        _, at, nbytes = self._places[number]
+        return group[at : at + nbytes]
+
+    def _group(self, number: int) -> Bytes:
+        at, nbytes, digest = self._groups[number]
+        data = self._bytes(at, nbytes)
         if hashlib.sha256(data.data).hexdigest() != digest:
-            raise self.wrong(f"is damaged: the checksum of block {number} is wrong")
-        return data[:nbytes]
+            raise self.wrong(f"is damaged: the checksum of its blocks from byte {at:,} is wrong")
+        return data
 
     @contextmanager
     def reading(self, numbers: Iterable[int]) -> Iterator[Iterator[Bytes]]:
         """An iterator over these blocks, in order. Threads begin at once to read and check them, and go on with those
         that follow, so that other work may be done meanwhile."""
-        left = deque((number, self.nbytes(number)) for number in numbers)
+        wanted = list(numbers)
+        for number in wanted:
+            self.nbytes(number)
+        groups = [g for g, _ in groupby(self._places[number][0] for number in wanted)]
+        left = deque((g, self._groups[g][1]) for g in groups)
         begun: deque[tuple[int, Future[Bytes]]] = deque()
         with ThreadPoolExecutor(_THREADS) as threads:
 
             def begin() -> None:
                 while left and (not begun or sum(n for n, _ in begun) + left[0][1] <= _AHEAD):
-                    number, nbytes = left.popleft()
-                    begun.append((nbytes, threads.submit(self.block, number)))
+                    group, nbytes = left.popleft()
+                    begun.append((nbytes, threads.submit(self._group, group)))
 
             def blocks() -> Iterator[Bytes]:
-                while begun:
-                    yield begun.popleft()[1].result()
+                for _, members in groupby(wanted, lambda number: self._places[number][0]):
+                    data = begun.popleft()[1].result()
                     begin()
+                    yield from (self._block_of(number, data) for number in members)
 
             begin()
             try:

@@ -8,8 +8,9 @@ that plans and lowers any graph, which takes a tenth of the time that the passes
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -143,9 +144,10 @@ def load_program(
         report("reading")
         listed = file.table["weights"] if isinstance(file.table["weights"], dict) else {}
         wanted = [name for name in listed if weights is None or weights.find(name) is None]
-        with file.reading(listed[name] for name in wanted) as blocks:
+        with file.reading(listed[name] for name in wanted) as blocks, ExitStack() as threads:
             with _blamed(file):
                 declared, prepared = _graphs(file)
+                threads.callback(_warm_up(session.device, prepared.graph))
                 _check_support(file, session, prepared.graph)
             weights = _store("weights", Weights, weights, session, made)
             state = _store("state", State, state, session, made)
@@ -155,6 +157,7 @@ def load_program(
                 _check_blocks(file, declared)
                 held = {name for name in declared.states if state.find(name) is not None}
                 _set_weights(file, declared, prepared, weights, zip(wanted, blocks, strict=True))
+                threads.close()  # before the program is recorded, which no other thread may disturb
                 program = _built(file, session, declared, prepared, weights, state)
                 made.callback(program.close)
                 _set_states(file, state, {n: t.type for n, t in declared.states.items() if n not in held})
@@ -206,9 +209,9 @@ def _described(device: Device) -> dict[str, Any]:
     }
 
 
-def _names(graph: Graph) -> tuple[tuple[str, ...], ...]:
-    """The names that a graph declares, by kind, in order."""
-    return tuple(tuple(t) for t in (graph.inputs, graph.params, graph.states, graph.outputs, graph.updates))
+def _names(graph: Graph) -> list[list[str]]:
+    """The names that a graph declares, by kind."""
+    return [list(t) for t in (graph.inputs, graph.params, graph.states, graph.outputs, graph.updates)]
 
 
 def _alike(a: Graph, b: Graph) -> bool:
@@ -438,6 +441,22 @@ def _check_donated(file: ProgramFile, graph: Graph) -> None:
         made = graph.outputs.get(output) if isinstance(output, str) else None
         if name not in graph.updates or made is None or made.type != graph.states[name].type:
             raise file.wrong(f"donates {shown(name)} to {shown(output)}, which cannot be its new value")
+
+
+def _warm_up(device: Device, graph: Graph) -> Callable[[], None]:
+    """Lets a thread wait for the library of products where the program may use it, while this one does other work; what
+    is returned waits for the thread."""
+    warm_up = getattr(device, "warm_up", None)
+    if warm_up is None or not any(node.op.contracts for node in graph.nodes):
+        return lambda: None
+
+    def run() -> None:
+        with suppress(RlxError):  # what is wrong with the device, the program's own calls will tell
+            warm_up()
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    return thread.join
 
 
 def _check_support(file: ProgramFile, session: Session, graph: Graph) -> None:
