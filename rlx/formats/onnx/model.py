@@ -13,7 +13,7 @@ import numpy as np
 from rlx.driver.closing import Closing
 from rlx.driver.locks import renewed
 from rlx.driver.progress import Listener, listening, report
-from rlx.errors import GraphError, ShapeError, UnsupportedOp
+from rlx.errors import GraphError, ShapeError, UnsupportedOp, meant
 from rlx.formats.files import shown
 from rlx.formats.onnx.program import Built
 from rlx.formats.onnx.program import Program as Program
@@ -189,7 +189,8 @@ class Model(Closing):
 
     def _info(self, name: str) -> TensorInfo:
         if name not in self._declared:
-            raise GraphError(f"the model has no input {name!r}; it takes {[i.name for i in self.inputs]}")
+            known = [i.name for i in self.inputs]
+            raise GraphError(f"the model has no input {name!r}{meant(name, known)}; it takes {known}")
         return self._declared[name]
 
     def _by_name(self, given: Any, what: str) -> Mapping[str, Any]:
