@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import ml_dtypes
 import numpy as np
@@ -23,8 +23,7 @@ from rlx.errors import DTypeError, ShapeError, meant
 Kind = Literal["f", "i", "u", "b", "q"]
 
 
-@dataclass(frozen=True, slots=True)
-class Plane:
+class Plane(NamedTuple):
     """A field of packed blocks: its `nbytes` in each block, and the offset `at` which it has in a block of the file."""
 
     name: str
@@ -32,8 +31,7 @@ class Plane:
     at: int
 
 
-@dataclass(frozen=True, slots=True)
-class Storage:
+class Storage(NamedTuple):
     """How elements lie in memory: each `elements` of a tensor's last axis take `nbytes` together.
 
     A plain dtype has blocks of one element. A row of packed blocks lies in planes: the first field of all its blocks,

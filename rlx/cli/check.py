@@ -54,7 +54,7 @@ def check(
     Exit status 1 when a node strays; the first one is named, with its error. 2 when a device could not run the model,
     or not in time; Ctrl-C, with what was compared so far: 130.
     """
-    rows = Rows(_TITLES, right=set(_TITLES[2:6]), widths={"device": 8, "name": 24, "of the node": 24})
+    rows = Rows(_TITLES, right=set(_TITLES[2:6]), widths={"device": 8, "name": 34, "of the node": 24})
     strays: list[tuple[str, NodeDistance]] = []
 
     def one(name: str) -> None:

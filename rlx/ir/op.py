@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from rlx.dtypes import packed_refused
 from rlx.errors import DTypeError, UnsupportedOp, meant
@@ -52,8 +52,7 @@ class Leaf(Enum):
     CONSTANT = "constant"
 
 
-@dataclass(frozen=True, slots=True)
-class Control:
+class Control(NamedTuple):
     """How a control op runs its bodies: one of several once, or its only one repeatedly.
 
     `predicate`: the node's first input is a bool that chooses the branch, or says whether a loop runs its first step;
@@ -75,8 +74,7 @@ class Control:
         return self.repeats and not self.predicate
 
 
-@dataclass(frozen=True, slots=True)
-class Cost:
+class Cost(NamedTuple):
     """The cost of running a node, which limits on steps and bytes apply to.
 
     `nbytes`: bytes that a kernel writes, and those that it reads repeatedly. `multiplications`: pairs of numbers that

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from rlx.dtypes import DType
 
@@ -90,8 +90,7 @@ class MemoryPlan:
         return self.arena_bytes / self.max_live_bytes if self.max_live_bytes else 1.0
 
 
-@dataclass(frozen=True, slots=True)
-class BodyPlan:
+class BodyPlan(NamedTuple):
     """A body as a program, and the plan of its memory."""
 
     program: BodyProgram

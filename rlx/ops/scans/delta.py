@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -33,8 +32,7 @@ NAMES = ("g", "state")
 _REQUIRED = 4
 
 
-@dataclass(frozen=True, slots=True)
-class Sizes:
+class Sizes(NamedTuple):
     """The sizes of a delta rule: `heads` of values, `key_heads` of queries and keys, each serving heads / key_heads."""
 
     batch: int

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -34,8 +33,7 @@ _REQUIRED = 5
 _OP = "selective_scan"
 
 
-@dataclass(frozen=True, slots=True)
-class Sizes:
+class Sizes(NamedTuple):
     """The sizes of a selective scan: `heads` of `width` channels each, of which A may have one decay (`scalar`) or one
     for each state; `groups` of heads share B and C."""
 
