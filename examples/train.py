@@ -14,7 +14,7 @@ import numpy as np
 import rlx
 
 SHAPES = {"w1": (2, 32), "b1": (32,), "w2": (32, 32), "b2": (32,), "w3": (32, 2), "b3": (2,)}
-STEPS, RATE, MOMENTUM = 400, 0.2, 0.9
+STEPS, RATE, MOMENTUM = 120, 0.2, 0.9
 
 
 def spirals(n: int = 128) -> tuple[np.ndarray, np.ndarray]:

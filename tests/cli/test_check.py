@@ -45,6 +45,7 @@ def rows(out: str) -> dict[str, list[str]]:
     return {row[0]: row[1:] for row in cells}
 
 
+@pytest.mark.few_on_vulkan(1)
 def test_a_device_that_agrees(rlx: Rlx, tiny: Path, device: str) -> None:
     ran = rlx("check", tiny, "--device", device)
     assert ran.status == 0 and ran.err == "", ran

@@ -42,7 +42,7 @@ def test_cpu(storage: Literal["typed", "f32"], optimize: bool) -> None:
 @pytest.mark.parametrize("storage", ["typed", "f32"])
 def test_vulkan(device: str, storage: Literal["typed", "f32"]) -> None:
     session = session_here(device)
-    for seed in range(count(8, 20)):
+    for seed in range(count(4, 20)):
         check(session, seed, storage, True)
 
 

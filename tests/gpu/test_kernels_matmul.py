@@ -55,6 +55,7 @@ _SIZES = [
 @pytest.mark.parametrize("ta, tb", [*itertools.product([False, True], repeat=2)])
 @pytest.mark.parametrize("m, k, n", _SIZES)
 @pytest.mark.sample(9)
+@pytest.mark.few_on_vulkan(5)
 def test_sizes(m: int, k: int, n: int, ta: bool, tb: bool) -> None:
     a, b = _pair(m, k, n, ta, tb)
     close(run("matmul", a, b, **_attrs(ta, tb)), _want(a, b, **_attrs(ta, tb)))
@@ -64,6 +65,7 @@ def test_sizes(m: int, k: int, n: int, ta: bool, tb: bool) -> None:
 @pytest.mark.parametrize("m", [1, 2, 3, 5, 8, 16])
 @pytest.mark.parametrize("k, n", [(1, 1), (5, 7), (64, 64), (259, 130), (1000, 17000)])
 @pytest.mark.sample(6)
+@pytest.mark.few_on_vulkan(3)
 def test_few_rows(m: int, k: int, n: int, tb: bool) -> None:
     a, b = _pair(m, k, n, False, tb)
     a /= np.float32(np.sqrt(k))  # keeps tanh's argument small: the test measures the error of the sum
@@ -77,6 +79,7 @@ def test_few_rows(m: int, k: int, n: int, tb: bool) -> None:
 )
 @pytest.mark.parametrize("m", [3, 16, 37])
 @pytest.mark.sample(3)
+@pytest.mark.few_on_vulkan(1)
 def test_few_rows_however_they_are_cut(m: int, across: int, sites: int) -> None:
     bias = np.random.default_rng(0).standard_normal(70).astype(np.float32)
     for k in some((385, 20, 1536), 1):
@@ -94,6 +97,7 @@ def test_many_rows_by_the_kernel_for_few() -> None:
 
 
 @pytest.mark.parametrize("other", [np.float32, np.float16, ml_dtypes.bfloat16])
+@pytest.mark.few_on_vulkan(1)
 def test_few_rows_of_a_batch_beside_half_weights(other: Any) -> None:
     a, b = _pair(4, 40, 24, False, True, np.float32, other)
     a, b = np.stack([a, a + 1, a - 2]), np.stack([b, b * 2, b])
@@ -121,6 +125,7 @@ def test_epilogue(activation: str | None) -> None:
 
 
 @pytest.mark.parametrize("other", [np.float16, ml_dtypes.bfloat16])
+@pytest.mark.few_on_vulkan(1)
 def test_half_weights_beside_f32(other: Any) -> None:
     for tb in some((True, False), 1):
         a, b = _pair(20, 72, 36, False, tb, np.float32, other)
@@ -132,6 +137,7 @@ def test_half_weights_beside_f32(other: Any) -> None:
 
 
 @pytest.mark.parametrize("dtype", list(ROUNDED))
+@pytest.mark.few_on_vulkan(1)
 def test_halves(dtype: Any) -> None:
     for m, k, n in some(((70, 100, 68), (64, 64, 64), (5, 33, 7)), 2):
         a, b = _pair(m, k, n, False, True, dtype)

@@ -26,6 +26,7 @@ _LENGTHS = [1, 2, 3, 4, 5, 8, 31, 32, 33, 127, 128, 129, 384, 1021, 1024, 1025, 
 
 
 @pytest.mark.parametrize("n", _LENGTHS)
+@pytest.mark.few_on_vulkan(8)
 def test_softmax_rows(n: int) -> None:
     x = np.random.default_rng(n).standard_normal((7, n)).astype(np.float32) * 5
     close(run("softmax", x, axis=1), _softmax(x, 1))
@@ -85,6 +86,7 @@ def _norm(op: str, x: Array, eps: float, gamma: Array, *beta: Array) -> Array:
 @pytest.mark.parametrize("op, betas", [("layer_norm", 1), ("rms_norm", 0), ("rms_norm", 1)])
 @pytest.mark.parametrize("n", [*_LENGTHS[1:], 20000])
 @pytest.mark.sample(9)
+@pytest.mark.few_on_vulkan(5)
 def test_norms(op: str, betas: int, n: int) -> None:
     rng = np.random.default_rng(n)
     x = (rng.standard_normal((2, 3, n)) * 3 + 0.5).astype(np.float32)
@@ -102,6 +104,7 @@ def test_the_variance_keeps_its_digits_beside_a_large_mean() -> None:
 
 @pytest.mark.parametrize("dtype", list(ROUNDED))
 @pytest.mark.parametrize("n", [30, 384, 9000])
+@pytest.mark.few_on_vulkan(2)
 def test_norms_of_halves(n: int, dtype: Any) -> None:
     rng = np.random.default_rng(n)
     x = rng.standard_normal((5, n)).astype(dtype)

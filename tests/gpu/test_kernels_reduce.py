@@ -53,6 +53,7 @@ def _check(op: str, x: Array, axes: tuple[int, ...], keepdims: bool = False) -> 
      ((4, 5, 6, 7), (1, 3)), ((3, 1, 4), (1,)), ((2, 3, 4), ()), ((33, 65, 2), (1,)), ((6, 31, 64), (0, 1))],
 )  # fmt: skip
 @pytest.mark.sample(13)
+@pytest.mark.few_on_vulkan(7)
 def test_axes(op: str, shape: tuple[int, ...], axes: tuple[int, ...]) -> None:
     x = np.random.default_rng(3).uniform(0.9, 1.1, shape) * np.where(
         np.arange(np.prod(shape)).reshape(shape) % 3, 1, -1

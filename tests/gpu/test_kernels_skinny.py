@@ -109,7 +109,7 @@ def test_the_barrier_before_the_last_sums_is_needed_and_missed(algorithm: str) -
 @pytest.mark.parametrize("other", [np.float32, np.float16, ml_dtypes.bfloat16])
 @pytest.mark.few_on_vulkan(3)
 def test_rows_of_multiply_adds(other: Any, tb: bool) -> None:
-    for m in some((1, 2, 4, 7, 9, 16, 17), 4):
+    for m in some((17, 1, 2, 4, 7, 9, 16), 2):
         k, n = ((264, 72), (37, 33), (1, 1))[m % 3]
         a, b = _pair(m, k, n, False, tb, np.float32, other)
         with forcing(algorithm="rows"):

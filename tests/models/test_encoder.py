@@ -69,6 +69,7 @@ class TestHalfWeights:
         matrices = {n for n, d in kept.items() if d.name == dtype}
         assert matrices == {n for n in kept if n.endswith("weight") and "LayerNorm" not in n}
 
+    @pytest.mark.few_on_vulkan(0)
     def test_rounding_an_f32_folder_costs_what_bf16_costs(
         self, device: str, golden: dict[str, Any], tiny: Path
     ) -> None:
@@ -78,6 +79,7 @@ class TestHalfWeights:
 
     @pytest.mark.parametrize("kept, most", [("bf16", 2e-3), ("f16", 5e-5)])
     @pytest.mark.sample(2, device="cuda")
+    @pytest.mark.few_on_vulkan(0)
     def test_activations_in_halves_cost_what_their_bits_cost(
         self, device: str, golden: dict[str, Any], tiny: Path, kept: str, most: float
     ) -> None:
@@ -173,6 +175,7 @@ class TestBuckets:
 
 
 class TestOrderAndEdges:
+    @pytest.mark.few_on_vulkan(0)
     def test_the_order_given_is_the_order_of_the_rows(self, device: str, tiny: Path) -> None:
         with rlx.models.load(tiny, device) as encoder:
             forward = encoder.encode(SENTENCES, batch_size=3)

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+import pytest
 from onnx import numpy_helper
 
 import rlx
@@ -23,6 +24,7 @@ def _sample() -> list[Any]:
     return sorted((c for c in onnx_cases() if c.kind == "node"), key=lambda case: case.name)[:: count(90, 30)]
 
 
+@pytest.mark.few_on_vulkan(0)
 def test_no_node_of_the_sample_strays(device: str) -> None:
     cases = _sample()[:: 1 if device == "cpu" else count(3, 1)]
     session, compared, strays = Session(device), 0, []

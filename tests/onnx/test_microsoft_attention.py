@@ -144,6 +144,7 @@ def test_attention_of_many_heads_packed(device: str) -> None:
 
 
 @pytest.mark.parametrize("causal", [0, 1])
+@pytest.mark.few_on_vulkan(1)
 def test_attention_of_many_heads_with_a_past(causal: int, device: str) -> None:
     q, k, v, pk, pv = rand(B, S, D), rand(B, S, D), rand(B, S, D), rand(B, N, P, H), rand(B, N, P, H)
     mask, bias = bits(B, P + S), rand(1, N, S, P + S)

@@ -110,10 +110,11 @@ def test_rows_of_one_number_vanish_at_every_length_and_size(session: rlx.Session
             np.testing.assert_array_equal(run(session, lambda t, of=spread: of(t, 1), x), 0)
 
 
+@pytest.mark.few_on_vulkan(0)
 def test_a_row_that_begins_far_from_its_mean(session: rlx.Session) -> None:
     """The sums are not shifted by the first element alone: small elements keep their digits after a large first one."""
     rng = np.random.default_rng(3)
-    for n in some((64, 1024, 9001), 2):
+    for n in some((9001, 64, 1024), 1):
         x = rng.standard_normal((3, n)).astype(np.float32)
         x[0, 0], x[1, n // 2], x[2, -1] = 3000.0, -3000.0, 3000.0
         x[:, 1:3] += 1000

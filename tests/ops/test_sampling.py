@@ -142,6 +142,7 @@ def test_ids_are_the_same_everywhere(session: rlx.Session) -> None:
 
 
 @every_device
+@pytest.mark.few_on_vulkan(0)
 def test_a_row_does_not_depend_on_its_batch(session: rlx.Session) -> None:
     x = _logits(12)
 
@@ -161,6 +162,7 @@ def test_a_row_does_not_depend_on_its_batch(session: rlx.Session) -> None:
 
 
 @every_device
+@pytest.mark.few_on_vulkan(0)
 def test_filters_agree_whichever_way_they_are_given(session: rlx.Session) -> None:
     """Numbers and tensors, and filters that keep everything, choose the same ids."""
     x = _logits(200)

@@ -294,6 +294,7 @@ LINES = [
 
 @both
 @every_device
+@pytest.mark.few_on_vulkan(1)
 def test_peaks(session: rlx.Session, dtype: str) -> None:
     for i, line in enumerate([*LINES, *(np.random.default_rng(s).integers(0, 4, 70) for s in range(4))]):
         p = np.array(line, np.float32 if dtype == "f32" else np.float64)
@@ -528,6 +529,7 @@ def test_nan_and_infinity(session: rlx.Session) -> None:
 
 
 @every_device
+@pytest.mark.few_on_vulkan(0)
 def test_a_quiet_segment_beside_a_loud_one_is_as_accurate(session: rlx.Session) -> None:
     x = noise((3000,))
     x[1152:1280] *= 1e6

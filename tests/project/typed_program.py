@@ -1,13 +1,7 @@
-"""A program of a user's passes a strict type checker."""
+"""A program of a user's, which mypy reads with rlx's own modules (pyproject.toml). Nobody runs it."""
 
-from __future__ import annotations
-
-import subprocess
-import sys
-from pathlib import Path
-
-PROGRAM = """
 import numpy as np
+
 import rlx
 from rlx.onnx import load
 
@@ -47,18 +41,3 @@ print(rlx.grad(loss, device="cpu")({"w": np.ones((3, 1))}, np.ones((2, 3))))
 doubled = rlx.custom_op("doubled", lambda x: 2 * x, infer=lambda types, attrs: types[0])
 print([info.id for info in rlx.devices()], rlx.onnx.load("m.onnx").run({"x": shape}, device="cpu")["y"])
 print(load("m.onnx").inputs)
-"""
-
-
-def test_a_users_program_type_checks(repo: Path, tmp_path: Path) -> None:
-    (tmp_path / "program.py").write_text(PROGRAM, encoding="utf-8")
-    settings = ["--strict", "--config-file", repo / "pyproject.toml", "--cache-dir", repo / ".mypy_cache"]
-    done = subprocess.run(
-        [sys.executable, "-m", "mypy", *settings, "--no-error-summary", tmp_path / "program.py"],
-        cwd=repo,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
