@@ -86,13 +86,21 @@ def test_what_cannot_be_drawn() -> None:
         proto = model([made], {"x": [2, 3]}, {"y": (None, TensorProto.STRING)})
         with pytest.raises(ModelFormatError, match="draws strings"):
             rlx.onnx.load(proto).run({"x": np.zeros((2, 3), np.float32)}, device="cpu")
+
+
+def test_a_shape_that_is_drawn(device: str) -> None:
     nodes = [
-        node("RandomUniform", "", "r", shape=[1]),
+        node("RandomUniform", "", "r", shape=[1], high=9.0),
         node("Cast", "r", "k", to=I64),
         node("Expand", "x k", "y"),
+        node("RandomUniformLike", "y", "z", seed=3.0),
     ]
-    with pytest.raises(RlxError, match="unknown"):  # a shape that is drawn
-        rlx.onnx.load(model(nodes, {"x": [1]}, {"y": None})).run({"x": np.ones(1, np.float32)}, device="cpu")
+    loaded = rlx.onnx.load(model(nodes, {"x": [1]}, {"y": [None], "z": [None]}))
+    made = [loaded.run({"x": np.ones(1, np.float32)}, device=device) for _ in range(12)]
+    assert len({m["y"].shape for m in made}) > 2 and len(loaded.programs) == 1
+    assert all(m["z"].shape == m["y"].shape and (m["y"] == 1).all() for m in made)
+    drawn = np.concatenate([m["z"] for m in made])
+    assert len(np.unique(drawn)) == len(drawn)  # the generator goes on from run to run
 
 
 def test_every_step_of_a_loop_draws_its_own() -> None:

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import hashlib
 import threading
+import time
 from collections import Counter, OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import onnx
 
 from rlx.driver.closing import Closing
 from rlx.driver.locks import renewed
 from rlx.driver.progress import Listener, listening, report
 from rlx.errors import GraphError, ShapeError, UnsupportedOp, meant
 from rlx.formats.files import shown
-from rlx.formats.onnx.program import Built
+from rlx.formats.onnx.program import Built, Part
 from rlx.formats.onnx.program import Program as Program
 from rlx.formats.onnx.reader.budget import Budget, budget_of, building, check_limit, refused_memory
 from rlx.formats.onnx.reader.build import GraphBuilder
@@ -29,19 +31,27 @@ from rlx.formats.onnx.reader.lenient import departs, import_used, put_in_order
 from rlx.formats.onnx.reader.metadata import metadata_of
 from rlx.formats.onnx.reader.missing import missing_operators
 from rlx.formats.onnx.reader.patterns import put_together
-from rlx.formats.onnx.reader.read import all_nodes, check_model, parse, without_initializers
+from rlx.formats.onnx.reader.read import all_nodes, check_model, parse, reads, without_initializers
 from rlx.formats.onnx.reader.schemas import type_of
 from rlx.formats.onnx.reader.shared import share_weights
 from rlx.formats.onnx.reader.string_table import StringTable
 from rlx.formats.onnx.reader.structure import Structure, flattened
 from rlx.formats.onnx.reader.tensors import to_array
+from rlx.formats.onnx.stages.block import Block, infos
+from rlx.formats.onnx.stages.staged import Staged as Staged
 from rlx.ir import Graph
 from rlx.ir.picture import listed, port_tables, table
 from rlx.packed import PackedArray
 from rlx.runtime import Session, Weights
 from rlx.runtime.outs import Out
+from rlx.runtime.report import Report
 
 CACHE = 16  # programs that a model keeps; the least recently used is closed first
+# Inputs of so few numbers, a shape or a count, become part of a program where a shape depends on them, for so many
+# different values. Otherwise the graph is cut, and always before operators whose results are as long as the data say.
+FEW_NUMBERS = 64
+FEW_VALUES = 8
+COUNTING = ("NonZero", "Compress", "Unique", "NonMaxSuppression")
 
 
 class Model(Closing):
@@ -74,9 +84,16 @@ class Model(Closing):
         self.bind({} if dims is None else dims)
         self._threads = threads
         self._progress = progress
-        self._fixed: set[str] = set()
-        self._programs: OrderedDict[Any, Program] = OrderedDict()
+        self._constants: dict[str, Array] = {}
         self._sessions: dict[tuple[str, str], tuple[Session, Weights]] = {}
+        self._around = self
+        self._begin()
+
+    def _begin(self) -> None:
+        self._fixed: set[str] = set()
+        self._values: set[Any] = set()  # of fixed inputs, for which programs were compiled
+        self._bakes = True
+        self._programs: OrderedDict[Any, Program | Staged] = OrderedDict()
         self._running: Counter[int] = Counter()  # the number of active runs, by the program's identity
         self._lock = renewed(self, "_lock", threading.RLock)
 
@@ -130,12 +147,24 @@ class Model(Closing):
         Raises: GraphError for names, DTypeError and ShapeError for arrays that do not fit the declaration,
         ModelFormatError for a model that contradicts itself, UnsupportedOp.
         """
-        arrays = self.accept({} if inputs is None else inputs)
+        return self.run_part(self.accept({} if inputs is None else inputs), device, precision, [], out)
+
+    def run_part(
+        self, arrays: Mapping[str, Any], device: str, precision: str, parts: list[Part], out: Out = "host"
+    ) -> dict[str, Any]:
+        """The outputs for accepted inputs; adds to `parts` what was run."""
+        begin = time.perf_counter()
         with self._lock:
-            program = self._program(*flattened(arrays, self._declared), device, precision)
+            program, new = self._program(*flattened(arrays, self._declared), device, precision)
             self._running[id(program)] += 1
+        start = time.perf_counter()
+        compiled = start - begin if new else None
         try:
-            return program.run(arrays, out)
+            if isinstance(program, Staged):
+                return program.run_in(arrays, parts, compiled, out)
+            made = program.run(arrays, out)
+            parts.append(program.part(time.perf_counter() - start, compiled))
+            return made
         finally:
             with self._lock:
                 self._running[id(program)] -= 1
@@ -144,7 +173,7 @@ class Model(Closing):
     def compile(
         self, shapes: Mapping[str, Sequence[int]] | None = None, values: Mapping[str, Any] | None = None, *,
         dims: Mapping[str, int] | None = None, device: str = "auto", precision: str = "f32",
-    ) -> Program:  # fmt: skip
+    ) -> Program | Staged:  # fmt: skip
         """The model compiled ahead, and recorded on the device. `shapes` are those of its inputs: a list of shapes for
         a sequence, None for an empty optional. Inputs left out have their declared shapes, with the symbols' lengths
         from `dims`. `values` are the values of inputs on which shapes depend.
@@ -162,7 +191,8 @@ class Model(Closing):
         shaped = {name: _of_shape(self._info(name), shape) for name, shape in given.items()}
         leaves, nests = flattened(self.accept({**shaped, **fixed}, dims=lengths), self._declared)
         try:
-            return self._compile(leaves, nests, flattened(fixed, self._declared)[0], device, precision)
+            given_values = flattened(fixed, self._declared)[0]
+            return self._compile(leaves, nests, given_values, device, precision, self._cuts(leaves))
         except NeedsValues as need:
             raise GraphError(
                 f"compile: the values of the inputs {sorted(need.names)} are needed, since {need.what}"
@@ -180,7 +210,7 @@ class Model(Closing):
         return dict(self._initializers)
 
     @property
-    def programs(self) -> list[Program]:
+    def programs(self) -> list[Program | Staged]:
         """The programs compiled so far, the latest used last."""
         with self._lock:
             return list(self._programs.values())
@@ -226,33 +256,41 @@ class Model(Closing):
 
     def _program(
         self, arrays: Mapping[str, Array], nests: Mapping[str, Structure], device: str, precision: str
-    ) -> Program:
-        """The program for these inputs, compiled when there is none; inputs become constants while one is needed."""
+    ) -> tuple[Program | Staged, bool]:
+        """The program for these inputs, and whether it was compiled now. It is cut where a shape depends on values; a
+        few numbers become part of the program instead."""
         while True:
             fixed = {n: np.asarray(arrays[n]) for n in sorted(self._fixed & set(arrays))}
             types = tuple((n, a.shape, a.dtype.name) for n, a in sorted(arrays.items()))
             shape = repr(sorted(nests.items()))
-            key = (device, precision, shape, types, tuple(_key(a) for a in fixed.values()))
+            values = tuple(_key(a) for a in fixed.values())
+            key = (device, precision, shape, types, values)
             if key in self._programs:
                 self._programs.move_to_end(key)
-                return self._programs[key]
+                return self._programs[key], False
+            self._values.add(values)
+            if len(self._values) > FEW_VALUES and self._bakes:
+                self._bakes = False  # the values change from run to run: from now on the graph is cut there too
+                self._fixed.clear()
+                continue
             try:
-                program = self._compile(arrays, nests, fixed, device, precision)
+                program = self._compile(arrays, nests, fixed, device, precision, self._cuts(arrays))
             except NeedsValues as need:
-                self._fix(need)
+                self._fixed |= need.names
                 continue
             self._programs[key] = program
             while len(self._programs) > CACHE:
                 self._drop(self._programs.popitem(last=False)[1])
-            return program
+            return program, True
 
-    def _fix(self, need: NeedsValues) -> None:
-        """Makes the values of these inputs part of every program from now on."""
-        if need.names <= self._fixed:
-            raise UnsupportedOp(
-                f"{need.what} is unknown before a run: it depends on random numbers, or on a loop's step"
-            ) from need
-        self._fixed |= need.names
+    def _cuts(self, arrays: Mapping[str, Array]) -> Callable[[NeedsValues, Any], bool]:
+        """Whether the graph is cut before a node that asks for a value, or the inputs behind it become constants."""
+
+        def cuts(need: NeedsValues, node: Any) -> bool:
+            few = sum(arrays[n].size for n in need.names) <= FEW_NUMBERS
+            return need.local or not self._bakes or not few or node.op_type in COUNTING
+
+        return cuts
 
     def built(self, inputs: Mapping[str, Any]) -> Built:
         """The graph that `run` compiles for these inputs. Raises: as run."""
@@ -261,15 +299,15 @@ class Model(Closing):
             while True:
                 fixed = {n: np.asarray(arrays[n]) for n in sorted(self._fixed & set(arrays))}
                 try:
-                    graph, weights, builder = self._build(arrays, nests, fixed)
+                    graph, weights, builder = self._build(arrays, nests, fixed, self._cuts(arrays))
                 except NeedsValues as need:
-                    self._fix(need)
+                    self._fixed |= need.names
                     continue
                 words, drawn = StringTable(builder.known.words), Sampler(builder.known.draws.wanted)()
                 given = {n: words.to_carrier(arrays[n]) for n in graph.inputs if n not in drawn}
                 return Built(graph, weights, given | drawn, fixed, builder, self.budget(arrays))
 
-    def _drop(self, program: Program) -> None:
+    def _drop(self, program: Program | Staged) -> None:
         """Closes a program that the cache no longer holds, once no run of it is active."""
         if not self._running[id(program)]:
             del self._running[id(program)]
@@ -283,15 +321,19 @@ class Model(Closing):
             for program in self._programs.values():
                 program.close()
             self._programs.clear()
+            if self._around is not self:  # the sessions are the whole model's
+                return
             for _, weights in self._sessions.values():
                 weights.close()
             self._sessions.clear()
 
     def build(
-        self, arrays: Mapping[str, Array], fixed: Mapping[str, Array], nests: Mapping[str, Structure] | None = None
-    ) -> tuple[Graph, GraphBuilder]:
+        self, arrays: Mapping[str, Array], fixed: Mapping[str, Array], nests: Mapping[str, Structure] | None = None,
+        cuts: Callable[[NeedsValues, Any], bool] | None = None,
+    ) -> tuple[Graph, GraphBuilder]:  # fmt: skip
         """The rlx graph for tensors of these shapes, those in `fixed` as constants, and its builder, which knows the
-        outputs. `nests` says which tensors each input consists of; without it, each tensor is an input.
+        outputs. `nests` says which tensors each input consists of; without it, each tensor is an input. `cuts` says
+        where the graph ends before a node that asks for a value.
 
         Raises: NeedsValues, ModelFormatError, UnsupportedOp.
         """
@@ -301,30 +343,36 @@ class Model(Closing):
             {n: fixed[n] if n in fixed else type_of(a) for n, a in arrays.items()},
             {n: a.dtype for n, a in arrays.items()},
             {n: n for n in arrays} if nests is None else nests,
+            self._constants,
+            cuts,
         )
         for info in self.outputs:
-            made = builder.outputs[info.name]
-            if info.shape is None or not isinstance(made, str):
-                continue
-            shape = graph.outputs[made].shape
-            if not fits(shape, info.shape):
-                departs(
-                    f"output {shown(info.name)}: is declared {list(info.shape)}, but comes out {shape}",
-                    "takes it so", self._strict,
-                )  # fmt: skip
+            made = builder.outputs.get(info.name)
+            if isinstance(made, str):
+                self._fits(info, graph.outputs[made].shape)
         return graph, builder
+
+    def _fits(self, info: TensorInfo, shape: Sequence[int]) -> None:
+        if info.shape is not None and not fits(shape, info.shape):
+            departs(
+                f"output {shown(info.name)}: is declared {list(info.shape)}, but comes out {tuple(shape)}",
+                "takes it so", self._strict,
+            )  # fmt: skip
+
+    def _check(self, results: Mapping[str, Any]) -> None:
+        """Checks the results of a model that is cut against their declarations."""
+        for info in self.outputs:
+            if isinstance(results[info.name], np.ndarray):
+                self._fits(info, results[info.name].shape)
 
     def _compile(
         self, arrays: Mapping[str, Array], nests: Mapping[str, Structure], fixed: Mapping[str, Array], device: str,
-        precision: str,
-    ) -> Program:  # fmt: skip
+        precision: str, cuts: Callable[[NeedsValues, Any], bool] | None = None,
+    ) -> Program | Staged:  # fmt: skip
         with listening(self._progress), refused_memory("compiling the model"):
             budget = self.budget(arrays)
-            graph, held, builder = self._build(arrays, nests, fixed)
-            if (device, precision) not in self._sessions:
-                session = Session(device, precision=precision, threads=self._threads)
-                self._sessions[device, precision] = (session, Weights(session.device))
-            session, weights = self._sessions[device, precision]
+            graph, held, builder = self._build(arrays, nests, fixed, cuts)
+            session, weights = self._around.session(device, precision)
             compiled = session.compile(graph, weights=weights)
             budget.hold(compiled)
             missing = weights.missing(list(held))
@@ -332,7 +380,51 @@ class Model(Closing):
                 report("weights", done, len(missing))
                 weights.set(name, held[name])
             compiled.prepare()
-        return Program(compiled, nests, fixed, builder, budget.steps, self._progress)
+        program = Program(compiled, nests, fixed, builder, budget.steps, self._progress)
+        if not builder.later:
+            return program
+        nodes = [self._proto.graph.node[k] for k in builder.later]
+        read = {name for node in nodes for name in reads(node)}
+        constants = {n: self._initializers[n] for n in read if n in self._initializers}
+        constants |= {n: a for n, a in self._constants.items() if n in read} | builder.constants
+        asking = [k for k, asks in enumerate(builder.later.values()) if asks]
+        wanted = [o.name for o in self._proto.graph.output]
+        block = Block(self, nodes, wanted, device, precision, constants, asking)
+        run = Budget(budget.nbytes, budget.steps, budget.steps + len(nodes))
+        return Staged(program, block, builder.kinds, constants, wanted, run, self._check)
+
+    def session(self, device: str, precision: str) -> tuple[Session, Weights]:
+        """The session for a device and the weights there, which all programs share."""
+        with self._lock:
+            if (device, precision) not in self._sessions:
+                session = Session(device, precision=precision, threads=self._threads)
+                self._sessions[device, precision] = (session, Weights(session.device))
+            return self._sessions[device, precision]
+
+    def rest(
+        self, nodes: Sequence[Any], kinds: Mapping[str, str], wanted: Sequence[str], constants: Mapping[str, Array]
+    ) -> Model:
+        """A model of these nodes, which a cut has left, for inputs of these types. It has programs of its own, which
+        share this model's weights."""
+        made = Model.__new__(Model)
+        for name in ("max_bytes", "max_steps", "_folder", "_initializers", "_own", "_held", "_threads", "_progress"):
+            setattr(made, name, getattr(self, name))
+        made._proto = onnx.ModelProto()
+        made._proto.CopyFrom(self._proto)
+        del made._proto.graph.node[:], made._proto.graph.input[:], made._proto.graph.output[:]
+        made._proto.graph.node.extend(nodes)
+        made._proto.graph.input.extend(infos(kinds))
+        made._proto.graph.output.extend(onnx.ValueInfoProto(name=name) for name in wanted)
+        made._declared = {i.name: info_of(i, fed=True) for i in made._proto.graph.input}
+        made.dims, made.inputs, made.outputs = {}, list(made._declared.values()), []
+        made._strict, made._constants = False, dict(constants)
+        made._around, made._sessions = self._around, {}
+        made._begin()
+        return made
+
+    def reports(self) -> list[Report]:
+        """The report of each program."""
+        return [program.report() for program in self.programs]
 
     def budget(self, arrays: Mapping[str, Array]) -> Budget:
         """The limits of memory and time for a program with these inputs."""
@@ -340,12 +432,13 @@ class Model(Closing):
         return budget_of(self.max_bytes, self.max_steps, inputs, self._held, self._own)
 
     def _build(
-        self, arrays: Mapping[str, Array], nests: Mapping[str, Structure], fixed: Mapping[str, Array]
-    ) -> tuple[Graph, dict[str, Array | PackedArray], GraphBuilder]:
+        self, arrays: Mapping[str, Array], nests: Mapping[str, Structure], fixed: Mapping[str, Array],
+        cuts: Callable[[NeedsValues, Any], bool] | None = None,
+    ) -> tuple[Graph, dict[str, Array | PackedArray], GraphBuilder]:  # fmt: skip
         """The graph that is compiled, its large constants as parameters, and their values."""
         budget = self.budget(arrays)
         with building(budget):
-            graph, builder = self.build(arrays, fixed, nests)
+            graph, builder = self.build(arrays, fixed, nests, cuts)
             report("optimizing")
             made, weights = share_weights(put_together(graph))
         budget.check_few(made, self._own)

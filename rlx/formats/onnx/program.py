@@ -29,6 +29,24 @@ from rlx.runtime.report import Report
 
 
 @dataclass(frozen=True, slots=True)
+class Part:
+    """A part of a run: the device that ran it, of how many nodes it consists, and the seconds that it took. `compiled`
+    are the seconds of compiling it, None where an earlier run's program was used again, and on the host; `first` is
+    the name of its first node."""
+
+    device: str
+    nodes: int
+    seconds: float
+    compiled: float | None
+    first: str
+
+    def __str__(self) -> str:
+        how = "run by NumPy" if self.device == "host" else "reused"
+        how = how if self.compiled is None else f"compiled in {self.compiled * 1e3:,.1f} ms"
+        return f"{self.device:8} {self.nodes:5} nodes {self.seconds * 1e3:9,.2f} ms  {how}, from {self.first}"
+
+
+@dataclass(frozen=True, slots=True)
 class Built:
     """A model as the rlx graph that is compiled for given inputs, whatever the device. Its large constants are
     parameters, in `weights` by name; `feeds` are the graph's inputs; the values of the inputs in `fixed` are part of
@@ -92,6 +110,12 @@ class Program(Closing):
             said = ", ".join(map(shown, nested + strings)) or "random numbers drawn for each run"
             raise UnsupportedOp(f"save: {said}: only a program of plain arrays can be saved; load the model itself")
         self.graph.save(path)
+
+    def part(self, seconds: float, compiled: float | None) -> Part:
+        """This program as a part of a run that took so many seconds."""
+        nodes = self.graph.program.nodes
+        first = next((n.name for n in nodes if not n.op.leaf), "its inputs")
+        return Part(self.graph.device.info.id, len(nodes), seconds, compiled, first)
 
     @property
     def fixed(self) -> tuple[str, ...]:

@@ -14,7 +14,7 @@ import sys
 import time
 import warnings
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ from onnx import numpy_helper
 
 from rlx.errors import RlxError, UnsupportedOp
 from rlx.formats.onnx.backend import Backend
-from rlx.formats.onnx.model import Program
+from rlx.formats.onnx.model import Program, Staged
 
 KINDS = ("node", "simple", "pytorch-converted", "pytorch-operator", "real")
 
@@ -132,7 +132,8 @@ def _difference(want: Any, got: Any, rtol: float, atol: float) -> str | None:
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """The outcome of a case: "pass", "fail" or "unsupported", why, and how the device ran it: "device", "host" (some
-    node ran with NumPy) or "compiled" (nothing was left to run: the results follow from values compiled in)."""
+    node ran with NumPy) or "compiled" (nothing was left for it to run: the results follow from values compiled in, or
+    all nodes are behind a cut)."""
 
     status: str
     reason: str
@@ -161,8 +162,8 @@ def run_case(case: Any, device: str) -> Outcome:
     return Outcome("pass", "", _how(prepared.model.programs))
 
 
-def _how(programs: list[Program]) -> str:
-    if any(p.report().host_nodes for p in programs):
+def _how(programs: Sequence[Program | Staged]) -> str:
+    if any(p.graph.report().host_nodes for p in programs):
         return "host"
     work = [n for p in programs for n in p.graph.program.nodes if not n.op.leaf and not n.op.materializes]
     return "device" if work else "compiled"

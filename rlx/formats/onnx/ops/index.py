@@ -10,10 +10,10 @@ import numpy as np
 
 from rlx import ops as o
 from rlx.formats.onnx.ops.movement import axis_of
+from rlx.formats.onnx.ops.suppression import suppressed
 from rlx.formats.onnx.reader.call import Call, Result, Value
-from rlx.formats.onnx.reader.elements import STRING, Array
+from rlx.formats.onnx.reader.elements import STRING
 from rlx.formats.onnx.reader.table import op
-from rlx.ops.control import steps
 
 _I64 = np.dtype(np.int64)
 MAX_COUNTS = 1 << 22  # n-grams, whose table is made while building
@@ -131,36 +131,8 @@ def non_max_suppression(c: Call) -> Value:
     least = float(c.known_scalar(4)) if c.has(4) else -math.inf
     if boxes.ndim != 3 or scores.ndim != 3 or boxes.shape[2] != 4 or scores.shape[::2] != boxes.shape[:2]:
         raise c.bad(f"boxes {boxes.shape} and scores {scores.shape}; expected (N, B, 4) and (N, classes, B)")
-    found: list[tuple[int, int, int]] = []
-    for n in range(scores.shape[0]):
-        corners = _corners(boxes[n].astype(np.float64), bool(c.int("center_point_box", 0)))
-        for k in range(scores.shape[1]):
-            found.extend((n, k, i) for i in _suppressed(corners, scores[n, k], limit, overlap, least))
-    return c.constant(np.array(found, np.int64).reshape(-1, 3))
-
-
-def _corners(boxes: Array, centred: bool) -> Array:
-    if centred:
-        x, y, w, h = boxes.T
-        return np.stack([y - h / 2, x - w / 2, y + h / 2, x + w / 2], 1)
-    low, high = np.minimum(boxes[:, :2], boxes[:, 2:]), np.maximum(boxes[:, :2], boxes[:, 2:])
-    return np.concatenate([low, high], 1)
-
-
-def _suppressed(corners: Array, scores: Array, limit: int, overlap: float, least: float) -> list[int]:
-    kept: list[int] = []
-    area = np.prod(corners[:, 2:] - corners[:, :2], axis=1)
-    for i in np.argsort(-scores, kind="stable"):
-        if len(kept) >= limit or not scores[i] > least:
-            break
-        steps.spend("NonMaxSuppression", 1 + len(kept) // 128)
-        low = np.maximum(corners[i, :2], corners[kept, :2])
-        high = np.minimum(corners[i, 2:], corners[kept, 2:])
-        shared = np.prod(np.maximum(high - low, 0), axis=1)
-        union = area[i] + area[kept] - shared
-        if not np.any(shared > overlap * union):
-            kept.append(int(i))
-    return kept
+    made = suppressed(boxes, scores, limit, overlap, least, bool(c.int("center_point_box", 0)))
+    return c.constant(made)
 
 
 @op("TfIdfVectorizer")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,11 +12,20 @@ import onnx
 from rlx.driver.progress import report
 from rlx.errors import ByteLimitExceeded, ModelFormatError, RlxError, StepLimitExceeded, UnsupportedOp
 from rlx.formats.files import shown
-from rlx.formats.onnx.reader.call import AnyValue, Call, ConstantEvaluator, Result, Value, WriteOut, constant
+from rlx.formats.onnx.reader.call import (
+    AnyValue,
+    Call,
+    ConstantEvaluator,
+    NeedsValues,
+    Result,
+    Value,
+    WriteOut,
+    constant,
+)
 from rlx.formats.onnx.reader.control import CONTROL, build_control
 from rlx.formats.onnx.reader.elements import STRING, Array, ElementType, carried, carrier, wrapped
 from rlx.formats.onnx.reader.infos import info_of
-from rlx.formats.onnx.reader.read import MAX_DEPTH, called, label_of, node_name, opsets
+from rlx.formats.onnx.reader.read import MAX_DEPTH, called, label_of, node_name, opsets, reads
 from rlx.formats.onnx.reader.schemas import check_call, check_strings, schema_of
 from rlx.formats.onnx.reader.structure import (
     BY_NAME,
@@ -65,7 +74,12 @@ class Counted(Graph):
 class GraphBuilder:
     """Builds the rlx graph of a model that lists `own` nodes, of at most `limit` nodes with those of functions and
     loops; `strict` refuses unknown attributes. Afterwards `outputs` holds the structure of each output, `output_types`
-    the element types of its tensors."""
+    the element types of its tensors.
+
+    Where the graph is cut, `later` has the numbers of the nodes that are not in it, True for those that asked for the
+    value of a tensor and False for those that read what such a node makes; `outputs` then are those of the model's that
+    are there, and the tensors that later nodes read, of which `constants` has those that no input changes. `kinds` has
+    the types of outputs that are no plain tensors."""
 
     def __init__(
         self, model: Any, initializers: Mapping[str, Array], folder: Path | None, own: int, limit: int,
@@ -85,32 +99,77 @@ class GraphBuilder:
         self._limit = min(MAX_NODES, limit)
         self.outputs: dict[str, Structure] = {}
         self.output_types: dict[str, ElementType] = {}
+        self.kinds: dict[str, str] = {}
+        self.constants: dict[str, Array] = {}
+        self.later: dict[int, bool] = {}
+        self._absent: set[str] = set()  # the names of what later nodes make
+        self._cuts: Callable[[NeedsValues, Any], bool] = _never
 
     def build(
         self,
         fed: Mapping[str, TensorType | Array],
         dtypes: Mapping[str, ElementType],
         nests: Mapping[str, Structure],
+        constants: Mapping[str, Array] | None = None,
+        cuts: Callable[[NeedsValues, Any], bool] | None = None,
     ) -> Graph:
         """`fed` are the tensors that a run is given: arrays for those that become constants, types for the others;
-        `nests` says which of them each input consists of. Raises: NeedsValues, ModelFormatError, UnsupportedOp."""
+        `nests` says which of them each input consists of; `constants` are further named tensors. `cuts` says whether
+        the graph is cut before a node that asks for a value; by default it never is.
+
+        Raises: NeedsValues, ModelFormatError, UnsupportedOp."""
         leaves: dict[str, Value] = {}
         for name, given in fed.items():
             if isinstance(given, TensorType):
                 leaves[name] = Value(self.graph.input(name, given.shape, given.dtype), dtypes[name])
             else:
-                leaves[name] = self._constant(given)
+                leaves[name] = self.constant(given)
         kinds = {i.name: info_of(i).type for i in self.model.graph.input}
         scope: Scope = {name: held(nest, leaves, kinds[name]) for name, nest in nests.items()}
         for name, array in self.initializers.items():
             if name not in scope:
-                scope[name] = self._constant(array, name)
+                scope[name] = self.constant(array, name)
+        for name, array in (constants or {}).items():
+            scope[name] = self.constant(array)
+        self._cuts = cuts or _never
         self.nodes(self.model.graph.node, Frame(scope, self.imports, {}, 0))
         for info in self.model.graph.output:
-            self._output(info, scope)
+            if info.name not in self._absent:
+                self._output(info, scope)
+        for name in self._read_later():
+            if name not in nests and name not in self.initializers and scope.get(name) is not None:
+                self._pass_on(name, scope)
         return self.graph
 
-    def _constant(self, array: Array, label: str = "") -> Value:
+    def _read_later(self) -> list[str]:
+        nodes = self.model.graph.node
+        return sorted({name for index in self.later for name in reads(nodes[index])} - self._absent)
+
+    def _pass_on(self, name: str, scope: Scope) -> None:
+        """Keeps what a later node reads: its value where that is known, else it becomes an output."""
+        found = scope[name]
+        if isinstance(found, Value):
+            try:
+                self.constants[name] = self.value_of(found, name)
+                return
+            except NeedsValues:
+                pass
+        self._output(onnx.ValueInfoProto(name=name), scope)
+
+    def value_of(self, found: Value, what: str) -> Array:
+        """The value of a tensor. Raises: NeedsValues."""
+        return self.known.words.from_carrier(self.known(found.tensor, what), found.dtype)
+
+    def _waits(self, index: int, node: Any) -> bool:
+        """Whether a node of the model's graph comes after the cut, since it reads what does."""
+        if self._absent.isdisjoint(reads(node)):
+            return False
+        self.later[index] = False
+        self._absent.update(node.output)
+        return True
+
+    def constant(self, array: Array, label: str = "") -> Value:
+        """A tensor of the graph with this value."""
         # String numbers differ between programs, so a constant of strings cannot be shared as a weight by name.
         name = "" if array.dtype == STRING else label
         return Value(constant(self.graph, self.known.words.to_carrier(array), name), array.dtype)
@@ -126,6 +185,8 @@ class GraphBuilder:
         if info.name in self.outputs:  # listed twice
             return
         self.outputs[info.name] = structure_of(info.name, found, self._leaf)
+        if not isinstance(found, Value):
+            self.kinds[info.name] = found.kind
 
     def _leaf(self, name: str, value: Value) -> None:
         if name in self.output_types:
@@ -146,6 +207,8 @@ class GraphBuilder:
             where = node_name(node, index)
             if not frame.depth:
                 report("building", index, len(nodes))
+                if self._absent and self._waits(index, node):
+                    continue
             self._built += 1
             if self._built > self._limit:
                 raise ModelFormatError(
@@ -158,6 +221,12 @@ class GraphBuilder:
             start = len(made)
             try:
                 self._node(node, where, frame)
+            except NeedsValues as need:
+                if frame.depth or not self._cuts(need, node):
+                    raise
+                self.later[index] = True
+                self._absent.update(node.output)
+                continue
             except (ModelFormatError, UnsupportedOp):
                 raise
             except (ByteLimitExceeded, StepLimitExceeded) as error:
@@ -258,7 +327,7 @@ class GraphBuilder:
                 inner[info.name] = value if value is None else accepted(value, info.type)
             for i in graph.initializer:
                 array = to_array(i, f"initializer {shown(i.name)}", self.folder)
-                inner[i.name] = self._constant(array)
+                inner[i.name] = self.constant(array)
             self.nodes(graph.node, Frame(inner, frame.imports, frame.attributes, frame.depth + 1))
             found = [inner[o.name] for o in graph.output]
             if any(v is None for v in found):
@@ -364,6 +433,10 @@ class GraphBuilder:
         raise UnsupportedOp(
             f"{where}: attribute {shown(proto.name)} is of a kind that rlx does not read ({kind})"
         )
+
+
+def _never(need: NeedsValues, node: Any) -> bool:
+    return False
 
 
 def _label(made: Sequence[Node], label: str) -> None:

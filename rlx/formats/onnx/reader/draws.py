@@ -41,14 +41,18 @@ class Draws:
         numbers."""
         if traced_into(graph) is not graph:
             raise UnsupportedOp(f"{where}: random numbers in a compiled loop or branch are not supported")
-        self._numbers += math.prod(draw.shape)
-        if self._numbers > MAX_DRAWN:
-            raise UnsupportedOp(f"{where}: more than {MAX_DRAWN:,} random numbers are drawn")
+        self.count(draw, where)
         name = f"random {len(self.wanted)}"
         while name in graph.inputs:
             name += "'"
         self.wanted[name] = draw
         return graph.input(name, draw.shape, draw.dtype)
+
+    def count(self, draw: Draw, where: str) -> None:
+        """Raises: UnsupportedOp for too many numbers."""
+        self._numbers += math.prod(draw.shape)
+        if self._numbers > MAX_DRAWN:
+            raise UnsupportedOp(f"{where}: more than {MAX_DRAWN:,} random numbers are drawn")
 
 
 class Sampler:
@@ -56,7 +60,7 @@ class Sampler:
 
     def __init__(self, wanted: Mapping[str, Draw]) -> None:
         self._wanted = dict(wanted)
-        self._generators = {name: _generator(draw.seed) for name, draw in wanted.items()}
+        self._generators = {name: generator_of(draw.seed) for name, draw in wanted.items()}
         self._lock = renewed(self, "_lock", threading.Lock)
 
     @property
@@ -66,14 +70,16 @@ class Sampler:
     def __call__(self) -> dict[str, Array]:
         """Numbers for one run."""
         with self._lock:
-            return {name: _numbers(self._generators[name], draw) for name, draw in self._wanted.items()}
+            return {name: numbers(self._generators[name], draw) for name, draw in self._wanted.items()}
 
 
-def _generator(seed: float | None) -> np.random.Generator:
+def generator_of(seed: float | None) -> np.random.Generator:
+    """A generator, new or of a seed."""
     bits = None if seed is None else int(np.float64(seed).view(np.uint64))
     return np.random.Generator(np.random.Philox(bits))
 
 
-def _numbers(generator: np.random.Generator, draw: Draw) -> Array:
+def numbers(generator: np.random.Generator, draw: Draw) -> Array:
+    """The numbers of one draw."""
     make = generator.standard_normal if draw.normal else generator.random
     return np.asarray(make(draw.shape, draw.dtype.type))

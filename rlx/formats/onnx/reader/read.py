@@ -114,6 +114,16 @@ def subgraphs(node: Any) -> Iterator[Any]:
             yield from attribute.graphs
 
 
+def reads(node: Any) -> set[str]:
+    """The names that a node reads, those that the graphs inside it take from around them included."""
+    found = {n for n in node.input if n}
+    for graph in subgraphs(node):
+        made = {i.name for i in graph.input} | {i.name for i in graph.initializer}
+        inside = {n for inner in graph.node for n in reads(inner)} | {o.name for o in graph.output}
+        found |= inside - made - {n for inner in graph.node for n in inner.output}
+    return found
+
+
 def node_name(node: Any, index: int | None = None) -> str:
     """The name of a node in errors."""
     kind = f"{node.domain}::{node.op_type}" if node.domain else node.op_type

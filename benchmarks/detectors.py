@@ -1,0 +1,116 @@
+"""The time of the next image of torchvision's detectors, beside ONNX Runtime on the CPU:
+`python benchmarks/detectors.py --device cpu --device cuda --images 12`.
+
+The networks have random weights and are exported on the spot (torch, torchvision); the scores of their classes are
+spread, so that images have different numbers of boxes. The images have several sizes, and each size is run twice
+before it is measured. Boxes, scores and labels are compared with ONNX Runtime's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+import time
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import rlx
+
+SIDES = {"ssdlite": 320, "retinanet": 320}
+MADE = {"ssdlite": "ssdlite320_mobilenet_v3_large", "retinanet": "retinanet_resnet50_fpn"}
+
+
+def export(name: str, folder: Path) -> Path:
+    """Writes a detector with torch's exporter."""
+    import torch
+    from torchvision.models import detection
+
+    torch.manual_seed(0)
+    side = SIDES[name]
+    sizes = {"min_size": side, "max_size": 2 * side} if name == "retinanet" else {}
+    net = getattr(detection, MADE[name])(weights=None, weights_backbone=None, num_classes=91, **sizes).eval()
+    if name == "retinanet":
+        torch.nn.init.normal_(net.head.classification_head.cls_logits.weight, std=0.06)
+    path = folder / f"{name}.onnx"
+    torch.onnx.export(
+        net, ([torch.rand(3, side, side + 32)],), str(path), dynamo=False, opset_version=17, input_names=["image"],
+        output_names=["boxes", "scores", "labels"], dynamic_axes={"image": {1: "h", 2: "w"}},
+    )  # fmt: skip
+    return path
+
+
+def images(side: int, count: int) -> list[Any]:
+    """Noise of different coarseness, in three sizes in turn."""
+    rng, made = np.random.default_rng(5), []
+    for k in range(count):
+        h, w, coarse = side, side + 32 * (k % 3), 1 + k % 7
+        small = rng.random((3, -(-h // coarse), -(-w // coarse)), dtype=np.float32)
+        made.append(np.ascontiguousarray(small.repeat(coarse, 1).repeat(coarse, 2)[:, :h, :w]))
+    return made
+
+
+def timed(run: Callable[[Any], Any], given: list[Any]) -> tuple[list[Any], list[float]]:
+    """The results, and the milliseconds of the second time over all images."""
+    for image in given[:6]:
+        run(image)
+    made, times = [], []
+    for image in given:
+        begin = time.perf_counter()
+        made.append(run(image))
+        times.append((time.perf_counter() - begin) * 1e3)
+    return made, times
+
+
+def same(got: Any, want: Any) -> bool:
+    """Equal numbers of boxes, equal labels, boxes within a hundredth of a pixel, scores within 1e-4."""
+    return [g.shape for g in got] == [w.shape for w in want] and all(
+        np.allclose(g, w, atol=0.01 if k == 0 else 1e-4, rtol=1e-4) for k, (g, w) in enumerate(zip(got, want, strict=True))
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--device", action="append", default=None)
+    parser.add_argument("--images", type=int, default=20)
+    parser.add_argument("--threads", type=int, action="append", default=None)
+    parser.add_argument("--models", type=Path, help="a folder of exported models, used again where they are there")
+    parser.add_argument("--parts", action="store_true", help="say what the last run of each model consisted of")
+    given = parser.parse_args()
+    warnings.simplefilter("ignore")
+    import onnxruntime
+
+    with tempfile.TemporaryDirectory() as made:
+        folder = given.models or Path(made)
+        for name, side in SIDES.items():
+            path = folder / f"{name}.onnx"
+            path = path if path.exists() else export(name, folder)
+            pictures = images(side, given.images)
+            want: list[Any] = []
+            for threads in given.threads or [1, 2]:
+                options = onnxruntime.SessionOptions()
+                options.intra_op_num_threads, options.log_severity_level = threads, 4
+                beside = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+                want, times = timed(lambda x: beside.run(None, {"image": x}), pictures)  # noqa: B023
+                counts = [len(w[0]) for w in want]
+                print(
+                    f"{name:10} onnxruntime, {threads:2} threads  {np.median(times):8.2f} ms an image, "
+                    f"{min(counts)} to {max(counts)} boxes", flush=True,
+                )  # fmt: skip
+            for device in given.device or ["cpu"]:
+                with rlx.onnx.load(path, strict=False) as model:
+                    got, times = timed(lambda x: list(model.run({"image": x}, device=device).values()), pictures)  # noqa: B023
+                    equal = sum(same(g, w) for g, w in zip(got, want, strict=True))
+                    print(
+                        f"{name:10} rlx on {device:12}         {np.median(times):8.2f} ms an image, {equal} of "
+                        f"{len(got)} as onnxruntime, {len(model.programs)} programs", flush=True,
+                    )  # fmt: skip
+                    if given.parts:
+                        print("\n".join(f"    {part}" for part in model.programs[-1].parts), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,397 @@
+"""The nodes behind a cut: the host runs them one by one; from a network's layer on, the rest is a model of its own."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Container, Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+import onnx
+
+from rlx.errors import ModelFormatError, UnsupportedOp
+from rlx.formats.onnx.program import Part
+from rlx.formats.onnx.reader.build import Frame, GraphBuilder
+from rlx.formats.onnx.reader.call import NeedsValues, Value, constant
+from rlx.formats.onnx.reader.draws import Draw, Draws, generator_of, numbers
+from rlx.formats.onnx.reader.elements import NAMES, Array, element
+from rlx.formats.onnx.reader.read import called, label_of, node_name, reads, subgraphs
+from rlx.formats.onnx.reader.schemas import schema_of
+from rlx.formats.onnx.reader.structure import assembled, flattened, held, proto_of, structure_of
+from rlx.formats.onnx.reader.tensors import to_array
+from rlx.formats.onnx.stages.operators import FUNCTIONS
+from rlx.ir import Graph, Tensor
+from rlx.ops.control.steps import spend
+from rlx.runtime.array import Array as DeviceArray
+from rlx.runtime.report import Report
+
+# A node that reads this many bytes begins a program of its own: a layer's weights and inputs, and any other node's.
+LAYER = 1 << 16
+LARGE = 1 << 24
+_LAYERS = (
+    "Conv",
+    "MatMul",
+    "Gemm",
+    "Attention",
+    "LSTM",
+    "GRU",
+    "RNN",
+    "Einsum",
+    "Roi",
+    "GridSample",
+    "Resize",
+)
+_Attribute = onnx.AttributeProto
+
+
+class Values(dict[str, Any]):
+    """The values of a run by name: arrays, lists of them, None for an empty optional. `kinds` has the types of those
+    that are no tensors, `parts` what ran so far."""
+
+    def __init__(self, values: Mapping[str, Any], kinds: Mapping[str, str], parts: list[Part]) -> None:
+        super().__init__(values)
+        self.kinds = dict(kinds)
+        self.parts = parts
+
+    def inner(self) -> Values:
+        """A copy for the graph of a node, whose names do not leave it."""
+        return Values(self, self.kinds, self.parts)
+
+    def kind(self, name: str) -> str:
+        """The type of a value, as ONNX writes it."""
+        found = self[name]
+        dtype = found.dtype.np if isinstance(found, DeviceArray) else getattr(found, "dtype", None)
+        return self.kinds.get(name) or NAMES[dtype]
+
+    def host(self, name: str) -> Any:
+        """A value on the host, read from the device once."""
+        found = self[name]
+        if isinstance(found, DeviceArray):
+            found = self[name] = np.asarray(found)
+        return found
+
+
+class Rest(Protocol):
+    """A model of the nodes from one on."""
+
+    def run_part(
+        self, arrays: Mapping[str, Any], device: str, precision: str, parts: list[Part]
+    ) -> dict[str, Any]: ...
+
+    def close(self) -> None: ...
+
+    def reports(self) -> list[Report]: ...
+
+
+class Around(Protocol):
+    """The model that a block belongs to."""
+
+    _proto: Any
+    _folder: Any
+    _own: int
+
+    def rest(
+        self,
+        nodes: Sequence[Any],
+        kinds: Mapping[str, str],
+        wanted: Sequence[str],
+        constants: Mapping[str, Array],
+    ) -> Rest: ...
+
+
+class _Drawn(Draws):
+    """Random numbers that are drawn while a node is run, by generators that its next run continues."""
+
+    def __init__(self, generators: list[np.random.Generator]) -> None:
+        super().__init__()
+        self._generators = generators
+        self._next = 0
+
+    def add(self, graph: Graph, draw: Draw, where: str) -> Tensor:
+        super().count(draw, where)
+        if self._next == len(self._generators):
+            self._generators.append(generator_of(draw.seed))
+        self._next += 1
+        return constant(graph, numbers(self._generators[self._next - 1], draw))
+
+
+class Step:
+    """A node as the host runs it. `asks`: it asks for the value of a tensor, so no program can hold it."""
+
+    def __init__(self, model: Around, node: Any, index: int, imports: Mapping[str, int], asks: bool) -> None:
+        self.node = node
+        self.kind = str(node.op_type)
+        self.where = node_name(node, index)
+        self.inputs = tuple(node.input)
+        self.outputs = tuple(node.output)
+        self.n_outputs = len(self.outputs)
+        self.reads = sorted(reads(node))
+        self.asks = asks
+        self.label = label_of(node, 0)
+        self.generators: list[np.random.Generator] = []
+        self.blocks: dict[str, Block] = {}
+        self.attrs: dict[str, Any] = {}
+        domain = "" if node.domain == "ai.onnx" else node.domain
+        schema = schema_of(domain, node.op_type, imports.get(domain, 0))
+        self.version = 0 if schema is None else int(schema.since_version)
+        own = {called(f) for f in model._proto.functions}
+        self.plain = not domain and schema is not None and called(node) not in own
+        self.layer = any(word in self.kind for word in _LAYERS)
+        known = self.plain and self.kind in FUNCTIONS and self._read(model)
+        self.function = FUNCTIONS[self.kind] if known else None
+
+    def _read(self, model: Around) -> bool:
+        """Reads the attributes that a function may ask for; whether there are no others."""
+        for a in self.node.attribute:
+            if a.ref_attr_name:
+                return False
+            if a.type == _Attribute.INT:
+                self.attrs[a.name] = int(a.i)
+            elif a.type == _Attribute.INTS:
+                self.attrs[a.name] = [int(v) for v in a.ints]
+            elif a.type == _Attribute.TENSOR:
+                self.attrs[a.name] = to_array(a.t, self.where, model._folder)
+            else:
+                return False
+        return True
+
+
+class Block:
+    """Nodes in order, of a model behind its cut or of the graph of a control operator; `wanted` are the names that
+    are read after them. `run` enters their results into the values of a run."""
+
+    def __init__(
+        self,
+        model: Around,
+        nodes: Sequence[Any],
+        wanted: Sequence[str],
+        device: str,
+        precision: str,
+        constants: dict[str, Array],
+        asking: Container[int] = (),
+    ) -> None:
+        self._model = model
+        self._nodes = nodes
+        self._wanted = list(wanted)
+        self._device = device
+        self._precision = precision
+        self._constants = constants
+        builder = self._builder()
+        self.steps = [Step(model, n, k, builder.imports, k in asking) for k, n in enumerate(nodes)]
+        self.reached = 0  # the nodes that the host has run
+        self._rests: dict[tuple[int, tuple[str, ...]], Rest] = {}
+
+    def close(self) -> None:
+        """Closes the programs of the rests."""
+        for rest in self._rests.values():
+            rest.close()
+        for step in self.steps:
+            for block in step.blocks.values():
+                block.close()
+
+    def reports(self) -> list[Report]:
+        """The reports of the programs behind the nodes that the host runs."""
+        inner = [b for step in self.steps for b in step.blocks.values()]
+        made = [r for rest in self._rests.values() for r in rest.reports()]
+        return made + [r for block in inner for r in block.reports()]
+
+    def run(self, values: Values) -> None:
+        """Raises: as Model.run."""
+        begin, since = time.perf_counter(), 0
+        for k, step in enumerate(self.steps):
+            spend(step.where, 1)
+            made = self._made(step, values)
+            if made is NotImplemented and step.plain and step.kind in ("If", "Loop"):
+                made = self._branch(step, values) if step.kind == "If" else self._loop(step, values)
+            if made is NotImplemented:
+                if not step.asks and _large(step, values):
+                    self._ran(values, since, k, begin)
+                    values.update(self._from(k, values))
+                    return
+                made = self._built(step, values)
+            for name, value in zip(step.outputs, made, strict=False):
+                if name:
+                    values[name] = value
+        self._ran(values, since, len(self.steps), begin)
+
+    def _ran(self, values: Values, since: int, until: int, begin: float) -> None:
+        self.reached = max(self.reached, until)
+        if until > since:
+            first = self.steps[since].label
+            values.parts.append(Part("host", until - since, time.perf_counter() - begin, None, first))
+
+    def _made(self, step: Step, values: Values) -> Any:
+        """The results by NumPy; NotImplemented where the node's builder is needed."""
+        if step.function is None:
+            return NotImplemented
+        try:
+            made = step.function(step, *[values.host(n) if n else None for n in step.inputs])
+        except (
+            ValueError,
+            TypeError,
+            IndexError,
+            KeyError,
+            AttributeError,
+            OverflowError,
+            ZeroDivisionError,
+        ):
+            return NotImplemented  # the builder says in its own words what is wrong
+        if made is NotImplemented:
+            return made
+        if isinstance(made, tuple):
+            return made
+        return (made if isinstance(made, np.ndarray | list) or made is None else np.asarray(made),)
+
+    # -- nodes without a function
+
+    def _builder(self) -> GraphBuilder:
+        model = self._model
+        return GraphBuilder(model._proto, {}, model._folder, model._own, model._own + 1024)
+
+    def _built(self, step: Step, values: Values) -> list[Any]:
+        """The results of a node that is built for these values and evaluated at once."""
+        builder = self._builder()
+        builder.known.draws = _Drawn(step.generators)
+        scope: Any = {}
+        for name in step.reads:
+            if name not in values:
+                raise ModelFormatError(f"{step.where}: reads {name!r}, which nothing makes")
+            leaves, nests = flattened({name: values.host(name)}, ())
+            given = {n: builder.constant(a) for n, a in leaves.items()}
+            scope[name] = held(nests[name], given, values.kind(name))
+        try:
+            builder.nodes([step.node], Frame(scope, builder.imports, {}, 1))
+            return [self._out(builder, name, scope.get(name), values) for name in step.outputs]
+        except NeedsValues as need:
+            raise UnsupportedOp(f"{need.what} is unknown before a step of its loop is run") from need
+
+    def _out(self, builder: GraphBuilder, name: str, found: Any, values: Values) -> Any:
+        if found is None:
+            return None
+        arrays: dict[str, Array] = {}
+
+        def leaf(label: str, value: Value) -> None:
+            arrays[label] = builder.value_of(value, label)
+
+        nest = structure_of(name, found, leaf)
+        if not isinstance(found, Value):
+            values.kinds[name] = found.kind
+        return assembled(nest, arrays.__getitem__)
+
+    # -- the rest as a model
+
+    def _from(self, k: int, values: Values) -> dict[str, Any]:
+        """The wanted results that the nodes from number k on make, by programs for the shapes of what they read."""
+        nodes = self._nodes[k:]
+        made = {n for node in nodes for n in node.output}
+        read = {n for step in self.steps[k:] for n in step.reads} - made
+        constants = {n: values[n] for n in read if n in self._constants and values[n] is self._constants[n]}
+        names = sorted(read - set(constants))
+        kinds = {n: values.kind(n) for n in names}
+        key = (k, tuple(kinds.values()))
+        if key not in self._rests:
+            wanted = [n for n in self._wanted if n in made]
+            self._rests[key] = self._model.rest(nodes, kinds, wanted, constants)
+        feeds = {n: values[n] for n in names}
+        return self._rests[key].run_part(feeds, self._device, self._precision, values.parts)
+
+    # -- control operators
+
+    def _graph(self, step: Step, name: str) -> tuple[Any, Block]:
+        graph = next(a.g for a in step.node.attribute if a.name == name)
+        if name not in step.blocks:
+            held = {
+                i.name: to_array(i, f"{step.where}: {i.name}", self._model._folder) for i in graph.initializer
+            }
+            wanted = [o.name for o in graph.output]
+            step.blocks[name] = Block(
+                self._model, graph.node, wanted, self._device, self._precision, {**self._constants, **held}
+            )
+        return graph, step.blocks[name]
+
+    def _inside(
+        self, step: Step, name: str, given: Sequence[Any], kinds: Sequence[str], values: Values
+    ) -> Values:
+        """The values after one run of a node's graph."""
+        graph, block = self._graph(step, name)
+        inner = values.inner()
+        inner.update({i.name: block._constants[i.name] for i in graph.initializer})
+        for info, value, kind in zip(graph.input, given, kinds, strict=True):
+            inner[info.name] = value
+            inner.kinds.pop(info.name, None)
+            if kind and not kind.startswith("tensor("):
+                inner.kinds[info.name] = kind
+        parts, inner.parts = inner.parts, []
+        block.run(inner)
+        parts.extend(p for p in inner.parts if p.device != "host")
+        return inner
+
+    def _branch(self, step: Step, values: Values) -> Any:
+        condition = values.host(step.inputs[0])
+        if condition.size != 1:
+            return NotImplemented
+        name = "then_branch" if condition.reshape(())[()] else "else_branch"
+        inner = self._inside(step, name, (), (), values)
+        wanted = [o.name for o in self._graph(step, name)[0].output]
+        return _passed(step, step.outputs, wanted, inner, values)
+
+    def _loop(self, step: Step, values: Values) -> Any:
+        state = [values.host(n) if n else None for n in step.inputs]
+        limit, going, *state = (state + [None, None])[:2] + state[2:]
+        if any(not n for n in step.inputs[2:]) or any(v is not None and v.size != 1 for v in (limit, going)):
+            return NotImplemented
+        graph = next(a.g for a in step.node.attribute if a.name == "body")
+        wanted, kinds = [o.name for o in graph.output], [values.kind(n) for n in step.inputs[2:]]
+        if len(graph.input) != 2 + len(state) or len(wanted) != 1 + len(step.outputs):
+            return NotImplemented
+        on = going is None or bool(going.reshape(())[()])
+        collected: list[list[Array]] = [[] for _ in wanted[1 + len(state) :]]
+        k = 0
+        while on and (limit is None or k < limit):
+            spend(step.where, 1)
+            given = [np.array(k, np.int64), np.array(True), *state]
+            inner = self._inside(step, "body", given, ["", "", *kinds], values)
+            on = bool(inner.host(wanted[0]).reshape(())[()])
+            state = [inner[n] for n in wanted[1 : 1 + len(state)]]
+            kinds = [inner.kind(n) for n in wanted[1 : 1 + len(state)]]
+            for rows, name in zip(collected, wanted[1 + len(state) :], strict=True):
+                rows.append(inner.host(name))
+            k += 1
+        for name, kind in zip(step.outputs, kinds, strict=False):
+            if not kind.startswith("tensor("):
+                values.kinds[name] = kind
+        outs = zip(collected, graph.output[1 + len(state) :], strict=True)
+        return (*state, *(_stacked(step, rows, info) for rows, info in outs))
+
+
+def _large(step: Step, values: Values) -> bool:
+    """Whether a node is worth a program."""
+    given = (values.get(n) for n in step.reads)
+    nbytes = sum(v.nbytes for v in given if isinstance(v, np.ndarray | DeviceArray))
+    if any(True for _ in subgraphs(step.node)):
+        return False
+    return nbytes >= (LAYER if step.layer or not step.plain else LARGE)
+
+
+def _passed(
+    step: Step, names: Sequence[str], found: Sequence[str], inner: Values, values: Values
+) -> list[Any]:
+    if len(found) < len(names):
+        raise ModelFormatError(f"{step.where}: has {len(names)} outputs, its graph makes {len(found)}")
+    for name, other in zip(names, found, strict=False):
+        values.kinds.pop(name, None)
+        if other in inner.kinds:
+            values.kinds[name] = inner.kinds[other]
+    return [inner[n] for n in found[: len(names)]]
+
+
+def _stacked(step: Step, rows: list[Array], info: Any) -> Array:
+    if rows:
+        return np.stack(rows)
+    dtype = element(info.type.tensor_type.elem_type, step.where)
+    return np.zeros((0, *(d.dim_value for d in info.type.tensor_type.shape.dim)), dtype)
+
+
+def infos(kinds: Mapping[str, str]) -> list[Any]:
+    """Declarations of inputs of these types, of any shapes."""
+    return [onnx.ValueInfoProto(name=n, type=proto_of(kind)) for n, kind in kinds.items()]

@@ -1,0 +1,119 @@
+"""Staged: a model whose shapes depend on values, as the program before its cut and the nodes behind it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from rlx.driver import Dispatch
+from rlx.driver.closing import Closing, close_each
+from rlx.formats.onnx.program import Part, Program
+from rlx.formats.onnx.reader.budget import Budget, building, refused_memory
+from rlx.formats.onnx.stages.block import Block, Values
+from rlx.runtime import CompiledGraph
+from rlx.runtime.outs import Out
+from rlx.runtime.report import Report
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class StagedReport(Report):
+    """A report of a model that is cut: the nodes of all its programs, those of the host, and in `parts` what the last
+    run consisted of, in order."""
+
+    parts: Sequence[Part] = ()
+
+    def __str__(self) -> str:
+        parts = [f"  {p}" for p in self.parts]
+        return "\n".join(["the last run:", *parts, Report.__str__(self)] if parts else [Report.__str__(self)])
+
+    __repr__ = __str__
+
+
+class Staged(Closing):
+    """A model for given input shapes on one device: `first`, the program of all nodes whose shapes follow from those of
+    the inputs, and a block of the nodes behind the cut. It is used as a Program is."""
+
+    def __init__(
+        self,
+        first: Program,
+        block: Block,
+        kinds: Mapping[str, str],
+        constants: Mapping[str, Any],
+        wanted: Sequence[str],
+        budget: Budget,
+        check: Callable[[Mapping[str, Any]], None],
+    ) -> None:
+        self.first = first
+        self.block = block
+        self.parts: list[Part] = []
+        self._kinds = dict(kinds)
+        self._constants = dict(constants)
+        self._wanted = list(wanted)
+        self._budget = budget
+        self._check = check
+
+    @property
+    def graph(self) -> CompiledGraph:
+        """The compiled graph of the part before the cut."""
+        return self.first.graph
+
+    @property
+    def fixed(self) -> tuple[str, ...]:
+        """The inputs whose values are compiled in."""
+        return self.first.fixed
+
+    @property
+    def draws(self) -> bool:
+        """Whether each run draws random numbers of its own."""
+        return self.first.draws or any(step.generators for step in self.block.steps)
+
+    def report(self) -> StagedReport:
+        """How each node runs, and the parts of the last run: the device, whether its program was compiled or used
+        again, and the time."""
+        report = self.first.report()
+        hosted = [
+            Dispatch(step.label, step.kind, "host", ("numpy",))
+            for step in self.block.steps[: self.block.reached]
+        ]
+        nodes = [*report.nodes, *hosted, *(n for r in self.block.reports() for n in r.nodes)]
+        return StagedReport(report.device, nodes, report.plan, report.weight_bytes, self.parts)
+
+    def run(self, inputs: Mapping[str, Any] | None = None, out: Out = "host") -> dict[str, Any]:
+        """Runs once. With `out="device"` the outputs that the program before the cut makes stay on the device; those
+        from behind it are NumPy arrays in any case.
+
+        Raises: as Program.run; what the nodes behind the cut raise."""
+        return self.run_in(inputs or {}, [], None, out)
+
+    def run_in(
+        self, inputs: Mapping[str, Any], parts: list[Part], compiled: float | None, out: Out
+    ) -> dict[str, Any]:
+        """As run, with the parts added to `parts`; `compiled` is how long compiling took, if it was for this run."""
+        begin = time.perf_counter()
+        # What only the programs behind the cut read stays on the device.
+        made = self.first.run(inputs, "device")
+        if self.graph.program.nodes:
+            parts.append(self.first.part(time.perf_counter() - begin, compiled))
+        values = Values({**self._constants, **inputs, **made}, self._kinds, parts)
+        with refused_memory("running the model"), building(self._budget), np.errstate(all="ignore"):
+            self.block.run(values)
+        self.parts = parts
+        results = {n: values[n] if out == "device" else values.host(n) for n in self._wanted}
+        results = {n: _owned(v) for n, v in results.items()}
+        self._check(results)
+        return results
+
+    def close(self) -> None:
+        """Frees the memory of every part; the weights stay with the model. Idempotent."""
+        close_each(self.first.close, self.block.close)
+
+
+def _owned(value: Any) -> Any:
+    """A result that shares no memory with constants or with the caller's inputs."""
+    if isinstance(value, np.ndarray):
+        return value if value.base is None and value.flags.writeable else np.array(value, order="C")
+    return [_owned(v) for v in value] if isinstance(value, list) else value
