@@ -68,7 +68,8 @@ def timed(run: Callable[[Any], Any], given: list[Any]) -> tuple[list[Any], list[
 def same(got: Any, want: Any) -> bool:
     """Equal numbers of boxes, equal labels, boxes within a hundredth of a pixel, scores within 1e-4."""
     return [g.shape for g in got] == [w.shape for w in want] and all(
-        np.allclose(g, w, atol=0.01 if k == 0 else 1e-4, rtol=1e-4) for k, (g, w) in enumerate(zip(got, want, strict=True))
+        np.allclose(g, w, atol=0.01 if k == 0 else 1e-4, rtol=1e-4)
+        for k, (g, w) in enumerate(zip(got, want, strict=True))
     )
 
 
@@ -94,7 +95,7 @@ def main() -> None:
                 options = onnxruntime.SessionOptions()
                 options.intra_op_num_threads, options.log_severity_level = threads, 4
                 beside = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-                want, times = timed(lambda x: beside.run(None, {"image": x}), pictures)  # noqa: B023
+                want, times = timed(lambda x: beside.run(None, {"image": x}), pictures)
                 counts = [len(w[0]) for w in want]
                 print(
                     f"{name:10} onnxruntime, {threads:2} threads  {np.median(times):8.2f} ms an image, "
@@ -102,7 +103,7 @@ def main() -> None:
                 )  # fmt: skip
             for device in given.device or ["cpu"]:
                 with rlx.onnx.load(path, strict=False) as model:
-                    got, times = timed(lambda x: list(model.run({"image": x}, device=device).values()), pictures)  # noqa: B023
+                    got, times = timed(lambda x: list(model.run({"image": x}, device=device).values()), pictures)
                     equal = sum(same(g, w) for g, w in zip(got, want, strict=True))
                     print(
                         f"{name:10} rlx on {device:12}         {np.median(times):8.2f} ms an image, {equal} of "

@@ -191,9 +191,13 @@ class _Cuda:
     """Memory of CUDA at an address, as other libraries show theirs."""
 
     def __init__(self, dtype: ElementType, shape: Sequence[int], address: int) -> None:
-        self.__cuda_array_interface__ = {
+        self._shown = {
             "data": (address, True), "shape": tuple(int(n) for n in shape), "typestr": dtype.str, "version": 3,
         }  # fmt: skip
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        return self._shown
 
 
 def _memory(name: str, device_type: str, element_type: Any, shape: Sequence[int], address: int) -> Array:
