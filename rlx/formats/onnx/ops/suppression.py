@@ -41,7 +41,8 @@ def _of_class(corners: Array, scores: Array, limit: int, overlap: float, least: 
         return order[:0]
     ranked = corners[order]
     kept = np.sort(np.concatenate([_rounds(ranked, m, limit, overlap) for m in _apart(ranked, overlap)]))
-    return order[kept[:limit]]
+    chosen: Array = order[kept[:limit]]
+    return chosen
 
 
 def _apart(corners: Array, overlap: float) -> list[Array]:
