@@ -76,11 +76,17 @@ class CudaBackend:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._opened: dict[int, CudaDevice] = {}
+        self._infos: dict[int, DeviceInfo] = {}  # asking the driver takes a millisecond
 
     def probe(self) -> list[DeviceInfo]:
         """All CUDA devices. Raises: DeviceUnavailable with the reason when CUDA cannot be used."""
         api = load()
-        return [_describe(api, index) for index in range(device_count(api))]
+        return [self._info(api, index) for index in range(device_count(api))]
+
+    def _info(self, api: Api, index: int) -> DeviceInfo:
+        if index not in self._infos:
+            self._infos[index] = _describe(api, index)
+        return self._infos[index]
 
     def open(self, index: int) -> CudaDevice:
         """The device, opened once a process, and again once it was closed. Raises: DeviceUnavailable."""
@@ -92,7 +98,7 @@ class CudaBackend:
                 if not 0 <= index < count:
                     there = ", ".join(f"cuda:{i}" for i in range(count))
                     raise DeviceUnavailable(f"cuda:{index}: there is no such device; there are {there}")
-                found = self._opened[index] = CudaDevice(api, _describe(api, index))
+                found = self._opened[index] = CudaDevice(api, self._info(api, index))
             return found
 
 
