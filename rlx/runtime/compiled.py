@@ -59,7 +59,10 @@ class CompiledGraph(Closing):
     are in `weights`, shared with other executables that were given the same store. A `with` block closes it.
     """
 
-    instead = "pickle or copy its `graph`, which `Session.compile` compiles again; `clone()` gives a second one here"
+    instead = (
+        "`save` writes it to a file for rlx.load_program, `clone()` gives a second one here; or pickle its `graph`, "
+        "which `Session.compile` compiles again"
+    )
 
     def __init__(
         self, graph: Graph, device: Device, weights: Store, state: Store, options: CompileOptions,
