@@ -59,7 +59,10 @@ class CompiledGraph(Closing):
     are in `weights`, shared with other executables that were given the same store. A `with` block closes it.
     """
 
-    instead = "pickle or copy its `graph`, which `Session.compile` compiles again; `clone()` gives a second one here"
+    instead = (
+        "`save` writes it to a file for rlx.load_program, `clone()` gives a second one here; or pickle its `graph`, "
+        "which `Session.compile` compiles again"
+    )
 
     def __init__(
         self, graph: Graph, device: Device, weights: Store, state: Store, options: CompileOptions,
@@ -127,8 +130,8 @@ class CompiledGraph(Closing):
         """
         if name not in self.graph.params:
             raise GraphError(
-                f"set_param: the graph has no parameter {name!r}{meant(name, self.graph.params)}; it has "
-                f"{sorted(self.graph.params)}"
+                f"set_param: the graph has no parameter {name!r}; it has "
+                f"{sorted(self.graph.params)}{meant(name, self.graph.params)}"
             )
         with self._lock:
             self._open()
@@ -141,8 +144,8 @@ class CompiledGraph(Closing):
         unknown = sorted(set(arrays) - set(self.graph.params))
         if unknown:
             raise GraphError(
-                f"set_params: no such parameters: {unknown}{meant(unknown[0], self.graph.params)}; there are "
-                f"{sorted(self.graph.params)}"
+                f"set_params: no such parameters: {unknown}; there are "
+                f"{sorted(self.graph.params)}{meant(unknown[0], self.graph.params)}"
             )
         for name, data in arrays.items():
             self.set_param(name, data, dtype)

@@ -12,7 +12,7 @@ def rows_of(program: Graph, state: str) -> tuple[int, int]:
     """A state's node in the program, and the bytes of one row. Raises: GraphError, ShapeError."""
     if state not in program.states:
         near = meant(state, program.states)
-        raise GraphError(f"there is no state {state!r}{near}; there are {sorted(program.states)}")
+        raise GraphError(f"there is no state {state!r}; there are {sorted(program.states)}{near}")
     t = program.states[state]
     if not t.shape or not t.type.nbytes:
         raise ShapeError(f"state {state!r} is {t.type}, which has no rows to count")

@@ -316,7 +316,7 @@ class Store(Closing):
         """The type a tensor was declared with. Raises: GraphError for an unknown name."""
         if name not in self._types:
             near = meant(name, self._types)
-            raise GraphError(f"there is no {self.kind} {name!r}{near}; there are {_some(self._types)}")
+            raise GraphError(f"there is no {self.kind} {name!r}; there are {_some(self._types)}{near}")
         return self._types[name]
 
     def offset(self, name: str) -> int:

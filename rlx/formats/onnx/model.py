@@ -220,7 +220,7 @@ class Model(Closing):
     def _info(self, name: str) -> TensorInfo:
         if name not in self._declared:
             known = [i.name for i in self.inputs]
-            raise GraphError(f"the model has no input {name!r}{meant(name, known)}; it takes {known}")
+            raise GraphError(f"the model has no input {name!r}; it takes {known}{meant(name, known)}")
         return self._declared[name]
 
     def _by_name(self, given: Any, what: str) -> Mapping[str, Any]:

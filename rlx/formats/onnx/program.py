@@ -135,7 +135,7 @@ class Program(Closing):
         wanted = self._inputs
         for name in inputs or ():
             if name not in wanted:
-                raise GraphError(f"the program has no input {name!r}{meant(name, wanted)}; it takes {sorted(wanted)}")
+                raise GraphError(f"the program has no input {name!r}; it takes {sorted(wanted)}{meant(name, wanted)}")
         arrays = {n: arrays_in(v, not isinstance(wanted[n], str)) for n, v in (inputs or {}).items()}
         given, nests = flattened(arrays, wanted)
         for name, nest in nests.items():

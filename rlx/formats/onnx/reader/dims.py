@@ -27,7 +27,7 @@ def check_dims(dims: Mapping[str, Any], infos: Iterable[TensorInfo]) -> dict[str
     unknown = sorted(str(name) for name in dims if name not in known)
     if unknown:
         there = f"its inputs have {sorted(known)}" if known else "the shapes of its inputs have no symbols"
-        raise GraphError(f"dims: the model has no dimensions {unknown}{meant(unknown[0], known)}; {there}")
+        raise GraphError(f"dims: the model has no dimensions {unknown}; {there}{meant(unknown[0], known)}")
     found = {}
     for name, given in dims.items():
         try:
