@@ -33,13 +33,13 @@ def test_there_is_one_cpu() -> None:
 
 def test_memory_is_aligned_zero_and_handed_on() -> None:
     own = CpuDevice(backend.probe()[0])
-    first = own.acquire(1000)
-    assert first.address % 64 == 0 and first.nbytes == 1000
-    first.fill(0, 1000, 7)
+    first = own.acquire(100_000)
+    assert first.address % 64 == 0 and first.nbytes == 100_000
+    first.fill(0, 100_000, 7)
     address = first.address
     first.close()
     first.close()
-    again = own.acquire(900)
+    again = own.acquire(90_000)
     assert again.address == address
     assert not again.view().any()
     with pytest.raises(ArenaError, match="closed"):
