@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
 from rlx.driver import Dispatch
 from rlx.driver.closing import Closing, close_each
+from rlx.errors import UnsupportedOp
 from rlx.formats.onnx.program import Part, Program
 from rlx.formats.onnx.reader.budget import Budget, building, refused_memory
 from rlx.formats.onnx.stages.block import Block, Values
@@ -81,6 +83,13 @@ class Staged(Closing):
         ]
         nodes = [*report.nodes, *hosted, *(n for r in self.block.reports() for n in r.nodes)]
         return StagedReport(report.device, nodes, report.plan, report.weight_bytes, self.parts)
+
+    def save(self, path: str | os.PathLike[str]) -> NoReturn:
+        """Raises: UnsupportedOp: programs are saved, and the nodes behind the cut are in none."""
+        raise UnsupportedOp(
+            f"save {os.fspath(path)}: the model is cut, since shapes depend on values; what is behind the cut is in no "
+            "program that could be saved: load the model itself"
+        )
 
     def run(self, inputs: Mapping[str, Any] | None = None, out: Out = "host") -> dict[str, Any]:
         """Runs once. With `out="device"` the outputs that the program before the cut makes stay on the device; those
