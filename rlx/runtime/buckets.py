@@ -9,11 +9,14 @@ from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+import numpy as np
+
 from rlx.driver.locks import renewed
 from rlx.errors import GraphError, UnsupportedOp
 from rlx.ir import Graph
 from rlx.runtime.compiled import CompiledGraph
 from rlx.runtime.dims import Dim, Otherwise
+from rlx.runtime.outs import Out
 from rlx.runtime.report import Report
 
 KEPT = 4096  # sets of lengths whose graphs have been compared with their program; the least recently used goes first
@@ -52,9 +55,11 @@ class FittedProgram:
         """The bucket's program."""
         return self._bucket.compiled
 
-    def run(self, inputs: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """Runs on arrays of the true lengths, as `CompiledGraph.run`."""
-        given = dict(inputs or {})
+    def run(self, inputs: Mapping[str, Any] | None = None, out: Out = "host") -> dict[str, Any]:
+        """Runs on arrays of the true lengths, as `CompiledGraph.run`. Raises: GraphError for `out="device"`."""
+        if out != "host":
+            raise GraphError(f'out="{out}": results of lengths that vary are cut on the host; leave out `out`, or dims')
+        given = {n: np.asarray(a) for n, a in (inputs or {}).items()}
         fit, bucket = self._fit, self._bucket
         made = bucket.compiled.run(given if fit is None else fit.pad(given))
         bucket.runs += 1

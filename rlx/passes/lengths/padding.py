@@ -21,7 +21,7 @@ from rlx.dtypes import DType, i32
 from rlx.ir import Graph, Node, Rewriter, Tensor
 from rlx.ir.op import Leaf
 from rlx.passes.lengths import rules as rules
-from rlx.passes.lengths.align import difference, equal
+from rlx.passes.lengths.align import aligned, difference, equal
 from rlx.passes.lengths.axes import (
     Axis,
     Layout,
@@ -94,9 +94,11 @@ def _true_part(array: Any, axes: tuple[tuple[tuple[int, int], ...], ...]) -> Any
 class Padded:
     """A graph whose inputs may be padded, and what else a run needs to know.
 
-    `masks` names the nodes that a mask was put before."""
+    `plain` is the graph of the bucket's size and `source` that with the nodes `expanded` decomposed, of which `graph`
+    was made. `masks` names the nodes that a mask was put before."""
 
     graph: Graph
+    plain: Graph
     source: Graph
     given: list[Given]
     layouts: dict[int, Layout]
@@ -107,6 +109,9 @@ class Padded:
 
     def fit(self, graph: Graph) -> Fit:
         """What a run needs at the lengths for which this graph was made. Raises: Unlike."""
+        if difference(self.plain, graph) is not None:
+            again, graph = alike(self.plain, graph)
+            compare(self.plain, again)
         graph = expand(graph, self.expanded)
         compare(self.source, graph)
         for i, (node, other) in enumerate(zip(self.source.nodes, graph.nodes, strict=True)):
@@ -139,6 +144,13 @@ class Padded:
                 for n, t in self.source.outputs.items()
             },
         )
+
+
+def alike(source: Graph, other: Graph) -> tuple[Graph, Graph]:
+    """The two with one structure, where movements are all that may be missing; else as they are."""
+    if difference(source, other) is None:
+        return source, other
+    return aligned(source, other) or (source, other)
 
 
 def compare(source: Graph, other: Graph) -> None:
@@ -186,11 +198,16 @@ def padded(source: Graph, others: Sequence[Graph]) -> Padded:
 
     Raises: Refused, with the node's name, where an op cannot take padded tensors; Unlike where the graphs are not one
     program at several lengths."""
+    given = list(others)
+    for _ in range(2):  # a second time, since aligning one graph may have changed the first
+        for i, other in enumerate(given):
+            source, given[i] = alike(source, other)
+    others = given
     expanded: list[int] = []
     while True:
         maker = Maker(expand(source, expanded), [expand(g, expanded) for g in others])
         try:
-            return maker.make(expanded)
+            return maker.make(source, expanded)
         except _Decompose as wanted:
             expanded.append(wanted.at)
 
@@ -222,7 +239,7 @@ class Maker:
         self.vectors: dict[Any, Tensor] = {}
         self.masks: list[str] = []
 
-    def make(self, expanded: Sequence[int]) -> Padded:
+    def make(self, plain: Graph, expanded: Sequence[int]) -> Padded:
         for at, node in enumerate(self.source.nodes):
             self.new.label = node.label
             try:
@@ -247,6 +264,7 @@ class Maker:
         graph = self.new.finish()
         return Padded(
             graph,
+            plain,
             self.source,
             self.inputs,
             self.layouts,
