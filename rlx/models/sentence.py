@@ -21,7 +21,7 @@ from rlx.formats.tokenizer import TokenIds
 from rlx.ir import Graph
 from rlx.models.bert import BertConfig, encoder_graph
 from rlx.models.weights import Floats, match_weights
-from rlx.runtime import CompiledGraph, Session, Weights
+from rlx.runtime import CompiledGraph, Dim, Session, Weights
 
 LENGTHS = (16, 32, 64, 128, 256, 512)
 BATCHES = (1, 8, 32)
@@ -128,8 +128,8 @@ class SentenceEncoder(Closing):
         order = sorted(range(len(tokens)), key=lambda i: len(tokens[i]))
         for start in range(0, len(order), batch_size):
             rows = order[start : start + batch_size]
-            length = _bucket(len(tokens[rows[-1]]), LENGTHS, self.max_length)
-            batch = _bucket(len(rows), BATCHES, batch_size)
+            length = Dim("length", max=self.max_length, buckets=LENGTHS).bucket(max(len(tokens[rows[-1]]), 1))
+            batch = Dim("batch", max=batch_size, buckets=BATCHES).bucket(len(rows))
             ids = np.zeros((batch, length), np.int32)
             mask = np.zeros((batch, length), np.bool_)
             for at, i in enumerate(rows):
@@ -246,9 +246,3 @@ def check_sentences(sentences: Iterable[str]) -> list[str]:
         if not isinstance(sentence, str):
             raise DTypeError(f"encode: sentence {i} is a {type(sentence).__name__}, expected str")
     return listed
-
-
-def _bucket(n: int, steps: tuple[int, ...], most: int) -> int:
-    """The size that n is padded to: the next of `steps`, beyond them the next power of two, at most `most`."""
-    n = max(n, 1)
-    return min(next((s for s in steps if s >= n), 1 << (n - 1).bit_length()), most)

@@ -9,11 +9,14 @@ from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+import numpy as np
+
 from rlx.driver.locks import renewed
 from rlx.errors import GraphError, UnsupportedOp
 from rlx.ir import Graph
 from rlx.runtime.compiled import CompiledGraph
 from rlx.runtime.dims import Dim, Otherwise
+from rlx.runtime.outs import Out
 from rlx.runtime.report import Report
 
 KEPT = 4096  # sets of lengths whose graphs have been compared with their program; the least recently used goes first
@@ -42,7 +45,7 @@ class FittedProgram:
     """A bucket's program at given lengths, which runs as a `CompiledGraph` of just these would."""
 
     def __init__(self, bucket: _Bucket, lengths: Lengths, fit: Fit | None) -> None:
-        self._bucket = bucket
+        self.bucket = bucket
         self._fit = fit
         self._asked = math.prod(lengths)
         self._ran = self._asked if fit is None else math.prod(bucket.sizes)
@@ -50,12 +53,14 @@ class FittedProgram:
     @property
     def compiled(self) -> CompiledGraph:
         """The bucket's program."""
-        return self._bucket.compiled
+        return self.bucket.compiled
 
-    def run(self, inputs: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """Runs on arrays of the true lengths, as `CompiledGraph.run`."""
-        given = dict(inputs or {})
-        fit, bucket = self._fit, self._bucket
+    def run(self, inputs: Mapping[str, Any] | None = None, out: Out = "host") -> dict[str, Any]:
+        """Runs on arrays of the true lengths, as `CompiledGraph.run`. Raises: GraphError for `out="device"`."""
+        if out != "host":
+            raise GraphError(f'out="{out}": results of lengths that vary are cut on the host; leave out `out`, or dims')
+        given = {n: np.asarray(a) for n, a in (inputs or {}).items()}
+        fit, bucket = self._fit, self.bucket
         made = bucket.compiled.run(given if fit is None else fit.pad(given))
         bucket.runs += 1
         bucket.asked += self._asked
@@ -209,11 +214,14 @@ class Buckets(Generic[T]):
         that at the lengths of this call.
 
         Raises: Refused, Unlike."""
-        from rlx.passes.lengths import padded
+        from rlx.passes.lengths import Unlike, padded
 
-        bucket = self._buckets.get((key, sizes))
-        if bucket is not None and bucket.program is not None:
-            return FittedProgram(bucket, lengths, bucket.program.fit(graph))
+        old = self._buckets.get((key, sizes))
+        if old is not None and old.program is not None:
+            try:
+                return FittedProgram(old, lengths, old.program.fit(graph))
+            except Unlike:
+                pass  # something depends on the length that did not differ so far: it is made anew, with this one too
         source, more = build(sizes)
         least = tuple(d.least(size) for d, size in zip(self.dims, sizes, strict=True))
         others = [build(n)[0] for n in dict.fromkeys(_probes(least, sizes)) if n not in (lengths, sizes)]
@@ -222,6 +230,12 @@ class Buckets(Generic[T]):
         program = padded(source, others)
         fit = program.fit(graph)
         bucket = _Bucket(sizes, program, compile(program.graph, more))
+        if old is not None:
+            bucket.runs, bucket.asked, bucket.ran = old.runs, old.asked, old.ran
+            for at in [at for at, (fitted, _) in self._fits.items() if fitted.bucket is old]:
+                del self._fits[
+                    at
+                ]  # runs in progress end with the old program, which is freed with its last user
         self._buckets[key, sizes] = bucket
         return FittedProgram(bucket, lengths, fit)
 

@@ -158,6 +158,10 @@ class Jitted(Generic[P, R]):
         self._session: Session | None = None
         self._cache: OrderedDict[Any, tuple[CompiledGraph, Traced]] = OrderedDict()
         self._lock = renewed(self, "_lock", threading.Lock)
+        if dims is not None and self._donate:
+            raise GraphError(
+                f"{self._name}: donate={list(self._donate)} beside dims: arrays of lengths that vary are copied"
+            )
         self._calls = None if dims is None else BucketedCalls[Traced](self._parameters, dims, otherwise)
 
     # Within another traced function the types are those of the function; from outside, arrays stand for its tensors.
@@ -174,7 +178,7 @@ class Jitted(Generic[P, R]):
             return self._function(*args, **kwargs)
         exe, traced = self._compiled(call)
         feeds, slots = traced.feeds(call)
-        made = exe.run(feeds) if isinstance(exe, FittedProgram) else exe.run(feeds, self._out)
+        made = exe.run(feeds, self._out)
         return unflatten(traced.out, [made[r] if isinstance(r, str) else slots[r] for r in traced.results])
 
     def __repr__(self) -> str:

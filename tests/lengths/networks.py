@@ -122,6 +122,42 @@ def _along_oracle(x: Array) -> Any:
     )  # fmt: skip
 
 
+def _recurrent(x: Any, w: Any) -> Any:
+    """x (batch, time, 4): the last state of a scan and its rows, and the gradient of w through it."""
+
+    def scanned(w: Any) -> Any:
+        start = rlx.expand(rlx.sum(w) * 0, (x.shape[0], 4))
+        rows = rlx.transpose(poisoned(x), (1, 0, 2))
+        return rlx.scan(lambda h, r: ((h := rlx.tanh(h @ w + r)), h * 2), start, rows)
+
+    return *scanned(w), rlx.grad(lambda w: rlx.mean(scanned(w)[0] ** 2))(w)
+
+
+def _recurrent_oracle(x: Array, w: Array) -> Any:
+    states = [np.zeros((len(x), 4))]
+    for row in x.swapaxes(0, 1):
+        states.append(np.tanh(states[-1] @ w + row))
+    d, dw = 2 * states[-1] / states[-1].size, np.zeros_like(w)
+    for before, h in zip(states[-2::-1], states[:0:-1], strict=True):
+        d = d * (1 - h * h)
+        dw, d = dw + before.T @ d, d @ w.T
+    return states[-1], 2 * np.stack(states[1:]), dw
+
+
+def _controlled(x: Any) -> Any:
+    """A loop that ends by a sum over the length, and a branch that is chosen by one."""
+    x = poisoned(x)
+    grown = rlx.while_loop(lambda c: rlx.sum(c * c) < 100.0, lambda c: c * 1.5 + rlx.mean(c), x)
+    return grown, rlx.cond(rlx.sum(x) > 0, lambda: rlx.mean(x, axis=0), lambda: rlx.max(x, axis=0))
+
+
+def _controlled_oracle(x: Array) -> Any:
+    chosen, grown = x.mean(0) if x.sum() > 0 else x.max(0), x
+    while (grown * grown).sum() < 100:
+        grown = grown * 1.5 + grown.mean()
+    return grown, chosen
+
+
 def _embedding_gradient(e: Array, i: Array) -> Array:
     d = np.zeros_like(e)
     rows = e[i].mean(1) * 2 / i.shape[1] / (i.shape[0] * e.shape[1])
@@ -189,5 +225,12 @@ NETWORKS = {
         _ids,
         {"i": (None, DIM)},
     ),
+    "recurrence over a batch": Network(
+        _recurrent, _recurrent_oracle, _floats((-1, 3, 4), (4, 4)), {"x": (DIM,)}
+    ),
+    "recurrence over the length": Network(
+        _recurrent, _recurrent_oracle, _floats((2, -1, 4), (4, 4)), {"x": (None, DIM)}
+    ),
+    "a loop and a branch": Network(_controlled, _controlled_oracle, _floats((-1, 4)), {"x": (DIM,)}),
     "ops along the length": Network(_along, _along_oracle, _floats((3, -1, 4)), {"x": (None, DIM)}),
 }

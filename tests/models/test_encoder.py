@@ -317,5 +317,6 @@ class TestFoldersThatDoNotFit:
 
 
 def test_buckets_end_at_what_is_possible() -> None:
-    found = {n: sentence._bucket(n, sentence.BATCHES, 100) for n in (0, 1, 2, 8, 9, 32, 33, 64, 65, 100)}
-    assert found == {0: 1, 1: 1, 2: 8, 8: 8, 9: 32, 32: 32, 33: 64, 64: 64, 65: 100, 100: 100}
+    batch = rlx.Dim("batch", max=100, buckets=sentence.BATCHES)
+    found = {n: batch.bucket(n) for n in (1, 2, 8, 9, 32, 33, 64, 65, 100)}
+    assert found == {1: 1, 2: 8, 8: 8, 9: 32, 32: 32, 33: 64, 64: 64, 65: 100, 100: 100}

@@ -33,22 +33,28 @@ from rlx.formats.onnx.session.options import RunOptions as RunOptions
 from rlx.formats.onnx.session.options import SessionOptions as SessionOptions
 from rlx.formats.onnx.writer.model import save as save
 from rlx.formats.onnx.writer.model import to_model as to_model
+from rlx.runtime import Dim
+from rlx.runtime.dims import Otherwise
 
 
 def load(
     source: Any,
     *,
-    dims: Mapping[str, int] | None = None,
+    dims: Mapping[str, int | Dim] | None = None,
     threads: int | None = None,
     progress: Callable[[str, int, int], None] | None = None,
     strict: bool = False,
     max_bytes: int | None = None,
     max_steps: int | None = None,
+    otherwise: Otherwise = "error",
 ) -> Model:
     """Reads an ONNX model: a path, bytes, or an onnx.ModelProto. External data is read from the path's folder.
 
-    `dims` binds symbolic dimensions to lengths by name, `threads` limits the CPU's. `progress(stage, done, total)`
-    is called during reading and every later compilation; a total of 0 means that it is unknown.
+    `dims` binds symbolic dimensions to lengths by name; one given as `rlx.Dim("batch", max=64)` varies, and one program
+    serves each bucket of its lengths, as rlx.jit's `dims` says. An operator that cannot run so is an UnsupportedOp, or
+    with `otherwise="exact"` has a program for each length. `Model.lengths()` says which programs there are. `threads`
+    limits the CPU's. `progress(stage, done, total)` is called during reading and every later compilation; a total of 0
+    means that it is unknown.
 
     What ONNX Runtime takes is taken, with a ModelWarning: outputs of other shapes than the file declares, dimensions of
     one name with several lengths, attributes that an operator does not have, domains that are not imported. `strict`
@@ -68,7 +74,7 @@ def load(
     """
     return Model(
         source, dims=dims, threads=threads, progress=progress, strict=strict, max_bytes=max_bytes,
-        max_steps=max_steps,
+        max_steps=max_steps, otherwise=otherwise,
     )  # fmt: skip
 
 

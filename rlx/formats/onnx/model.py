@@ -17,6 +17,7 @@ from rlx.driver.locks import renewed
 from rlx.driver.progress import Listener, listening, report
 from rlx.errors import GraphError, ShapeError, UnsupportedOp, meant
 from rlx.formats.files import shown
+from rlx.formats.onnx.buckets import at_lengths, lengths_of, parted
 from rlx.formats.onnx.program import Built, Part
 from rlx.formats.onnx.program import Program as Program
 from rlx.formats.onnx.reader.budget import Budget, budget_of, building, check_limit, refused_memory
@@ -42,7 +43,9 @@ from rlx.formats.onnx.stages.staged import Staged as Staged
 from rlx.ir import Graph
 from rlx.ir.picture import listed, port_tables, table
 from rlx.packed import PackedArray
-from rlx.runtime import Session, Weights
+from rlx.runtime import CompiledGraph, Dim, Session, Weights
+from rlx.runtime.buckets import Buckets, LengthReport
+from rlx.runtime.dims import Otherwise
 from rlx.runtime.outs import Out
 from rlx.runtime.report import Report
 
@@ -59,8 +62,9 @@ class Model(Closing):
 
     `inputs` and `outputs` describe its ports, `defaults` the inputs that have a value in the file; `metadata` is what
     the file says of itself. `run` compiles once for each set of input shapes and keeps the latest
-    programs; weights are on a device once. `dims` are the lengths that symbolic dimensions are bound to; `max_bytes`
-    and `max_steps` limit the memory and the time of a program, as rlx.onnx.load says. Any thread may call. A `with`
+    programs; weights are on a device once. `dims` are the lengths that symbolic dimensions are bound to; those given as
+    an rlx.Dim vary, and are run in buckets. `max_bytes` and `max_steps` limit the memory and the time of a program, as
+    rlx.onnx.load says. Any thread may call. A `with`
     block closes it.
     """
 
@@ -68,12 +72,13 @@ class Model(Closing):
         self,
         source: Any,
         *,
-        dims: Mapping[str, int] | None = None,
+        dims: Mapping[str, int | Dim] | None = None,
         threads: int | None = None,
         progress: Listener | None = None,
         strict: bool = False,
         max_bytes: int | None = None,
         max_steps: int | None = None,
+        otherwise: Otherwise = "error",
     ) -> None:
         self.max_bytes = check_limit("max_bytes", max_bytes)
         self.max_steps = check_limit("max_steps", max_steps)
@@ -81,6 +86,7 @@ class Model(Closing):
         with listening(progress), refused_memory("reading the model"):
             self._read(source)
         self.defaults = [t for n, t in self._declared.items() if n in self._initializers]
+        self._otherwise: Otherwise = otherwise
         self.bind({} if dims is None else dims)
         self._threads = threads
         self._progress = progress
@@ -132,9 +138,11 @@ class Model(Closing):
         self._own = sum(1 for part in parts for _ in all_nodes(part.node))
         self._held = sum(a.nbytes for a in self._initializers.values()) + int(self._proto.ByteSize())
 
-    def bind(self, dims: Mapping[str, int]) -> None:
-        """Binds symbolic dimensions to lengths, in place of those bound before. Raises: GraphError, ShapeError."""
-        self.dims = check_dims(dims, self._declared.values())
+    def bind(self, dims: Mapping[str, int | Dim]) -> None:
+        """Binds symbolic dimensions to lengths, or says between which lengths they vary, in place of what was bound
+        before. Raises: GraphError, ShapeError."""
+        self.dims, self._varying = parted(dims, self._declared.values())
+        self._buckets: Buckets[Program] = Buckets("the model", tuple(self._varying.values()), self._otherwise)
         self.inputs = [bound(t, self.dims) for n, t in self._declared.items() if n not in self._initializers]
         self.outputs = [bound(info_of(o), self.dims) for o in self._proto.graph.output]
 
@@ -274,8 +282,16 @@ class Model(Closing):
                 self._fixed.clear()
                 continue
             try:
-                program = self._compile(arrays, nests, fixed, device, precision, self._cuts(arrays))
+                program: Program | Staged
+                if self._varying:
+                    program = self._fitted(arrays, nests, fixed, device, precision)
+                else:
+                    program = self._compile(arrays, nests, fixed, device, precision, self._cuts(arrays))
             except NeedsValues as need:
+                if self._varying and (need.local or need.names <= self._fixed):
+                    raise UnsupportedOp(
+                        f"{need.what} depends on values; a model that is cut there has no buckets: leave dims out"
+                    ) from need
                 self._fixed |= need.names
                 continue
             self._programs[key] = program
@@ -321,6 +337,7 @@ class Model(Closing):
             for program in self._programs.values():
                 program.close()
             self._programs.clear()
+            self._buckets.close()
             if self._around is not self:  # the sessions are the whole model's
                 return
             for _, weights in self._sessions.values():
@@ -372,14 +389,7 @@ class Model(Closing):
         with listening(self._progress), refused_memory("compiling the model"):
             budget = self.budget(arrays)
             graph, held, builder = self._build(arrays, nests, fixed, cuts)
-            session, weights = self._around.session(device, precision)
-            compiled = session.compile(graph, weights=weights)
-            budget.hold(compiled)
-            missing = weights.missing(list(held))
-            for done, name in enumerate(missing):
-                report("weights", done, len(missing))
-                weights.set(name, held[name])
-            compiled.prepare()
+            compiled = self._loaded(graph, held, budget, device, precision)
         program = Program(compiled, nests, fixed, builder, budget.steps, self._progress)
         if not builder.later:
             return program
@@ -417,6 +427,7 @@ class Model(Closing):
         made._proto.graph.output.extend(onnx.ValueInfoProto(name=name) for name in wanted)
         made._declared = {i.name: info_of(i, fed=True) for i in made._proto.graph.input}
         made.dims, made.inputs, made.outputs = {}, list(made._declared.values()), []
+        made._varying, made._buckets = {}, Buckets("the rest of the model", ())
         made._strict, made._constants = False, dict(constants)
         made._around, made._sessions = self._around, {}
         made._begin()
@@ -425,6 +436,55 @@ class Model(Closing):
     def reports(self) -> list[Report]:
         """The report of each program."""
         return [program.report() for program in self.programs]
+
+    def _loaded(
+        self, graph: Graph, held: Mapping[str, Array | PackedArray], budget: Budget, device: str, precision: str
+    ) -> CompiledGraph:
+        """The graph compiled and recorded, with its weights on the device."""
+        session, weights = self._around.session(device, precision)
+        compiled = session.compile(graph, weights=weights)
+        budget.hold(compiled)
+        missing = weights.missing(list(held))
+        for done, name in enumerate(missing):
+            report("weights", done, len(missing))
+            weights.set(name, held[name])
+        return compiled.prepare()
+
+    def _fitted(
+        self, arrays: Mapping[str, Array], nests: Mapping[str, Structure], fixed: Mapping[str, Array], device: str,
+        precision: str,
+    ) -> Program:  # fmt: skip
+        """The program of the bucket that holds the lengths of these inputs."""
+        dims, declared = self._varying, self._declared
+        lengths = lengths_of(arrays, declared, dims)
+        largest = at_lengths(arrays, declared, dims, tuple(d.max for d in dims.values()))
+        budget = self.budget(largest)
+
+        def build(at: tuple[int, ...]) -> tuple[Graph, Program]:
+            found = at_lengths(arrays, declared, dims, at)
+            with building(budget):
+                graph, builder = self.build(found, fixed, nests)
+            return put_together(graph), Program(None, nests, fixed, builder, budget.steps, self._progress)
+
+        def compile(graph: Graph, _: Program) -> CompiledGraph:
+            with building(budget):
+                made, held = share_weights(graph)
+            budget.check_few(made, self._own)
+            return self._loaded(made, held, budget, device, precision)
+
+        types = tuple((n, a.shape, a.dtype.name) for n, a in sorted(largest.items()))
+        key = (device, precision, repr(sorted(nests.items())), types, tuple((n, _key(a)) for n, a in fixed.items()))
+        with listening(self._progress), refused_memory("compiling the model"):
+            fitted, program = self._buckets.program(key, lengths, build, compile)
+        program.fit(fitted)
+        return program
+
+    def lengths(self) -> LengthReport:
+        """The programs for the buckets of dimensions given as an rlx.Dim: how often each ran, and what the padding
+        cost. Raises: GraphError where no dimension varies."""
+        if not self._varying:
+            raise GraphError("lengths counts the buckets of dimensions that dims gives as an rlx.Dim; it gives none")
+        return self._buckets.report()
 
     def budget(self, arrays: Mapping[str, Array]) -> Budget:
         """The limits of memory and time for a program with these inputs."""

@@ -24,6 +24,7 @@ from rlx.ops.control.steps import step_budget
 from rlx.packed import PackedArray
 from rlx.runtime import CompiledGraph
 from rlx.runtime.array import Array as DeviceArray
+from rlx.runtime.buckets import FittedProgram
 from rlx.runtime.outs import Out
 from rlx.runtime.report import Report
 
@@ -66,14 +67,14 @@ class Program(Closing):
 
     def __init__(
         self,
-        graph: CompiledGraph,
+        graph: CompiledGraph | None,
         inputs: Mapping[str, Structure],
         fixed: Mapping[str, Array],
         builder: GraphBuilder,
         steps: int,
         progress: Listener | None = None,
     ) -> None:
-        self.graph = graph
+        self._runs: CompiledGraph | FittedProgram | None = graph
         self._progress = progress
         self._steps = steps  # the limit of a run: models are untrusted
         self._started = False
@@ -90,9 +91,20 @@ class Program(Closing):
     def _repr_html_(self) -> str:
         return self.graph._repr_html_()
 
+    @property
+    def graph(self) -> CompiledGraph:
+        """The compiled graph; for lengths that vary, that of the bucket."""
+        assert self._runs is not None
+        return self._runs if isinstance(self._runs, CompiledGraph) else self._runs.compiled
+
+    def fit(self, runs: FittedProgram) -> None:
+        """Sets what a program runs whose lengths vary, once its bucket is known."""
+        self._runs = runs
+
     def close(self) -> None:
-        """Frees the program's memory; the weights stay with the model. Idempotent."""
-        self.graph.close()
+        """Frees the program's memory, but that of a bucket; the weights stay with the model. Idempotent."""
+        if self._runs is not None:
+            self._runs.close()
 
     def report(self) -> Report:
         """How each node runs on the device: native, decomposed, host."""
@@ -162,12 +174,14 @@ class Program(Closing):
         return {n: assembled(nest, arrays.__getitem__) for n, nest in self._outputs.items()}
 
     def _run(self, feeds: Mapping[str, Array], out: Out) -> dict[str, Any]:
+        runs = self._runs
+        assert runs is not None
         with step_budget(self._steps, weighed=True):
             if self._started:
-                return self.graph.run(feeds, out)
+                return runs.run(feeds, out)
             with listening(self._progress):
                 report("running", 0, 1)
-                made = self.graph.run(feeds, out)
+                made = runs.run(feeds, out)
                 report("running", 1, 1)
             self._started = True
             return made

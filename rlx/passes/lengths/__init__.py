@@ -1,5 +1,6 @@
 """Programs for lengths that vary: one padded program for each bucket of them."""
 
+from rlx.passes.lengths import rules as rules
 from rlx.passes.lengths.axes import Refused as Refused
 from rlx.passes.lengths.padding import Fit as Fit
 from rlx.passes.lengths.padding import Padded as Padded

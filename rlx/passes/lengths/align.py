@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -31,6 +32,97 @@ def difference(a: Graph, b: Graph) -> str | None:
         if {n: places[t.id] for n, t in x.items()} != {n: others[t.id] for n, t in y.items()}:
             return f"the results {list(x)} come from other nodes"
     return None
+
+
+def aligned(a: Graph, b: Graph) -> tuple[Graph, Graph] | None:
+    """The two graphs with one structure, where only movements are missing that change nothing at one of the lengths:
+    a slice of the whole, an expansion to the same shape. None where they differ in more."""
+    one, two = _Side(a), _Side(b)
+    while not (one.done and two.done):
+        pair = None if one.done or two.done or one.node.op is not two.node.op else _inputs(one, two)
+        if pair is not None:
+            one.take(pair)
+            two.take(pair)
+        elif not two.done and _moves(two.node) and one.stand_in(two):
+            continue
+        elif not (not one.done and _moves(one.node) and two.stand_in(one)):
+            return None
+    for results in ("outputs", "updates"):
+        x, y = getattr(a, results), getattr(b, results)
+        for name in x:
+            place = _common(one.chain[x[name].id], two.chain[y[name].id]) if name in y else None
+            if place is None:
+                return None
+            for side in (one, two):
+                getattr(side.new, results)[name] = side.made[place]
+    return one.new, two.new
+
+
+class _Side:
+    """One of two graphs that are made alike; their new tensors are made in pairs and numbered alike."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.nodes = graph.nodes
+        self.at = 0
+        self.new = Graph(graph.name)
+        self.made: list[Tensor] = []
+        # The numbers of the new tensors that hold an old one's value: itself, and movements that changed nothing.
+        self.chain: dict[int, list[int]] = {}
+
+    @property
+    def done(self) -> bool:
+        return self.at == len(self.nodes)
+
+    @property
+    def node(self) -> Node:
+        return self.nodes[self.at]
+
+    def take(self, places: Sequence[int]) -> None:
+        """Copies the next node, with these inputs."""
+        node = self.node
+        made = self.new._append(node.op, tuple(self.made[p] for p in places), node.attrs, node.label)
+        if node.op.declared:
+            self.new.declared(node.op.leaf)[node.attrs["name"]] = made[0]
+        for old, t in zip(node.outputs, made, strict=True):
+            self.chain[old.id] = [len(self.made)]
+            self.made.append(t)
+        self.at += 1
+
+    def stand_in(self, other: _Side) -> bool:
+        """Makes here the other side's next node, a movement, as one that changes nothing. False where it would."""
+        node = other.node
+        for place in reversed(other.chain[node.inputs[0].id]):
+            x = self.made[place]
+            if x.ndim != node.output.ndim:
+                continue
+            whole = {"starts": (0,) * x.ndim, "stops": x.shape, "steps": (1,) * x.ndim, "shape": x.shape}
+            made = self.new._append(node.op, (x,), {n: whole[n] for n in node.attrs}, node.label)[0]
+            for chain in self.chain.values():
+                if place in chain:
+                    chain.append(len(self.made))
+            self.made.append(made)
+            other.take([place])
+            return True
+        return False
+
+
+def _moves(node: Node) -> bool:
+    """Whether a node may leave its input as it is, at some length: a slice, an expansion, a reshape."""
+    return node.op.moves_data and node.attrs.keys() <= {"starts", "stops", "steps", "shape"}
+
+
+def _inputs(one: _Side, two: _Side) -> list[int] | None:
+    found = []
+    for x, y in zip(one.node.inputs, two.node.inputs, strict=False):
+        place = _common(one.chain[x.id], two.chain[y.id])
+        if place is None:
+            return None
+        found.append(place)
+    return found if len(one.node.inputs) == len(two.node.inputs) else None
+
+
+def _common(a: Sequence[int], b: Sequence[int]) -> int | None:
+    return max({*a} & {*b}, default=None)
 
 
 def equal(a: Any, b: Any) -> bool:

@@ -10,7 +10,7 @@ guess of how a function's shapes depend on its lengths.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,8 +20,7 @@ import numpy.typing as npt
 from rlx.dtypes import DType, i32
 from rlx.ir import Graph, Node, Rewriter, Tensor
 from rlx.ir.op import Leaf
-from rlx.passes.lengths import rules as rules
-from rlx.passes.lengths.align import difference, equal
+from rlx.passes.lengths.align import aligned, difference, equal
 from rlx.passes.lengths.axes import (
     Axis,
     Layout,
@@ -94,28 +93,28 @@ def _true_part(array: Any, axes: tuple[tuple[tuple[int, int], ...], ...]) -> Any
 class Padded:
     """A graph whose inputs may be padded, and what else a run needs to know.
 
-    `masks` names the nodes that a mask was put before."""
+    `plain` is the graph of the bucket's size and `source` that with the nodes `expanded` decomposed, of which `graph`
+    was made. `masks` names the nodes that a mask was put before."""
 
     graph: Graph
+    plain: Graph
     source: Graph
     given: list[Given]
     layouts: dict[int, Layout]
-    promoted: set[int]
+    parts: list[Maker]
     required: list[tuple[Callable[[Graph], Any], str]]
     expanded: list[int]
     masks: list[str]
 
     def fit(self, graph: Graph) -> Fit:
         """What a run needs at the lengths for which this graph was made. Raises: Unlike."""
+        if difference(self.plain, graph) is not None:
+            again, graph = alike(self.plain, graph)
+            compare(self.plain, again)
         graph = expand(graph, self.expanded)
         compare(self.source, graph)
-        for i, (node, other) in enumerate(zip(self.source.nodes, graph.nodes, strict=True)):
-            if i not in self.promoted:
-                same_attributes(node, other)
-            for t, u in zip(node.outputs, other.outputs, strict=True):
-                true = true_shape(self.layouts[t.id], graph)
-                if true != u.shape:
-                    raise Unlike(f"{node.name} gives {u.shape} where {true} was expected")
+        for part in self.parts:
+            part.check(graph)
         for reading, what in self.required:
             if not equal(reading(graph), reading(self.source)):
                 raise Unlike(what)
@@ -139,6 +138,13 @@ class Padded:
                 for n, t in self.source.outputs.items()
             },
         )
+
+
+def alike(source: Graph, other: Graph) -> tuple[Graph, Graph]:
+    """The two with one structure, where movements are all that may be missing; else as they are."""
+    if difference(source, other) is None:
+        return source, other
+    return aligned(source, other) or (source, other)
 
 
 def compare(source: Graph, other: Graph) -> None:
@@ -186,11 +192,16 @@ def padded(source: Graph, others: Sequence[Graph]) -> Padded:
 
     Raises: Refused, with the node's name, where an op cannot take padded tensors; Unlike where the graphs are not one
     program at several lengths."""
+    given = list(others)
+    for _ in range(2):  # a second time, since aligning one graph may have changed the first
+        for i, other in enumerate(given):
+            source, given[i] = alike(source, other)
+    others = given
     expanded: list[int] = []
     while True:
         maker = Maker(expand(source, expanded), [expand(g, expanded) for g in others])
         try:
-            return maker.make(expanded)
+            return maker.made(source, expanded)
         except _Decompose as wanted:
             expanded.append(wanted.at)
 
@@ -204,31 +215,79 @@ class _Decompose(Exception):
 
 
 class Maker:
-    """Makes one padded graph, node by node."""
+    """Makes one padded graph, node by node: of a program, or of a body of a control op in one.
 
-    def __init__(self, source: Graph, others: Sequence[Graph]) -> None:
-        self.source = source
-        self.others = list(others)
+    `root` and `roots` are the programs, in which `find` finds the graph that this one makes; a body also has the maker
+    `outer` of the graph around, and the `layouts` of its inputs and captures, by name. Its lengths are captures."""
+
+    def __init__(
+        self,
+        root: Graph,
+        roots: Sequence[Graph],
+        find: Callable[[Graph], Graph] = lambda graph: graph,
+        outer: Maker | None = None,
+        layouts: Mapping[str, Layout] | None = None,
+    ) -> None:
+        self.root = root
+        self.roots = list(roots)
+        self.find = find
+        self.outer = outer
+        self.leaves = layouts or {}
+        self.source = source = find(root)
+        self.others = list(map(find, roots))
         for other in self.others:
             compare(source, other)
+        self.captured: dict[
+            int, tuple[Tensor, Tensor]
+        ] = {}  # tensors of the graph around, and what stands for them
         self.new = Rewriter(source)
         self.new.graph  # noqa: B018 - makes the new graph, which lengths are declared in
         self.layouts: dict[int, Layout] = {}
         self.zeros: set[int] = set()  # tensors of the new graph whose padding is zero
         self.promoted: set[int] = set()
-        self.required: list[tuple[Callable[[Graph], Any], str]] = []
+        self.required: list[tuple[Callable[[Graph], Any], str]] = outer.required if outer else []
+        self.parts: list[Maker] = outer.parts if outer else []
+        self.parts.append(self)
         self.inputs: list[Given] = []
         self.numbers: dict[Any, Given] = {}
         self.vectors: dict[Any, Tensor] = {}
-        self.masks: list[str] = []
+        self.masks: list[str] = outer.masks if outer else []
 
-    def make(self, expanded: Sequence[int]) -> Padded:
+    def made(self, plain: Graph, expanded: Sequence[int]) -> Padded:
+        """The padded program."""
+        graph = self.make()
+        return Padded(
+            graph,
+            plain,
+            self.source,
+            self.inputs,
+            self.layouts,
+            self.parts,
+            self.required,
+            list(expanded),
+            self.masks,
+        )
+
+    def check(self, graph: Graph) -> None:
+        """Compares this graph with that of other lengths. Raises: Unlike."""
+        found = self.find(graph)
+        compare(self.source, found)
+        for i, (node, other) in enumerate(zip(self.source.nodes, found.nodes, strict=True)):
+            if i not in self.promoted:
+                same_attributes(node, other)
+            for t, u in zip(node.outputs, other.outputs, strict=True):
+                true = true_shape(self.layouts[t.id], graph)
+                if true != u.shape:
+                    raise Unlike(f"{node.name} gives {u.shape} where {true} was expected")
+
+    def make(self) -> Graph:
+        """The padded graph. Raises: Refused."""
         for at, node in enumerate(self.source.nodes):
             self.new.label = node.label
             try:
                 made = self._node(at, node)
             except Refused as refused:
-                if node.op.decompose is not None and not isinstance(refused, _Final):
+                if node.op.decompose is not None and self.outer is None and not isinstance(refused, _Final):
                     raise _Decompose(at) from refused
                 raise Refused(
                     f"{node.op.name}{f' ({node.label})' if node.label else ''}: {refused}"
@@ -244,22 +303,14 @@ class Maker:
         for name, t in self.source.updates.items():
             if is_varying(self.layouts[t.id]):
                 raise Refused(f"the state {name!r} takes a value of unknown length")
-        graph = self.new.finish()
-        return Padded(
-            graph,
-            self.source,
-            self.inputs,
-            self.layouts,
-            self.promoted,
-            self.required,
-            list(expanded),
-            self.masks,
-        )
+        return self.new.finish()
 
     def _node(self, at: int, node: Node) -> Made:
         others = [g.nodes[at] for g in self.others]
         if node.op.is_constant:
             return self._constant(at, node, others)
+        if node.op.declared and self.outer is not None:
+            return Site(self, at, node, ()).repeat({}, certain(self.leaves[node.attrs["name"]]))
         if node.op.leaf is Leaf.INPUT:
             site = Site(self, at, node, ())
             made = site.repeat({}, tuple(site.made(0, k) for k in range(node.output.ndim)))
@@ -297,7 +348,7 @@ class Maker:
         self.promoted.add(at)
         shape, dtype = t.shape, t.dtype
         made = self.given(
-            shape, dtype, lambda graph: _with_zeros(np.asarray(graph.nodes[at].attrs["value"]), shape)
+            shape, dtype, lambda graph: _with_zeros(np.asarray(site.counterpart(graph).attrs["value"]), shape)
         )
         self.zeros.add(made.id)
         return [(made, tuple(site.made(0, k) for k in range(t.ndim)))]
@@ -306,19 +357,19 @@ class Maker:
         """The net under the rules: the layout must give the shapes that the graphs of other lengths have."""
         if tuple(map(size_of, layout)) != t.shape:
             raise AssertionError(f"{t}: the layout {layout} is not of the shape {t.shape}")
-        for other in self.others:
+        for other, root in zip(self.others, self.roots, strict=True):
             wanted = other.nodes[at].outputs[t.index].shape
-            found = true_shape(layout, other)
+            found = true_shape(layout, root)
             if found != wanted:
                 raise Refused(f"{t.node.op.name}: it gives {wanted} where padding would give {found}")
 
     # -- readings
 
     def true(self, reading: Callable[[Graph], int]) -> tuple[int, ...]:
-        return tuple(reading(g) for g in self.others)
+        return tuple(reading(g) for g in self.roots)
 
     def agrees(self, reading: Callable[[Graph], Any]) -> bool:
-        return all(equal(reading(g), reading(self.source)) for g in self.others)
+        return all(equal(reading(g), reading(self.root)) for g in self.roots)
 
     def require(self, reading: Callable[[Graph], Any], what: str) -> None:
         if not self.agrees(reading):
@@ -328,6 +379,8 @@ class Maker:
     # -- tensors that lengths give
 
     def given(self, shape: tuple[int, ...], dtype: DType, value: Callable[[Graph], Array]) -> Tensor:
+        if self.outer is not None:
+            return self.capture(self.outer.given(shape, dtype, value))
         graph = self.new.graph
         name = f"length {len(self.inputs)}"
         while name in graph.inputs or name in self.source.inputs:
@@ -338,12 +391,21 @@ class Maker:
 
     def number(self, reading: Callable[[Graph], int]) -> Tensor:
         """A number of each length. Readings that agree so far share one; `Padded.fit` checks that they go on to."""
+        if self.outer is not None:
+            return self.capture(self.outer.number(reading))
         key = (reading(self.source), self.true(reading))
         if key not in self.numbers:
             made = self.given((), i32, lambda graph: np.asarray(reading(graph), np.int32))
             self.numbers[key] = next(g for g in self.inputs if g.tensor is made)
         self.numbers[key].alike.append(reading)
         return self.numbers[key].tensor
+
+    def capture(self, t: Tensor) -> Tensor:
+        """What stands in a body for a tensor of the graph around: one more of its params."""
+        if t.id not in self.captured:
+            made = self.new.graph.param(f"length {len(self.captured)}", t.shape, t.dtype)
+            self.captured[t.id] = (t, made)
+        return self.captured[t.id][1]
 
     def mask(self, axis: Axis) -> Tensor:
         """Which elements of a padded axis count."""

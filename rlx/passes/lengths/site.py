@@ -72,8 +72,11 @@ class Site:
 
     def read(self, reading: Callable[[Node], int]) -> Callable[[Graph], int]:
         """A reading of this node's counterpart."""
-        at = self.at
-        return lambda graph: reading(graph.nodes[at])
+        return lambda graph: reading(self.counterpart(graph))
+
+    def counterpart(self, graph: Graph) -> Node:
+        """This node in the graph of other lengths."""
+        return self.maker.find(graph).nodes[self.at]
 
     def require(self, reading: Callable[[Node], Any], what: str) -> None:
         """Demands that this node's counterparts for all lengths, later ones too, agree. Raises: Refused."""

@@ -25,6 +25,8 @@ from rlx.formats.onnx.session.options import (
     dims_of,
     threads_of,
 )
+from rlx.runtime import Dim
+from rlx.runtime.dims import Otherwise
 from rlx.runtime.outs import Out
 
 PROVIDERS = {"CUDAExecutionProvider": "cuda", "VulkanExecutionProvider": "vulkan", "CPUExecutionProvider": "cpu"}
@@ -33,7 +35,7 @@ Providers = Sequence[str | tuple[str, Mapping[str, Any]]]
 
 class InferenceSession:
     """A model and the device it runs on. The first argument is a path, bytes or a ModelProto; `dims`, `threads`,
-    `progress`, `strict`, `max_bytes` and `max_steps` are those of rlx.onnx.load.
+    `progress`, `strict`, `max_bytes`, `max_steps` and `otherwise` are those of rlx.onnx.load.
 
     As in ONNX Runtime, `sess_options` may name threads and lengths of dimensions (its SessionOptions or ours), and
     `providers` the device: the first that this machine has, `device_id` among its options. Providers that rlx lacks are
@@ -51,12 +53,13 @@ class InferenceSession:
         *,
         device: str = "auto",
         precision: str = "f32",
-        dims: Mapping[str, int] | None = None,
+        dims: Mapping[str, int | Dim] | None = None,
         threads: int | None = None,
         progress: Listener | None = None,
         strict: bool = False,
         max_bytes: int | None = None,
         max_steps: int | None = None,
+        otherwise: Otherwise = "error",
     ) -> None:
         if providers and device != "auto":
             raise GraphError(f"both device={device!r} and providers={list(providers)} are given; give one")
@@ -65,7 +68,7 @@ class InferenceSession:
         threads = threads_of(sess_options) if threads is None else threads
         self.model = Model(
             path_or_bytes, dims=lengths, threads=threads, progress=progress, strict=strict, max_bytes=max_bytes,
-            max_steps=max_steps,
+            max_steps=max_steps, otherwise=otherwise,
         )  # fmt: skip
         self.device = _device_of(providers, provider_options) if providers else device
         self.precision = precision

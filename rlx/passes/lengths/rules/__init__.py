@@ -1,6 +1,7 @@
 """What becomes of padding, by family of ops: each module registers its rules when it is imported."""
 
 from rlx.passes.lengths.rules import attention as attention
+from rlx.passes.lengths.rules import control as control
 from rlx.passes.lengths.rules import images as images
 from rlx.passes.lengths.rules import index as index
 from rlx.passes.lengths.rules import matmul as matmul

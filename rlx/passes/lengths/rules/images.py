@@ -88,10 +88,8 @@ def pad(site: Site) -> Made:
 
 
 def _repeated(site: Site, axis: int, size: int) -> Callable[[Graph], Array]:
-    at = site.at
-
     def places(graph: Graph) -> Array:
-        node = graph.nodes[at]
+        node = site.counterpart(graph)
         count = np.arange(node.inputs[0].shape[axis], dtype=np.int32)
         found = np.zeros(size, np.int32)
         read = np.pad(count, node.attrs["pads"][axis], mode=node.attrs["mode"])

@@ -81,10 +81,10 @@ def slice_(site: Site) -> Made:
 
 
 def _slice_places(site: Site, axis: int) -> Callable[[Graph], Array]:
-    at, size = site.at, site.node.output.shape[axis]
+    size = site.node.output.shape[axis]
 
     def places(graph: Graph) -> Array:
-        attrs = graph.nodes[at].attrs
+        attrs = site.counterpart(graph).attrs
         found = np.arange(*(attrs[n][axis] for n in ("starts", "stops", "steps")), dtype=np.int32)
         return _filled(found, size)
 
@@ -98,7 +98,7 @@ def _filled(places: Array, size: int) -> Array:
 
 
 def _gathered(site: Site, x: Tensor, axis: int, places: Callable[[Graph], Array]) -> Tensor:
-    size = len(places(site.maker.source))
+    size = len(places(site.maker.root))
     return site.add("gather", x, site.vector(size, places), axis=axis)
 
 
@@ -122,11 +122,11 @@ def concat(site: Site) -> Made:
 
 
 def _concat_places(site: Site, axis: int, sizes: Sequence[int]) -> Callable[[Graph], Array]:
-    at, total = site.at, sum(sizes)
+    total = sum(sizes)
     starts = np.cumsum([0, *sizes])
 
     def places(graph: Graph) -> Array:
-        true = [t.shape[axis] for t in graph.nodes[at].inputs]
+        true = [t.shape[axis] for t in site.counterpart(graph).inputs]
         if any(n > size for n, size in zip(true, sizes, strict=True)):
             raise Refused("a part is longer than in the padded program")
         found = np.concatenate([start + np.arange(n) for start, n in zip(starts, true, strict=False)])

@@ -35,12 +35,11 @@ def extreme(site: Site) -> Made:
 def _true_places(site: Site, axis: int) -> Tensor:
     """For each place on an axis with gaps the place that it has without them, which each length gives."""
     factors = site.layouts[0][axis]
-    at = site.at
 
     def places(graph: Graph) -> Array:
         true = [f.size if f.reading is None else f.reading(graph) for f in factors]
         found = np.zeros([f.size for f in factors], np.int64)
-        count = graph.nodes[at].inputs[0].shape[axis]
+        count = site.counterpart(graph).inputs[0].shape[axis]
         found[tuple(map(slice, true))] = np.arange(count).reshape(true)
         return found.reshape(-1)
 

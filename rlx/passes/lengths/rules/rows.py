@@ -26,7 +26,6 @@ LEADING: Mapping[str, Mapping[int, int]] = {
     "max_pool_grad": {0: 2, 1: 2},
     "avg_pool": {0: 2},
     "grid_sample": {0: 1, 1: 1},
-    "causal_conv": {0: 1},
 }
 
 
@@ -51,6 +50,18 @@ def _rows(leading: Mapping[int, int], site: Site) -> Made:
 
 for _op, _leading in LEADING.items():
     rule(_op)(partial(_rows, _leading))
+
+
+@rule("causal_conv", "selective_scan", "gated_delta_rule")
+def recurrence(site: Site) -> Made:
+    """Sequences of a batch stay apart; over a length that varies, the steps of the decomposition are masked."""
+    batched = [i for i in range(len(site.layouts)) if site.varying(i)]
+    for i in batched:
+        site.expect_fixed(i, range(1, len(site.layouts[i])), "its last state comes from the last step")
+    batch = site.layouts[0][0]
+    for i in batched:
+        batch = joined([batch, site.layouts[i][0]], size_of(batch))
+    return site.repeat({}, *[(batch, *map(fixed, t.shape[1:])) for t in site.node.outputs])
 
 
 @rule("layer_norm_grad", "rms_norm_grad", "group_norm_grad")
