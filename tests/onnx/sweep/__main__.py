@@ -34,8 +34,8 @@ import rlx
 from rlx.conformance.oracle import evaluate
 
 NEAR = 1e-5  # of the largest number
-STEP = 5e-2  # of the largest number, after several roundings to 8 bits
-HALF = 2e-2  # the same to 16 bits
+STEP = 3e-2  # of the largest number, after several roundings to 8 bits
+HALF = 2e-3  # the same to 16 bits
 SHARE = 0.97
 COLUMNS = ("made", "ORT runs", "rlx runs", "equal", "explained")
 Feeds = dict[str, np.ndarray]
