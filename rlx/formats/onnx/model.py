@@ -268,7 +268,7 @@ class Model(Closing):
         """The program for these inputs, and whether it was compiled now. It is cut where a shape depends on values; a
         few numbers become part of the program instead."""
         while True:
-            fixed = {n: np.asarray(arrays[n]) for n in sorted(self._fixed & set(arrays))}
+            fixed = self._constant_inputs(arrays)
             types = tuple((n, a.shape, a.dtype.name) for n, a in sorted(arrays.items()))
             shape = repr(sorted(nests.items()))
             values = tuple(_key(a) for a in fixed.values())
@@ -276,7 +276,8 @@ class Model(Closing):
             if key in self._programs:
                 self._programs.move_to_end(key)
                 return self._programs[key], False
-            self._values.add(values)
+            if values:
+                self._values.add(values)
             if len(self._values) > FEW_VALUES and self._bakes:
                 self._bakes = False  # the values change from run to run: from now on the graph is cut there too
                 self._fixed.clear()
@@ -299,6 +300,11 @@ class Model(Closing):
                 self._drop(self._programs.popitem(last=False)[1])
             return program, True
 
+    def _constant_inputs(self, arrays: Mapping[str, Array]) -> dict[str, Array]:
+        """The inputs whose values become part of the program: another run's may have been shorter than this one's."""
+        names = sorted(n for n in self._fixed & set(arrays) if arrays[n].size <= FEW_NUMBERS)
+        return {n: np.asarray(arrays[n]) for n in names}
+
     def _cuts(self, arrays: Mapping[str, Array]) -> Callable[[NeedsValues, Any], bool]:
         """Whether the graph is cut before a node that asks for a value, or the inputs behind it become constants."""
 
@@ -313,7 +319,7 @@ class Model(Closing):
         arrays, nests = flattened(self.accept(inputs), self._declared)
         with self._lock, listening(self._progress), refused_memory("building the model"):
             while True:
-                fixed = {n: np.asarray(arrays[n]) for n in sorted(self._fixed & set(arrays))}
+                fixed = self._constant_inputs(arrays)
                 try:
                     graph, weights, builder = self._build(arrays, nests, fixed, self._cuts(arrays))
                 except NeedsValues as need:

@@ -197,7 +197,7 @@ class Block:
 
     def run(self, values: Values) -> None:
         """Raises: as Model.run."""
-        begin, since = time.perf_counter(), 0
+        begin, before = time.perf_counter(), len(values.parts)
         for k, step in enumerate(self.steps):
             spend(step.where, 1)
             made = self._made(step, values)
@@ -205,20 +205,21 @@ class Block:
                 made = self._branch(step, values) if step.kind == "If" else self._loop(step, values)
             if made is NotImplemented:
                 if not step.asks and _large(step, values):
-                    self._ran(values, since, k, begin)
+                    self._ran(values, k, begin, before)
                     values.update(self._from(k, values))
                     return
                 made = self._built(step, values)
             for name, value in zip(step.outputs, made, strict=False):
                 if name:
                     values[name] = value
-        self._ran(values, since, len(self.steps), begin)
+        self._ran(values, len(self.steps), begin, before)
 
-    def _ran(self, values: Values, since: int, until: int, begin: float) -> None:
-        self.reached = max(self.reached, until)
-        if until > since:
-            first = self.steps[since].label
-            values.parts.append(Part("host", until - since, time.perf_counter() - begin, None, first))
+    def _ran(self, values: Values, count: int, begin: float, before: int) -> None:
+        """Notes that the host has run the first `count` nodes; the parts from `before` on ran for graphs in these."""
+        self.reached = max(self.reached, count)
+        if count:
+            seconds = time.perf_counter() - begin - sum(p.seconds for p in values.parts[before:])
+            values.parts.insert(before, Part("host", count, seconds, None, self.steps[0].label))
 
     def _made(self, step: Step, values: Values) -> Any:
         """The results by NumPy; NotImplemented where the node's builder is needed."""

@@ -1,0 +1,196 @@
+"""Models whose shapes depend on values: cut there, right for every image in a row, with a bounded number of programs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx import TensorProto, helper
+
+import rlx
+from rlx.formats.onnx.ops.suppression import suppressed
+from tests.onnx.models import I64, info, model, node
+
+RNG = np.random.default_rng(11)
+WEIGHT = RNG.standard_normal((12, 6)).astype(np.float32)
+ONE = np.array([1])
+
+
+def picked(x: np.ndarray) -> np.ndarray:
+    """The numbers above 0 in rows of x @ WEIGHT, doubled."""
+    made = x @ WEIGHT
+    return 2 * made[made > 0]
+
+
+COUNTED: dict[str, tuple[list[Any], dict[str, np.ndarray], Callable[[np.ndarray], np.ndarray]]] = {
+    "NonZero": (
+        [node("Greater", "h zero", "m"), node("NonZero", "m", "i"), node("Transpose", "i", "t"),
+         node("GatherND", "h t", "g"), node("Add", "g g", "y")],
+        {"zero": np.float32([0]).reshape(())}, picked,
+    ),
+    "Unique": (
+        [node("Floor", "h", "f"), node("Unique", "f", "y")], {}, lambda x: np.unique(np.floor(x @ WEIGHT)),
+    ),
+    "Compress": (
+        [node("ReduceMax", "h", "r", axes=[1], keepdims=0), node("Greater", "r two", "m"), node("Compress", "h m", "y", axis=0)],
+        {"two": np.float32([2]).reshape(())}, lambda x: (x @ WEIGHT)[(x @ WEIGHT).max(1, initial=-9) > 2],
+    ),
+    "Slice, Range": (
+        [node("ReduceSum", "h", "s", keepdims=0), node("Abs", "s", "a"), node("Mod", "a seven", "m", fmod=1),
+         node("Cast", "m", "k", to=I64), node("Range", "nought k one", "q"), node("Cast", "q", "qf", to=TensorProto.FLOAT),
+         node("Unsqueeze", "k front", "kk"), node("Slice", "w front kk", "part"), node("Mul", "qf part", "y")],
+        {"seven": np.float32(7).reshape(()), "nought": np.array(0), "one": np.array(1), "front": np.array([0]),
+         "w": np.arange(9, dtype=np.float32)},
+        lambda x: np.arange(int(abs((x @ WEIGHT).sum(dtype=np.float32)) % 7)).astype(np.float32) ** 2,
+    ),
+    "TopK, Expand, ConstantOfShape": (
+        [node("Greater", "h zero", "m"), node("Cast", "m", "c", to=I64), node("ReduceSum", "c", "n", keepdims=0),
+         node("Reshape", "n minus", "k"), node("Reshape", "h minus", "flat"), node("TopK", "flat k", "v _"),
+         node("ConstantOfShape", "k", "z"), node("Expand", "minus k", "e"), node("Cast", "e", "ef", to=TensorProto.FLOAT),
+         node("Add", "v z", "vz"), node("Sub", "vz ef", "y")],
+        {"zero": np.float32([0]).reshape(()), "minus": np.array([-1])},
+        lambda x: np.sort((x @ WEIGHT)[x @ WEIGHT > 0])[::-1] + 1,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", COUNTED)
+@pytest.mark.sample(7, device="cuda")
+def test_every_image_has_its_own_answer(kind: str, device: str) -> None:
+    """Twelve images of three sizes, also of zeros and of no rows; the product runs on the device, compiled once a
+    size."""
+    nodes, weights, oracle = COUNTED[kind]
+    proto = model(
+        [node("MatMul", "x weight", "h"), *nodes], {"x": ["n", 12]}, {"y": None}, {"weight": WEIGHT, **weights}, opset=13
+    )
+    with rlx.onnx.load(proto) as loaded:
+        lengths = set()
+        for k in range(12):
+            x = np.random.default_rng(k).standard_normal((k % 3 * 6, 12)).astype(np.float32) * (k != 4)
+            y = loaded.run({"x": x}, device=device)["y"]
+            want = oracle(x)
+            assert y.shape == want.shape
+            np.testing.assert_allclose(y, want, rtol=1e-4, atol=1e-4)
+            lengths.add(len(want))
+        assert len(lengths) > 2 and len(loaded.programs) == 3
+        parts = loaded.programs[-1].parts
+        assert [p.device == "host" for p in parts] == [False, True] and parts[0].compiled is None
+        assert "matmul" in {d.op for d in loaded.programs[-1].report() if d.how == "native"}
+
+
+def test_boxes_are_suppressed_as_one_by_one() -> None:
+    """Against a loop over all pairs; classes that are moved apart, limits, thresholds, no boxes."""
+
+    def slowly(boxes: np.ndarray, scores: np.ndarray, limit: int, overlap: float, least: float) -> list[list[int]]:
+        kept: list[int] = []
+        low, high = np.minimum(boxes[:, :2], boxes[:, 2:]), np.maximum(boxes[:, :2], boxes[:, 2:])
+        area = (high - low).prod(1)
+        for i in np.argsort(-scores, kind="stable"):
+            shared = (np.minimum(high[i], high) - np.maximum(low[i], low)).clip(0).prod(1)
+            inside = shared > overlap * (area + area[i] - shared)
+            if scores[i] > least and len(kept) < limit and not inside[kept].any():
+                kept.append(int(i))
+        return [[0, 0, k] for k in kept]
+
+    for seed in range(40):
+        rng = np.random.default_rng(seed)
+        n = int(rng.integers(0, 120))
+        boxes = (rng.random((n, 4)) * 30 + rng.integers(0, 6, (n, 1)) * (100 if seed % 2 else 8)).astype(np.float32)
+        scores = rng.integers(0, 40, n).astype(np.float32) / 40
+        for limit, overlap, least in ((1000, 0.5, 0.2), (7, 0.1, 0.0), (0, 0.5, 0.0), (50, 0.0, 0.5)):
+            got = suppressed(boxes[None], scores[None, None], limit, overlap, least, False)
+            assert got.tolist() == slowly(boxes.astype(np.float64), scores, limit, overlap, least), (seed, limit)
+
+
+def detector() -> tuple[Any, dict[str, np.ndarray]]:
+    """Boxes and scores by products, suppression, and a layer on the features of the boxes that stay, behind an If for
+    images without any."""
+    rng = np.random.default_rng(1)
+    layer = rng.standard_normal((16, 1 << 10)).astype(np.float32)
+    weights = {
+        "wb": rng.standard_normal((16, 4)).astype(np.float32), "ws": rng.standard_normal((16, 1)).astype(np.float32),
+        "layer": layer, "limit": np.array([20]), "overlap": np.float32([0.4]), "least": np.float32([1.0]),
+        "one": np.array(1), "nought": np.array(0), "first": np.array([0]), "two": np.array(2),
+    }  # fmt: skip
+    some = helper.make_graph(
+        [node("Gather", "x chosen", "f", axis=0), node("MatMul", "f layer", "p"), node("Relu", "p", "q")],
+        "some", [], [info("q", None)],
+    )  # fmt: skip
+    none = helper.make_graph([node("Gather", "layer empty", "e", axis=0)], "none", [], [info("e", None)])
+    nodes = [
+        node("MatMul", "x wb", "b"), node("Unsqueeze", "b first", "boxes"), node("MatMul", "x ws", "s"),
+        node("Transpose", "s", "st"), node("Unsqueeze", "st first", "scores"),
+        node("NonMaxSuppression", "boxes scores limit overlap least", "rows"),
+        node("Gather", "rows two", "chosen", axis=1), node("Size", "chosen", "count"),
+        node("Greater", "count nought", "any"), node("If", "any", "y", then_branch=some, else_branch=none),
+    ]  # fmt: skip
+    weights["empty"] = np.zeros(0, np.int64)
+    return model(nodes, {"x": ["n", 16]}, {"y": None, "chosen": (None, I64)}, weights, opset=13), weights
+
+
+def test_fifty_images_make_few_programs_and_the_rest_runs_on_the_device(device: str) -> None:
+    proto, weights = detector()
+    with rlx.onnx.load(proto) as loaded:
+        counts, compiled, last = set(), 0, []
+        for k in range(50):
+            x = np.random.default_rng(k).standard_normal((8, 16)).astype(np.float32) * (k % 10 != 3)
+            made = loaded.run({"x": x}, device=device)
+            boxes, scores = (x @ weights["wb"])[None], (x @ weights["ws"]).T[None]
+            chosen = suppressed(boxes, scores, 20, 0.4, 1.0, False)[:, 2]
+            assert np.array_equal(made["chosen"], chosen)
+            want = np.maximum(x[chosen] @ weights["layer"], 0)
+            np.testing.assert_allclose(made["y"], want, rtol=1e-4, atol=1e-4)
+            counts.add(len(chosen))
+            last = loaded.programs[-1].parts
+            compiled += sum(p.compiled is not None for p in last)
+        assert 0 in counts and len(counts) > 3
+        assert compiled == len(counts)  # one for the image, one for each number of boxes but 0
+        assert [p.device == "host" for p in last] == [False, True, False]
+        said = str(loaded.programs[-1].report())
+        assert "reused" in said and "run by NumPy" in said
+
+
+def test_a_few_numbers_become_part_of_a_program_until_they_change_often() -> None:
+    proto = model([node("Exp", "x", "e"), node("TopK", "e k", "y _")], {"x": ["n"], "k": ([1], I64)}, {"y": [None]})
+    with rlx.onnx.load(proto) as loaded:
+        x = RNG.standard_normal(40).astype(np.float32)
+        for k in range(30):
+            y = loaded.run({"x": x, "k": ONE * k}, device="cpu")["y"]
+            np.testing.assert_allclose(y, np.sort(np.exp(x))[::-1][:k], rtol=1e-6)
+        assert [p.fixed for p in loaded.programs] == [("k",)] * 8 + [()]
+
+
+def test_a_loop_that_grows_runs_behind_the_cut(device: str) -> None:
+    body = helper.make_graph(
+        [node("Concat", "v v", "w", axis=0), node("Identity", "go", "on"), node("ReduceSum", "w", "s", keepdims=0)],
+        "body", [info("i", [], I64), info("go", [], TensorProto.BOOL), info("v", None)],
+        [info("on", [], TensorProto.BOOL), info("w", None), info("s", [])],
+    )  # fmt: skip
+    nodes = [
+        node("Relu", "x", "r"), node("Greater", "r zero", "m"), node("Cast", "m", "c", to=I64),
+        node("ReduceSum", "c", "n", keepdims=0), node("Loop", "n _ r", "y sums", body=body),
+    ]  # fmt: skip
+    proto = model(nodes, {"x": [70]}, {"y": [None], "sums": [None]}, {"zero": np.float32([0]).reshape(())}, opset=13)
+    with rlx.onnx.load(proto) as loaded:
+        for count in (2, 0, 3):
+            x = -np.ones(70, np.float32)
+            x[:count] = 1 + np.arange(count)
+            made = loaded.run({"x": x}, device=device)
+            want = np.tile(np.maximum(x, 0), 1 << count)
+            assert np.array_equal(made["y"], want)
+            assert np.array_equal(made["sums"], [np.maximum(x, 0).sum() * 2 ** (k + 1) for k in range(count)])
+
+
+def test_results_share_no_memory_with_what_the_model_keeps() -> None:
+    proto = model(
+        [node("NonZero", "x", "i"), node("Size", "i", "s"), node("Unsqueeze", "s nought", "k"),
+         node("Slice", "w nought k", "y")],
+        {"x": ["n"]}, {"y": None}, {"w": np.arange(9, dtype=np.float32), "nought": np.array([0])},
+    )  # fmt: skip
+    with rlx.onnx.load(proto) as loaded:
+        for _ in range(2):
+            made = loaded.run({"x": np.ones(3, np.float32)}, device="cpu")["y"]
+            assert made.tolist() == [0, 1, 2]
+            made[:] = 7
