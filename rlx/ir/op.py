@@ -89,9 +89,9 @@ class Cost(NamedTuple):
     terms: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Op:
-    """The record of one operation.
+    """The record of one operation. There is one of each name, so records are compared by identity.
 
     `infer` gives the output types or raises an error naming op, shapes and dtypes. `reference` is the NumPy
     definition, and in float64 the oracle. `judge` names the outside authority that checks `reference` (a dotted name
@@ -162,6 +162,9 @@ class Op:
     identity: Identity | None = None
     integers: str | None = None
     cost: Callable[[Node], Cost] | None = None
+
+    def __repr__(self) -> str:
+        return f"Op({self.name!r})"
 
     def __reduce__(self) -> tuple[Any, ...]:
         if REGISTRY.get(self.name) is not self:
