@@ -190,11 +190,16 @@ def _mark_what_is_left_out_on_vulkan(items: list[pytest.Item]) -> None:
     limited: dict[tuple[str, str], list[Any]] = {}
     for function in items:
         item: Any = function
-        if any(mark.name == "few_on_vulkan" for mark in item.own_markers) and _on_vulkan(item):
+        marked = any(mark.name == "few_on_vulkan" for mark in item.own_markers)
+        if marked and _on_vulkan(item) and item.get_closest_marker("full") is None:
             limited.setdefault((item.parent.nodeid, item.originalname), []).append(item)
     for group in limited.values():
         most = group[0].get_closest_marker("few_on_vulkan").args[0]
-        kept = spread([_combination(item) for item in group], most, most)
+        combinations = [_combination(item) for item in group]
+        if any(len({one[name] for one in combinations}) > most for name in combinations[0]):
+            kept = {i * len(group) // most for i in range(most)}
+        else:
+            kept = spread(combinations, most, most)
         for at, item in enumerate(group):
             if at not in kept:
                 item.add_marker(pytest.mark.full)

@@ -101,6 +101,7 @@ def test_gradients_through_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["f16", "bf16"])
+@pytest.mark.few_on_vulkan(0)
 @pytest.mark.sample(3)
 def test_the_f32_uniform_layout(device: str, dtype: str) -> None:
     graph = Graph("uniform")

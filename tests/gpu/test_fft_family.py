@@ -135,6 +135,7 @@ def test_cuda_sources_of_powers_of_two(case: Case) -> None:
 @pytest.mark.parametrize("case", [_of(64, 3, "rfft"), _of(512)], ids=lambda c: c.id)
 @pytest.mark.parametrize("hardware", [0], indirect=True, ids=["in turn"])
 @pytest.mark.usefixtures("hardware")
+@pytest.mark.few_on_vulkan(1)
 def test_modules_of_powers_of_two(case: Case) -> None:
     """The software driver runs the modules that it gets none of by itself."""
     made = lowered.outputs(case.op, case.arrays(), dict(case.attrs), "vulkan")

@@ -106,6 +106,7 @@ def test_few_rows_of_a_batch_beside_half_weights(other: Any) -> None:
 
 
 @pytest.mark.parametrize("m, n", thinned([(129, 2100), (2100, 65), (1100, 1030)], lambda one: one[0] > 1000))
+@pytest.mark.few_on_vulkan(1)
 def test_large_tiles(m: int, n: int) -> None:
     a, b = _pair(m, 12, n, False, True)
     a, b = np.stack([a] * 9), np.stack([b, b * 2, b * 3] * 3)
@@ -154,6 +155,7 @@ def test_halves(dtype: Any) -> None:
 )  # fmt: skip
 @pytest.mark.parametrize("ta", [False, True])
 @pytest.mark.sample(7)
+@pytest.mark.few_on_vulkan(4)
 def test_batch_broadcasting(a_batch: tuple[int, ...], b_batch: tuple[int, ...], ta: bool) -> None:
     rng = np.random.default_rng(1)
     a = rng.standard_normal((*a_batch, *((6, 5) if ta else (5, 6)))).astype(np.float32)

@@ -66,7 +66,7 @@ def test_axes(op: str, shape: tuple[int, ...], axes: tuple[int, ...]) -> None:
 @pytest.mark.sample(2)
 def test_halves(op: str, dtype: Any) -> None:
     x = np.random.default_rng(4).standard_normal((3, 70, 5)).astype(dtype)
-    for axes in some(((2,), (0, 2), (1,)), 2):
+    for axes in some(((2,), (0, 2), (1,)), 1):
         _check(op, x, axes)
 
 

@@ -167,12 +167,14 @@ def product(
 @on_vulkan
 @pytest.mark.parametrize("m", [1, 3, 16])
 @pytest.mark.parametrize("name", ["q4_0", "q2_k", "iq3_xxs", "int4_zp"])
+@pytest.mark.few_on_vulkan(4)
 def test_few_rows(name: str, m: int) -> None:
     product(name, m, 9, 3, "f32", "vulkan")
 
 
 @on_vulkan
 @pytest.mark.parametrize("dtype", ["f16", "bf16"])
+@pytest.mark.few_on_vulkan(1)
 def test_few_rows_of_halves(dtype: str) -> None:
     product("q4_k", 2, 40, 2, dtype, "vulkan")
 
@@ -235,6 +237,7 @@ def test_quants_as_they_lie_in_their_words(name: str) -> None:
 
 @on_vulkan
 @pytest.mark.parametrize("name", _LIFTED)
+@pytest.mark.few_on_vulkan(2)
 def test_quants_where_subnormal_floats_are_lost(name: str) -> None:
     blocks = 16 if PACKED[name].storage.elements < 256 else 8
     product(name, 2, 37, blocks, "f16", "vulkan", algorithm="vector")

@@ -98,6 +98,7 @@ def test_attention_with_values_of_another_size(size: int, device: str) -> None:
     )
 
 
+@pytest.mark.few_on_vulkan(0)
 def test_attention_of_halves(device: str) -> None:
     x, w, b = (t.astype(np.float16) for t in (rand(B, S, 7), rand(7, 3 * D) / 3, rand(3 * D)))
     q, k, v = (by_heads(t, N) for t in np.split(x.astype(np.float64) @ w + b, 3, 2))
@@ -108,6 +109,7 @@ def test_attention_of_halves(device: str) -> None:
            mask_filter_value=-1e6)  # fmt: skip
 
 
+@pytest.mark.few_on_vulkan(0)
 def test_attention_of_many_heads(device: str) -> None:
     """Queries, keys and values in each of their forms; a bias; masks; another length of keys."""
     longer, size = 6, 5

@@ -34,7 +34,7 @@ PRODUCTS: list[tuple[Any, Any, str, dict[str, Any]]] = [
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float16])
 @pytest.mark.sample(2, device="cuda")
-@pytest.mark.few_on_vulkan(1)
+@pytest.mark.few_on_vulkan(0)
 def test_products_with_turned_axes(device: str, dtype: type) -> None:
     for a_shape, b_shape, said, attributes in some(PRODUCTS, 3):
         a, b = rand(*a_shape, dtype=dtype), rand(*b_shape, dtype=dtype)
@@ -49,6 +49,7 @@ def test_products_with_turned_axes(device: str, dtype: type) -> None:
     judged(device, "GemmFastGelu", given, tanh_gelu(a.astype(np.float64) @ b.T + given["c"]))
 
 
+@pytest.mark.few_on_vulkan(0)
 def test_a_product_of_halves_is_scaled_before_it_is_too_large(device: str) -> None:
     a, b = np.full((1, 64), 40, np.float16), np.full((64, 1), 40, np.float16)
     judged(device, "FusedMatMul", {"a": a, "b": b}, np.full((1, 1), 12800.0), alpha=0.125)
@@ -78,6 +79,7 @@ def test_gemm_with_an_activation(name: str, numbers: list[float], function: Any,
     judged(device, "FusedGemm", given, want, **attributes)
 
 
+@pytest.mark.few_on_vulkan(0)
 def test_gemm_without_one(device: str) -> None:
     given = {"a": rand(3, 5), "b": rand(5, 4)}
     judged(device, "FusedGemm", given, given["a"].astype(np.float64) @ given["b"])

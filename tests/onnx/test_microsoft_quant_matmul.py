@@ -85,6 +85,7 @@ def in_steps(x: np.ndarray) -> tuple[np.ndarray, float]:
 @COLUMNS
 @pytest.mark.parametrize("shift", [0.0, 5.0, -5.0])
 @pytest.mark.sample(8, device="cuda")
+@pytest.mark.few_on_vulkan(1)
 def test_what_is_quantized_before_a_product(tb: Any, columns: bool, shift: float, device: str) -> None:
     """Within a step of one element, which a device's division may round otherwise; the same as in ONNX Runtime."""
     x = np.random.default_rng(0).normal(shift, 1, (2, 7, 33)).astype(np.float32)
@@ -103,6 +104,7 @@ def test_what_is_quantized_before_a_product(tb: Any, columns: bool, shift: float
 @KINDS
 @COLUMNS
 @pytest.mark.parametrize("turned", [0, 1])
+@pytest.mark.few_on_vulkan(3)
 def test_gemm(ta: Any, tb: Any, columns: bool, turned: int, device: str) -> None:
     a, r = whole(ta, 33, 7) if turned else whole(ta, 7, 33), right(tb, columns)
     c = np.random.default_rng(6).integers(-5000, 5000, 20).astype(np.int32)
@@ -237,6 +239,7 @@ def test_halves_with_packed_blocks(device: str) -> None:
 
 @pytest.mark.parametrize("bits", [2, 4, 8])
 @pytest.mark.parametrize("index", [np.int32, np.int64])
+@pytest.mark.few_on_vulkan(2)
 def test_rows_of_packed_blocks(bits: int, index: Any, device: str) -> None:
     rng = np.random.default_rng(bits)
     length, size = 96, 32

@@ -46,6 +46,7 @@ NUMBERS = {
 }
 
 
+@pytest.mark.few_on_vulkan(0)
 def test_a_linear_layer_with_gelu_is_one_product(device: str) -> None:
     weights = {**NUMBERS, "w": f32(8, 12), "b": f32(12)}
     nodes = [node("MatMul", "x w", "p"), node("Add", "b p", "h"), *gelu("h", "y")]
@@ -141,6 +142,7 @@ def attention(scale: str = "Div", mask: bool = True) -> list[onnx.NodeProto]:
 
 @pytest.mark.parametrize("scale", ["Div", "Mul"])
 @pytest.mark.parametrize("mask", [True, False])
+@pytest.mark.few_on_vulkan(1)
 def test_attention(scale: str, mask: bool, device: str) -> None:
     shapes = {"q": [2, 3, 5, 4], "k": [2, 3, 6, 4], "v": [2, 3, 6, 4], "mask": [2, 1, 1, 6]}
     feeds = {name: f32(*shape) for name, shape in shapes.items()}

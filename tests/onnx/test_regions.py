@@ -35,6 +35,7 @@ def beside_reference(proto: Any, feeds: dict[str, np.ndarray], device: str) -> t
 @pytest.mark.parametrize("mode", ["avg", "max"])
 @pytest.mark.parametrize("coordinates", ["half_pixel", "output_half_pixel"])
 @pytest.mark.sample(2, device="cuda")
+@pytest.mark.few_on_vulkan(0)
 def test_roi_align_takes_as_many_samples_as_a_region_is_large(
     device: str, mode: str, coordinates: str
 ) -> None:

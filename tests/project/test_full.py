@@ -22,6 +22,7 @@ def test_a_sample_holds_every_value_and_many_pairs() -> None:
         }
     pairs = {pair for at in spread(GRID, 15) for pair in combinations(sorted(GRID[at].items()), 2)}
     assert len(pairs) >= 0.9 * len({pair for one in GRID for pair in combinations(sorted(one.items()), 2)})
+    assert len(spread(GRID, 3, 3)) == 3 and spread(GRID, 0, 0) == set()
     assert spread(GRID, 8) == spread([dict(reversed(one.items())) for one in GRID], 8)
 
 
