@@ -160,6 +160,7 @@ def larger() -> rlx.Graph:
 def closed(driver: Driver) -> None:
     """Closes the device; nothing that was made is left."""
     opened = backend._opened.pop(0, None)
+    backend._infos.clear()
     if opened is not None:
         try:
             opened.close()
