@@ -215,6 +215,10 @@ def test_declarations_and_lengths_that_do_not_fit() -> None:
         g(np.ones((5, 2)), np.ones((5, 2)))
     with pytest.raises(ShapeError, match=r"3 in argument 'y' of shape .*, and 2 in argument 'x'"):
         g(np.ones((2, 2)), np.ones((3, 2)))
+    with pytest.raises(GraphError, match="cut on the host"):
+        rlx.jit(f, dims={"x": batch, "y": batch}, out="device", device="cpu")(np.ones((3, 2)), np.ones((3, 2)))
+    with pytest.raises(GraphError, match="donate"):
+        rlx.jit(f, dims={"x": batch}, donate="x")
     with pytest.raises(GraphError, match="dims, which were not given"):
         rlx.jit(f).report()
     assert rlx.Dim("n", max=50).buckets == (1, 2, 4, 8, 16, 32, 50)
