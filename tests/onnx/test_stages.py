@@ -1,4 +1,4 @@
-"""Models whose shapes depend on values: cut there, right for every image in a row, with a bounded number of programs."""
+"""Models whose shapes depend on values: cut there, right for every image in a row, with few programs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,9 @@ def picked(x: np.ndarray) -> np.ndarray:
     return 2 * made[made > 0]
 
 
-COUNTED: dict[str, tuple[list[Any], dict[str, np.ndarray], Callable[[np.ndarray], np.ndarray]]] = {
+Oracle = Callable[[np.ndarray], np.ndarray]
+FLOAT = TensorProto.FLOAT
+COUNTED: dict[str, tuple[list[Any], dict[str, np.ndarray], Oracle]] = {
     "NonZero": (
         [node("Greater", "h zero", "m"), node("NonZero", "m", "i"), node("Transpose", "i", "t"),
          node("GatherND", "h t", "g"), node("Add", "g g", "y")],
@@ -34,12 +36,13 @@ COUNTED: dict[str, tuple[list[Any], dict[str, np.ndarray], Callable[[np.ndarray]
         [node("Floor", "h", "f"), node("Unique", "f", "y")], {}, lambda x: np.unique(np.floor(x @ WEIGHT)),
     ),
     "Compress": (
-        [node("ReduceMax", "h", "r", axes=[1], keepdims=0), node("Greater", "r two", "m"), node("Compress", "h m", "y", axis=0)],
+        [node("ReduceMax", "h", "r", axes=[1], keepdims=0), node("Greater", "r two", "m"),
+         node("Compress", "h m", "y", axis=0)],
         {"two": np.float32([2]).reshape(())}, lambda x: (x @ WEIGHT)[(x @ WEIGHT).max(1, initial=-9) > 2],
     ),
     "Slice, Range": (
         [node("ReduceSum", "h", "s", keepdims=0), node("Abs", "s", "a"), node("Mod", "a seven", "m", fmod=1),
-         node("Cast", "m", "k", to=I64), node("Range", "nought k one", "q"), node("Cast", "q", "qf", to=TensorProto.FLOAT),
+         node("Cast", "m", "k", to=I64), node("Range", "nought k one", "q"), node("Cast", "q", "qf", to=FLOAT),
          node("Unsqueeze", "k front", "kk"), node("Slice", "w front kk", "part"), node("Mul", "qf part", "y")],
         {"seven": np.float32(7).reshape(()), "nought": np.array(0), "one": np.array(1), "front": np.array([0]),
          "w": np.arange(9, dtype=np.float32)},
@@ -48,7 +51,7 @@ COUNTED: dict[str, tuple[list[Any], dict[str, np.ndarray], Callable[[np.ndarray]
     "TopK, Expand, ConstantOfShape": (
         [node("Greater", "h zero", "m"), node("Cast", "m", "c", to=I64), node("ReduceSum", "c", "n", keepdims=0),
          node("Reshape", "n minus", "k"), node("Reshape", "h minus", "flat"), node("TopK", "flat k", "v _"),
-         node("ConstantOfShape", "k", "z"), node("Expand", "minus k", "e"), node("Cast", "e", "ef", to=TensorProto.FLOAT),
+         node("ConstantOfShape", "k", "z"), node("Expand", "minus k", "e"), node("Cast", "e", "ef", to=FLOAT),
          node("Add", "v z", "vz"), node("Sub", "vz ef", "y")],
         {"zero": np.float32([0]).reshape(()), "minus": np.array([-1])},
         lambda x: np.sort((x @ WEIGHT)[x @ WEIGHT > 0])[::-1] + 1,
@@ -63,7 +66,7 @@ def test_every_image_has_its_own_answer(kind: str, device: str) -> None:
     size."""
     nodes, weights, oracle = COUNTED[kind]
     proto = model(
-        [node("MatMul", "x weight", "h"), *nodes], {"x": ["n", 12]}, {"y": None}, {"weight": WEIGHT, **weights}, opset=13
+        [node("MatMul", "x weight", "h"), *nodes], {"x": ["n", 12]}, {"y": None}, {"weight": WEIGHT, **weights}, 13
     )
     with rlx.onnx.load(proto) as loaded:
         lengths = set()
