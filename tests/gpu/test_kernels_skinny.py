@@ -107,7 +107,7 @@ def test_the_barrier_before_the_last_sums_is_needed_and_missed(algorithm: str) -
 @pytest.mark.vulkan
 @pytest.mark.parametrize("tb", [False, True])
 @pytest.mark.parametrize("other", [np.float32, np.float16, ml_dtypes.bfloat16])
-@pytest.mark.few_on_vulkan(3)
+@pytest.mark.few_on_vulkan(2)
 def test_rows_of_multiply_adds(other: Any, tb: bool) -> None:
     for m in some((17, 1, 2, 4, 7, 9, 16), 2):
         k, n = ((264, 72), (37, 33), (1, 1))[m % 3]

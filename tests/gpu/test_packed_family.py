@@ -245,6 +245,7 @@ def test_quants_where_subnormal_floats_are_lost(name: str) -> None:
 
 @on_vulkan
 @pytest.mark.parametrize("name", ["q4_0", "q6_k"])
+@pytest.mark.few_on_vulkan(1)
 def test_four_rows_where_subnormal_floats_are_lost(name: str) -> None:
     product(name, 6, 70, 16 if name == "q4_0" else 8, "f16", "vulkan", algorithm="few")
 

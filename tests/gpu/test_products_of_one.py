@@ -164,6 +164,7 @@ def test_what_the_library_has_not_follows_it_in_place() -> None:
 
 @pytest.mark.parametrize("backend", _BACKENDS)
 @pytest.mark.parametrize("way", ["rows", "fma"])
+@pytest.mark.few_on_vulkan(1)
 def test_biases_in_halves(way: str, backend: str) -> None:
     for kind in (np.float16, ml_dtypes.bfloat16):
         with forcing(algorithm=way):
