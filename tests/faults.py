@@ -16,6 +16,8 @@ Result = int | str
 Call = tuple[str, int]  # a function's name, and which of its calls
 X, W = np.linspace(-1, 1, 6, dtype=np.float32), np.linspace(0.5, 2, 6, dtype=np.float32)
 
+POLLS = {"vkGetFenceStatus"}  # asked until the device is done: how often depends on its speed
+
 
 class Injector:
     """Counts calls by name; inside `failing` one of them is to fail with a result."""
@@ -85,7 +87,7 @@ def each_fault(
                     work()
                 except expected(result):
                     told = "told"
-            assert (name, which) in driver.calls, (name, which)
+            assert name in POLLS or (name, which) in driver.calls, (name, which)
             made[f"{name} {result}: {told}"] += 1
             try:
                 after()
