@@ -21,7 +21,8 @@ SHOWN = 1000  # elements of the largest array whose values `repr` shows: it copi
 
 
 class Array(Closing):
-    """A value on a device, that a program gave or `rlx.array` made; it never changes.
+    """A value on a device, that a program gave or `rlx.array` made. rlx never changes it; where it shares its memory
+    with another library's array (`from_dlpack`, `__dlpack__`), that library can.
 
     It feeds programs of its device without a copy to the host. `numpy()` copies it there, as `np.asarray` does; `to`
     copies it to another device. Its memory is its own: it outlives the program and the session that made it, and goes
@@ -34,6 +35,8 @@ class Array(Closing):
 
     # Where the values still lie in a state, in which the next run may overwrite them: the call that copies them out.
     _lender: Callable[[Array], None] | None = None
+
+    _borrowed = False  # whether its memory is another library's
 
     def __init__(
         self, device: Device, buffer: Buffer, shape: tuple[int, ...], dtype: DType, offset: int = 0
@@ -59,7 +62,9 @@ class Array(Closing):
         writes the memory meanwhile; on CUDA, the device's stream waits for the work that wrote it. Raises:
         UnsupportedOp on devices whose kernels take no such addresses."""
         nbytes = TensorType(shape, dtype).nbytes
-        return cls(device, device.foreign(address, nbytes, owner), shape, dtype)
+        made = cls(device, device.foreign(address, nbytes, owner), shape, dtype)
+        made._borrowed = True
+        return made
 
     @classmethod
     def _of(cls, device: Device, t: TensorType, buffer: Buffer | None, gone: str | Exception = "") -> Self:

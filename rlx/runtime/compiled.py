@@ -225,8 +225,11 @@ class CompiledGraph(Closing):
                 self._busy -= 1
 
     def launch(self, inputs: Mapping[str, Any] | None = None) -> Launch:
-        """Begins a run and returns while the device is at work; inputs as in `run`, and the caller may change them.
+        """Begins a run and returns while the device is at work; inputs as in `run`.
 
+        NumPy arrays may be changed once this returns. Memory of another library on the device (a torch tensor) is read
+        by the device later: it must stay as it is until the run is done, unless the session has the `stream` on which
+        the caller changes it.
         The device does all its work in the order in which runs were begun: those of one program, of several, and of
         several threads. A run waits for the host only where this one does: before a host step or a control op; on
         Vulkan also where its program's last run is not done, since its memory is still in use. On the CPU the run is

@@ -99,7 +99,9 @@ def from_dlpack(x: Any, /, *, device: str | None = None, copy: bool | None = Non
     `x` has `__dlpack__` or `__cuda_array_interface__`: an array of NumPy, CuPy, torch or JAX, say. Memory of the host
     gives an Array on "cpu", CUDA memory one on that CUDA device. The device waits for the work that writes `x` on the
     caller's stream; the host does not. `x` is kept until the Array is gone and the device's work that uses it is done.
-    What writes into `x` later also changes the Array, and is in no order with rlx's work.
+    What writes into `x` later also changes the Array, and is in no order with rlx's work: leave `x` as it is until the
+    runs and launches that read it are done, or give the session the `stream` on which you write. It is let go of at
+    rlx's next call on the device after the Array is dropped.
 
     A copy is made for elements that are not contiguous in row-major order and for another `device`; from a CUDA device
     to Vulkan it goes through the host. `copy=True` always makes one, `copy=False` never.
@@ -120,7 +122,11 @@ def from_dlpack(x: Any, /, *, device: str | None = None, copy: bool | None = Non
         raise ArenaError(f"from_dlpack: copy=False, and {why}; leave `copy` out to have it copied")
     if target is not found.device:
         return found.to(target)
-    return found.copy() if copy and not copied else found
+    if not copy or copied:
+        return found
+    made = found.copy()
+    found.device.synchronize()  # the caller may change `x` from now on
+    return made
 
 
 def adopted(value: Any, kind: int) -> Any:

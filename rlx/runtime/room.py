@@ -67,19 +67,25 @@ class Room:
         """Takes memory for a program that is about to be recorded; others give way until it fits.
 
         Requires: the caller holds no store's lock. Raises: OutOfDeviceMemory where it cannot fit."""
+        while True:
+            with self._lock:
+                self._programs.discard(program)
+                if self.limit is None or self.taken + nbytes <= self.limit:
+                    program.room_bytes = nbytes
+                    self._programs.add(program)
+                    return
+            if not self.evict(program):
+                raise self._full(program, nbytes, self.limit)
+
+    def _full(self, program: CompiledGraph, nbytes: int, limit: int) -> OutOfDeviceMemory:
         with self._lock:
-            self._programs.discard(program)
-            while self.limit is not None and self.taken + nbytes > self.limit:
-                if not self.evict(program):
-                    held = "; ".join(f"{p.graph.name!r} {p.room_bytes:,}" for p in self._programs)
-                    stores = sum(s.nbytes for s in self._stores)
-                    raise OutOfDeviceMemory(
-                        f"graph {program.graph.name!r} needs {nbytes:,} bytes; the session's memory_limit is "
-                        f"{self.limit:,}, of which weights and states take {stores:,} and programs in use "
-                        f"{self.taken - stores:,} ({held or 'none'}). Close what is not used, or raise the limit"
-                    )
-            program.room_bytes = nbytes
-            self._programs.add(program)
+            held = "; ".join(f"{p.graph.name!r} {p.room_bytes:,}" for p in self._programs)
+            stores = sum(s.nbytes for s in self._stores)
+            return OutOfDeviceMemory(
+                f"graph {program.graph.name!r} needs {nbytes:,} bytes; the session's memory_limit is {limit:,}, of "
+                f"which weights and states take {stores:,} and programs in use {self.taken - stores:,} "
+                f"({held or 'none'}). Close what is not used, or raise the limit"
+            )
 
     def leave(self, program: CompiledGraph) -> None:
         """Gives back the memory of a program that is recorded no more."""
@@ -90,4 +96,5 @@ class Room:
         """Makes the program that was used the longest ago give way, of all but one. Returns whether any did."""
         with self._lock:
             others = sorted((p for p in self._programs if p is not keep), key=lambda p: p.last_used)
-            return any(p.give_way() for p in others)
+        # Without the lock: a program that closes takes the locks of its stores, whose holders may be waiting for ours.
+        return any(p.give_way() for p in others)

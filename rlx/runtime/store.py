@@ -201,6 +201,8 @@ class Store(Closing):
             if held.type == declared:
                 with self.lock:
                     self._set(name, kept, Range(held._held(), held._offset, held.nbytes))
+                if held._borrowed:  # its owner may change it from now on
+                    self.device.synchronize()
                 return
         array = check_array(f"{self.kind} {name!r}", data, declared)
         if kept != declared.dtype and not (declared.dtype.name == "f32" and kept.is_half):

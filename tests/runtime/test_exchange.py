@@ -151,3 +151,11 @@ def test_a_program_takes_what_was_borrowed_and_gives_what_is_lent() -> None:
         x = np.random.default_rng(0).standard_normal((3, 4)).astype(np.float32)
         y = np.from_dlpack(exe.run({"x": rlx.from_dlpack(x)}, out="device")["y"])
     np.testing.assert_array_equal(y, x * 2)
+
+
+def test_read_only_memory_stays_read_only() -> None:
+    x = np.arange(4, dtype=np.float32)
+    x.flags.writeable = False
+    back = np.from_dlpack(rlx.from_dlpack(x))
+    with pytest.raises(ValueError, match="read-only"):
+        back[0] = 1

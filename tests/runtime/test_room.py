@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import numpy as np
@@ -106,3 +107,35 @@ def test_a_program_larger_than_the_limit_is_refused_when_compiled() -> None:
 def test_a_limit_is_a_number_of_bytes(limit: Any) -> None:
     with pytest.raises(RlxError, match="memory_limit"):
         rlx.Session("cpu", memory_limit=limit)
+
+
+def test_weights_may_move_while_programs_give_way() -> None:
+    """Threads that record programs, and one that changes their weight's dtype, never wait for each other in a circle."""
+    session = rlx.Session("cpu", memory_limit=int(1.9 * MB))
+    weights = rlx.Weights(session.device)
+    made = []
+    for f in range(4):
+        g = rlx.Graph(f"times {f}")
+        x = g.input("x", (N,))
+        g.output("y", rlx.cumsum(rlx.sin(x), axis=0) * g.param("w", (1,)) + x)
+        made.append(session.compile(g, weights=weights))
+    weights.set("w", np.ones(1, np.float32))
+    failed: list[BaseException] = []
+
+    def runs(mine: list[rlx.CompiledGraph]) -> None:
+        for turn in range(30):
+            try:
+                mine[turn % 2].run({"x": X})
+            except OutOfDeviceMemory:
+                continue  # the others are running
+            except BaseException as error:
+                failed.append(error)
+
+    threads = [threading.Thread(target=runs, args=(made[i::2],), daemon=True) for i in range(2)]
+    for thread in threads:
+        thread.start()
+    for turn in range(60):
+        weights.set("w", np.ones(1, np.float32), ("f32", "bf16")[turn % 2])
+    for thread in threads:
+        thread.join(60)
+    assert not failed and not any(thread.is_alive() for thread in threads)

@@ -41,13 +41,15 @@ class Block:
 
 
 class Foreign:
-    """Host memory of another library, which `owner` keeps allocated."""
+    """Host memory of another library, which `owner` keeps allocated; read-only if that is a read-only array."""
 
     __slots__ = ("bytes", "owner", "used")
 
     def __init__(self, address: int, nbytes: int, owner: object) -> None:
         raw = (ctypes.c_uint8 * nbytes).from_address(address)
         self.bytes: Bytes = np.ctypeslib.as_array(raw)
+        if isinstance(owner, np.ndarray):
+            self.bytes.flags.writeable = owner.flags.writeable
         self.owner = owner
         self.used = True
 

@@ -343,7 +343,10 @@ class CudaDevice:
 
     def sweep(self) -> None:
         """Frees the memory and graphs of owners that were garbage-collected."""
+        self._adopt_orphans()
         self._see_guests_off()
+
+    def _adopt_orphans(self) -> None:
         while self.orphans:
             try:
                 orphan = self.orphans.popleft()
