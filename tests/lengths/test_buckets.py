@@ -70,6 +70,30 @@ def test_networks_give_what_float64_gives_at_the_true_length(device: str, name: 
     assert len(f.report().programs) == len({1 << (n - 1).bit_length() for n in lengths})
 
 
+@pytest.mark.parametrize(
+    ("function", "oracle", "shape"),
+    [
+        (lambda x: rlx.sum(x[:-1]), lambda x: x[:-1].sum(), (-1,)),
+        (lambda x: rlx.mean(rlx.pad(x, ((0, -1),))), lambda x: x[:-1].mean(), (-1,)),
+        (lambda x: x[:, :-1] @ x[:, :-1].T, lambda x: x[:, :-1] @ x[:, :-1].T, (3, -1)),
+        (lambda x: rlx.sum(rlx.transpose(x)[:-1], axis=0), lambda x: x[:, :-1].sum(1), (2, -1)),
+        (
+            lambda x: rlx.conv(x[:, :, :-1], np.ones((1, 2, 3), np.float32), pads=1),
+            lambda x: np.convolve(x[0, :, :-1].sum(0), np.ones(3))[None, None, 1:-1],
+            (1, 2, -1),
+        ),
+        (lambda x: rlx.sum(x[:, : x.shape[0]]), lambda x: x[:, : len(x)].sum(), (-1, 9)),
+    ],
+)
+def test_true_elements_that_a_slice_cuts_off_count_nothing(function: Any, oracle: Any, shape: Any) -> None:
+    """They lie where the padding of the result is, which is then not zero although that of the input was."""
+    rng = np.random.default_rng(6)
+    f = rlx.jit(function, dims={"x": {shape.index(-1): rlx.Dim("n", max=8)}}, device="cpu")
+    for n in (4, 5, 8, 7, 3):
+        x = rng.standard_normal([n if k == -1 else k for k in shape], dtype=np.float32)
+        close(np.asarray(f(x)), np.asarray(oracle(x.astype(np.float64))), f"length {n}")
+
+
 def test_a_thousand_batches_take_seven_programs() -> None:
     rng = np.random.default_rng(1)
     w, v = (rng.standard_normal(s, dtype=np.float32) for s in ((8, 16), (16, 4)))
@@ -231,7 +255,7 @@ def test_random_graphs_are_what_the_references_give_at_the_true_length() -> None
     padded_graphs = 0
     seeds = count(25, 2000)
     for seed in range(seeds):
-        at = {n: graph_of_length(seed, n) for n in (LARGEST, LEAST, 13)}
+        at = {n: graph_of_length(seed, n, poisoned=seed % 3 > 0) for n in (LARGEST, LEAST, 13)}
         exact = at[13]
         try:
             program = padded(at[LARGEST].graph, [at[LEAST].graph])
