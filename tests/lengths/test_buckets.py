@@ -207,6 +207,33 @@ def test_a_number_that_differs_at_one_length_alone() -> None:
     assert len(f.report().programs) == 1 and f.report().asked == 9 + 13 + 11 + 13 + 16 + 11
 
 
+def _scanned(x: Any, w: Any) -> Any:
+    last, _ = rlx.scan(lambda h, r: (h * 0.5 + r * float(x.shape[0] % 3), None), rlx.sum(w) * 0, w)
+    return rlx.sum(x) * last
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x, w: rlx.sum(x) * rlx.sum(w[x.shape[0] % 3 : x.shape[0] % 3 + 2]),
+        lambda x, w: rlx.sum(x) * rlx.sum(rlx.clip(w, 0.0, float(x.shape[0] % 3))),
+        lambda x, w: rlx.sum(x) * rlx.cond(rlx.sum(w) > 0, lambda: w[0] * float(x.shape[0] % 3), lambda: w[1]),
+        _scanned,
+        lambda x, w: rlx.scan(lambda h, _: (h * 1.5, None), x, length=2 + x.shape[0] % 3)[0],
+        lambda x, w: rlx.scan(lambda h, _: (h * 1.5, None), x, length=20 - x.shape[0])[0],
+    ],
+)
+def test_what_depends_on_the_length_where_nothing_is_padded(function: Any) -> None:
+    """The bucket's size and its least length agree on it: 8 % 3 == 5 % 3. Others run rightly or are refused."""
+    w = np.arange(1, 5, dtype=np.float32) * 0.5
+    dims = {"x": (rlx.Dim("n", max=8),)}
+    f = rlx.jit(function, dims=dims, otherwise="exact", device="cpu")
+    exact = rlx.jit(function, device="cpu")
+    for n in (8, 5, 6, 7, 5):
+        x = np.ones(n, np.float32)
+        close(f(x, w), exact(x, w), f"length {n}")
+
+
 def test_a_table_that_is_cut_to_the_length() -> None:
     """At the bucket's size the slice is the whole table, and there is none in the graph."""
     table = np.arange(8, dtype=np.float32)
