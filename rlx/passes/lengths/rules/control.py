@@ -126,6 +126,7 @@ def _steps(site: Site) -> Axis:
         site.maker.require(reading, f"{site.node.name}: its length depends on that of the inputs")
         return (Factor(size),)
     site.require(
-        lambda node: node.attrs["length"] <= size, f"{site.node.name} has more steps than at the bucket's size"
+        lambda node: node.attrs["length"] <= size,
+        f"{site.node.name} has more steps than at the bucket's size",
     )
     return (Factor(size, true, reading),)
