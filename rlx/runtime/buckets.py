@@ -20,6 +20,10 @@ from rlx.runtime.outs import Out
 from rlx.runtime.report import Report
 
 KEPT = 4096  # sets of lengths whose graphs have been compared with their program; the least recently used goes first
+KEPT_EXACT = (
+    64  # programs of one length each, where a bucket cannot be padded; the least recently used goes first
+)
+KEPT_WITNESSES = 64  # lengths of one bucket that told more of its function than those before
 
 if TYPE_CHECKING:
     from rlx.passes.lengths import Fit, Padded
@@ -58,7 +62,9 @@ class FittedProgram:
     def run(self, inputs: Mapping[str, Any] | None = None, out: Out = "host") -> dict[str, Any]:
         """Runs on arrays of the true lengths, as `CompiledGraph.run`. Raises: GraphError for `out="device"`."""
         if out != "host":
-            raise GraphError(f'out="{out}": results of lengths that vary are cut on the host; leave out `out`, or dims')
+            raise GraphError(
+                f'out="{out}": results of lengths that vary are cut on the host; leave out `out`, or dims'
+            )
         given = {n: np.asarray(a) for n, a in (inputs or {}).items()}
         fit, bucket = self._fit, self.bucket
         made = bucket.compiled.run(given if fit is None else fit.pad(given))
@@ -141,6 +147,9 @@ class Buckets(Generic[T]):
         self.otherwise = otherwise
         self._buckets: dict[Hashable, _Bucket] = {}
         self._reasons: dict[Hashable, str] = {}
+        self._exact: OrderedDict[tuple[Hashable, Lengths], None] = OrderedDict()
+        # The lengths for which a bucket's program was made: the next one serves them as well.
+        self._witnesses: dict[Hashable, list[Lengths]] = {}
         self._fits: OrderedDict[Hashable, tuple[FittedProgram, T]] = OrderedDict()
         self._lock = renewed(self, "_lock", threading.RLock)
 
@@ -161,6 +170,8 @@ class Buckets(Generic[T]):
                 if len(self._fits) > KEPT:
                     self._fits.popitem(last=False)
             self._fits.move_to_end((key, lengths))
+            if (key, lengths) in self._exact:
+                self._exact.move_to_end((key, lengths))
             return self._fits[key, lengths]
 
     def _fitted(
@@ -177,6 +188,12 @@ class Buckets(Generic[T]):
         if all(d.least(size) == size for d, size in zip(self.dims, sizes, strict=True)):
             bucket = self._compiled(key, sizes, lambda: _Bucket(sizes, None, compile(graph, more)))
             return FittedProgram(bucket, lengths, None), more
+        old = self._buckets.get((key, sizes))
+        if old is not None and old.program is not None:
+            try:
+                return FittedProgram(old, lengths, old.program.fit(graph)), more
+            except Unlike:
+                pass  # something depends on the length that did not differ so far: it is made anew, with this one too
         reason = self._reasons.get((key, sizes), "")
         if not reason:
             try:
@@ -194,6 +211,11 @@ class Buckets(Generic[T]):
         bucket = self._compiled(
             (key, "exact"), lengths, lambda: _Bucket(lengths, None, compile(graph, more), reason)
         )
+        self._exact[key, lengths] = None
+        if len(self._exact) > KEPT_EXACT:
+            (oldest, its), _ = self._exact.popitem(last=False)
+            del self._buckets[(oldest, "exact"), its]
+            self._fits.pop((oldest, its), None)
         return FittedProgram(bucket, lengths, None), more
 
     def _compiled(self, key: Hashable, sizes: Lengths, make: Callable[[], _Bucket]) -> _Bucket:
@@ -210,26 +232,23 @@ class Buckets(Generic[T]):
         build: Callable[[Lengths], tuple[Graph, T]],
         compile: Callable[[Graph, T], CompiledGraph],
     ) -> FittedProgram:
-        """The bucket's program at these lengths. It is made from the graph at its size, that at its least lengths and
-        that at the lengths of this call.
+        """The bucket's program at these lengths. It is made from the graph at its size, that at its least lengths,
+        those at the lengths for which it was made before, and that at the lengths of this call.
 
         Raises: Refused, Unlike."""
-        from rlx.passes.lengths import Unlike, padded
+        from rlx.passes.lengths import padded
 
-        old = self._buckets.get((key, sizes))
-        if old is not None and old.program is not None:
-            try:
-                return FittedProgram(old, lengths, old.program.fit(graph))
-            except Unlike:
-                pass  # something depends on the length that did not differ so far: it is made anew, with this one too
-        source, more = build(sizes)
+        source, more = self._traced(sizes, build)
         least = tuple(d.least(size) for d, size in zip(self.dims, sizes, strict=True))
-        others = [build(n)[0] for n in dict.fromkeys(_probes(least, sizes)) if n not in (lengths, sizes)]
+        witnesses = self._witnesses.get((key, sizes), [])
+        probes = dict.fromkeys([*_probes(least, sizes), *witnesses])
+        others = [self._traced(n, build)[0] for n in probes if n not in (lengths, sizes)]
         if lengths != sizes:
             others.append(graph)
         program = padded(source, others)
         fit = program.fit(graph)
         bucket = _Bucket(sizes, program, compile(program.graph, more))
+        old = self._buckets.get((key, sizes))
         if old is not None:
             bucket.runs, bucket.asked, bucket.ran = old.runs, old.asked, old.ran
             for at in [at for at, (fitted, _) in self._fits.items() if fitted.bucket is old]:
@@ -237,7 +256,21 @@ class Buckets(Generic[T]):
                     at
                 ]  # runs in progress end with the old program, which is freed with its last user
         self._buckets[key, sizes] = bucket
+        self._witnesses[key, sizes] = [*(n for n in witnesses if n != lengths), lengths][-KEPT_WITNESSES:]
         return FittedProgram(bucket, lengths, fit)
+
+    def _traced(self, lengths: Lengths, build: Callable[[Lengths], tuple[Graph, T]]) -> tuple[Graph, T]:
+        """A graph of lengths that no call gave. Raises: Refused where the function fails at these."""
+        from rlx.passes.lengths import Refused
+
+        try:
+            return build(lengths)
+        except Exception as error:
+            raise Refused(
+                f"its program is made from the function at {self._named(lengths)} too, where this fails with "
+                f"{type(error).__name__}: {error}. Every argument that has the length belongs into dims, and `min` and "
+                "`buckets` of rlx.Dim say which lengths there are"
+            ) from error
 
     def _named(self, lengths: Lengths) -> str:
         return ", ".join(f"{d.name} {n}" for d, n in zip(self.dims, lengths, strict=True))
@@ -265,6 +298,7 @@ class Buckets(Generic[T]):
                 bucket.compiled.close()
             self._buckets.clear()
             self._fits.clear()
+            self._exact.clear()
 
 
 def _probes(least: Lengths, sizes: Lengths) -> list[Lengths]:

@@ -17,12 +17,13 @@ LEAST, LARGEST = 9, 16  # beside them the graphs' other sizes are small
 class LengthBuilder(Builder):
     """Builds a random graph in whose shapes an axis of length n may stand anywhere.
 
-    Choices are drawn apart from values, so that they do not depend on n. Floats of a varying input are poisoned: where
-    the array is padded by zeros, the graph computes with NaN."""
+    Choices are drawn apart from values, so that they do not depend on n. `poisoned` floats of a varying input make the
+    graph compute with NaN where the array is padded by zeros; raw ones leave it to know that these are zeros."""
 
-    def __init__(self, seed: int, n: int) -> None:
+    def __init__(self, seed: int, n: int, poisoned: bool) -> None:
         super().__init__(seed, True, (f32, f32, f32, f32, f64, i32, bool_))
         self.n = n
+        self.poisoned = poisoned
         self.values = np.random.default_rng(seed)
 
     def shape(self, rank: int | None = None) -> tuple[int, ...]:
@@ -46,7 +47,7 @@ class LengthBuilder(Builder):
         name = f"input{len(self.made.feeds)}"
         self.made.feeds[name] = self.value(shape, dtype)
         made = self.graph.input(name, shape, dtype)
-        if dtype.is_float:
+        if dtype.is_float and self.poisoned:
             made = made / ops.cast(ops.not_equal(made, 0), dtype)
         self.pool.append(made)
         return made
@@ -61,9 +62,9 @@ class LengthBuilder(Builder):
         return self.graph.input(name, shape, dtype)
 
 
-def graph_of_length(seed: int, n: int, nodes: int = 90) -> RandomGraph:
+def graph_of_length(seed: int, n: int, nodes: int = 90, poisoned: bool = True) -> RandomGraph:
     """The graph of a seed at a length, and its arrays."""
-    builder = LengthBuilder(seed, n)
+    builder = LengthBuilder(seed, n, poisoned)
     for shape in ((n,), (n, 4), (3, n), (n, 2, 3), (2, n, 4), (n, 3, 4, 4), (2, 2, n, 4)):
         if builder.chance(0.5):
             builder.leaf(shape, f32)

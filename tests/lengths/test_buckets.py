@@ -13,6 +13,7 @@ from rlx.ir import Graph, verify
 from rlx.ops.interpret import evaluate
 from rlx.ops.pytree import flatten
 from rlx.passes.lengths import Refused, Unlike, padded
+from rlx.runtime import buckets
 from tests.devices import device_here
 from tests.full import count, thinned
 from tests.lengths.networks import NETWORKS, poisoned
@@ -68,6 +69,30 @@ def test_networks_give_what_float64_gives_at_the_true_length(device: str, name: 
         for i, (x, y) in enumerate(zip(leaves(f(*arrays)), leaves(network.oracle(*wide)), strict=True)):
             close(x, np.asarray(y), f"{name}, length {n}, result {i}")
     assert len(f.report().programs) == len({1 << (n - 1).bit_length() for n in lengths})
+
+
+@pytest.mark.parametrize(
+    ("function", "oracle", "shape"),
+    [
+        (lambda x: rlx.sum(x[:-1]), lambda x: x[:-1].sum(), (-1,)),
+        (lambda x: rlx.mean(rlx.pad(x, ((0, -1),))), lambda x: x[:-1].mean(), (-1,)),
+        (lambda x: x[:, :-1] @ x[:, :-1].T, lambda x: x[:, :-1] @ x[:, :-1].T, (3, -1)),
+        (lambda x: rlx.sum(rlx.transpose(x)[:-1], axis=0), lambda x: x[:, :-1].sum(1), (2, -1)),
+        (
+            lambda x: rlx.conv(x[:, :, :-1], np.ones((1, 2, 3), np.float32), pads=1),
+            lambda x: np.convolve(x[0, :, :-1].sum(0), np.ones(3))[None, None, 1:-1],
+            (1, 2, -1),
+        ),
+        (lambda x: rlx.sum(x[:, : x.shape[0]]), lambda x: x[:, : len(x)].sum(), (-1, 9)),
+    ],
+)
+def test_true_elements_that_a_slice_cuts_off_count_nothing(function: Any, oracle: Any, shape: Any) -> None:
+    """They lie where the padding of the result is, which is then not zero although that of the input was."""
+    rng = np.random.default_rng(6)
+    f = rlx.jit(function, dims={"x": {shape.index(-1): rlx.Dim("n", max=8)}}, device="cpu")
+    for n in (4, 5, 8, 7, 3):
+        x = rng.standard_normal([n if k == -1 else k for k in shape], dtype=np.float32)
+        close(np.asarray(f(x)), np.asarray(oracle(x.astype(np.float64))), f"length {n}")
 
 
 def test_a_thousand_batches_take_seven_programs() -> None:
@@ -183,6 +208,85 @@ def test_a_number_that_differs_at_one_length_alone() -> None:
     assert len(f.report().programs) == 1 and f.report().asked == 9 + 13 + 11 + 13 + 16 + 11
 
 
+def test_two_lengths_that_each_tell_of_another_number_take_one_program() -> None:
+    traced = []
+
+    def odd(x: Any) -> Any:
+        traced.append(x.shape[0])
+        return x * (2.0 if x.shape[0] == 6 else 1.0) + (3.0 if x.shape[0] == 7 else 0.0)
+
+    f = rlx.jit(odd, dims={"x": rlx.Dim("n", max=8)}, device="cpu")
+    for n in (6, 7) * 2:
+        np.testing.assert_array_equal(f(np.ones(n, np.float32)), np.full(n, 2.0 if n == 6 else 4.0))
+    known = len(traced)
+    for n in (6, 7) * 4:
+        f(np.ones(n, np.float32))
+    assert len(traced) == known
+
+
+def test_exact_programs_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(buckets, "KEPT_EXACT", 2)
+    dims = {"x": rlx.Dim("n", max=16)}
+    f = rlx.jit(lambda x: rlx.fft.rfft(x, axis=0), dims=dims, otherwise="exact", device="cpu")
+    for n in (9, 10, 9, 11, 12, 9, 10):
+        x = np.arange(n, dtype=np.float32)
+        close(f(x)[:, 0], np.fft.rfft(x).real, f"length {n}")
+    assert [p.sizes["n"] for p in f.report().programs] == [9, 10]
+
+
+def test_limits_of_clip_that_depend_on_the_length() -> None:
+    i = np.arange(2**31, 2**31 + 9)
+    dims = {"x": rlx.Dim("n", max=8)}
+    f = rlx.jit(lambda x, i: (x, rlx.clip(i, 0, 2**31 + x.shape[0])), dims=dims, device="cpu")
+    for n in (5, 8, 6):
+        np.testing.assert_array_equal(f(np.ones(n, np.float32), i)[1], np.minimum(i, 2**31 + n))
+    f = rlx.jit(
+        lambda x, i: (x, rlx.clip(i, x.shape[0], 3 if x.shape[0] == 6 else None)), dims=dims, device="cpu"
+    )
+    f(np.ones(5, np.float32), i)
+    with pytest.raises(UnsupportedOp, match="it has a max at some lengths only"):
+        f(np.ones(6, np.float32), i)
+    np.testing.assert_array_equal(f(np.ones(7, np.float32), i)[1], i)  # what fits runs on
+
+
+def test_an_error_at_a_length_that_no_call_gave_names_that_length() -> None:
+    f = rlx.jit(lambda x, y: x + y, dims={"x": rlx.Dim("n", max=8)}, device="cpu")
+    x = np.ones(7, np.float32)
+    with pytest.raises(
+        UnsupportedOp, match=r"at n 8 too, .* ShapeError: add.*Every argument that has the len"
+    ):
+        f(x, x)
+
+
+def _scanned(x: Any, w: Any) -> Any:
+    last, _ = rlx.scan(lambda h, r: (h * 0.5 + r * float(x.shape[0] % 3), None), rlx.sum(w) * 0, w)
+    return rlx.sum(x) * last
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x, w: rlx.sum(x) * rlx.sum(w[x.shape[0] % 3 : x.shape[0] % 3 + 2]),
+        lambda x, w: rlx.sum(x) * rlx.sum(rlx.clip(w, 0.0, float(x.shape[0] % 3))),
+        lambda x, w: (
+            rlx.sum(x) * rlx.cond(rlx.sum(w) > 0, lambda: w[0] * float(x.shape[0] % 3), lambda: w[1])
+        ),
+        _scanned,
+        lambda x, w: rlx.scan(lambda h, _: (h * 1.5, None), x, length=2 + x.shape[0] % 3)[0],
+        lambda x, w: rlx.scan(lambda h, _: (h * 1.5, None), x, length=20 - x.shape[0])[0],
+    ],
+)
+def test_what_depends_on_the_length_where_nothing_is_padded(function: Any) -> None:
+    """The bucket's size and its least length agree on it: 8 % 3 == 5 % 3. Others run rightly or are refused."""
+    w = np.arange(1, 5, dtype=np.float32) * 0.5
+    dims = {"x": (rlx.Dim("n", max=8),)}
+    f = rlx.jit(function, dims=dims, otherwise="exact", device="cpu")
+    exact = rlx.jit(function, device="cpu")
+    for n in (8, 5, 6, 7, 5):
+        x = np.ones(n, np.float32)
+        close(f(x, w), exact(x, w), f"length {n}")
+
+
 def test_a_table_that_is_cut_to_the_length() -> None:
     """At the bucket's size the slice is the whole table, and there is none in the graph."""
     table = np.arange(8, dtype=np.float32)
@@ -216,7 +320,9 @@ def test_declarations_and_lengths_that_do_not_fit() -> None:
     with pytest.raises(ShapeError, match=r"3 in argument 'y' of shape .*, and 2 in argument 'x'"):
         g(np.ones((2, 2)), np.ones((3, 2)))
     with pytest.raises(GraphError, match="cut on the host"):
-        rlx.jit(f, dims={"x": batch, "y": batch}, out="device", device="cpu")(np.ones((3, 2)), np.ones((3, 2)))
+        rlx.jit(f, dims={"x": batch, "y": batch}, out="device", device="cpu")(
+            np.ones((3, 2)), np.ones((3, 2))
+        )
     with pytest.raises(GraphError, match="donate"):
         rlx.jit(f, dims={"x": batch}, donate="x")
     with pytest.raises(GraphError, match="dims, which were not given"):
@@ -231,7 +337,7 @@ def test_random_graphs_are_what_the_references_give_at_the_true_length() -> None
     padded_graphs = 0
     seeds = count(25, 2000)
     for seed in range(seeds):
-        at = {n: graph_of_length(seed, n) for n in (LARGEST, LEAST, 13)}
+        at = {n: graph_of_length(seed, n, poisoned=seed % 3 > 0) for n in (LARGEST, LEAST, 13)}
         exact = at[13]
         try:
             program = padded(at[LARGEST].graph, [at[LEAST].graph])

@@ -154,12 +154,16 @@ def compare(source: Graph, other: Graph) -> None:
         raise Unlike(f"the program has another structure there: {unlike}")
 
 
-def same_attributes(node: Node, other: Node) -> None:
-    """Raises: Unlike where an attribute differs that must not depend on lengths."""
+def _sized(node: Node) -> Iterable[str]:
+    """The attributes that may depend on lengths, since the node's rule reads them from each graph."""
+    found = rule_of(node)
+    return found.sized if found is not None else ()
+
+
+def same_attributes(node: Node, other: Node, sized: Iterable[str]) -> None:
+    """Raises: Unlike where an attribute differs that must not depend on lengths, as `sized` may."""
     if node.op.leaf in (Leaf.INPUT, Leaf.PARAM, Leaf.STATE):
         return  # their names are compared with the results, their shapes with the layouts
-    found = rule_of(node)
-    sized = found.sized if found is not None else ()
     for name in {*node.attrs, *other.attrs} - {*sized}:
         if not equal(node.attrs.get(name), other.attrs.get(name)):
             raise Unlike(f"{node.name}: its {name} depends on the length")
@@ -245,6 +249,7 @@ class Maker:
         self.layouts: dict[int, Layout] = {}
         self.zeros: set[int] = set()  # tensors of the new graph whose padding is zero
         self.promoted: set[int] = set()
+        self.repeated: set[int] = set()  # nodes without padding, which no rule has seen
         self.required: list[tuple[Callable[[Graph], Any], str]] = outer.required if outer else []
         self.parts: list[Maker] = outer.parts if outer else []
         self.parts.append(self)
@@ -274,7 +279,7 @@ class Maker:
         compare(self.source, found)
         for i, (node, other) in enumerate(zip(self.source.nodes, found.nodes, strict=True)):
             if i not in self.promoted:
-                same_attributes(node, other)
+                same_attributes(node, other, () if i in self.repeated else _sized(node))
             for t, u in zip(node.outputs, other.outputs, strict=True):
                 true = true_shape(self.layouts[t.id], graph)
                 if true != u.shape:
@@ -328,10 +333,11 @@ class Maker:
                     continue
                 break
             else:
+                self.repeated.add(at)
                 return site.repeat({}, *(_plain(t) for t in node.outputs))
         found = rule_of(node)
         for other in others:
-            same_attributes(node, other)
+            same_attributes(node, other, _sized(node))
         if found is not None:
             return found.make(site)
         if node.op.elementwise:

@@ -121,4 +121,12 @@ def _steps(site: Site) -> Axis:
     size = site.node.attrs["length"]
     reading = site.read(lambda node: node.attrs["length"])
     true = site.maker.true(reading)
-    return (Factor(size),) if all(k == size for k in true) else (Factor(size, true, reading),)
+    # A scan without rows has no shape that tells how many steps it makes.
+    if all(k == size for k in true):
+        site.maker.require(reading, f"{site.node.name}: its length depends on that of the inputs")
+        return (Factor(size),)
+    site.require(
+        lambda node: node.attrs["length"] <= size,
+        f"{site.node.name} has more steps than at the bucket's size",
+    )
+    return (Factor(size, true, reading),)

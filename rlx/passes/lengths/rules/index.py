@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from rlx.ir import Node, Tensor
+from rlx.ir import Graph, Node, Tensor
 from rlx.passes.lengths.axes import Axis, Layout, fixed, is_fixed, joined, size_of
-from rlx.passes.lengths.site import Made, Site, rule
+from rlx.passes.lengths.rules.reduce import greatest, least
+from rlx.passes.lengths.site import Array, Made, Site, rule
 
 
 def _from_front(site: Site, i: int, length: Tensor) -> Tensor:
@@ -71,15 +72,33 @@ def clip(site: Site) -> Made:
         for n in ("min", "max"):
             site.require(_attribute(n), f"{node.name}: its {n} depends on the length")
         return site.repeat({}, site.layouts[0])
+    for n in ("min", "max"):
+        site.require(_without(n), f"{node.name}: it has a {n} at some lengths only")
     dtype = node.output.dtype
     if not dtype.is_int:
         raise site.refuse(f"its {limits[0]} depends on the length")
     made = site.inputs[0]
     for n, op in (("min", "maximum"), ("max", "minimum")):
         if node.attrs[n] is not None:
-            number = site.number(site.read(_attribute(n)))
-            made = site.add(op, made, site.add("cast", number, dtype=dtype))
+            limit = site.maker.given((), dtype, _limit(site, n))
+            made = site.add(op, made, limit)
     return [(made, site.layouts[0])]
+
+
+def _without(name: str) -> Callable[[Node], bool]:
+    return lambda node: node.attrs[name] is None
+
+
+def _limit(site: Site, name: str) -> Callable[[Graph], Array]:
+    """A limit of each length, in the dtype of what is clipped."""
+    dtype = site.node.output.dtype
+
+    def limit(graph: Graph) -> Array:
+        return np.asarray(
+            min(max(site.counterpart(graph).attrs[name], least(dtype)), greatest(dtype)), dtype.np
+        )
+
+    return limit
 
 
 def _attribute(name: str) -> Callable[[Node], Any]:

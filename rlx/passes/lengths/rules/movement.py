@@ -11,10 +11,10 @@ from rlx.passes.lengths.axes import Axis, Layout, Refused, fixed, is_fixed, join
 from rlx.passes.lengths.site import Array, Made, Site, rule
 
 
-def _moved(site: Site, layout: Layout) -> Made:
-    """The node itself; padding that was zero stays so."""
+def _moved(site: Site, layout: Layout, kept: bool = True) -> Made:
+    """The node itself; padding that was zero stays so where no true element becomes padding (`kept`)."""
     made = site.repeat({}, layout)
-    if site.inputs[0].id in site.maker.zeros:
+    if kept and site.inputs[0].id in site.maker.zeros:
         site.maker.zeros.add(made[0][0].id)
     return made
 
@@ -47,6 +47,7 @@ def slice_(site: Site) -> Made:
     A start is counted from the front in the node, so that one from the end is another number for each length."""
     layout: list[Axis] = []
     moving = []
+    kept = True
     x = site.node.inputs[0]
     for k, axis in enumerate(site.layouts[0]):
         size = x.shape[k]
@@ -64,12 +65,14 @@ def slice_(site: Site) -> Made:
         if not is_fixed(axis):
             site.prefix(0, k)
         layout.append(site.made(0, k))
+        # What is cut off a padded result are true elements, which then lie where its padding is.
+        kept &= is_fixed(layout[-1])
         if site.agrees(part):
             site.require(part, f"{site.node.name} begins elsewhere on axis {k}")
         elif size:
             moving.append(k)
     if not moving:
-        return _moved(site, tuple(layout))
+        return _moved(site, tuple(layout), kept)
     # The axes that stay are cut as the node cuts them, the others are gathered.
     attrs = {n: list(site.node.attrs[n]) for n in ("starts", "stops", "steps")}
     for k in moving:
