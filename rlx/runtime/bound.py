@@ -78,6 +78,8 @@ class Bound:
         with self._lock:
             _same(self._owner, self._program)
             made: npt.NDArray[Any] | None = port.view()
+            if made is not None and self._owner.graph.states:
+                self._owner.state.viewed(port._slot)
         if made is None:
             where = self._owner.device.info.id
             raise UnsupportedOp(f"the host cannot address {name!r} on {where}; bound.write and bound.read copy it")

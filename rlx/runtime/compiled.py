@@ -55,8 +55,9 @@ class CompileOptions:
 class CompiledGraph(Closing):
     """A graph ready to run on one device, made by `Session.compile`.
 
-    Any thread may call `run`; calls take turns. `clone()` gives a copy with its own memory, for parallel use. Weights
-    are in `weights`, shared with other executables that were given the same store. A `with` block closes it.
+    Any thread may call `run`; calls take turns, also with those of other programs that bind the same State. `clone()`
+    gives a copy with its own memory, for parallel use. Weights are in `weights`, shared with other executables that
+    were given the same store. A `with` block closes it.
     """
 
     instead = (
@@ -77,7 +78,9 @@ class CompiledGraph(Closing):
         self.state = state
         self.options = options
         self._ports, self._changes = ports_of(graph), graph._changes
-        self._lock = renewed(self, "_lock", threading.RLock)
+        # The programs of one State take turns by its lock: a donated input and the result that lies in the state's slot
+        # belong to one run. In a forked child the State, which is older, gets its new lock first.
+        self._lock = renewed(self, "_lock", (lambda: state.turn) if graph.states else threading.RLock)
         self._closed = False
         self._busy = 0  # calls in progress that use the program; all are of the thread that holds the lock
         self._program: _Program | None = None

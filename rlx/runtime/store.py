@@ -75,6 +75,9 @@ class Store(Closing):
     `version` grows whenever one moves or changes dtype, and every executable bound to the store records itself anew
     before its next run. A `with` block closes the store: put it around the blocks of the executables.
 
+    Any thread may use a store. Programs that bind it as states take turns, each for a whole run, while programs that
+    only read it as weights do not wait for them; `set` and `get` come between any two steps of a run.
+
     Memory: a weight that changes dtype is written to its new slot first, so that a failure changes nothing. Its old
     slot is free once no recorded program can read it. Idle programs that could are closed at once; a running one
     keeps the slot until it is recorded anew or closed after its run, or another weight changes. A chunk without a
@@ -91,6 +94,7 @@ class Store(Closing):
         self.device = _opened(device, type(self).__name__)
         self.version = 0
         self.lock = renewed(self, "lock", threading.RLock)
+        self.turn = renewed(self, "turn", threading.RLock)  # of programs that bind it as states; taken before `lock`
         limit, number = device.limits.max_alloc_bytes, next(Store._numbers)  # since a program may bind two stores
         self.full = ChunkedBuffer(f"store{number}.", device.acquire, limit)
         self.half = ChunkedBuffer(f"half{number}.", device.acquire, limit)
@@ -102,6 +106,7 @@ class Store(Closing):
         self._kept: dict[str, DType] = {}  # dtypes of tensors not yet set, from `expect`
         self._states: set[str] = set()  # tensors that some program replaces: they never move
         self._lent: dict[str, ref[Array]] = {}
+        self._viewed: set[str] = set()  # tensors that the host may write in place: they are not lent
         self._lengths: dict[str, int] = {}  # valid bytes of tensors that are not valid as a whole
 
     def __repr__(self) -> str:
@@ -366,6 +371,7 @@ class Store(Closing):
             mine, theirs = self.segments(), other.segments()
             for name in types:
                 a, b, valid = self.slot(name), other.slot(name), self.length(name)
+                other.reclaim(name)
                 if valid:
                     theirs[b.segment].copy_from(mine[a.segment], a.offset, b.offset, valid)
                 other.set_length(name, valid)
@@ -373,14 +379,28 @@ class Store(Closing):
     # -- tensors lent as Arrays
 
     def lend(self, name: str) -> Array:
-        """A tensor as an Array that lies in its slot until it is used, or the slot is to be written."""
+        """A tensor as an Array that lies in its slot until it is used, lent again, or the slot is to be written."""
         with self.lock:
+            self.reclaim(name)
             slot = self.slot(name)
             buffer = self.segments()[slot.segment]
             made = Array(self.device, buffer, self._types[name].shape, slot.dtype, slot.offset)
             made._lender = self._copy_out
-            self._lent[name] = ref(made)
+            if name in self._viewed:
+                self._copy_out(made)
+            else:
+                self._lent[name] = ref(made)
             return made
+
+    def viewed(self, slot: Slot) -> None:
+        """Notes that the caller gets a slot's memory, to write it at any time: what lies there is lent no more.
+
+        A NumPy array may live on as part of any other, so that it cannot be known when the last one is gone."""
+        with self.lock:
+            for name, own in self._where.items():
+                if own.segment == slot.segment and own.offset < slot.offset + slot.nbytes <= own.offset + own.nbytes:
+                    self._viewed.add(name)
+                    self.reclaim(name)
 
     def reclaim(self, name: str, donated: object = None) -> bool:
         """Ends a loan before the slot is written: an Array that is still alive gets memory of its own.

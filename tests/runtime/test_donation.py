@@ -11,6 +11,7 @@ import pytest
 import rlx
 from rlx.conformance.runner import find_run_hazards
 from rlx.driver.memory.planner_views import update_copies
+from tests.threads import at_once
 
 SHAPE = (1, 4, 256, 32)
 NBYTES = 4 * int(np.prod(SHAPE))
@@ -321,6 +322,54 @@ def test_a_result_that_is_kept_is_not_overwritten(session: rlx.Session) -> None:
     state.close()
     want[:, :, 8] = row[:, :, 0]
     np.testing.assert_array_equal(passed_on, want)
+
+
+def adder(session: rlx.Session, **options: Any) -> rlx.CompiledGraph:
+    g = rlx.Graph("adder")
+    g.output("y", g.input("x", (64,)) + 1.0)
+    return session.compile(g, donate=["x"], **options)
+
+
+def filled(value: float) -> Any:
+    return np.full(64, value, np.float32)
+
+
+def test_a_lent_result_never_changes(session: rlx.Session) -> None:
+    exe = adder(session)
+    bound = exe.bind()
+    bound.write("x", filled(1))
+    bound.run()
+    twice = [bound.read("y", "device") for _ in range(2)]
+    bound.run()
+    assert [y.tolist()[0] for y in twice] == [2, 2] and bound.read("y")[0] == 3
+    to, source = adder(session), adder(session)
+    lent = to.run({"x": filled(3)}, "device")["y"]
+    source.set_state("x", filled(9))
+    source.state.copy_to(to.state)
+    assert lent.tolist()[0] == 4 and to.get_state("x")[0] == 9
+
+
+@pytest.mark.parametrize("port", ["x", "y"])
+def test_what_is_written_in_place_changes_no_result(session: rlx.Session, port: str) -> None:
+    if session.info.kind == "discrete":
+        pytest.skip("the host cannot address the memory")
+    exe = adder(session)
+    before = exe.run({"x": filled(3)}, "device")["y"]
+    view = {**exe.bind().inputs, **exe.bind().outputs}[port]
+    view[...] = 50
+    after = exe.run({"x": filled(4)}, "device")["y"]
+    view[...] = 60
+    assert before.tolist()[0] == 4 and after.tolist()[0] == 5
+
+
+def test_programs_of_one_state_take_turns(session: rlx.Session) -> None:
+    state = rlx.State(session.device)
+    exes = [adder(session, state=state) for _ in range(2)]
+
+    def work(k: int) -> list[float]:
+        return [exes[k].run({"x": filled(i)}, "device")["y"].tolist()[-1] for i in range(100)]
+
+    assert at_once(2, work) == [[i + 1 for i in range(100)]] * 2
 
 
 def test_a_training_step_donates_its_parameters(session: rlx.Session) -> None:
