@@ -89,6 +89,7 @@ class Around(Protocol):
     _proto: Any
     _folder: Any
     _own: int
+    _strict: bool
 
     def rest(
         self,
@@ -137,13 +138,17 @@ class Step:
         own = {called(f) for f in model._proto.functions}
         self.plain = not domain and schema is not None and called(node) not in own
         self.layer = any(word in self.kind for word in _LAYERS)
-        known = self.plain and self.kind in FUNCTIONS and self._read(model)
+        known = self.plain and self.kind in FUNCTIONS and self._read(model, schema)
         self.function = FUNCTIONS[self.kind] if known else None
 
-    def _read(self, model: Around) -> bool:
-        """Reads the attributes that a function may ask for; whether there are no others."""
+    def _read(self, model: Around, schema: Any) -> bool:
+        """Reads the attributes that a function may ask for; whether there are no others, and no faults that the
+        builder would name."""
+        if not schema.min_output <= self.n_outputs <= schema.max_output:
+            return False
         for a in self.node.attribute:
-            if a.ref_attr_name:
+            declared = schema.attributes.get(a.name)
+            if a.ref_attr_name or declared is None or int(declared.type.value) != a.type:
                 return False
             if a.type == _Attribute.INT:
                 self.attrs[a.name] = int(a.i)
@@ -247,7 +252,7 @@ class Block:
 
     def _builder(self) -> GraphBuilder:
         model = self._model
-        return GraphBuilder(model._proto, {}, model._folder, model._own, model._own + 1024)
+        return GraphBuilder(model._proto, {}, model._folder, model._own, model._own + 1024, model._strict)
 
     def _built(self, step: Step, values: Values) -> list[Any]:
         """The results of a node that is built for these values and evaluated at once."""
