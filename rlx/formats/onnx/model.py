@@ -423,7 +423,9 @@ class Model(Closing):
         """A model of these nodes, which a cut has left, for inputs of these types. It has programs of its own, which
         share this model's weights."""
         made = Model.__new__(Model)
-        for name in ("max_bytes", "max_steps", "_folder", "_initializers", "_own", "_held", "_threads", "_progress"):
+        for name in (
+            "max_bytes", "max_steps", "_folder", "_initializers", "_own", "_held", "_threads", "_progress", "_strict",
+        ):  # fmt: skip
             setattr(made, name, getattr(self, name))
         made._proto = onnx.ModelProto()
         made._proto.CopyFrom(self._proto)
@@ -434,7 +436,7 @@ class Model(Closing):
         made._declared = {i.name: info_of(i, fed=True) for i in made._proto.graph.input}
         made.dims, made.inputs, made.outputs = {}, list(made._declared.values()), []
         made._varying, made._buckets = {}, Buckets("the rest of the model", ())
-        made._strict, made._constants = False, dict(constants)
+        made._constants = dict(constants)
         made._around, made._sessions = self._around, {}
         made._begin()
         return made

@@ -128,7 +128,7 @@ def non_max_suppression(c: Call) -> Value:
     boxes, scores = c.known(0), c.known(1)
     limit = c.known_int(2) if c.has(2) else 0
     overlap = float(c.known_scalar(3)) if c.has(3) else 0.0
-    least = float(c.known_scalar(4)) if c.has(4) else -math.inf
+    least = float(c.known_scalar(4)) if c.has(4) else None
     if boxes.ndim != 3 or scores.ndim != 3 or boxes.shape[2] != 4 or scores.shape[::2] != boxes.shape[:2]:
         raise c.bad(f"boxes {boxes.shape} and scores {scores.shape}; expected (N, B, 4) and (N, classes, B)")
     made = suppressed(boxes, scores, limit, overlap, least, bool(c.int("center_point_box", 0)))

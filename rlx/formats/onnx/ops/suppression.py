@@ -10,11 +10,12 @@ from rlx.ops.control import steps
 _ROUND = 1 << 12  # boxes that are compared with one box in about a step's time
 
 
-def suppressed(boxes: Array, scores: Array, limit: int, overlap: float, least: float, centred: bool) -> Array:
+def suppressed(boxes: Array, scores: Array, limit: int, overlap: float, least: float | None, centred: bool) -> Array:
     """Rows (image, class, box) of the boxes that stay, best first in each class, at most `limit` of a class.
 
     A box goes where it shares more than `overlap` of their union with a better one that stays, or where its score is
-    not above `least`. Boxes (N, B, 4) and scores (N, classes, B) are those of ONNX's NonMaxSuppression.
+    not above `least`; with None every score is taken, NaN and -inf too. Boxes (N, B, 4) and scores (N, classes, B) are
+    those of ONNX's NonMaxSuppression.
     """
     found = []
     for n in range(scores.shape[0]):
@@ -34,8 +35,8 @@ def _corners(boxes: Array, centred: bool) -> Array:
     return np.concatenate([low, high], 1)
 
 
-def _of_class(corners: Array, scores: Array, limit: int, overlap: float, least: float) -> Array:
-    above = np.flatnonzero(scores > least)
+def _of_class(corners: Array, scores: Array, limit: int, overlap: float, least: float | None) -> Array:
+    above = np.arange(len(scores)) if least is None else np.flatnonzero(scores > least)
     order = above[np.argsort(-scores[above], kind="stable")]
     if limit <= 0 or not len(order):
         return order[:0]

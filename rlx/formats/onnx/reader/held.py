@@ -30,3 +30,10 @@ def held(value: Any) -> Any:
     with suppress(DeviceUnavailable):  # then it is read through the host, where its library can
         value = adopted(value, CUDA)
     return Held(value) if isinstance(value, DeviceArray) else value
+
+
+def unheld(value: Any) -> Any:
+    """The value, or the list of values, with an rlx.Array where a Held stood for it."""
+    if isinstance(value, list):
+        return [unheld(v) for v in value]
+    return value.array if isinstance(value, Held) else value

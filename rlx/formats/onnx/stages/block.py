@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Container, Mapping, Sequence
 from typing import Any, Protocol
@@ -9,7 +10,8 @@ from typing import Any, Protocol
 import numpy as np
 import onnx
 
-from rlx.errors import ModelFormatError, UnsupportedOp
+from rlx.driver.locks import renewed
+from rlx.errors import ModelFormatError, ShapeError, UnsupportedOp
 from rlx.formats.onnx.program import Part
 from rlx.formats.onnx.reader.build import Frame, GraphBuilder
 from rlx.formats.onnx.reader.call import NeedsValues, Value, constant
@@ -66,9 +68,15 @@ class Values(dict[str, Any]):
     def host(self, name: str) -> Any:
         """A value on the host, read from the device once."""
         found = self[name]
-        if isinstance(found, DeviceArray):
-            found = self[name] = np.asarray(found)
+        if isinstance(found, DeviceArray | list):
+            found = self[name] = _hosted(found)
         return found
+
+
+def _hosted(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_hosted(v) for v in value]
+    return np.asarray(value) if isinstance(value, DeviceArray) else value
 
 
 class Rest(Protocol):
@@ -89,6 +97,7 @@ class Around(Protocol):
     _proto: Any
     _folder: Any
     _own: int
+    _strict: bool
 
     def rest(
         self,
@@ -137,13 +146,17 @@ class Step:
         own = {called(f) for f in model._proto.functions}
         self.plain = not domain and schema is not None and called(node) not in own
         self.layer = any(word in self.kind for word in _LAYERS)
-        known = self.plain and self.kind in FUNCTIONS and self._read(model)
+        known = self.plain and self.kind in FUNCTIONS and self._read(model, schema)
         self.function = FUNCTIONS[self.kind] if known else None
 
-    def _read(self, model: Around) -> bool:
-        """Reads the attributes that a function may ask for; whether there are no others."""
+    def _read(self, model: Around, schema: Any) -> bool:
+        """Reads the attributes that a function may ask for; whether there are no others, and no faults that the
+        builder would name."""
+        if not schema.min_output <= self.n_outputs <= schema.max_output:
+            return False
         for a in self.node.attribute:
-            if a.ref_attr_name:
+            declared = schema.attributes.get(a.name)
+            if a.ref_attr_name or declared is None or int(declared.type.value) != a.type:
                 return False
             if a.type == _Attribute.INT:
                 self.attrs[a.name] = int(a.i)
@@ -180,20 +193,20 @@ class Block:
         self.steps = [Step(model, n, k, builder.imports, k in asking) for k, n in enumerate(nodes)]
         self.reached = 0  # the nodes that the host has run
         self._rests: dict[tuple[int, tuple[str, ...]], Rest] = {}
+        self._lock = renewed(self, "_lock", threading.RLock)  # of the rests, and of the graphs in the steps
 
     def close(self) -> None:
         """Closes the programs of the rests."""
-        for rest in self._rests.values():
-            rest.close()
-        for step in self.steps:
-            for block in step.blocks.values():
-                block.close()
+        for part in self._parts():
+            part.close()
+
+    def _parts(self) -> list[Rest | Block]:
+        with self._lock:
+            return [*self._rests.values(), *(b for step in self.steps for b in step.blocks.values())]
 
     def reports(self) -> list[Report]:
         """The reports of the programs behind the nodes that the host runs."""
-        inner = [b for step in self.steps for b in step.blocks.values()]
-        made = [r for rest in self._rests.values() for r in rest.reports()]
-        return made + [r for block in inner for r in block.reports()]
+        return [r for part in self._parts() for r in part.reports()]
 
     def run(self, values: Values) -> None:
         """Raises: as Model.run."""
@@ -247,7 +260,7 @@ class Block:
 
     def _builder(self) -> GraphBuilder:
         model = self._model
-        return GraphBuilder(model._proto, {}, model._folder, model._own, model._own + 1024)
+        return GraphBuilder(model._proto, {}, model._folder, model._own, model._own + 1024, model._strict)
 
     def _built(self, step: Step, values: Values) -> list[Any]:
         """The results of a node that is built for these values and evaluated at once."""
@@ -290,31 +303,40 @@ class Block:
         names = sorted(read - set(constants))
         kinds = {n: values.kind(n) for n in names}
         key = (k, tuple(kinds.values()))
-        if key not in self._rests:
-            wanted = [n for n in self._wanted if n in made]
-            self._rests[key] = self._model.rest(nodes, kinds, wanted, constants)
+        with self._lock:
+            if key not in self._rests:
+                wanted = [n for n in self._wanted if n in made]
+                self._rests[key] = self._model.rest(nodes, kinds, wanted, constants)
+            rest = self._rests[key]
         feeds = {n: values[n] for n in names}
-        return self._rests[key].run_part(feeds, self._device, self._precision, values.parts)
+        return rest.run_part(feeds, self._device, self._precision, values.parts)
 
     # -- control operators
 
     def _graph(self, step: Step, name: str) -> tuple[Any, Block]:
         graph = next(a.g for a in step.node.attribute if a.name == name)
-        if name not in step.blocks:
-            held = {
-                i.name: to_array(i, f"{step.where}: {i.name}", self._model._folder) for i in graph.initializer
-            }
-            wanted = [o.name for o in graph.output]
-            step.blocks[name] = Block(
-                self._model, graph.node, wanted, self._device, self._precision, {**self._constants, **held}
-            )
-        return graph, step.blocks[name]
+        with self._lock:
+            if name not in step.blocks:
+                held = {
+                    i.name: to_array(i, f"{step.where}: {i.name}", self._model._folder) for i in graph.initializer
+                }
+                for array in held.values():
+                    array.flags.writeable = False  # a result that is one of them is copied
+                wanted = [o.name for o in graph.output]
+                step.blocks[name] = Block(
+                    self._model, graph.node, wanted, self._device, self._precision, {**self._constants, **held}
+                )
+            return graph, step.blocks[name]
 
     def _inside(
         self, step: Step, name: str, given: Sequence[Any], kinds: Sequence[str], values: Values
     ) -> Values:
         """The values after one run of a node's graph."""
         graph, block = self._graph(step, name)
+        if len(graph.input) != len(given):
+            raise ModelFormatError(
+                f"{step.where}: its graph takes {len(graph.input)} inputs, {len(given)} come"
+            )
         inner = values.inner()
         inner.update({i.name: block._constants[i.name] for i in graph.initializer})
         for info, value, kind in zip(graph.input, given, kinds, strict=True):
@@ -325,6 +347,9 @@ class Block:
         parts, inner.parts = inner.parts, []
         block.run(inner)
         parts.extend(p for p in inner.parts if p.device != "host")
+        for info in graph.output:
+            if info.name not in inner:
+                raise ModelFormatError(f"{step.where}: nothing makes {info.name!r}, an output of its graph")
         return inner
 
     def _branch(self, step: Step, values: Values) -> Any:
@@ -352,7 +377,10 @@ class Block:
             spend(step.where, 1)
             given = [np.array(k, np.int64), np.array(True), *state]
             inner = self._inside(step, "body", given, ["", "", *kinds], values)
-            on = bool(inner.host(wanted[0]).reshape(())[()])
+            going = inner.host(wanted[0])
+            if getattr(going, "size", 0) != 1:
+                raise ShapeError(f"{step.where}: {wanted[0]!r}, whether it goes on, is no single boolean")
+            on = bool(going.reshape(())[()])
             state = [inner[n] for n in wanted[1 : 1 + len(state)]]
             kinds = [inner.kind(n) for n in wanted[1 : 1 + len(state)]]
             for rows, name in zip(collected, wanted[1 + len(state) :], strict=True):
@@ -367,11 +395,16 @@ class Block:
 
 def _large(step: Step, values: Values) -> bool:
     """Whether a node is worth a program."""
-    given = (values.get(n) for n in step.reads)
-    nbytes = sum(v.nbytes for v in given if isinstance(v, np.ndarray | DeviceArray))
+    nbytes = sum(_nbytes(values.get(n)) for n in step.reads)
     if any(True for _ in subgraphs(step.node)):
         return False
     return nbytes >= (LAYER if step.layer or not step.plain else LARGE)
+
+
+def _nbytes(value: Any) -> int:
+    if isinstance(value, list):
+        return sum(_nbytes(v) for v in value)
+    return value.nbytes if isinstance(value, np.ndarray | DeviceArray) else 0
 
 
 def _passed(
@@ -387,6 +420,12 @@ def _passed(
 
 
 def _stacked(step: Step, rows: list[Array], info: Any) -> Array:
+    shapes = {np.shape(row) if isinstance(row, np.ndarray) else None for row in rows}
+    if len(shapes) > 1 or None in shapes:
+        raise ShapeError(
+            f"{step.where}: its scan output {info.name!r} has shapes {sorted(map(str, shapes))}; expected arrays of "
+            "one shape in every step"
+        )
     if rows:
         return np.stack(rows)
     dtype = element(info.type.tensor_type.elem_type, step.where)

@@ -61,6 +61,8 @@ def _elementwise(function: Any, types: Any = _NUMBERS) -> Function:
         if dtype not in types or any(x.dtype != dtype for x in inputs):
             return NotImplemented
         if len(inputs) == 2:
+            if c.version < 7:  # `axis` and `broadcast` say there which dims belong together
+                return NotImplemented
             a, b = inputs
             if a.ndim and b.ndim and a.shape != b.shape:
                 _made(c, np.broadcast_shapes(a.shape, b.shape), dtype.itemsize)
@@ -84,7 +86,7 @@ for _name, _function, _types in (
 
 @_on("Div")
 def _div(c: Called, a: Array, b: Array) -> Any:
-    if a.dtype != b.dtype or a.dtype not in _NUMBERS:
+    if c.version < 7 or a.dtype != b.dtype or a.dtype not in _NUMBERS:
         return NotImplemented
     _made(c, np.broadcast_shapes(a.shape, b.shape), a.dtype.itemsize)
     if a.dtype.kind == "f":
@@ -102,7 +104,8 @@ def _mod(c: Called, a: Array, b: Array) -> Any:
 
 @_on("Max", "Min")
 def _extreme(c: Any, *inputs: Array) -> Any:
-    if any(x.dtype != inputs[0].dtype for x in inputs) or inputs[0].dtype not in _NUMBERS:
+    dtype = inputs[0].dtype
+    if c.version < 8 or any(x.dtype != dtype for x in inputs) or dtype not in _NUMBERS:
         return NotImplemented
     _made(c, np.broadcast_shapes(*(x.shape for x in inputs)), inputs[0].dtype.itemsize)
     return reduce(np.maximum if c.kind == "Max" else np.minimum, inputs)
@@ -304,8 +307,15 @@ def _gather_nd(c: Called, x: Array, indices: Array) -> Any:
 
 @_on("GatherElements")
 def _gather_elements(c: Called, x: Array, indices: Array) -> Any:
+    axis = c.attrs.get("axis", 0)
+    axis = axis + x.ndim if axis < 0 else axis
+    # The result has the shape of the indices: NumPy would broadcast them to the longer x, or x to them.
+    pairs = enumerate(zip(indices.shape, x.shape, strict=True))
+    if not 0 <= axis < x.ndim or any(n > length for k, (n, length) in pairs if k != axis):
+        return NotImplemented
     take(indices.size * x.itemsize, c.where)
-    return np.take_along_axis(x, indices, c.attrs.get("axis", 0))
+    part = x[tuple(slice(None) if k == axis else slice(n) for k, n in enumerate(indices.shape))]
+    return np.take_along_axis(part, indices, axis)
 
 
 @_on("NonZero")
@@ -372,5 +382,5 @@ def _non_max_suppression(
         return NotImplemented
     return suppressed(
         boxes, scores, 0 if limit is None else int(limit.item()), 0.0 if overlap is None else float(overlap.item()),
-        -math.inf if least is None else float(least.item()), bool(c.attrs.get("center_point_box", 0)),
+        None if least is None else float(least.item()), bool(c.attrs.get("center_point_box", 0)),
     )  # fmt: skip

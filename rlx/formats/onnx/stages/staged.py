@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -15,8 +15,11 @@ from rlx.driver.closing import Closing, close_each
 from rlx.errors import UnsupportedOp
 from rlx.formats.onnx.program import Part, Program
 from rlx.formats.onnx.reader.budget import Budget, building, refused_memory
+from rlx.formats.onnx.reader.elements import STRING, carrier
+from rlx.formats.onnx.reader.held import unheld
 from rlx.formats.onnx.stages.block import Block, Values
 from rlx.runtime import CompiledGraph
+from rlx.runtime.array import array as on_device
 from rlx.runtime.outs import Out
 from rlx.runtime.report import Report
 
@@ -58,6 +61,9 @@ class Staged(Closing):
         self._budget = budget
         self._check = check
 
+    def __repr__(self) -> str:
+        return f"Staged({self.first!r}, then {len(self.block.steps):,} nodes behind a cut)"
+
     @property
     def graph(self) -> CompiledGraph:
         """The compiled graph of the part before the cut."""
@@ -92,8 +98,8 @@ class Staged(Closing):
         )
 
     def run(self, inputs: Mapping[str, Any] | None = None, out: Out = "host") -> dict[str, Any]:
-        """Runs once. With `out="device"` the outputs that the program before the cut makes stay on the device; those
-        from behind it are NumPy arrays in any case.
+        """Runs once. With `out="device"` the outputs are rlx.Arrays where rlx has their type: those of the program
+        before the cut stay on the device, and what the host makes behind it is copied there.
 
         Raises: as Program.run; what the nodes behind the cut raise."""
         return self.run_in(inputs or {}, [], None, out)
@@ -107,22 +113,48 @@ class Staged(Closing):
         made = self.first.run(inputs, "device")
         if self.graph.program.nodes:
             parts.append(self.first.part(time.perf_counter() - begin, compiled))
-        values = Values({**self._constants, **inputs, **made}, self._kinds, parts)
+        given = {n: unheld(v) for n, v in inputs.items()}
+        values = Values({**self._constants, **given, **made}, self._kinds, parts)
         with refused_memory("running the model"), building(self._budget), np.errstate(all="ignore"):
             self.block.run(values)
         self.parts = parts
         results = {n: values[n] if out == "device" else values.host(n) for n in self._wanted}
-        results = {n: _owned(v) for n, v in results.items()}
         self._check(results)
-        return results
+        if out == "device":
+            return {n: _placed(v, self.first.graph.device) for n, v in results.items()}
+        shared = {id(a) for v in (*self._constants.values(), *given.values()) for a in _arrays(v)}
+        return {n: _owned(v, shared) for n, v in results.items()}
 
     def close(self) -> None:
         """Frees the memory of every part; the weights stay with the model. Idempotent."""
         close_each(self.first.close, self.block.close)
 
 
-def _owned(value: Any) -> Any:
-    """A result that shares no memory with constants or with the caller's inputs."""
-    if isinstance(value, np.ndarray):
-        return value if value.base is None and value.flags.writeable else np.array(value, order="C")
-    return [_owned(v) for v in value] if isinstance(value, list) else value
+def _arrays(value: Any) -> Iterator[Any]:
+    """An array, or those of a list and of the lists in it."""
+    if isinstance(value, list):
+        for v in value:
+            yield from _arrays(v)
+    else:
+        yield value
+
+
+def _owned(value: Any, shared: set[int]) -> Any:
+    """A result that is the caller's alone: neither a constant nor an input, whose identities are in `shared`, nor part
+    of another result. Arrays that are handed out are added to `shared`."""
+    if isinstance(value, list):
+        return [_owned(v, shared) for v in value]
+    if not isinstance(value, np.ndarray):
+        return value
+    if value.base is not None or not value.flags.writeable or id(value) in shared:
+        return np.array(value, order="C")
+    shared.add(id(value))
+    return value
+
+
+def _placed(value: Any, device: Any) -> Any:
+    """A result on the device, where rlx has its type."""
+    if isinstance(value, list):
+        return [_placed(v, device) for v in value]
+    plain = isinstance(value, np.ndarray) and value.dtype != STRING and carrier(value.dtype).np == value.dtype
+    return on_device(value, device=device) if plain else value
