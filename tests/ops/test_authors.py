@@ -347,6 +347,20 @@ def test_value_and_gradient_are_torchs(name: str) -> None:
         np.testing.assert_allclose(values[d.id], wanted, rtol=1e-8, atol=1e-11)
 
 
+@pytest.mark.parametrize("kind", ["lstm", "gru"])
+def test_recurrent_layers_promote_at_every_length(kind: str) -> None:
+    for steps in (3, 20):
+        mine, _, given = _recurrent(kind, steps, False)
+        want = run(mine, *given)
+        for dtypes in ("fdff", "effe", "eeef", "feee"):  # of x, w_ih, w_hh and all others
+            cast = [a.astype(dtypes[min(i, 3)]) for i, a in enumerate(given)]
+            g = Graph()
+            made = mine(*(g.input(f"x{i}", a.shape, a.dtype) for i, a in enumerate(cast)))
+            assert made.dtype.np == np.result_type(*dtypes)
+            got = evaluate(g, {f"x{i}": a for i, a in enumerate(cast)})[made.id]
+            np.testing.assert_allclose(got, want, atol=0.02)
+
+
 def test_losses_are_stable_where_plain_formulas_are_not() -> None:
     x, y = np.array([50.0, -50, 800, -800]), np.array([1.0, 0, 1, 0])
     sure = run(lambda a, b: rlx.binary_cross_entropy_with_logits(a, b, reduction="none"), x, y)
