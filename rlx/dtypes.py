@@ -206,6 +206,9 @@ def as_dtype(dtype: DTypeLike) -> DType:
             if "complex" in came
             else ""
         )
+        swapped = _BY_NP.get(dtype.newbyteorder("=")) if isinstance(dtype, np.dtype) else None
+        if swapped is not None:
+            pairs = f", whose bytes are in the other order: .astype({swapped.np.name!r}) puts them into this machine's"
         raise DTypeError(
             f"{came if len(came) <= 80 else f'{came[:80]}…'} is not an rlx dtype{near}{pairs}; the dtypes are "
             f"{', '.join(_BY_NAME)}, and packed ones for weights, such as q4_k, which rlx.dtypes.PACKED lists"

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from rlx.dtypes import DTypeLike, as_dtype, f32, i64
-from rlx.errors import ShapeError
+from rlx.errors import DTypeError, ShapeError
 from rlx.ir import Graph, Tensor
 from rlx.ir.graph import TRACING
 from rlx.ir.types import as_shape
@@ -69,14 +69,21 @@ def arange(
     """start, start + step, … before stop; `arange(n)` is 0 to n - 1. Follows numpy.arange.
 
     In a traced function a tensor, elsewhere a NumPy array, as rlx.full. Dtype: i64 of ints, f32 where one is a float.
-    Numerics: start + i·step in float64, rounded once. Raises: DTypeError for numbers that the dtype does not hold,
-    ShapeError for a step of 0.
+    Numerics: numpy.arange's in float64, rounded once: start + i·d, where d is (start + step) - start as float64 has it,
+    so that an element may be an ULP from start + i·step. Raises: DTypeError for numbers that the dtype does not hold
+    and for what is no number, ShapeError for a step of 0, and for NaN, infinities and more elements than memory has.
     """
     first, end = (0, start) if stop is None else (start, stop)
+    given: dict[str, Any] = {"start": first, "stop": end, "step": step}
+    for name, value in given.items():
+        if not isinstance(value, Tensor) and (np.ndim(value) or np.asarray(value).dtype.kind not in "biuf"):
+            raise DTypeError(f"arange: {name} is {value!r}; expected one real number of at most 64 bits")
     try:
         values: Any = np.arange(first, end, step)
     except ZeroDivisionError:
         raise ShapeError("arange: the step is 0; expected another number") from None
+    except (ValueError, MemoryError):
+        raise ShapeError(f"arange: from {first} to {end} by {step}; expected finite numbers, and fewer") from None
     made: Tensor = _known(values, dtype or (i64 if values.dtype.kind in "iu" else f32))
     return made
 

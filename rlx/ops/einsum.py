@@ -7,10 +7,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from rlx.dtypes import i32, i64, promote
 from rlx.errors import ShapeError
 from rlx.ir import Tensor
 from rlx.ops import reduce
-from rlx.ops.base import TensorLike, tensors
+from rlx.ops.base import TensorLike, cast_to, tensors
 from rlx.ops.elementwise import binary
 from rlx.ops.matmul import matmul
 from rlx.ops.movement import arrange
@@ -24,12 +25,17 @@ def einsum(subscripts: str, *operands: TensorLike) -> Tensor:
 
     A letter repeated within one operand is its diagonal, letters missing on the right are summed over, `...` stands
     for axes that broadcast; without `->` the letters that occur once are kept, in alphabetical order. Shape: by the
-    subscripts; an axis of length 1 broadcasts. Dtype: promoted. Gradient: to each operand, by the products' rules.
+    subscripts; an axis of length 1 broadcasts. Dtype: promoted; bools and integers below i64 give i32, as of rlx.sum
+    and rlx.matmul. Gradient: to each operand, by the products' rules.
     Numerics: products of two operands at a time, in the order that numpy.einsum_path finds to need the fewest
     multiplications, each summed as rlx.matmul. Raises: ShapeError for subscripts that do not fit the operands.
     """
     given = list(tensors("einsum", *operands))
     terms, result = _labels(subscripts, given)
+    common = promote(*(t.dtype for t in given))
+    common = common if common.is_float or common == i64 else i32
+    # Floats keep their dtypes, which matmul reads side by side, and the last product has the promoted one.
+    given = [t if t.dtype.is_float else cast_to(t, common) for t in given]
     widths: dict[str, int] = {}
     for labels, t in zip(terms, given, strict=True):
         for label, n in zip(labels, t.shape, strict=True):
@@ -53,6 +59,8 @@ def einsum(subscripts: str, *operands: TensorLike) -> Tensor:
 def _labels(text: str, operands: Sequence[Tensor]) -> tuple[list[Labels], Labels]:
     """The labels of every operand and of the result, ellipses written out as "0", "1", … from the right."""
     left, arrow, right = text.replace(" ", "").partition("->")
+    if not text.isascii():
+        raise ShapeError(f"einsum: {text!r}: labels are the letters a to z and A to Z")
     parts = left.split(",")
     if len(parts) != len(operands):
         raise ShapeError(f"einsum: {text!r} has subscripts for {len(parts)} operands, {len(operands)} came")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,9 +14,10 @@ from rlx.ir import NOT_DIFFERENTIABLE, Attrs, Cost, Node, Op, Tensor, TensorType
 from rlx.ir.graph import apply_multi
 from rlx.ir.op import Infer, Reference
 from rlx.ir.types import is_index, normalize_axis
-from rlx.ops.base import check_axis, check_inputs, floating, tensor, written
+from rlx.ops.base import cast_to, check_axis, check_inputs, floating, tensor, written
 from rlx.ops.movement.strided import index
 from rlx.ops.numeric import Array, widened
+from rlx.ops.reduce import working_float
 
 
 def check_flag(op: str, attrs: Attrs, *names: str) -> None:
@@ -241,10 +243,17 @@ def median(x: Tensor, axis: int | None = None, keepdims: bool = False) -> Tensor
         low, high, last = (
             index(ordered, (slice(None),) * axis + (slice(i, i + 1),)) for i in ((n - 1) // 2, n // 2, n - 1)
         )
-        # Halves are added, since the sum of two large numbers may overflow.
-        middle = low if n % 2 else low * 0.5 + high * 0.5
+        middle = low if n % 2 else _between(low, high)
         made = apply("where", apply("not_equal", last, last), last, middle)  # NaN is sorted last
     return made if made.shape == kept else apply("reshape", made, shape=kept)
+
+
+def _between(low: Tensor, high: Tensor) -> Tensor:
+    """The mean of two. Halves of the smallest numbers would be rounded; they are added only where the sum overflows."""
+    a, b = (cast_to(t, working_float(t)) for t in (low, high))
+    total = a + b
+    finite = apply("less", apply("abs", total), math.inf)
+    return cast_to(apply("where", finite, total * 0.5, a * 0.5 + b * 0.5), low.dtype)
 
 
 __all__ = ["argmax", "argmin", "argsort", "median", "sort", "top_k"]

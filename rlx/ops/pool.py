@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -342,8 +342,9 @@ def adaptive_avg_pool(x: TensorLike, size: int | Sequence[int | None] | None) ->
     """
     x = floating(tensor("adaptive_avg_pool", x))
     axes = spatial_axes("adaptive_avg_pool", x)
-    sizes: list[Any] = [size] * axes if size is None or isinstance(size, int) else list(size)
-    if len(sizes) != axes or not all(s is None or (is_index(s) and s > 0) for s in sizes):
+    sizes: list[Any] = list(size) if isinstance(size, Iterable) else [size] * axes
+    known = (s is None or (is_index(s) and not isinstance(s, bool) and s > 0) for s in sizes)
+    if len(sizes) != axes or not all(known):
         raise ShapeError(
             f"adaptive_avg_pool: size is {size!r} for {x.shape}; expected {axes} numbers of windows"
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from rlx.dtypes import promote
 from rlx.errors import ShapeError
 from rlx.ir import Tensor
 from rlx.ops import composite
@@ -36,8 +37,8 @@ def lstm(
     Shape: x (steps, batch, inputs), w_ih (4·hidden, inputs), w_hh (4·hidden, hidden), biases (4·hidden,), h and c of
     the state, zeros by default, (batch, hidden); gives (steps, batch, hidden) and the state. The gates are torch's:
     input, forget, cell, output (ONNX has input, output, forget, cell). `reverse` runs from the last step; the results
-    stay where their inputs are. Dtype: promoted. Gradient: to all, through time. Numerics: as rlx.matmul. Raises:
-    ShapeError. Follows Hochreiter and Schmidhuber, 1997, with the forget gate of Gers et al., 2000.
+    stay where their inputs are. Dtype: promoted, of x, weights and biases. Gradient: to all, through time. Numerics: as
+    rlx.matmul. Raises: ShapeError. Follows Hochreiter and Schmidhuber, 1997, with the forget gate of Gers et al., 2000.
     """
     given = _operands("lstm", 4, x, w_ih, w_hh, b_ih, b_hh, state, 2)
     rows, recur, bias, start = given
@@ -113,7 +114,9 @@ def _operands(
     for t in first:
         if t is not None and t.shape != (xs.shape[1], hidden):
             raise ShapeError(f"{op}: the state is {t.shape}; expected {(xs.shape[1], hidden)}")
-    rows = matmul(xs, wi, bi, transpose_b=True)
+    # The rows have the dtype of the states, since a scan's state keeps its dtype; half weights are read as they are.
+    dtype = promote(xs.dtype, wi.dtype, wh.dtype, *(b.dtype for b in (bi, bh) if b is not None))
+    rows = matmul(cast_to(xs, dtype), wi, bi, transpose_b=True)
     zero = movement.expand(rows.graph.constant(0, rows.dtype), (xs.shape[1], hidden))
     return rows, wh, bh, tuple(cast_to(t, rows.dtype) for t in first if t is not None) or (zero,) * states
 

@@ -77,6 +77,12 @@ def _failing(x: Tensor) -> Tensor:
 def test_creation_refuses_what_does_not_fit() -> None:
     with pytest.raises(ShapeError, match="step is 0"):
         rlx.arange(0, 3, 0)
+    for endless in (NAN, INF, 1e30):
+        with pytest.raises(ShapeError, match=r"arange: .* finite"):
+            rlx.arange(endless)
+    for wrong in (np.arange(3), "3", 1j, 2**70, [1]):
+        with pytest.raises(DTypeError, match="arange: stop is"):
+            rlx.arange(0, wrong)  # type: ignore[arg-type]
     with pytest.raises(DTypeError):
         rlx.full(2, 300, "u8")
     with pytest.raises(ShapeError, match="negative"):
@@ -168,8 +174,24 @@ def test_einsum_refuses_subscripts_that_do_not_fit() -> None:
     for bad in ("i", "ij,jk", "ijk->i", "ij->ii", "ij->k", "ii", "i1->i", "ij->i->j"):
         with pytest.raises(ShapeError, match="einsum"):
             rlx.einsum(bad, x)
+    for operands in ((x,), (x, x, x)):
+        with pytest.raises(ShapeError, match="letters a to z"):
+            rlx.einsum(",".join(["αβ"] * len(operands)), *operands)
     with pytest.raises(ShapeError, match=r"'j' is 2 and 3"):
         rlx.einsum("ij,jk", x, x)
+
+
+@pytest.mark.parametrize("subscripts", ["i,j->ij", "i,i->", "i,i->i", "i,i,i->i"])
+def test_einsum_has_one_dtype_on_all_paths(subscripts: str) -> None:
+    x = np.array([100, 100, 3])
+    for dtypes, want in (("bb", "i4"), ("B?", "i4"), ("??", "i4"), ("bq", "i8"), ("ef", "f4"), ("be", "f2")):
+        each = [*dtypes, dtypes[0]][: subscripts.count(",") + 1]
+        given = [np.minimum(x, 5).astype(d) if want == "f2" else x.astype(d) for d in each]
+        g = Graph()
+        made = rlx.einsum(subscripts, *(g.input(f"x{i}", a.shape, a.dtype) for i, a in enumerate(given)))
+        assert made.dtype.np == want, (subscripts, dtypes)
+        got = evaluate(g, {f"x{i}": a for i, a in enumerate(given)})[made.id]
+        np.testing.assert_array_equal(got, np.einsum(subscripts, *(a.astype(float) for a in given)))
 
 
 # -- functions
@@ -196,6 +218,26 @@ def test_functions_of_floats_are_numpys_at_special_values() -> None:
     np.testing.assert_array_equal(replaced, np.nan_to_num(S, nan=1.5, posinf=2.0, neginf=-3.0))
 
 
+def test_isclose_of_integers_is_exact() -> None:
+    near = rlx.jit(lambda a, b: rlx.isclose(a, b, 0, 0), device="cpu")
+    least, most = np.iinfo(np.int64).min, np.iinfo(np.int64).max
+    a, b = np.array([2**24, 2**24, most, most, 5]), np.array([2**24 + 1, 2**24, most - 1, least, 5])
+    np.testing.assert_array_equal(near(a, b), a == b)
+    np.testing.assert_array_equal(near(a[:2].astype(np.int32), b[:2].astype(np.int32)), [False, True])
+
+
+def test_digamma_has_the_pole_on_the_side_of_its_zero() -> None:
+    np.testing.assert_array_equal(run(rlx.digamma, np.array([0.0, -0.0, -1.0])), [-INF, INF, NAN])
+
+
+def test_adaptive_pools_take_integers_of_numpy_and_no_bools() -> None:
+    x = Graph().input("x", (1, 2, 4, 6))
+    assert rlx.adaptive_avg_pool(x, np.int64(2)).shape == (1, 2, 2, 2)
+    for bad in (True, (True, 2), 0, 2.0):
+        with pytest.raises(ShapeError, match="adaptive_avg_pool"):
+            rlx.adaptive_avg_pool(x, bad)
+
+
 @pytest.mark.parametrize("n", [1, 4, 5])
 def test_median_is_numpys(n: int) -> None:
     x = rng.standard_normal((3, n))
@@ -205,6 +247,10 @@ def test_median_is_numpys(n: int) -> None:
         np.testing.assert_array_equal(run(lambda t, a=axis, k=keep: rlx.median(t, a, k), x), want)
     far = np.array([1.7e308, 1.6e308])
     assert np.isfinite(run(rlx.median, far))
+    tiny, most = np.finfo(np.float32).smallest_subnormal, np.finfo(np.float16).max
+    for pair in (np.array([tiny, tiny]), np.array([most, most]), np.array([INF, INF], np.float32)):
+        got = rlx.jit(rlx.median, device="cpu")(pair)
+        assert got.dtype == pair.dtype and got == pair[0]
 
 
 def test_running_extremes_are_numpys() -> None:
@@ -222,6 +268,12 @@ def test_outer_and_embedding() -> None:
     np.testing.assert_array_equal(run(rlx.outer, A, B[0]), np.outer(A, B[0]))
     ids = np.array([[0, 2], [1, 1]])
     np.testing.assert_array_equal(run(rlx.embedding, A, ids), A[ids])
+
+
+def test_embedding_names_torchs_order() -> None:
+    g = Graph()
+    with pytest.raises(DTypeError, match=r"embedding: .* the table comes first"):
+        rlx.embedding(g.input("ids", (2,), "i64"), g.input("table", (3, 4)))
 
 
 # -- beside torch: values and gradients
@@ -347,12 +399,29 @@ def test_value_and_gradient_are_torchs(name: str) -> None:
         np.testing.assert_allclose(values[d.id], wanted, rtol=1e-8, atol=1e-11)
 
 
+@pytest.mark.parametrize("kind", ["lstm", "gru"])
+def test_recurrent_layers_promote_at_every_length(kind: str) -> None:
+    for steps in (3, 20):
+        mine, _, given = _recurrent(kind, steps, False)
+        want = run(mine, *given)
+        for dtypes in ("fdff", "effe", "eeef", "feee"):  # of x, w_ih, w_hh and all others
+            cast = [a.astype(dtypes[min(i, 3)]) for i, a in enumerate(given)]
+            g = Graph()
+            made = mine(*(g.input(f"x{i}", a.shape, a.dtype) for i, a in enumerate(cast)))
+            assert made.dtype.np == np.result_type(*dtypes)
+            got = evaluate(g, {f"x{i}": a for i, a in enumerate(cast)})[made.id]
+            np.testing.assert_allclose(got, want, atol=0.02)
+
+
 def test_losses_are_stable_where_plain_formulas_are_not() -> None:
     x, y = np.array([50.0, -50, 800, -800]), np.array([1.0, 0, 1, 0])
     sure = run(lambda a, b: rlx.binary_cross_entropy_with_logits(a, b, reduction="none"), x, y)
     np.testing.assert_allclose(sure, np.exp(-np.abs(x)), rtol=1e-12)
     gone = run(lambda a, b: rlx.kl_div(a, b, reduction="none"), np.array([-INF, -1.0]), np.array([0.0, 0.5]))
     np.testing.assert_allclose(gone, [0, 0.5 * (math.log(0.5) + 1)], rtol=1e-12)
+    small, one = np.array([0.0, 1e-300, 1e-40]), np.ones(3)
+    clamped = run(lambda a, b: rlx.binary_cross_entropy(a, b, reduction="none"), small, one)
+    np.testing.assert_allclose(clamped, [100, 100, -math.log(1e-40)], rtol=1e-12)
     g = Graph()
     p, q = g.input("p", (2,), "f64"), g.input("q", (2,), "f64")
     (d,) = rlx.gradients(rlx.sum(rlx.binary_cross_entropy(p, q)), [p])

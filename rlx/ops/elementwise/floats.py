@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from rlx.dtypes import f32, promote
+from rlx.dtypes import f32, i64, promote
 from rlx.errors import DTypeError
 from rlx.ir import Tensor, apply
 from rlx.ops.base import TensorLike, cast_to, floating, tensor, tensors
@@ -55,8 +55,8 @@ def isclose(
 ) -> Tensor:
     """Whether |a - b| ≤ atol + rtol·|b|; infinities are close to themselves, NaN to none but with `equal_nan` to NaN.
 
-    Shape: broadcast. Dtype: any; gives bool. Gradient: none. Numerics: in f32 for halves; integers are compared as f32,
-    equal ones are close. Follows numpy.isclose.
+    Shape: broadcast. Dtype: any; gives bool. Gradient: none. Numerics: in f32 for halves; the difference of integers is
+    exact before it becomes f32. Follows numpy.isclose.
     """
     a, b = tensors("isclose", a, b)
     same: Tensor = apply("equal", a, b)
@@ -64,7 +64,12 @@ def isclose(
         return same
     common = promote(a.dtype, b.dtype)
     x, y = (cast_to(t, common if common.is_float and not common.is_half else f32) for t in (a, b))
-    near = apply("less_equal", apply("abs", x - y), atol + rtol * apply("abs", y))
+    away = apply("abs", x - y)
+    if not common.is_float:
+        p, q = (cast_to(t, i64) for t in (a, b))
+        exact = apply("maximum", p, q) - apply("minimum", p, q)
+        away = apply("where", apply("less", exact, 0), away, cast_to(exact, f32))  # below 0 it wrapped
+    near = apply("less_equal", away, atol + rtol * apply("abs", y))
     made = apply("logical_or", same, apply("logical_and", near, isfinite(y)))
     return apply("logical_or", made, apply("logical_and", isnan(a), isnan(b))) if equal_nan else made
 

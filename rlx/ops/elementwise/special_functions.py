@@ -119,7 +119,7 @@ def lgamma(x: TensorLike) -> Tensor:
 
 
 def digamma(x: TensorLike) -> Tensor:
-    """The derivative of lgamma; -inf at 0, NaN at -1, -2, …
+    """The derivative of lgamma; -inf at 0, inf at -0.0, NaN at -1, -2, …
 
     Dtype: float; integers and bools become f32. Gradient: the trigamma function, by the rules of what this is composed
     of. Numerics: in f32 for halves; an absolute error of some ULP of the terms near its zeros. Follows Abramowitz and
@@ -140,7 +140,8 @@ def digamma(x: TensorLike) -> Tensor:
     for c in (-1 / 240, 1 / 252, -1 / 120, 1 / 12):
         series = series * square + c
     made = apply("log", y) - inverse * 0.5 - series * square - total
-    angle = (wide - apply("round", wide)) * math.pi
+    near = apply("where", apply("equal", wide, 0), wide, wide - apply("round", wide))  # which keeps the sign of -0.0
+    angle = near * math.pi
     # The angle is masked where it is not used, since its cotangent, and the gradient of that, would be infinite there.
     angle = apply("where", low, angle, 1)
     made = made - apply("where", low, math.pi * apply("cos", angle) / apply("sin", angle), 0)

@@ -328,7 +328,13 @@ def embedding(table: TensorLike, ids: TensorLike) -> Tensor:
     """The rows of a table of embeddings at the ids: rlx.gather along the first axis, packed tables too.
 
     Shape: table (n, …), ids any; gives ids.shape + table.shape[1:]. Gradient: each row's is added to the table's row.
+    Raises: DTypeError for ids that are no integers.
     """
+    table, ids = tensors("embedding", table, integers(ids))
+    if not ids.dtype.is_int:
+        raise DTypeError(
+            f"embedding: the ids are {ids.type}; expected integers; the table comes first, which torch has second"
+        )
     return gather(table, ids, axis=0)
 
 

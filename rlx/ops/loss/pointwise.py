@@ -82,11 +82,12 @@ def smooth_l1_loss(
 def binary_cross_entropy(x: TensorLike, target: TensorLike, reduction: Reduction = "mean") -> Tensor:
     """-target·log(x) - (1 - target)·log(1 - x), x a probability; for logits use binary_cross_entropy_with_logits.
 
-    Shape, dtype: as rlx.mse_loss. A logarithm of 0 counts as -100, as in torch, and has gradient 0.
+    Shape, dtype: as rlx.mse_loss. A logarithm below -100 counts as -100, as in torch, and has gradient 0.
     """
     a, b = _pair("binary_cross_entropy", x, target, reduction)
     sure, never = apply("equal", a, 1), apply("equal", a, 0)
-    yes = apply("where", never, -100, apply("log", apply("where", never, 1, a)))
+    log = apply("log", apply("where", never, 1, a))  # log1p(-a) is never below -100, unless it is -inf
+    yes = apply("where", never, -100, apply("clip", log, min=-100.0, max=None))
     no = apply("where", sure, -100, apply("log1p", -apply("where", sure, 0, a)))
     return _reduced(-(b * yes + (1 - b) * no), reduction)
 
