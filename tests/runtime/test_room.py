@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import rlx
-from rlx.errors import GraphError, OutOfDeviceMemory, RlxError
+from rlx.errors import DTypeError, GraphError, OutOfDeviceMemory, RlxError
 from tests.devices import or_skip
 
 N = 100_000
@@ -106,3 +106,19 @@ def test_a_program_larger_than_the_limit_is_refused_when_compiled() -> None:
 def test_a_limit_is_a_number_of_bytes(limit: Any) -> None:
     with pytest.raises(RlxError, match="memory_limit"):
         rlx.Session("cpu", memory_limit=limit)
+
+
+def test_functions_of_one_session_share_its_memory() -> None:
+    session = rlx.Session("cpu", memory_limit=int(2.6 * MB))
+
+    def made(factor: float) -> Any:
+        return rlx.jit(lambda x: rlx.cumsum(rlx.sin(x), axis=0) * factor + x, device=session)
+
+    functions = {factor: made(factor) for factor in (1.0, 2.0, 3.0)}
+    for _ in range(2):
+        for factor, function in functions.items():
+            assert right(function(X), factor)
+            assert 0 < session.room.taken <= int(2.6 * MB)
+    assert np.allclose(rlx.grad(lambda x: rlx.sum(x * x), device=session)(X), 2 * X)
+    with pytest.raises(DTypeError, match="precision 'bf16' beside Session"):
+        rlx.jit(lambda x: x, device=session, precision="bf16")
