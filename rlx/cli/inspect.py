@@ -11,10 +11,9 @@ import typer
 from rlx.cli.each import each_device, kept
 from rlx.cli.inputs import feeds_of, load_model
 from rlx.cli.options import Devices, Dims, Inputs, MaxBytes, MaxSteps, OnnxOrSaved, Strict
-from rlx.cli.saved import inspect_saved, is_saved
+from rlx.cli.saved import draw_saved, inspect_saved, is_saved, refuse_options, write_picture
 from rlx.cli.table import Rows
 from rlx.driver.progress import drawn
-from rlx.errors import RlxError
 from rlx.formats.files import plain
 from rlx.runtime.plan_svg import plan_svg
 
@@ -41,7 +40,11 @@ def inspect(
     """Show a model's inputs, outputs, operators and weights, and its dispatch on each device; of a saved program, what
     it takes and returns and where it runs."""
     if is_saved(file):
+        refuse_options(
+            file, device=device, input=input, dim=dim, strict=strict, max_bytes=max_bytes, max_steps=max_steps
+        )
         print("\n".join(inspect_saved(file)))
+        print(draw_saved(file, nodes, memory), end="")
         return
     with drawn():
         model = load_model(file, dim, strict=strict, max_bytes=max_bytes, max_steps=max_steps)
@@ -67,10 +70,7 @@ def inspect(
         able = each_device(device, one)
     print("".join(f"{text}\n" for text in listed), end="")
     if memory is not None and plans:
-        try:
-            memory.write_text(plans[0], encoding="utf-8")
-        except OSError as error:
-            raise RlxError(f"{memory}: cannot be written: {error.strerror or error}") from error
+        write_picture(memory, plans[0])
     if not able:
         raise typer.Exit(2)
 

@@ -27,6 +27,16 @@ def is_saved(file: Path) -> bool:
         return False
 
 
+def refuse_options(file: Path, **given: Any) -> None:
+    """Raises: RlxError for options that a saved program does not have: it was compiled with them."""
+    named = [f"--{name.replace('_', '-')}" for name, value in given.items() if value]
+    if named:
+        raise RlxError(
+            f"{file} is a saved program, compiled for one device and fixed shapes: it takes no {', '.join(named)}; "
+            "give the ONNX model that it was compiled from, or leave that out"
+        )
+
+
 def run_saved(file: Path, device: str, texts: Sequence[str] | None, seed: int, trusted: bool) -> dict[str, Any]:
     """Runs a saved program once: on its own device where `device` is "auto". Inputs without a file are random: normal
     floats, integers 0 and 1."""
@@ -61,6 +71,29 @@ def inspect_saved(file: Path) -> list[str]:
         f"precision {found.options['precision']}, fallback {found.options['fallback']}, memory beside the weights "
         f"{found.plan_bytes:,} bytes",
     ]
+
+
+def draw_saved(file: Path, nodes: bool, memory: Path | None) -> str:
+    """How the program runs each node, where `nodes` asks for it; `memory` is where its memory plan is drawn, as SVG.
+    The program is loaded on its own device."""
+    from rlx.runtime.plan_svg import plan_svg
+    from rlx.runtime.saved.program import load_program
+
+    if not nodes and memory is None:
+        return ""
+    with load_program(file) as program:
+        if memory is not None:
+            title = f"{plain(file.name)} on {program.device.info.id}"
+            write_picture(memory, plan_svg(program.plan, title, program.program))
+        return f"{program.report()}\n" if nodes else ""
+
+
+def write_picture(path: Path, text: str) -> None:
+    """Writes a picture. Raises: RlxError."""
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise RlxError(f"{path}: cannot be written: {error.strerror or error}") from error
 
 
 def _random(name: str, t: TensorType, rng: np.random.Generator) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import os
@@ -58,7 +59,11 @@ def open_regular(path: Path) -> BinaryIO:
 
 @contextmanager
 def written_whole(path: Path) -> Iterator[BinaryIO]:
-    """A file to write, which takes the place of `path` when the block ends: whole or, after an error, not at all."""
+    """A file to write, which takes the place of `path` when the block ends: whole or, after an error, not at all.
+
+    Raises: OSError; IsADirectoryError before anything is written."""
+    if path.is_dir():
+        raise IsADirectoryError(errno.EISDIR, "is a folder; give the name of a file in it", str(path))
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(6)}.tmp")
     try:
         opened = temporary.open("xb")

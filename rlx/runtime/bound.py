@@ -2,32 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy.typing as npt
 
-from rlx.errors import GraphError, UnsupportedOp
+from rlx.driver.closing import Closing
+from rlx.errors import GraphError, UnsupportedOp, meant
 from rlx.runtime import debug
 
 if TYPE_CHECKING:
     from rlx.runtime.compiled import CompiledGraph, _Program
 
 
-class Bound:
+class Bound(Closing):
     """A program bound to its own memory, made by `CompiledGraph.bind`.
 
     `inputs` and `outputs` are the program's memory as NumPy arrays, where the host can address it: on the CPU and on
     GPUs that share its memory. What is written into an input stays there for all runs; a run overwrites the outputs.
-    Elsewhere, and for any device, `write` and `read` copy. `run()` does the work and nothing else; it raises GraphError
-    where the program was closed, or recorded anew since a weight changed its dtype: bind it again.
+    Elsewhere, and for any device, `write` and `read` copy; `bound.inputs["x"] = array` is `write`. `run()` does the
+    work and nothing else; it raises GraphError where the program was closed, or recorded anew since a weight changed
+    its dtype: bind it again.
 
-    The views stay readable after the program is closed. Other threads' runs of the same program use the same memory.
+    A bound program keeps its memory, also where the session has a `memory_limit`; `close`, or the end of a `with`
+    block, ends that. The views stay readable after the program is closed. Other threads' runs of the same program use
+    the same memory.
     """
+
+    instead = "bind the program again"
 
     def __init__(self, owner: CompiledGraph) -> None:
         self._owner = owner
+        self._closed = False
         self._lock = owner._lock
         self._program = program = owner._ready()
         self._ins = {port.name: port for port in program.inputs}
@@ -42,15 +49,33 @@ class Bound:
             again, work = program.executable.run, program.executable.quick()
         self.run: Callable[[], None] = _runner(owner, program, work, again)
 
-    @property
-    def inputs(self) -> Mapping[str, npt.NDArray[Any]]:
-        """The inputs by name, to be written in place. Raises: UnsupportedOp where the host cannot address them."""
-        return {name: self._view(name, port) for name, port in self._ins.items()}
+    def __repr__(self) -> str:
+        given, made = (", ".join(f"{n}: {p.declared}" for n, p in t.items()) for t in (self._ins, self._outs))
+        return f"Bound({self._owner.graph.name!r} on {self._owner.device.info.id}: ({given}) -> ({made}))"
 
     @property
-    def outputs(self) -> Mapping[str, npt.NDArray[Any]]:
-        """The outputs by name, as the last run left them. Raises: UnsupportedOp as `inputs`."""
-        return {name: self._view(name, port) for name, port in self._outs.items()}
+    def inputs(self) -> BoundArrays:
+        """The inputs by name, to be written in place, or by `inputs[name] = array` on any device.
+
+        Raises: GraphError for an unknown name; UnsupportedOp, for one that is read, where the host cannot address it.
+        """
+        return BoundArrays(self, self._ins)
+
+    @property
+    def outputs(self) -> BoundArrays:
+        """The outputs by name, as the last run left them. Raises: as `inputs`, and GraphError where one is set."""
+        return BoundArrays(self, self._outs)
+
+    def close(self) -> None:
+        """Ends the binding: the program may give its memory to others again. `run` raises GraphError then."""
+        with self._lock:
+            self._owner._bound.discard(self)
+            self._closed = True
+            self.run = partial(_refuse, self._owner.graph.name)  # not a method: no cycle keeps the memory
+
+    def _open(self) -> None:
+        if self._closed:
+            _refuse(self._owner.graph.name)
 
     def write(self, name: str, value: Any) -> None:
         """Copies an array of NumPy, or an rlx.Array of this device, into an input.
@@ -58,6 +83,7 @@ class Bound:
         Raises: GraphError for an unknown name and an Array of another device, ShapeError, DTypeError."""
         port = self._named(self._ins, name)
         with self._lock:
+            self._open()
             _same(self._owner, self._program)
             port.write(port.accept(value, self._owner.device))
 
@@ -65,17 +91,19 @@ class Bound:
         """A copy of an output: a NumPy array, or an rlx.Array."""
         port = self._named(self._outs, name)
         with self._lock:
+            self._open()
             _same(self._owner, self._program)
             return port.give(self._owner.device) if out == "device" else port.take()
 
     def _named(self, ports: Mapping[str, Any], name: str) -> Any:
         if name not in ports:
             what = "input" if ports is self._ins else "output"
-            raise GraphError(f"the graph has no {what} {name!r}; it has {sorted(ports)}")
+            raise GraphError(f"the graph has no {what} {name!r}; it has {sorted(ports)}{meant(name, ports)}")
         return ports[name]
 
     def _view(self, name: str, port: Any) -> npt.NDArray[Any]:
         with self._lock:
+            self._open()
             _same(self._owner, self._program)
             made: npt.NDArray[Any] | None = port.view()
             if made is not None and self._owner.graph.states:
@@ -84,6 +112,35 @@ class Bound:
             where = self._owner.device.info.id
             raise UnsupportedOp(f"the host cannot address {name!r} on {where}; bound.write and bound.read copy it")
         return made
+
+
+class BoundArrays(Mapping[str, "npt.NDArray[Any]"]):
+    """The inputs or the outputs of a `Bound`, by name: views of the program's memory."""
+
+    def __init__(self, bound: Bound, ports: Mapping[str, Any]) -> None:
+        self._bound = bound
+        self._ports = ports
+
+    def __getitem__(self, name: str) -> npt.NDArray[Any]:
+        return self._bound._view(name, self._bound._named(self._ports, name))
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        self._bound._named(self._ports, name)
+        if self._ports is not self._bound._ins:
+            raise GraphError(f"{name!r} is an output, which each run writes; only inputs are set")
+        self._bound.write(name, value)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._ports
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._ports)
+
+    def __len__(self) -> int:
+        return len(self._ports)
+
+    def __repr__(self) -> str:
+        return f"{{{', '.join(f'{n!r}: {p.declared}' for n, p in self._ports.items())}}}"
 
 
 def _runner(
@@ -122,6 +179,10 @@ def _run_watched(owner: CompiledGraph, program: _Program) -> None:
     program.executable.run()
     owner.state.replaced(owner._replaced)
     debug.show_run(owner, before)
+
+
+def _refuse(name: str) -> None:
+    raise GraphError(f"this binding of {name!r} is closed; bind the program again")
 
 
 def _same(owner: CompiledGraph, program: _Program) -> None:

@@ -25,7 +25,7 @@ from rlx.runtime.buckets import FittedProgram, LengthReport
 from rlx.runtime.compiled import CompiledGraph
 from rlx.runtime.dims import Otherwise
 from rlx.runtime.outs import Out, check_out
-from rlx.runtime.session import Session
+from rlx.runtime.session import Session, Target, precision_for
 
 CACHE_SIZE = 64
 LARGE_CONSTANT = 1 << 20
@@ -132,8 +132,8 @@ class Jitted(Generic[P, R]):
     def __init__(
         self,
         function: Callable[P, R],
-        device: str,
-        precision: str,
+        device: Target,
+        precision: str | None = None,
         static_argnums: StaticNums = (),
         static_argnames: StaticNames = (),
         what: str = "jit",
@@ -151,11 +151,12 @@ class Jitted(Generic[P, R]):
         self._donate = (donate,) if isinstance(donate, str) else tuple(donate)
         functools.update_wrapper(self, function)
         self._function = function
-        self._parameters = Parameters(what, function, static_argnums, static_argnames, device)
+        named = device.info.id if isinstance(device, Session) else device
+        self._parameters = Parameters(what, function, static_argnums, static_argnames, named)
         self._name = self._parameters.name
-        self._device = device
-        self._precision = precision
-        self._session: Session | None = None
+        self._device = named
+        self._precision = precision_for(device, precision)
+        self._session = device if isinstance(device, Session) else None
         self._cache: OrderedDict[Any, tuple[CompiledGraph, Traced]] = OrderedDict()
         self._lock = renewed(self, "_lock", threading.Lock)
         if dims is not None and self._donate:
@@ -281,8 +282,8 @@ def _check_function(what: str, function: Any) -> None:
 def jit(
     function: Callable[P, R],
     *,
-    device: str = "auto",
-    precision: str = "f32",
+    device: Target = "auto",
+    precision: str | None = None,
     static_argnums: StaticNums = (),
     static_argnames: StaticNames = (),
     out: Out = "host",
@@ -296,8 +297,8 @@ def jit(
 def jit(
     function: None = None,
     *,
-    device: str = "auto",
-    precision: str = "f32",
+    device: Target = "auto",
+    precision: str | None = None,
     static_argnums: StaticNums = (),
     static_argnames: StaticNames = (),
     out: Out = "host",
@@ -310,8 +311,8 @@ def jit(
 def jit(
     function: Callable[..., Any] | None = None,
     *,
-    device: str = "auto",
-    precision: str = "f32",
+    device: Target = "auto",
+    precision: str | None = None,
     static_argnums: StaticNums = (),
     static_argnames: StaticNames = (),
     out: Out = "host",
@@ -339,6 +340,9 @@ def jit(
     constants (with a warning above 1 MiB), and later changes of them are not seen. The cache holds 64 programs and
     logs every compile to the logger "rlx.jit". Use it as `@rlx.jit` or `@rlx.jit(device="vulkan")`; for a method,
     where the object is made: `self.step = rlx.jit(self.step)`.
+
+    `device` is a name, or a `Session`, whose options then apply: several functions, and ONNX models, share the
+    `memory_limit` of one session. `precision` is that of `Session`, "f32" by default, and a given session's own.
 
     `dims` names axes whose length varies: `dims={"x": (rlx.Dim("batch", max=64), None), "y": ("batch",)}`, for each
     argument one entry an axis, or a dict of axes by number; in a dict of arrays, a dict of these. One program then
@@ -370,7 +374,7 @@ def grad(
     argnums: int | tuple[int, ...] = 0,
     has_aux: bool = False,
     *,
-    device: str = "auto",
+    device: Target = "auto",
     static_argnums: StaticNums = (),
     static_argnames: StaticNames = (),
     out: Out = "host",
@@ -382,7 +386,8 @@ def grad(
     The function works on arrays (compiled and cached like `jit`, with its rules for arguments) and inside a traced
     function. An argument may be a pytree of tuples, lists and dicts of arrays; its gradient has the same structure. A
     Python float in it counts as an f32 of rank 0. With `has_aux` the function returns the scalar and anything else,
-    and what this makes returns (gradient, the other). `out` as in `jit`.
+    and what this makes returns (gradient, the other). `device` and
+    `out` as in `jit`.
     `dims`, `otherwise`: as in `jit`; padding adds nothing to a gradient.
     Raises: ShapeError if the function's result is not a scalar, GraphError for an argument that does not exist or has
     no array, and the errors of `gradients`.
@@ -394,7 +399,7 @@ def grad(
         value, found = both(*args, **kwargs)
         return (found, value[1]) if has_aux else found
 
-    return Jitted(gradient, device, "f32", static_argnums, static_argnames, "grad", out, (), dims, otherwise)
+    return Jitted(gradient, device, None, static_argnums, static_argnames, "grad", out, (), dims, otherwise)
 
 
 def value_and_grad(
@@ -402,7 +407,7 @@ def value_and_grad(
     argnums: int | tuple[int, ...] = 0,
     has_aux: bool = False,
     *,
-    device: str = "auto",
+    device: Target = "auto",
     static_argnums: StaticNums = (),
     static_argnames: StaticNames = (),
     out: Out = "host",
@@ -415,7 +420,7 @@ def value_and_grad(
     arguments and errors: as `grad`.
     """
     made = _value_and_grad("value_and_grad", function, argnums, has_aux)
-    return Jitted(made, device, "f32", static_argnums, static_argnames, "value_and_grad", out, (), dims, otherwise)
+    return Jitted(made, device, None, static_argnums, static_argnames, "value_and_grad", out, (), dims, otherwise)
 
 
 def _value_and_grad(

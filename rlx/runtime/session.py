@@ -137,6 +137,24 @@ class Session:
         return CompiledGraph(graph, self.device, weights, state, options, pairs)
 
 
+Target = str | Session
+"""Where functions and models are compiled: a device's name, or a session."""
+
+
+def precision_for(device: Target, precision: str | None) -> str:
+    """The precision for a device that is given by name, "f32" unless another is asked for, or for a session: its own.
+
+    Raises: DTypeError for another one beside a session."""
+    if not isinstance(device, Session):
+        return "f32" if precision is None else precision
+    own = device.options.precision
+    if precision is not None and precision != own:
+        raise DTypeError(
+            f"precision {precision!r} beside {device!r}: leave it out, or give a session of that precision"
+        )
+    return own
+
+
 def stream_address(stream: Any, device: Device) -> int:
     """The address of a CUDA stream: an int, a stream of torch or CuPy, or any with `__cuda_stream__`.
 

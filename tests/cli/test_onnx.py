@@ -13,6 +13,7 @@ import numpy as np
 import onnx
 import pytest
 
+from rlx import Graph, Session
 from rlx.cli.inputs import said
 from tests.cli.conftest import Rlx
 from tests.onnx.models import I64, model, node
@@ -292,3 +293,17 @@ def test_budgets_of_commands(rlx: Rlx, tmp_path: Path, command: str) -> None:
     for option, text in (("--max-bytes", "max_bytes= sets"), ("--max-steps", "max_steps=")):
         ran = rlx(command, tmp_path / "m.onnx", "--device", "cpu", option, "100")
         assert ran.status == 2 and text in ran.err
+
+
+def test_a_saved_program_says_which_options_it_does_not_take(rlx: Rlx, tmp_path: Path) -> None:
+    g = Graph("doubled")
+    g.output("y", g.input("x", (2,)) * 2)
+    file = tmp_path / "m.rlx"
+    Session("cpu").compile(g).save(file)
+    ran = rlx("inspect", file, "--nodes", "--memory", tmp_path / "p.svg")
+    assert ran.status == 0 and "native" in ran.out and ElementTree.parse(tmp_path / "p.svg")
+    for command, option in (("run", ("--dim", "n=2")), ("inspect", ("--device", "cpu"))):
+        ran = rlx(command, file, *option)
+        assert ran.status == 2 and f"takes no {option[0]}" in ran.err
+    for command in ("check", "bench"):
+        assert "is a program that rlx has saved" in rlx(command, file, "--device", "cpu").err

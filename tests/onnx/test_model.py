@@ -437,3 +437,17 @@ def test_threads_share_a_model() -> None:
     want = [loaded.run({"x": v}, device="cpu")["y"] for v in x]
     made = at_once(12, lambda k: loaded.run({"x": x[k]}, device="cpu")["y"])
     assert all(np.array_equal(made[k], want[k]) for k in range(12))
+
+
+def test_models_of_one_session_share_its_memory() -> None:
+    session = rlx.Session("cpu", memory_limit=1 << 20)
+    x = f32(2, 64)
+    with rlx.onnx.load(mlp()) as first, rlx.onnx.load(mlp()) as second:
+        for loaded in (first, second):
+            want = loaded.run({"x": x}, "cpu")["y"]
+            before = session.room.taken
+            np.testing.assert_array_equal(loaded.run({"x": x}, session)["y"], want)
+            assert session.room.taken > before
+        assert first.compile(dims={"n": 3}, device=session).graph.device is session.device
+        with pytest.raises(DTypeError, match="precision 'f16' beside Session"):
+            first.run({"x": x}, session, "f16")

@@ -132,7 +132,7 @@ def test_bound_programs_run_in_place(session: Session) -> None:
     np.testing.assert_array_equal(bound.read("y", out="device"), X * np.float32(2) + ONE)
     if session.info.kind == "discrete":
         with pytest.raises(UnsupportedOp, match=r"bound\.write"):
-            _ = bound.inputs
+            _ = bound.inputs["x"]
     else:
         x, y = bound.inputs["x"], bound.outputs["y"]
         x[...] = 3.0
@@ -166,3 +166,23 @@ def test_a_weight_that_changes_dtype_ends_a_binding(session: Session) -> None:
 def test_streams_are_for_cuda() -> None:
     with pytest.raises(UnsupportedOp, match="cpu has no streams"):
         Session("cpu", stream=0)
+
+
+def test_the_inputs_of_a_bound_program_are_set_by_name() -> None:
+    g = rlx.Graph("twice")
+    g.output("y", g.input("rows", (3,)) * 2)
+    exe = Session("cpu").compile(g)
+    with exe.bind() as bound:
+        bound.inputs["rows"] = np.arange(3, dtype=np.float32)
+        bound.run()
+        np.testing.assert_array_equal(bound.outputs["y"], [0, 2, 4])
+        assert list(bound.inputs) == ["rows"] and "row" not in bound.inputs and "rows: " in repr(bound)
+        with pytest.raises(GraphError, match=r"did you mean 'rows'"):
+            bound.inputs["row"] = X
+        with pytest.raises(GraphError, match="is an output"):
+            bound.outputs["y"] = X
+        assert exe.in_use
+    assert not exe.in_use
+    for use in (bound.run, lambda: bound.read("y"), lambda: bound.inputs["rows"]):
+        with pytest.raises(GraphError, match="is closed"):
+            use()

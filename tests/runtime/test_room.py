@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import rlx
-from rlx.errors import GraphError, OutOfDeviceMemory, RlxError
+from rlx.errors import DTypeError, GraphError, OutOfDeviceMemory, RlxError
 from tests.devices import or_skip
 
 N = 100_000
@@ -124,3 +124,19 @@ def test_who_gives_way_finds_the_room_unlocked(session: rlx.Session, monkeypatch
     for exe in programs:
         exe.run({"x": X})
     assert len(found) == 1
+
+
+def test_functions_of_one_session_share_its_memory() -> None:
+    session = rlx.Session("cpu", memory_limit=int(2.6 * MB))
+
+    def made(factor: float) -> Any:
+        return rlx.jit(lambda x: rlx.cumsum(rlx.sin(x), axis=0) * factor + x, device=session)
+
+    functions = {factor: made(factor) for factor in (1.0, 2.0, 3.0)}
+    for _ in range(2):
+        for factor, function in functions.items():
+            assert right(function(X), factor)
+            assert 0 < session.room.taken <= int(2.6 * MB)
+    assert np.allclose(rlx.grad(lambda x: rlx.sum(x * x), device=session)(X), 2 * X)
+    with pytest.raises(DTypeError, match="precision 'bf16' beside Session"):
+        rlx.jit(lambda x: x, device=session, precision="bf16")

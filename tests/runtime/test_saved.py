@@ -320,3 +320,20 @@ def test_the_command_line_runs_and_shows_saved_programs(tmp_path, capsys, monkey
     for line in ("input row: f32[1,4]", "state cache: f32[6,4]", "saved on cpu: ", "sum: float32 [4]"):
         assert line in told.out
     assert "input row: random" in told.err and "on cpu" in told.err
+
+
+def test_a_folder_bytes_and_a_dict_of_weights_are_refused_by_name(tmp_path: Path) -> None:
+    folder = tmp_path / "models"
+    folder.mkdir()
+    g = rlx.Graph("scaled")
+    g.output("y", g.input("x", (2,)) * g.param("w", (2,)))
+    with rlx.Session("cpu").compile(g) as exe:
+        exe.set_param("w", np.ones(2, np.float32))
+        with pytest.raises(IsADirectoryError, match=r"is a folder.*models"):
+            exe.save(folder)
+        assert list(tmp_path.iterdir()) == [folder]
+        exe.save(folder / "m.rlx")
+    with pytest.raises(GraphError, match=r"weights is dict.*rlx\.Weights.*set_params"):
+        rlx.load_program(folder / "m.rlx", weights={"w": np.ones(2, np.float32)})
+    with pytest.raises(GraphError, match=r"path of a file, got bytes"):
+        rlx.load_program((folder / "m.rlx").read_bytes())

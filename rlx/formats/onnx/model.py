@@ -48,6 +48,7 @@ from rlx.runtime.buckets import Buckets, LengthReport
 from rlx.runtime.dims import Otherwise
 from rlx.runtime.outs import Out
 from rlx.runtime.report import Report
+from rlx.runtime.session import Target, precision_for
 
 CACHE = 16  # programs that a model keeps; the least recently used is closed first
 # Inputs of so few numbers, a shape or a count, become part of a program where a shape depends on them, for so many
@@ -91,7 +92,7 @@ class Model(Closing):
         self._threads = threads
         self._progress = progress
         self._constants: dict[str, Array] = {}
-        self._sessions: dict[tuple[str, str], tuple[Session, Weights]] = {}
+        self._sessions: dict[tuple[Target, str], tuple[Session, Weights]] = {}
         self._around = self
         self._begin()
 
@@ -147,18 +148,23 @@ class Model(Closing):
         self.outputs = [bound(info_of(o), self.dims) for o in self._proto.graph.output]
 
     def run(
-        self, inputs: Mapping[str, Any] | None = None, device: str = "auto", precision: str = "f32", out: Out = "host"
+        self, inputs: Mapping[str, Any] | None = None, device: Target = "auto", precision: str | None = None,
+        out: Out = "host",
     ) -> dict[str, Any]:
         """Outputs by name for arrays by name; NumPy scalars and lists are arrays too. A sequence is a list of arrays,
         an empty optional None. rlx.Arrays of the device are fed without the host, and `out="device"` gives them.
 
+        `device` is a name, or an rlx.Session, whose options then apply in place of `precision` and the model's
+        `threads`: models that are run in one session share its `memory_limit`.
+
         Raises: GraphError for names, DTypeError and ShapeError for arrays that do not fit the declaration,
         ModelFormatError for a model that contradicts itself, UnsupportedOp.
         """
+        precision = precision_for(device, precision)
         return self.run_part(self.accept({} if inputs is None else inputs), device, precision, [], out)
 
     def run_part(
-        self, arrays: Mapping[str, Any], device: str, precision: str, parts: list[Part], out: Out = "host"
+        self, arrays: Mapping[str, Any], device: Target, precision: str, parts: list[Part], out: Out = "host"
     ) -> dict[str, Any]:
         """The outputs for accepted inputs; adds to `parts` what was run."""
         begin = time.perf_counter()
@@ -180,7 +186,7 @@ class Model(Closing):
 
     def compile(
         self, shapes: Mapping[str, Sequence[int]] | None = None, values: Mapping[str, Any] | None = None, *,
-        dims: Mapping[str, int] | None = None, device: str = "auto", precision: str = "f32",
+        dims: Mapping[str, int] | None = None, device: Target = "auto", precision: str | None = None,
     ) -> Program | Staged:  # fmt: skip
         """The model compiled ahead, and recorded on the device. `shapes` are those of its inputs: a list of shapes for
         a sequence, None for an empty optional. Inputs left out have their declared shapes, with the symbols' lengths
@@ -188,6 +194,7 @@ class Model(Closing):
 
         Raises: as run; GraphError naming the dimension whose length, or the inputs whose values, are needed.
         """
+        precision = precision_for(device, precision)
         lengths = {**self.dims, **check_dims(dims or {}, self._declared.values())}
         fixed = self.accept({} if values is None else values, partly=True, dims=lengths)
         given = dict(self._by_name({} if shapes is None else shapes, "shapes"))
@@ -263,7 +270,7 @@ class Model(Closing):
     # -- programs
 
     def _program(
-        self, arrays: Mapping[str, Array], nests: Mapping[str, Structure], device: str, precision: str
+        self, arrays: Mapping[str, Array], nests: Mapping[str, Structure], device: Target, precision: str
     ) -> tuple[Program | Staged, bool]:
         """The program for these inputs, and whether it was compiled now. It is cut where a shape depends on values; a
         few numbers become part of the program instead."""
@@ -389,7 +396,7 @@ class Model(Closing):
                 self._fits(info, results[info.name].shape)
 
     def _compile(
-        self, arrays: Mapping[str, Array], nests: Mapping[str, Structure], fixed: Mapping[str, Array], device: str,
+        self, arrays: Mapping[str, Array], nests: Mapping[str, Structure], fixed: Mapping[str, Array], device: Target,
         precision: str, cuts: Callable[[NeedsValues, Any], bool] | None = None,
     ) -> Program | Staged:  # fmt: skip
         with listening(self._progress), refused_memory("compiling the model"):
@@ -409,11 +416,14 @@ class Model(Closing):
         run = Budget(budget.nbytes, budget.steps, budget.steps + len(nodes))
         return Staged(program, block, builder.kinds, constants, wanted, run, self._check)
 
-    def session(self, device: str, precision: str) -> tuple[Session, Weights]:
+    def session(self, device: Target, precision: str) -> tuple[Session, Weights]:
         """The session for a device and the weights there, which all programs share."""
         with self._lock:
             if (device, precision) not in self._sessions:
-                session = Session(device, precision=precision, threads=self._threads)
+                if isinstance(device, Session):
+                    session = device
+                else:
+                    session = Session(device, precision=precision, threads=self._threads)
                 self._sessions[device, precision] = (session, Weights(session.device))
             return self._sessions[device, precision]
 
@@ -446,7 +456,7 @@ class Model(Closing):
         return [program.report() for program in self.programs]
 
     def _loaded(
-        self, graph: Graph, held: Mapping[str, Array | PackedArray], budget: Budget, device: str, precision: str
+        self, graph: Graph, held: Mapping[str, Array | PackedArray], budget: Budget, device: Target, precision: str
     ) -> CompiledGraph:
         """The graph compiled and recorded, with its weights on the device."""
         session, weights = self._around.session(device, precision)
@@ -459,7 +469,7 @@ class Model(Closing):
         return compiled.prepare()
 
     def _fitted(
-        self, arrays: Mapping[str, Array], nests: Mapping[str, Structure], fixed: Mapping[str, Array], device: str,
+        self, arrays: Mapping[str, Array], nests: Mapping[str, Structure], fixed: Mapping[str, Array], device: Target,
         precision: str,
     ) -> Program:  # fmt: skip
         """The program of the bucket that holds the lengths of these inputs."""

@@ -135,10 +135,16 @@ def load_program(
 
     Raises: ModelFormatError for a file that is damaged or contradicts itself; ProgramMismatch, one of these, for a
     program of another version of rlx, another device, driver or precision; ShapeError or DTypeError for stores with
-    other tensors of the same names; DeviceUnavailable, OutOfDeviceMemory.
+    other tensors of the same names; GraphError for what is no path or no store; DeviceUnavailable, OutOfDeviceMemory.
     """
+    for what, store, kind in (("weights", weights, Weights), ("state", state, State)):
+        if store is not None and not isinstance(store, Store):
+            raise GraphError(
+                f"load_program: {what} is {type(store).__name__}; expected a store that programs share, an "
+                f"rlx.{kind.__name__}; set_params and set_state of what load_program returns take arrays"
+            )
     made = Resources()
-    with ProgramFile(Path(path)) as file, made.unwound():
+    with ProgramFile(_path(path)) as file, made.unwound():
         _check_table(file)
         session = _session_of(file, device)
         report("reading")
@@ -181,7 +187,7 @@ class Contents:
 def read_contents(path: str | os.PathLike[str]) -> Contents:
     """Reads the table of a saved program, on any device. Raises: ModelFormatError, ProgramMismatch for a version of rlx
     other than this one."""
-    with ProgramFile(Path(path)) as file:
+    with ProgramFile(_path(path)) as file:
         _check_table(file)
         with _blamed(file):
             declared, _ = _graphs(file)
@@ -191,6 +197,14 @@ def read_contents(path: str | os.PathLike[str]) -> Contents:
         return Contents(
             declared, table["device"], table["options"], nbytes, table["plan_bytes"], len(table["kernels"])
         )
+
+
+def _path(path: Any) -> Path:
+    if not isinstance(path, str | os.PathLike):
+        raise GraphError(
+            f"load_program: expected the path of a file, got {type(path).__name__}; write bytes to a file first"
+        )
+    return Path(path)
 
 
 # -- what a program is

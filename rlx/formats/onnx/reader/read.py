@@ -13,6 +13,7 @@ from google.protobuf.message import DecodeError  # type: ignore[import-untyped,u
 from rlx.errors import ModelFormatError, UnsupportedOp
 from rlx.formats.files import plain, read_bytes, shown
 from rlx.formats.onnx.reader.wire import check_parsable
+from rlx.runtime.saved.container import MAGIC
 
 MAX_BYTES = (1 << 31) - 1  # the largest protobuf file; larger models keep their weights in files beside it
 MAX_DEPTH = 32
@@ -40,6 +41,8 @@ def parse(source: Any) -> tuple[Any, Path | None]:
         )
     if len(content) > MAX_BYTES:
         raise ModelFormatError(f"{what}: larger than {MAX_BYTES:,} bytes, which no such file can be")
+    if content.startswith(MAGIC):  # some of these bytes would parse as a message
+        raise ModelFormatError(f"{what}: is not an ONNX file: {_other_kind(content)}")
     check_parsable(content, what)
     model = onnx.ModelProto()
     try:
@@ -70,6 +73,8 @@ def _other_kind(content: bytes) -> str | None:
         return "it is empty"
     if content.startswith(b"version https://git-lfs"):
         return "it is a Git LFS pointer; fetch the file itself with git lfs pull"
+    if content.startswith(MAGIC):
+        return "it is a program that rlx has saved; rlx.load_program reads it, and `rlx run` runs it"
     if content.startswith(b"PK\x03\x04"):
         return "it is a zip archive, as PyTorch saves models; export the model with torch.onnx.export"
     if content.startswith(b"\x89HDF"):

@@ -26,6 +26,7 @@ from rlx.ir import Graph, Tensor
 from rlx.ops.control.steps import spend
 from rlx.runtime.array import Array as DeviceArray
 from rlx.runtime.report import Report
+from rlx.runtime.session import Target
 
 # A node that reads this many bytes begins a program of its own: a layer's weights and inputs, and any other node's.
 LAYER = 1 << 16
@@ -83,7 +84,7 @@ class Rest(Protocol):
     """A model of the nodes from one on."""
 
     def run_part(
-        self, arrays: Mapping[str, Any], device: str, precision: str, parts: list[Part]
+        self, arrays: Mapping[str, Any], device: Target, precision: str, parts: list[Part]
     ) -> dict[str, Any]: ...
 
     def close(self) -> None: ...
@@ -178,7 +179,7 @@ class Block:
         model: Around,
         nodes: Sequence[Any],
         wanted: Sequence[str],
-        device: str,
+        device: Target,
         precision: str,
         constants: dict[str, Array],
         asking: Container[int] = (),
