@@ -287,6 +287,13 @@ def test_what_depends_on_the_length_where_nothing_is_padded(function: Any) -> No
         close(f(x, w), exact(x, w), f"length {n}")
 
 
+def test_a_reshape_of_no_elements() -> None:
+    f = rlx.jit(lambda x: (x * 2, rlx.reshape(x[:0], (3, 0))), dims={"x": (rlx.Dim("n", max=8),)}, device="cpu")
+    for n in (5, 8, 7):
+        double, empty = f(np.ones(n, np.float32))
+        assert double.shape == (n,) and empty.shape == (3, 0)
+
+
 def test_a_table_that_is_cut_to_the_length() -> None:
     """At the bucket's size the slice is the whole table, and there is none in the graph."""
     table = np.arange(8, dtype=np.float32)

@@ -114,6 +114,8 @@ def broadcast(layouts: Sequence[Layout], shape: Sequence[int]) -> Layout:
 
 def reshaped(layout: Layout, shape: Sequence[int]) -> Layout:
     """The layout after a reshape. Raises: Refused where a padded factor would be cut."""
+    if 0 in shape:
+        return tuple(map(fixed, shape))  # no element lies anywhere; a length that has some is found by its shapes
     left = [*_merged([f for axis in layout for f in axis if f != Factor(1)])][::-1]
     found: list[Axis] = []
     for n in shape:
