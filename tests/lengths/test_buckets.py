@@ -294,6 +294,18 @@ def test_a_reshape_of_no_elements() -> None:
         assert double.shape == (n,) and empty.shape == (3, 0)
 
 
+def test_another_structure_before_a_node_that_was_decomposed() -> None:
+    def scaled(x: Any) -> Any:
+        y = rlx.exp(rlx.exp(x) + 1) if x.shape[0] == 7 else x
+        return rlx.rms_norm(y, rlx.abs(y))
+
+    f = rlx.jit(scaled, dims={"x": rlx.Dim("n", max=8)}, otherwise="exact", device="cpu")
+    for n in (5, 7, 6):
+        x = np.arange(1, n + 1, dtype=np.float32) / n
+        y = np.exp(np.exp(x.astype(np.float64)) + 1) if n == 7 else x.astype(np.float64)
+        close(f(x), y * np.abs(y) / np.sqrt((y * y).mean() + 1e-6), f"length {n}")
+
+
 def test_a_table_that_is_cut_to_the_length() -> None:
     """At the bucket's size the slice is the whole table, and there is none in the graph."""
     table = np.arange(8, dtype=np.float32)

@@ -111,6 +111,7 @@ class Padded:
         if difference(self.plain, graph) is not None:
             again, graph = alike(self.plain, graph)
             compare(self.plain, again)
+            compare(self.plain, graph)
         graph = expand(graph, self.expanded)
         compare(self.source, graph)
         for part in self.parts:
