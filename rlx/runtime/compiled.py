@@ -85,7 +85,7 @@ class CompiledGraph(Closing):
         self._busy = 0  # calls in progress that use the program; all are of the thread that holds the lock
         self._program: _Program | None = None
         self._bound: WeakSet[Bound] = WeakSet()
-        self._gave_way = False  # since the last run: its outputs are gone
+        self._gone = ""  # why the outputs of the last run are gone
         self.room_bytes = self.last_used = 0
         params = {name: t.type for name, t in graph.params.items()}
         states = {name: t.type for name, t in graph.states.items()}
@@ -262,7 +262,7 @@ class CompiledGraph(Closing):
         if program.broken_off:
             self.device.synchronize()  # work of an interrupted run may still read its inputs
         program.broken_off = True
-        self.last_used, self._gave_way = self.options.room.now(), False
+        self.last_used, self._gone = self.options.room.now(), ""
         if self.options.stream is not None:
             self.device.follow(self.options.stream)
         for name in self._replaced:
@@ -467,9 +467,10 @@ class CompiledGraph(Closing):
                 "compile it again, or add to a copy of it (copy.deepcopy)"
             )
 
-    def _drop(self) -> None:
+    def _drop(self, why: str = "the program was recorded anew since a weight changed; run it again first") -> None:
         program, self._program = self._program, None
         if program is not None:
+            self._gone = why
             self.options.room.leave(self)
             program.close()
 
@@ -485,19 +486,18 @@ class CompiledGraph(Closing):
         try:
             if self.in_use or self._program is None:
                 return False
-            self._drop()
-            self._gave_way = True
+            self._drop(
+                "the program gave its memory to another of the session (memory_limit); run it again first, or bind() "
+                "it, so that it does not give way"
+            )
             return True
         finally:
             self._lock.release()
 
     def _still_there(self) -> None:
-        """Raises: GraphError where the outputs of the last run are gone, as the program gave way to another."""
-        if self._gave_way:
-            raise GraphError(
-                f"the outputs of {self.graph.name!r} are gone: the program gave its memory to another of the session "
-                "(memory_limit); run it again first, or bind() it, so that it does not give way"
-            )
+        """Raises: GraphError that says why, where the outputs of the last run are gone with its recording."""
+        if self._gone:
+            raise GraphError(f"the outputs of {self.graph.name!r} are gone: {self._gone}")
 
     def _let_go(self) -> None:
         """Closes a program that will be recorded anew anyway, unless it is running, which frees the old slots of its
@@ -566,7 +566,9 @@ class _Program:
     def __init__(self, owner: CompiledGraph, prepared: Prepared, plan: MemoryPlan) -> None:
         device, declared, graph = owner.device, owner.graph, prepared.graph
         bound = owner.weights.segments() | owner.state.segments()
-        self.broken_off = False  # set while a run is under way, and left so by a run that fails or is interrupted
+        # Set while a run is under way, and left so by a run that fails or is interrupted. It is also set before the
+        # first run where the last outputs are gone, so that Bound.run tests no more to note that there are new ones.
+        self.broken_off = bool(owner._gone)
         self._held = Resources()
         with self._held.unwound():
             self._held.callback(owner.weights.end, owner.weights.lease(owner._let_go))

@@ -147,6 +147,22 @@ def test_bound_programs_run_in_place(session: Session) -> None:
         bound.run()
 
 
+def test_views_wait_for_a_launch(session: Session) -> None:
+    if session.info.kind == "discrete":
+        pytest.skip("the host cannot address the memory")
+    g = rlx.Graph("long")
+    y = g.input("x", (1 << 16,), "f32")
+    for _ in range(30):
+        y = rlx.sin(y) + 1.0
+    g.output("y", y)
+    exe = session.compile(g)
+    bound = exe.bind()
+    for value in (1, 2, 3):
+        launch = exe.launch({"x": np.full(1 << 16, value, np.float32)})
+        seen = bound.outputs["y"].copy()
+        np.testing.assert_array_equal(seen, launch.wait("host")["y"])
+
+
 def test_a_weight_that_changes_dtype_ends_a_binding(session: Session) -> None:
     g = rlx.Graph("weighted")
     g.output("y", rlx.matmul(g.input("x", (2, 4), "f32"), g.param("w", (4, 3), "f32")))
