@@ -84,7 +84,7 @@ class CompiledGraph(Closing):
         self._closed = False
         self._busy = 0  # calls in progress that use the program; all are of the thread that holds the lock
         self._program: _Program | None = None
-        self._bound: WeakSet[Bound] = WeakSet()
+        self._bound: WeakSet[Callable[[], None]] = WeakSet()  # `run` of each Bound, which may outlive it
         self._gone = ""  # why the outputs of the last run are gone
         self.room_bytes = self.last_used = 0
         params = {name: t.type for name, t in graph.params.items()}
@@ -288,7 +288,7 @@ class CompiledGraph(Closing):
         """
         with self._lock:
             made = Bound(self)
-            self._bound.add(made)
+            self._bound.add(made.run)
             return made
 
     def prepare(self) -> Self:

@@ -61,7 +61,11 @@ def test_what_is_bound_stays(session: rlx.Session) -> None:
     held[0].write("x", X)
     held[0].run()
     assert right(held[0].read("y"), 1)
+    runs = [bound.run for bound in held]
     del held
+    with pytest.raises(OutOfDeviceMemory, match="memory_limit is 2,726,297"):
+        third.run({"x": X})
+    del runs
     assert right(third.run({"x": X})["y"], 3)
 
 
