@@ -22,7 +22,7 @@ from rlx.errors import GraphError, OutOfDeviceMemory, meant
 from rlx.ir import Graph, Tensor, TensorType, bodies, verify
 from rlx.packed import PackedArray
 from rlx.runtime import debug
-from rlx.runtime.array import Array
+from rlx.runtime.array import Array, stored
 from rlx.runtime.bound import Bound
 from rlx.runtime.entries import Entry
 from rlx.runtime.launch import Launch
@@ -250,8 +250,9 @@ class CompiledGraph(Closing):
                     mark = self.device.mark()
                     program.broken_off = False
                 except Exception as error:  # noqa: BLE001 any error of a user's function, too, is the launch's
-                    failed = {p.name: Array._of(self.device, p.declared, None, error) for p in program.outputs}
-                    return Launch(failed, None, error)
+                    kept = stored(error)
+                    failed = {p.name: Array._of(self.device, p.declared, None, kept) for p in program.outputs}
+                    return Launch(failed, None, kept)
                 debug.show_run(self, before)
                 return Launch(results, mark)
             finally:
