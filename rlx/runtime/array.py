@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import traceback
 from collections.abc import Callable
 from typing import Any, Self
 
@@ -244,10 +246,34 @@ class Array(Closing):
         if buffer is not None:
             return buffer
         if isinstance(self._gone, Exception):
-            raise self._gone
+            raise again(self._gone)
         raise ArenaError(
             f"this array of {self.type} on {self.device.info.id} {self._gone}; its values are gone"
         )
+
+
+def stored(error: Exception) -> Exception:
+    """An error to be kept: its tracebacks, whose frames hold the run's inputs, become a note that says where."""
+    where = "".join(traceback.format_tb(error.__traceback__)).rstrip()
+    link: BaseException | None = error
+    while link is not None and link.__traceback__ is not None:
+        link = link.with_traceback(None).__cause__ or link.__context__
+    if where:
+        error.add_note(f"The run failed at:\n{where}")
+    return error
+
+
+def again(error: Exception) -> Exception:
+    """A kept error to be raised: a copy, since each raise adds its frames to the traceback; the error itself where its
+    class cannot be copied."""
+    try:
+        made = copy.copy(error)
+    except Exception:  # noqa: BLE001 a user's class may take other arguments than it keeps
+        made = error
+    if type(made) is not type(error):
+        made = error
+    made.__cause__, made.__context__ = error.__cause__, error.__context__
+    return made.with_traceback(None)
 
 
 def array(values: Any, dtype: DTypeLike | None = None, device: Any = "auto") -> Array:

@@ -25,6 +25,9 @@ class Bound(Closing):
     work and nothing else; it raises GraphError where the program was closed, or recorded anew since a weight changed
     its dtype: bind it again.
 
+    Getting a view waits for launches under way. One that is held over a `CompiledGraph.launch` may be used again once
+    that is done (`Launch.wait`): until then the device is at work on the same memory.
+
     A bound program keeps its memory, also where the session has a `memory_limit`; `close`, or the end of a `with`
     block, ends that. The views stay readable after the program is closed. Other threads' runs of the same program use
     the same memory.
@@ -69,7 +72,7 @@ class Bound(Closing):
     def close(self) -> None:
         """Ends the binding: the program may give its memory to others again. `run` raises GraphError then."""
         with self._lock:
-            self._owner._bound.discard(self)
+            self._owner._bound.discard(self.run)
             self._closed = True
             self.run = partial(_refuse, self._owner.graph.name)  # not a method: no cycle keeps the memory
 
@@ -88,11 +91,15 @@ class Bound(Closing):
             port.write(port.accept(value, self._owner.device))
 
     def read(self, name: str, out: Literal["host", "device"] = "host") -> Any:
-        """A copy of an output: a NumPy array, or an rlx.Array."""
+        """A copy of an output: a NumPy array, or an rlx.Array.
+
+        Raises: GraphError for an unknown name, and where the last run's outputs are gone: the program gave its memory
+        to another before it was bound, or was recorded anew."""
         port = self._named(self._outs, name)
         with self._lock:
             self._open()
             _same(self._owner, self._program)
+            self._owner._still_there()
             return port.give(self._owner.device) if out == "device" else port.take()
 
     def _named(self, ports: Mapping[str, Any], name: str) -> Any:
@@ -106,8 +113,10 @@ class Bound(Closing):
             self._open()
             _same(self._owner, self._program)
             made: npt.NDArray[Any] | None = port.view()
-            if made is not None and self._owner.graph.states:
-                self._owner.state.viewed(port._slot)
+            if made is not None:
+                if self._owner.graph.states:
+                    self._owner.state.viewed(port._slot)
+                self._owner.device.synchronize()  # a launch may be at work on this memory
         if made is None:
             where = self._owner.device.info.id
             raise UnsupportedOp(f"the host cannot address {name!r} on {where}; bound.write and bound.read copy it")
@@ -155,6 +164,7 @@ def _runner(
         with lock:
             if owner._program is not program or owner._version != weights.version or program.broken_off:
                 _same(owner, program)
+                owner._gone = ""
             within = owner._busy
             owner._busy = within + 1
             program.broken_off = True

@@ -22,7 +22,7 @@ from rlx.errors import GraphError, OutOfDeviceMemory, meant
 from rlx.ir import Graph, Tensor, TensorType, bodies, verify
 from rlx.packed import PackedArray
 from rlx.runtime import debug
-from rlx.runtime.array import Array
+from rlx.runtime.array import Array, stored
 from rlx.runtime.bound import Bound
 from rlx.runtime.entries import Entry
 from rlx.runtime.launch import Launch
@@ -84,8 +84,8 @@ class CompiledGraph(Closing):
         self._closed = False
         self._busy = 0  # calls in progress that use the program; all are of the thread that holds the lock
         self._program: _Program | None = None
-        self._bound: WeakSet[Bound] = WeakSet()
-        self._gave_way = False  # since the last run: its outputs are gone
+        self._bound: WeakSet[Callable[[], None]] = WeakSet()  # `run` of each Bound, which may outlive it
+        self._gone = ""  # why the outputs of the last run are gone
         self.room_bytes = self.last_used = 0
         params = {name: t.type for name, t in graph.params.items()}
         states = {name: t.type for name, t in graph.states.items()}
@@ -253,8 +253,9 @@ class CompiledGraph(Closing):
                     mark = self.device.mark()
                     program.broken_off = False
                 except Exception as error:  # noqa: BLE001 any error of a user's function, too, is the launch's
-                    failed = {p.name: Array._of(self.device, p.declared, None, error) for p in program.outputs}
-                    return Launch(failed, None, error)
+                    kept = stored(error)
+                    failed = {p.name: Array._of(self.device, p.declared, None, kept) for p in program.outputs}
+                    return Launch(failed, None, kept)
                 debug.show_run(self, before)
                 return Launch(results, mark)
             finally:
@@ -265,7 +266,7 @@ class CompiledGraph(Closing):
         if program.broken_off:
             self.device.synchronize()  # work of an interrupted run may still read its inputs
         program.broken_off = True
-        self.last_used, self._gave_way = self.options.room.now(), False
+        self.last_used, self._gone = self.options.room.now(), ""
         if self.options.stream is not None:
             self.device.follow(self.options.stream)
         for name in self._replaced:
@@ -291,7 +292,7 @@ class CompiledGraph(Closing):
         """
         with self._lock:
             made = Bound(self)
-            self._bound.add(made)
+            self._bound.add(made.run)
             return made
 
     def prepare(self) -> Self:
@@ -470,9 +471,10 @@ class CompiledGraph(Closing):
                 "compile it again, or add to a copy of it (copy.deepcopy)"
             )
 
-    def _drop(self) -> None:
+    def _drop(self, why: str = "the program was recorded anew since a weight changed; run it again first") -> None:
         program, self._program = self._program, None
         if program is not None:
+            self._gone = why
             self.options.room.leave(self)
             program.close()
 
@@ -488,19 +490,18 @@ class CompiledGraph(Closing):
         try:
             if self.in_use or self._program is None:
                 return False
-            self._drop()
-            self._gave_way = True
+            self._drop(
+                "the program gave its memory to another of the session (memory_limit); run it again first, or bind() "
+                "it, so that it does not give way"
+            )
             return True
         finally:
             self._lock.release()
 
     def _still_there(self) -> None:
-        """Raises: GraphError where the outputs of the last run are gone, as the program gave way to another."""
-        if self._gave_way:
-            raise GraphError(
-                f"the outputs of {self.graph.name!r} are gone: the program gave its memory to another of the session "
-                "(memory_limit); run it again first, or bind() it, so that it does not give way"
-            )
+        """Raises: GraphError that says why, where the outputs of the last run are gone with its recording."""
+        if self._gone:
+            raise GraphError(f"the outputs of {self.graph.name!r} are gone: {self._gone}")
 
     def _let_go(self) -> None:
         """Closes a program that will be recorded anew anyway, unless it is running, which frees the old slots of its
@@ -569,7 +570,9 @@ class _Program:
     def __init__(self, owner: CompiledGraph, prepared: Prepared, plan: MemoryPlan) -> None:
         device, declared, graph = owner.device, owner.graph, prepared.graph
         bound = owner.weights.segments() | owner.state.segments()
-        self.broken_off = False  # set while a run is under way, and left so by a run that fails or is interrupted
+        # Set while a run is under way, and left so by a run that fails or is interrupted. It is also set before the
+        # first run where the last outputs are gone, so that Bound.run tests no more to note that there are new ones.
+        self.broken_off = bool(owner._gone)
         self._held = Resources()
         with self._held.unwound():
             self._held.callback(owner.weights.end, owner.weights.lease(owner._let_go))

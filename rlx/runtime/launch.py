@@ -7,7 +7,7 @@ from typing import Any
 
 from rlx.driver import Mark
 from rlx.errors import RlxError
-from rlx.runtime.array import Array
+from rlx.runtime.array import Array, again, stored
 from rlx.runtime.outs import Out, check_out
 
 
@@ -54,10 +54,10 @@ class Launch:
                 self._failed(error)
             self._mark = None  # cleared after: an interrupt leaves the run under way
         if self._error is not None:
-            raise self._error
+            raise again(self._error)
         return {n: a.numpy() for n, a in self.results.items()} if out == "host" else dict(self.results)
 
     def _failed(self, error: RlxError) -> None:
-        self._error, self._mark = error, None
+        self._error, self._mark = stored(error), None
         for result in self.results.values():
             result._end(error)

@@ -133,7 +133,9 @@ class OutputPort(_Port):
 
 
 def accept_inputs(ports: list[InputPort], given: Mapping[str, Any], device: Device) -> list[Given]:
-    """The inputs as arrays, all checked before any is written. Raises: GraphError for missing or unknown names."""
+    """The inputs as arrays, all checked before any is written.
+
+    Raises: GraphError for missing or unknown names, and for one Array given for two donated inputs."""
     if type(given) is not dict and not isinstance(given, Mapping):
         raise GraphError(
             f"run: expected a dict of arrays by name, got {type(given).__name__}; the graph takes "
@@ -146,4 +148,15 @@ def accept_inputs(ports: list[InputPort], given: Mapping[str, Any], device: Devi
         near = meant(unknown[0], missing or names) if unknown else ""
         said = [f"missing {missing}" if missing else "", f"unknown {unknown}{near}" if unknown else ""]
         raise GraphError(f"run: inputs {' and '.join(filter(None, said))}; the graph takes {names}")
-    return [port.accept(given[port.name], device) for port in ports]
+    values = [port.accept(given[port.name], device) for port in ports]
+    if len(ports) > 1 and type(ports[-2]) is DonatedPort:  # these come last
+        taken: dict[int, str] = {}
+        for port, value in zip(ports, values, strict=True):
+            if type(port) is not DonatedPort or not isinstance(value, Array):
+                continue
+            if (first := taken.setdefault(id(value), port.name)) != port.name:
+                raise GraphError(
+                    f"run: one rlx.Array is given for the donated inputs {first!r} and {port.name!r}, of which each "
+                    "takes its memory; give a .copy() for one"
+                )
+    return values

@@ -388,6 +388,7 @@ class Store(Closing):
             made._lender = self._copy_out
             if name in self._viewed:
                 self._copy_out(made)
+                self.device.synchronize()  # the caller may write there at once
             else:
                 self._lent[name] = ref(made)
             return made

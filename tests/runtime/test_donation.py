@@ -362,6 +362,17 @@ def test_what_is_written_in_place_changes_no_result(session: rlx.Session, port: 
     assert before.tolist()[0] == 4 and after.tolist()[0] == 5
 
 
+def test_one_array_for_two_donated_inputs_is_refused(session: rlx.Session) -> None:
+    g = rlx.Graph("pair")
+    for name in "ab":
+        g.output(f"new {name}", g.input(name, (64,)) * g.input(f"by {name}", (64,)))
+    exe, x = session.compile(g, donate=["a", "b"]), rlx.array(filled(3), device=session)
+    with pytest.raises(rlx.errors.GraphError, match=r"donated inputs 'a' and 'b'.*\.copy\(\)"):
+        exe.run({"a": x, "b": x, "by a": x, "by b": x})
+    made = exe.run({"a": x, "b": x.copy(), "by a": x, "by b": x}, "device")
+    assert made["new a"].tolist() == made["new b"].tolist() == [9] * 64
+
+
 def test_programs_of_one_state_take_turns(session: rlx.Session) -> None:
     state = rlx.State(session.device)
     exes = [adder(session, state=state) for _ in range(2)]

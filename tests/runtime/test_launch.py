@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import random
+import weakref
 
 import numpy as np
 import pytest
@@ -105,6 +106,39 @@ def test_a_failed_launch_says_so_when_waited_for_and_at_each_use(session: Sessio
         exe.launch()
 
 
+def test_the_error_of_a_launch_holds_no_inputs(session: Session) -> None:
+    class Odd(ValueError):
+        """An error that cannot be copied."""
+
+        def __init__(self, first: str, second: str) -> None:
+            super().__init__(first + second)
+
+    def fail(x: np.ndarray) -> np.ndarray:
+        if x[0, 0] > 0:
+            raise Odd("odd ", "one")
+        raise KeyError("even") from ValueError("cause")
+
+    with rlx.custom_op("fails_later", fail, lambda types, attrs: types[0]) as op:
+        g = rlx.Graph("failing")
+        g.output("y", op(g.input("x", (3, 4), "f32") * 2.0))
+        exe = session.compile(g)
+        for value, kind, message in ((1, Odd, "odd one"), (-1, KeyError, "even")):
+            given = np.full((3, 4), value, np.float32)
+            alive = weakref.ref(given)
+            launch = exe.launch({"x": given})
+            del given
+            gc.collect()
+            assert alive() is None
+            depths = []
+            for use in (launch.wait, launch.results["y"].numpy) * 3:
+                with pytest.raises(kind, match=message) as raised:
+                    use()
+                depths.append(len(raised.traceback))
+                assert "in fail" in raised.value.__notes__[0]  # the line of the user's function
+                assert kind is Odd or isinstance(raised.value.__cause__, ValueError)
+            assert depths == depths[:2] * 3
+
+
 def test_an_interrupted_run_leaves_the_next_one_right(session: Session) -> None:
     stops = [True]
 
@@ -145,6 +179,22 @@ def test_bound_programs_run_in_place(session: Session) -> None:
     exe.close()
     with pytest.raises(GraphError, match="is closed"):
         bound.run()
+
+
+def test_views_wait_for_a_launch(session: Session) -> None:
+    if session.info.kind == "discrete":
+        pytest.skip("the host cannot address the memory")
+    g = rlx.Graph("long")
+    y = g.input("x", (1 << 16,), "f32")
+    for _ in range(30):
+        y = rlx.sin(y) + 1.0
+    g.output("y", y)
+    exe = session.compile(g)
+    bound = exe.bind()
+    for value in (1, 2, 3):
+        launch = exe.launch({"x": np.full(1 << 16, value, np.float32)})
+        seen = bound.outputs["y"].copy()
+        np.testing.assert_array_equal(seen, launch.wait("host")["y"])
 
 
 def test_a_weight_that_changes_dtype_ends_a_binding(session: Session) -> None:

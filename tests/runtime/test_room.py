@@ -62,7 +62,11 @@ def test_what_is_bound_stays(session: rlx.Session) -> None:
     held[0].write("x", X)
     held[0].run()
     assert right(held[0].read("y"), 1)
+    runs = [bound.run for bound in held]
     del held
+    with pytest.raises(OutOfDeviceMemory, match="memory_limit is 2,726,297"):
+        third.run({"x": X})
+    del runs
     assert right(third.run({"x": X})["y"], 3)
 
 
@@ -92,10 +96,33 @@ def test_outputs_that_are_gone_are_not_read(session: rlx.Session) -> None:
     cache.run(x)
     for exe in [program(session, f) for f in (1, 2, 3)]:
         exe.run({"x": X})
-    with pytest.raises(GraphError, match="run it again"):
+    with pytest.raises(GraphError, match="gave its memory to another"):
         cache.feed_rows("cache", "rows", at=0)
-    cache.run(x)
+    bound = cache.bind()
+    with pytest.raises(GraphError, match="gave its memory to another"):
+        bound.read("rows")
+    bound.write("x", x["x"])
+    bound.run()
+    np.testing.assert_array_equal(bound.read("rows"), x["x"] * 2)
     assert cache.feed_rows("cache", "rows", at=0) == 4
+
+
+def test_outputs_from_before_a_weight_changed_are_not_read(session: rlx.Session) -> None:
+    g = rlx.Graph("weighted")
+    state = g.state("cache", (4, 8))
+    g.update("cache", state)
+    g.output("rows", rlx.matmul(g.input("x", (1, 8)), g.param("w", (8, 8))))
+    exe, weight = session.compile(g), np.eye(8, dtype=np.float32)
+    exe.set_param("w", weight)
+    exe.run({"x": X[None, :8]})
+    exe.set_param("w", weight, "bf16")
+    tensor = exe.program.outputs["rows"]
+    for read in (lambda: exe.feed_rows("cache", "rows"), lambda: exe.value(tensor), lambda: exe.bind().read("rows")):
+        with pytest.raises(GraphError, match="since a weight changed; run it again"):
+            read()
+    bound = exe.bind()
+    bound.run()
+    assert bound.read("rows").shape == (1, 8) and exe.value(tensor).shape == (1, 8)
 
 
 def test_a_program_larger_than_the_limit_is_refused_when_compiled() -> None:
