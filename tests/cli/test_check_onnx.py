@@ -130,6 +130,12 @@ def test_a_model_of_constants_has_nothing_to_compare(rlx: Rlx, tmp_path: Path) -
     assert ran.status == 0 and rows(ran.out)["cpu"][-1] == "ok"
 
 
+def test_what_is_behind_a_cut_is_not_called_right(rlx: Rlx, tmp_path: Path) -> None:
+    nodes = [node("Exp", "x", "e"), node("NonZero", "e", "i"), node("Neg", "i", "y")]
+    ran = rlx("check", save(tmp_path, model(nodes, {"x": [3]}, {"y": None})), "--device", "cpu")
+    assert ran.status == 0 and rows(ran.out)["cpu"][-1] == "part" and "2 of 3 nodes not compared" in ran.err
+
+
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [

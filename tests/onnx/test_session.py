@@ -165,6 +165,19 @@ def test_a_run_on_another_thread() -> None:
         results, user, error = said.pop()
         assert user == "mine" and (error == "") == right and len(results) == right
     assert "'x'" in error
+    done.clear()
+    session.run_async([["y"]], {"x": X}, tell, "mine")  # type: ignore[list-item]
+    assert done.wait(60) and said.pop()[2]
+
+
+@pytest.mark.parametrize("providers", ["CPUExecutionProvider", [("CPUExecutionProvider",)], CPU])
+def test_every_form_of_a_provider(providers: Any) -> None:
+    session = rlx.onnx.InferenceSession(affine(), None, providers, [None], disabled_optimizers=["Fusion"])
+    assert session.get_providers() == CPU
+    with pytest.raises(GraphError, match="a dict of options"):
+        session.set_providers([("CPUExecutionProvider", 3)])  # type: ignore[list-item]
+    assert CPU[0] in rlx.onnx.get_all_providers() and rlx.onnx.get_device() in ("CPU", "GPU")
+    rlx.onnx.set_default_logger_severity(3)
 
 
 def test_profiles(tmp_path: Path) -> None:
@@ -174,7 +187,9 @@ def test_profiles(tmp_path: Path) -> None:
     session = rlx.onnx.InferenceSession(affine(), options, CPU)
     for _ in range(3):
         session.run(None, {"x": X})
-    events = json.loads(Path(session.end_profiling()).read_text())
+    path = session.end_profiling()
+    assert session.end_profiling() != path
+    events = json.loads(Path(path).read_text())
     assert [e["name"] for e in events] == ["model_run"] * 3 and all(e["dur"] >= 0 for e in events)
 
 

@@ -24,7 +24,10 @@ from rlx.formats.onnx.model import Model as Model
 from rlx.formats.onnx.model import Program as Program
 from rlx.formats.onnx.model import TensorInfo as TensorInfo
 from rlx.formats.onnx.session import InferenceSession as InferenceSession
+from rlx.formats.onnx.session import get_all_providers as get_all_providers
 from rlx.formats.onnx.session import get_available_providers as get_available_providers
+from rlx.formats.onnx.session import get_device as get_device
+from rlx.formats.onnx.session import set_default_logger_severity as set_default_logger_severity
 from rlx.formats.onnx.session.binding import IOBinding as IOBinding
 from rlx.formats.onnx.session.binding import OrtValue as OrtValue
 from rlx.formats.onnx.session.options import ExecutionMode as ExecutionMode
@@ -80,5 +83,6 @@ def load(
 
 __all__ = [
     "Backend", "ExecutionMode", "GraphOptimizationLevel", "IOBinding", "InferenceSession", "Model", "OrtValue",
-    "Program", "RunOptions", "SessionOptions", "TensorInfo", "get_available_providers", "load", "save", "to_model",
+    "Program", "RunOptions", "SessionOptions", "TensorInfo", "get_all_providers", "get_available_providers",
+    "get_device", "load", "save", "set_default_logger_severity", "to_model",
 ]  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import threading
@@ -30,7 +31,9 @@ from rlx.runtime.dims import Otherwise
 from rlx.runtime.outs import Out
 
 PROVIDERS = {"CUDAExecutionProvider": "cuda", "VulkanExecutionProvider": "vulkan", "CPUExecutionProvider": "cpu"}
-Providers = Sequence[str | tuple[str, Mapping[str, Any]]]
+Providers = str | Sequence[str | tuple[str] | tuple[str, Mapping[str, Any]]]
+Options = Sequence[Mapping[str, Any] | None]
+_PROFILES = itertools.count()
 
 
 class InferenceSession:
@@ -39,7 +42,7 @@ class InferenceSession:
 
     As in ONNX Runtime, `sess_options` may name threads and lengths of dimensions (its SessionOptions or ours), and
     `providers` the device: the first that this machine has, `device_id` among its options. Providers that rlx lacks are
-    left out with a warning.
+    left out with a warning; `disabled_optimizers` changes nothing.
 
     Raises: as rlx.onnx.load; GraphError for providers without a backend of rlx, DeviceUnavailable where none is here.
     """
@@ -49,8 +52,9 @@ class InferenceSession:
         path_or_bytes: Any,
         sess_options: Any = None,
         providers: Providers | None = None,
-        provider_options: Sequence[Mapping[str, Any]] | None = None,
+        provider_options: Options | None = None,
         *,
+        disabled_optimizers: Sequence[str] | None = None,
         device: str = "auto",
         precision: str = "f32",
         dims: Mapping[str, int | Dim] | None = None,
@@ -62,7 +66,7 @@ class InferenceSession:
         otherwise: Otherwise = "error",
     ) -> None:
         if providers and device != "auto":
-            raise GraphError(f"both device={device!r} and providers={list(providers)} are given; give one")
+            raise GraphError(f"both device={device!r} and providers={providers} are given; give one")
         check_options(sess_options)
         lengths = {**dims_of(sess_options), **(dims or {})}
         threads = threads_of(sess_options) if threads is None else threads
@@ -106,7 +110,7 @@ class InferenceSession:
         return named if kind == "cpu" else [*named, "CPUExecutionProvider"]
 
     def set_providers(
-        self, providers: Providers | None = None, provider_options: Sequence[Mapping[str, Any]] | None = None
+        self, providers: Providers | None = None, provider_options: Options | None = None
     ) -> None:
         """Moves the session to the first of these that this machine has; without providers to the best device."""
         self.device = _device_of(providers, provider_options) if providers else "auto"
@@ -168,8 +172,9 @@ class InferenceSession:
         def work() -> None:
             try:
                 results, error = self.run(output_names, input_feed, run_options), ""
-            except RlxError as raised:
-                results, error = [], str(raised) or type(raised).__name__
+            except Exception as raised:  # noqa: BLE001 - whatever it is, the caller waits for its callback
+                named = str(raised) or type(raised).__name__
+                results, error = [], named if isinstance(raised, RlxError) else f"{type(raised).__name__}: {raised}"
             callback(results, user_data, error)
 
         threading.Thread(target=work).start()
@@ -193,9 +198,9 @@ class InferenceSession:
         if not getattr(self._options, "enable_profiling", False):
             return ""
         prefix = getattr(self._options, "profile_file_prefix", "") or "onnxruntime_profile_"
-        path = f"{prefix}_{time.strftime('%Y-%m-%d_%H-%M-%S')}.json"
+        path = f"{prefix}_{time.strftime('%Y-%m-%d_%H-%M-%S')}_{os.getpid()}_{next(_PROFILES)}.json"
         common = {"cat": "Session", "name": "model_run", "ph": "X", "pid": os.getpid(), "tid": 0}
-        with open(path, "w", encoding="utf-8") as file:
+        with open(path, "x", encoding="utf-8") as file:
             json.dump([{**common, **each} for each in self._profile], file)
         self._profile.clear()
         return path
@@ -207,12 +212,27 @@ def get_available_providers() -> list[str]:
     return [name for name, backend in PROVIDERS.items() if backend in here]
 
 
-def _device_of(providers: Providers, options: Sequence[Mapping[str, Any]] | None = None) -> str:
+def get_all_providers() -> list[str]:
+    """The providers for which rlx has a backend, on this machine or not."""
+    return list(PROVIDERS)
+
+
+def get_device() -> str:
+    """"GPU" where this machine has a device of CUDA or Vulkan, else "CPU"."""
+    return "GPU" if any(d.backend != "cpu" for d in devices()) else "CPU"
+
+
+def set_default_logger_severity(severity: int) -> None:
+    """Nothing changes: rlx logs nothing, it warns with Python's warnings."""
+
+
+def _device_of(providers: Providers, options: Options | None = None) -> str:
     """The device of the first provider that this machine has; of the options only `device_id` is read."""
+    providers = [providers] if isinstance(providers, str) else list(providers)
     apart = list(options or [{}] * len(providers))
-    if isinstance(providers, str) or len(apart) != len(providers):
+    if len(apart) != len(providers):
         raise GraphError(f"providers: {providers!r} with {len(apart)} options; expected lists of equal length")
-    pairs = [(p, more) if isinstance(p, str) else (p[0], p[1]) for p, more in zip(providers, apart, strict=True)]
+    pairs = [_pair(p, more) for p, more in zip(providers, apart, strict=True)]
     unknown = [n for n, _ in pairs if n not in PROVIDERS]
     if len(unknown) == len(pairs):
         raise GraphError(f"providers: rlx has nothing for {unknown}; it has {list(PROVIDERS)}")
@@ -227,3 +247,12 @@ def _device_of(providers: Providers, options: Sequence[Mapping[str, Any]] | None
             except DeviceUnavailable as error:
                 reasons.append(str(error))
     raise DeviceUnavailable("; ".join(reasons))
+
+
+def _pair(provider: Any, more: Any) -> tuple[str, Mapping[str, Any]]:
+    """A provider's name and its options: its own where it is a tuple, else `more`. Raises: GraphError."""
+    name, *own = provider if isinstance(provider, tuple | list) and provider else (provider,)
+    found = (own[0] if own else more) or {}
+    if not isinstance(name, str) or len(own) > 1 or not isinstance(found, Mapping):
+        raise GraphError(f"providers: {provider!r} with {more!r}; expected a name, or a name and a dict of options")
+    return name, found
