@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import traceback
 from collections.abc import Callable
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -29,7 +29,8 @@ class Array(Closing):
     It feeds programs of its device without a copy to the host. `numpy()` copies it there, as `np.asarray` does; `to`
     copies it to another device. Its memory is its own: it outlives the program and the session that made it, and goes
     back to the device's pool once the array is closed or dropped and the device's work that reads it is done. Any
-    thread may use it. `type` is its shape and dtype, `device` the opened device.
+    thread may use it. `type` is its shape and dtype, `device` the opened device. It has no operators: functions of
+    rlx.jit compute with it, and NumPy with `numpy()`. `==` and `hash` are those of the object, not of its values.
 
     After `close`, or once it was donated to a run, its use raises ArenaError, which says so; an array whose run failed
     raises that run's error.
@@ -121,6 +122,27 @@ class Array(Closing):
         except RlxError as error:  # the device was lost, or belongs to the parent of this process
             return f"rlx.Array({what}, {error})"
         return f"rlx.Array({shown}, {what})"
+
+    if not TYPE_CHECKING:  # to type checkers Arrays have none of these
+
+        def _refuses(self, *others: Any) -> Any:
+            # NumPy's arrays and a program's tensors have operators of their own, which Python tries next.
+            for x in others:
+                if isinstance(x, np.generic) or not isinstance(x, Array | int | float | complex):
+                    return NotImplemented
+            raise TypeError(
+                f"an rlx.Array of {self.type} has no operators: compute with it in a function of rlx.jit, or with its "
+                ".numpy()"
+            )
+
+        __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = _refuses
+        __floordiv__ = __rfloordiv__ = __mod__ = __rmod__ = __pow__ = __rpow__ = __matmul__ = _refuses
+        __lt__ = __le__ = __gt__ = __ge__ = __neg__ = __abs__ = _refuses
+
+        def __getitem__(self, key: Any) -> None:  # which iteration calls too
+            raise TypeError(
+                f"an rlx.Array of {self.type} gives no elements: index it in a function of rlx.jit, or its .numpy()"
+            )
 
     # -- its values on the host
 

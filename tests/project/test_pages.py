@@ -36,7 +36,7 @@ def a_graph(folder: Path) -> Names:
     array = np.ones((3, 4), np.float32)
     compiled = rlx.Session(device="cpu").compile(graph)
     compiled.set_params({"w": array})
-    return {"rlx": rlx, "graph": graph, "array": array, "compiled": compiled, "function": lambda x: rlx.exp(x)}
+    return {"graph": graph, "array": array, "compiled": compiled, "function": lambda x: rlx.exp(x)}
 
 
 PAGES: dict[str, Callable[[Path], Names]] = {

@@ -74,6 +74,7 @@ def test_elements_that_are_not_contiguous_are_copied_unless_that_is_refused() ->
     np.testing.assert_array_equal(rlx.from_dlpack(x[::-1, ::2]), x[::-1, ::2])
     with pytest.raises(ArenaError, match="not contiguous"):
         rlx.from_dlpack(x.T, copy=False)
+    assert rlx.from_dlpack(x[:0].T, copy=False).shape == x[:0].T.shape  # nothing to copy
     copied = rlx.from_dlpack(x, copy=True)
     x[:] = 0
     assert copied.numpy().any()
