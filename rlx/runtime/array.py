@@ -314,6 +314,8 @@ def array(values: Any, dtype: DTypeLike | None = None, device: Any = "auto") -> 
             raise DTypeError(f"array: {values!r} is not {dtype}; dequantize it, or quantize the floats anew")
         t, data = TensorType(values.shape, values.dtype), values.data
     else:
+        if isinstance(values, np.ndarray) and hasattr(values, "filled") and np.any(getattr(values, "mask", False)):
+            raise DTypeError("array: this masked array has masked elements, which have no value: give .filled(value)")
         data = as_array(values, "array")
         if dtype is None:
             own = isinstance(values, np.ndarray | np.generic) or hasattr(values, "dtype")

@@ -66,7 +66,7 @@ class BucketedCalls(Generic[T]):
         found = {}
         for i, leaf in enumerate(call.leaves):
             if not is_python_number(leaf):
-                found[i] = self._declared.axes(self._name(call.origins[i]), keys.get(i, ()))
+                found[i] = self._declared.axes(self._name(call.origins[i]), keys.get(i, ()), leaf.shape)
         return found
 
     def _name(self, at: int | str) -> str:

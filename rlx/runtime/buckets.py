@@ -203,8 +203,10 @@ class Buckets(Generic[T]):
                 if isinstance(refused, Refused):
                     self._reasons[key, sizes] = reason
         if self.otherwise == "error":
+            least = self._named(tuple(d.least(size) for d, size in zip(self.dims, sizes, strict=True)))
             raise UnsupportedOp(
-                f"{self.name}: lengths {self._named(lengths)} cannot run in the bucket {self._named(sizes)}: {reason}; "
+                f"{self.name}: lengths {self._named(lengths)} cannot run in the bucket {self._named(sizes)}: {reason} "
+                f"(its one program serves all lengths from {least} on); "
                 'mask the values in the function, leave the dimension out of dims, or give otherwise="exact", which '
                 "compiles a program for each length"
             )

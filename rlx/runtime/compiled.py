@@ -453,9 +453,10 @@ class CompiledGraph(Closing):
     def _out_of_memory(self, what: str, graph: Graph) -> OutOfDeviceMemory:
         tensors = sorted(_tensors(graph), key=lambda t: -t.type.nbytes)[:5]
         largest = "; ".join(f"{t.node.label or t.node.op.name} {t.type} {t.type.nbytes:,}" for t in tensors)
+        limited = "" if self.options.room.limit is None else "close other models, raise memory_limit, "
         return OutOfDeviceMemory(
-            f"graph {self.graph.name!r} {what}. Largest tensors: {largest}. Use a smaller batch, keep weights in "
-            "bf16, or another device"
+            f"graph {self.graph.name!r} {what}. Largest tensors: {largest}. To make it fit: {limited}use a smaller "
+            "batch, keep weights in bf16, or use another device"
         )
 
     def _open(self) -> None:

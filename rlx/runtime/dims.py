@@ -27,17 +27,13 @@ class Dim:
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name:
             raise GraphError(f"Dim: the name is {self.name!r}; expected a string such as 'batch'")
-        numbers = (self.min, self.max, *self.buckets)
-        if (
-            any(isinstance(n, bool) or not isinstance(n, int) for n in numbers)
-            or not 1 <= self.min <= self.max
-        ):
-            raise ShapeError(
-                f"Dim {self.name!r}: lengths from {self.min!r} to {self.max!r} in {self.buckets!r}; expected ints, "
-                "1 <= min <= max"
-            )
-        if any(n < 1 for n in self.buckets):
-            raise ShapeError(f"Dim {self.name!r}: buckets {self.buckets}; expected lengths of 1 or more")
+        for what, n in (("min", self.min), ("max", self.max), *(("a bucket", n) for n in self.buckets)):
+            if isinstance(n, bool) or not isinstance(n, int) or n < 1:
+                raise ShapeError(f"Dim {self.name!r}: {what} is {n!r}; expected an int of 1 or more")
+        if self.min > self.max:
+            raise ShapeError(f"Dim {self.name!r}: min is {self.min}, above max, which is {self.max}")
+        if above := [n for n in self.buckets if n > self.max]:
+            raise ShapeError(f"Dim {self.name!r}: the buckets {above} are above max, which is {self.max}: raise max")
         object.__setattr__(self, "buckets", tuple(self._sizes(sorted({*self.buckets}))))
 
     def _sizes(self, given: Sequence[int]) -> Iterator[int]:
@@ -66,7 +62,7 @@ class Dim:
 
 # For one axis: a dimension, the name of one that another argument declares, or None for a fixed length.
 AxisSpec = Dim | str | None
-# For one array: its axes in order, or by number; None for no varying axis.
+# For one array: its axes in order, or by number; one alone for the first axis; None for no varying axis.
 Spec = Sequence[AxisSpec] | Mapping[int, AxisSpec] | None
 
 
@@ -102,14 +98,20 @@ class Declared:
             if isinstance(axis, str) and axis not in self.dims:
                 raise GraphError(f"{what}: there is no Dim {axis!r}; dims declares {sorted(self.dims)}")
 
-    def axes(self, name: str, keys: Sequence[str]) -> dict[int, Dim]:
-        """The varying axes of an array, by number: of argument `name`, under `keys` where that is a dict."""
+    def axes(self, name: str, keys: Sequence[str], shape: tuple[int, ...]) -> dict[int, Dim]:
+        """The varying axes of an array, by number: of argument `name`, under `keys` where that is a dict.
+
+        Raises: ShapeError for a specification of more axes than the array has."""
         spec = self.specs.get(name)
         for key in keys:
             if isinstance(spec, Mapping) and key in spec:
                 spec = spec[key]
         if isinstance(spec, Mapping) and spec and all(isinstance(k, str) for k in spec):
             return {}
+        if isinstance(spec, list | tuple) and len(spec) > len(shape):
+            raise ShapeError(
+                f"{self.what}: dims[{name!r}] has {len(spec)} entries, one for each axis; the array has shape {shape}"
+            )
         found = _axes(self.what, spec)
         return {k: self.dims[a] if isinstance(a, str) else a for k, a in found.items()}
 

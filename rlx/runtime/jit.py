@@ -345,7 +345,8 @@ def jit(
     `memory_limit` of one session. `precision` is that of `Session`, "f32" by default, and a given session's own.
 
     `dims` names axes whose length varies: `dims={"x": (rlx.Dim("batch", max=64), None), "y": ("batch",)}`, for each
-    argument one entry an axis, or a dict of axes by number; in a dict of arrays, a dict of these. One program then
+    argument one entry an axis, or a dict of axes by number, or a Dim alone for the first axis; in a dict of arrays, a
+    dict of these. `out="device"`, `donate` and `save` do not go with `dims`. One program then
     serves each bucket of lengths (1, 2, 4 … 64): arrays are followed by zeros up to the bucket's size, sums and other
     ops that combine elements along such an axis get masks, and results are cut to the true length. They are what a
     program of just that length gives, but for the order of sums. The function is traced once for each length, which

@@ -24,7 +24,8 @@ class Launch:
         self._error = error
 
     def __repr__(self) -> str:
-        state = "failed" if self._error is not None else "under way" if self._mark is not None else "done"
+        ended = self.done()
+        state = "failed" if self._error is not None else "done" if ended else "under way"
         return f"Launch({state}: {', '.join(f'{n}: {a.type}' for n, a in self.results.items())})"
 
     def done(self) -> bool:

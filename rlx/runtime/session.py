@@ -33,7 +33,8 @@ class Session:
 
     `memory_limit` is how many bytes of the device the session's programs may take together, with their weights and
     states: several models can share a device. Where a program does not fit, those whose last run is the longest ago
-    give their memory back until their next run (see `rlx.runtime.room`); `room` shows what is taken.
+    give their memory back until their next run (see `rlx.runtime.room`); weights and states stay until their model is
+    closed. `room` shows what is taken.
 
     `stream` is a CUDA stream of the caller's: one of CuPy or torch, or its address. Runs begin after the work that is
     on it when they are begun, and work that is put on it after a run which left Arrays (`out="device"`, `launch`)

@@ -29,6 +29,13 @@ def a_model(folder: Path) -> Names:
     return {"array": np.ones((1, 3, 224, 224), np.float32)}
 
 
+def a_pool(folder: Path) -> Names:
+    """A network of pictures, any number of them in a run."""
+    proto = model([node("GlobalAveragePool", "x", "y")], {"x": ["batch", 3, 4, 4]}, {"y": ["batch", 3, 1, 1]}, {})
+    onnx.save(proto, folder / "model.onnx")
+    return {}
+
+
 def a_graph(folder: Path) -> Names:
     """A graph with a weight, compiled too, and a function; what is saved last is checked by ONNX."""
     graph = rlx.Graph("page")
@@ -41,7 +48,7 @@ def a_graph(folder: Path) -> Names:
 
 PAGES: dict[str, Callable[[Path], Names]] = {
     "docs/arrays.md": lambda folder: {}, "docs/onnx.md": a_model, "docs/onnx-save.md": a_graph,
-    "docs/reports.md": lambda folder: {},
+    "docs/lengths.md": a_pool, "docs/reports.md": lambda folder: {},
 }  # fmt: skip
 
 

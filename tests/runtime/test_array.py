@@ -200,3 +200,9 @@ def test_weights_and_states_are_set_from_arrays_on_the_device(session: Session) 
     np.testing.assert_array_equal(exe.run()["y"], X * 4)
     with pytest.raises(ShapeError, match="expected shape"):
         exe.set_param("w", rlx.array(X.T, device=session))
+
+
+def test_masked_elements_are_refused() -> None:
+    with pytest.raises(DTypeError, match="masked"):
+        rlx.array(np.ma.array([1.0, 2.0], mask=[True, False]), device="cpu")
+    assert rlx.array(np.ma.array([1.0, 2.0]), device="cpu").numpy().tolist() == [1.0, 2.0]
