@@ -23,8 +23,10 @@ SHOWN = 1000  # elements of the largest array whose values `repr` shows: it copi
 
 
 class Array(Closing):
-    """A value on a device, that a program gave or `rlx.array` made. rlx never changes it; where it shares its memory
-    with another library's array (`from_dlpack`, `__dlpack__`), that library can.
+    """A value on a device, that a program gave or `rlx.array` made.
+
+    rlx never changes it; where it shares its memory with another library's array (`from_dlpack`, `__dlpack__`), that
+    library can.
 
     It feeds programs of its device without a copy to the host. `numpy()` copies it there, as `np.asarray` does; `to`
     copies it to another device. Its memory is its own: it outlives the program and the session that made it, and goes
