@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import traceback
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Self
 
@@ -278,6 +277,8 @@ class Array(Closing):
 
 def stored(error: Exception) -> Exception:
     """An error to be kept: its tracebacks, whose frames hold the run's inputs, become a note that says where."""
+    import traceback  # with the first error, not by `import rlx`
+
     where = "".join(traceback.format_tb(error.__traceback__)).rstrip()
     link: BaseException | None = error
     while link is not None and link.__traceback__ is not None:
