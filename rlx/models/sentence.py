@@ -128,8 +128,8 @@ class SentenceEncoder(Closing):
         order = sorted(range(len(tokens)), key=lambda i: len(tokens[i]))
         for start in range(0, len(order), batch_size):
             rows = order[start : start + batch_size]
-            length = Dim("length", max=self.max_length, buckets=LENGTHS).bucket(max(len(tokens[rows[-1]]), 1))
-            batch = Dim("batch", max=batch_size, buckets=BATCHES).bucket(len(rows))
+            length = _bucket("length", self.max_length, LENGTHS, max(len(tokens[rows[-1]]), 1))
+            batch = _bucket("batch", batch_size, BATCHES, len(rows))
             ids = np.zeros((batch, length), np.int32)
             mask = np.zeros((batch, length), np.bool_)
             for at, i in enumerate(rows):
@@ -246,3 +246,8 @@ def check_sentences(sentences: Iterable[str]) -> list[str]:
         if not isinstance(sentence, str):
             raise DTypeError(f"encode: sentence {i} is a {type(sentence).__name__}, expected str")
     return listed
+
+
+def _bucket(name: str, longest: int, buckets: tuple[int, ...], n: int) -> int:
+    """The smallest bucket for a length; those above the longest one are left out."""
+    return Dim(name, max=longest, buckets=tuple(b for b in buckets if b <= longest)).bucket(n)
