@@ -16,7 +16,8 @@ Result = int | str
 Call = tuple[str, int]  # a function's name, and which of its calls
 X, W = np.linspace(-1, 1, 6, dtype=np.float32), np.linspace(0.5, 2, 6, dtype=np.float32)
 
-POLLS = {"vkGetFenceStatus"}  # asked until the device is done: how often depends on its speed
+# How often these are called depends on how soon the device is done.
+POLLS = {"vkGetFenceStatus", "vkCreateFence"}
 
 
 class Injector:
