@@ -224,7 +224,7 @@ GRADIENTS: Gradients = {
     "reciprocal": [(ops.reciprocal, [_S], positive)],
     "cbrt": [(ops.cbrt, [_S], positive)],
     "tan": [(ops.tan, [_S], inside)],
-    "lgamma": [(ops.lgamma, [_S], positive), (lambda x: ops.lgamma(x - 3.4), [_S], inside)],
+    "lgamma": [(ops.lgamma, [_S], positive), (lambda x: ops.lgamma(x * 0.1 - 3.5), [_S], inside)],
     # The difference quotient passes through it as well, so that what it stops has to be 0.
     "stop_gradient": [(lambda x: ops.stop_gradient(x * 0.0) + ops.sin(x), [_S], None)],
     "div": [(ops.div, [_S, (4,)], positive), (lambda x: 2.0 / x, [()], positive)],
