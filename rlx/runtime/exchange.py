@@ -165,7 +165,7 @@ def _borrow(x: Any) -> tuple[Array, bool]:
                 f"from_dlpack: the {what} lies on a device of DLPack's kind {kind}, whose memory rlx cannot use; copy "
                 "it to the host or to a CUDA device first"
             )
-        # Not by name: describing CUDA's devices again takes 1.7 ms, many times what an exchange does.
+        # Not by name, for which the backends would list their devices at each exchange.
         device = load_backend(_BACKENDS[kind]).open(index if kind == CUDA and index is not None else 0)
         lent = device.borrow(source)
     except RlxError:

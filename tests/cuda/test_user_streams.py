@@ -16,7 +16,7 @@ N = 1024
 
 def test_runs_follow_and_lead_the_streams_of_sixteen_threads() -> None:
     session_here("cuda")
-    torch = pytest.importorskip("torch")
+    torch = pytest.importorskip("torch", reason="there is no torch here")
     from cupy_backends.cuda.api import runtime
 
     def work(k: int) -> None:
