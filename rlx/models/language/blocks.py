@@ -1,0 +1,242 @@
+"""The blocks of language models: attention over a cache, MLPs, experts and norms, from a LanguageConfig."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+import rlx.ops as ops
+from rlx.dtypes import DType, bf16, f16, f32, i32
+from rlx.ir import Graph, Tensor
+from rlx.models.language.config import Attention, Experts, LanguageConfig, Rope
+
+# The dtype of the weight of this name and shape; asking is what makes a weight one of the model's.
+WeightDType = Callable[[str, tuple[int, ...]], DType]
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """What a program of a model is made for: sequences, tokens of each in a run, rows of their caches, dtypes."""
+
+    batch: int
+    chunk: int
+    context: int
+    activations: DType = f32
+    cache: DType = f32
+
+
+class Blocks:
+    """The blocks of one graph. Values between blocks are (batch · chunk, width).
+
+    `at`, i32 (batch,), is the position of each sequence's first token in this run. Key and value caches are states
+    (batch, context, kv_heads, head_size), of which a run writes `chunk` rows in place.
+    """
+
+    def __init__(self, g: Graph, config: LanguageConfig, size: Size, dtype_of: WeightDType, at: Tensor) -> None:
+        self.g = g
+        self.config = config
+        self.size = size
+        self.rows = size.batch * size.chunk
+        self._dtype_of = dtype_of
+        self.at = at
+        # One sequence writes a window of its cache; the rows of several are scattered, each to its own position.
+        self._one = ops.reshape(at, ()) if size.batch == 1 else None
+        if self._one is not None:
+            axis = g.constant(np.array([0, 1, 0, 0], np.int32))
+            self._start = axis * self._one
+            self._places = self._one
+        else:
+            step = g.constant(np.arange(size.chunk, dtype=np.int32).reshape(1, -1))
+            self._places = ops.reshape(at, (size.batch, 1)) + step
+            first = g.constant(np.arange(size.batch, dtype=np.int32).reshape(-1, 1) * size.context)
+            self._start = ops.reshape(self._places + first, (self.rows,))
+
+    # -- weights
+
+    def weight(self, name: str, shape: tuple[int, ...]) -> Tensor:
+        found = self.g.params.get(name)
+        return self.g.param(name, shape, self._dtype_of(name, shape)) if found is None else found
+
+    def linear(self, x: Tensor, name: str, outputs: int, bias: bool = False, dtype: DType | None = None) -> Tensor:
+        dtype = self.size.activations if dtype is None else dtype
+        weight = self.weight(f"{name}.weight", (outputs, x.shape[-1]))
+        b = self.weight(f"{name}.bias", (outputs,)) if bias else None
+        if not weight.dtype.is_packed:
+            weight = _at_most(weight, dtype)
+        b = None if b is None else ops.cast(b, dtype)
+        return ops.cast(ops.linear(ops.cast(x, dtype), weight, b), dtype)
+
+    def norm(self, x: Tensor, name: str) -> Tensor:
+        """The norm of the last axis."""
+        gamma = self.weight(f"{name}.weight", x.shape[-1:])
+        if self.config.norm == "layer":
+            return ops.layer_norm(x, gamma, self.weight(f"{name}.bias", x.shape[-1:]), self.config.eps)
+        return ops.rms_norm(x, gamma, eps=self.config.eps)
+
+    def embedding(self, ids: Tensor) -> Tensor:
+        table = self.weight("embed_tokens.weight", (self.config.vocabulary, self.config.width))
+        x = ops.gather(table, ops.reshape(ids, (self.rows,)))
+        x = ops.cast(ops.dequantize(x) if x.dtype.is_packed else x, f32)
+        if self.config.embedding_scale != 1.0:
+            x = x * self.config.embedding_scale
+        if self.config.learned_positions:
+            table = self.weight("positions.weight", (self.config.positions, self.config.width))
+            if self._one is None:
+                places = ops.reshape(self._places, (self.rows,))
+            else:
+                places = self._one + self.g.constant(np.arange(self.rows, dtype=np.int32))
+            x = x + ops.cast(ops.gather(table, places), f32)
+        return ops.cast(x, self.size.activations)
+
+    def logits(self, x: Tensor) -> Tensor:
+        """The logits of some rows, in f32: between 8 bits of mantissa many would be equal."""
+        name = "embed_tokens" if self.config.tied else "lm_head"
+        made = self.linear(x, name, self.config.vocabulary, dtype=f32)
+        cap = self.config.logit_softcap
+        return made if cap is None else ops.tanh(made / cap) * cap
+
+    # -- a layer
+
+    def layer(self, x: Tensor, index: int) -> Tensor:
+        name = f"layers.{index}"
+        mixers = {"attention": self.attention}
+        x = self._around(x, lambda t: mixers[self.config.mixers[index]](t, index), name, "input_layernorm",
+                         "post_attention_layernorm")  # fmt: skip
+        if not self.config.inner and self.config.experts is None:
+            return x
+        sparse = self.config.experts is not None and index not in self.config.dense
+        second = "pre_feedforward_layernorm" if self.config.placement == "around" else "post_attention_layernorm"
+        mlp = self.experts if sparse else self.mlp
+        return self._around(x, lambda t: mlp(t, f"{name}.mlp"), name, second, "post_feedforward_layernorm")
+
+    def _around(self, x: Tensor, block: Callable[[Tensor], Tensor], name: str, before: str, after: str) -> Tensor:
+        """x and the block's result, with the norms that the architecture has."""
+        made = block(x if self.config.placement == "after" else self.norm(x, f"{name}.{before}"))
+        return x + (made if self.config.placement == "before" else self.norm(made, f"{name}.{after}"))
+
+    def mlp(self, x: Tensor, name: str) -> Tensor:
+        c = self.config
+        up = self.linear(x, f"{name}.up_proj", c.inner, c.mlp_bias)
+        if c.gated:
+            up = _activated(self.linear(x, f"{name}.gate_proj", c.inner, c.mlp_bias), c.activation) * up
+        else:
+            up = _activated(up, c.activation)
+        return self.linear(up, f"{name}.down_proj", c.width, c.mlp_bias)
+
+    # -- attention
+
+    def attention(self, x: Tensor, index: int) -> Tensor:
+        a, name = self.config.attention, f"layers.{index}.self_attn"
+        assert a is not None
+        q = self._heads(x, f"{name}.q", a.heads, a, a.ropes[index])
+        k = self._heads(x, f"{name}.k", a.kv_heads, a, a.ropes[index])
+        v = self._heads(x, f"{name}.v", a.kv_heads, a)
+        keys, values = self._cached(f"keys.{index}", k), self._cached(f"values.{index}", v)
+        length = self._one if self._one is not None else self.at
+        made = ops.attention(
+            _turned(ops.cast(q, self.size.cache)), _turned(keys), _turned(values), scale=a.scale,
+            causal=self.size.chunk > 1 or a.windows[index] is not None, window=a.windows[index], softcap=a.softcap,
+            kv_len=length + self.size.chunk,
+        )  # fmt: skip
+        mixed = ops.cast(ops.reshape(_turned(made), (self.rows, a.heads * a.head_size)), self.size.activations)
+        return self.linear(mixed, f"{name}.o_proj", self.config.width, a.out_bias)
+
+    def _heads(self, x: Tensor, name: str, heads: int, a: Attention, rope: Rope | None = None) -> Tensor:
+        """q, k or v, (batch, chunk, heads, head_size): v has neither a norm nor a rope."""
+        made = self.linear(x, f"{name}_proj", heads * a.head_size, a.qkv_bias)
+        normed = a.qk_norm is not None and not name.endswith("v")
+        if normed and a.qk_norm == "row":
+            made = self.norm(made, f"{name}_norm")
+        made = ops.reshape(made, (self.size.batch, self.size.chunk, heads, a.head_size))
+        if normed and a.qk_norm == "head":
+            made = self.norm(made, f"{name}_norm")
+        if rope is None:
+            return made
+        cos, sin = (self.weight(n, (self.size.context, rope.width // 2)) for n in table_names(rope))
+        return ops.rope(made, cos, sin, self._places, axis=1, interleaved=rope.interleaved)
+
+    def _cached(self, name: str, fresh: Tensor) -> Tensor:
+        """The cache with this run's rows written into it."""
+        batch, _, heads, size = fresh.shape
+        shape = (batch, self.size.context, heads, size)
+        cache, fresh = self.g.state(name, shape, self.size.cache), ops.cast(fresh, self.size.cache)
+        if self._one is not None:
+            made = ops.dynamic_update_slice(cache, fresh, self._start)
+        else:
+            flat = ops.reshape(cache, (batch * self.size.context, heads, size))
+            flat = ops.scatter(flat, self._start, ops.reshape(fresh, (self.rows, heads, size)), axis=0)
+            made = ops.reshape(flat, shape)
+        self.g.update(name, made)
+        return made
+
+    # -- experts
+
+    def experts(self, x: Tensor, name: str) -> Tensor:
+        """Each row of x through the MLPs of its experts: rows sorted by expert, three grouped products, and their sum
+        by the router's weights."""
+        e = self.config.experts
+        assert e is not None
+        scores = self.linear(x, f"{name}.gate", e.count, dtype=f32)
+        parts, chosen = _routed(scores, e)
+        flat = ops.reshape(chosen, (self.rows * e.used,))
+        order = ops.cast(ops.argsort(flat, axis=0), i32)
+        numbers = self.g.constant(np.arange(e.count, dtype=np.int32).reshape(-1, 1))
+        counts = ops.sum(ops.cast(ops.equal(numbers, ops.reshape(flat, (1, -1))), i32), axis=1)
+        taken = ops.gather(x, order // e.used)
+        hidden = self._expert(taken, f"{name}.experts.gate_proj", (e.count, e.inner, self.config.width), counts)
+        up = self._expert(taken, f"{name}.experts.up_proj", (e.count, e.inner, self.config.width), counts)
+        hidden = _activated(hidden, self.config.activation) * up
+        made = self._expert(hidden, f"{name}.experts.down_proj", (e.count, self.config.width, e.inner), counts)
+        back = ops.cast(ops.argsort(order, axis=0), i32)
+        made = ops.reshape(ops.cast(ops.gather(made, back), f32), (self.rows, e.used, self.config.width))
+        return ops.cast(ops.sum(made * ops.reshape(parts, (self.rows, e.used, 1)), axis=1), x.dtype)
+
+    def _expert(self, x: Tensor, name: str, shape: tuple[int, ...], counts: Tensor) -> Tensor:
+        weight = self.weight(f"{name}.weight", shape)
+        if weight.dtype.is_packed:
+            return ops.grouped_packed_matmul(x, weight, counts)
+        made = ops.grouped_matmul(x, _at_most(weight, self.size.activations), counts, transpose_w=True)
+        return ops.cast(made, self.size.activations)
+
+
+def table_names(rope: Rope) -> tuple[str, str]:
+    """The names of a rope's tables among a model's weights."""
+    s = rope.scaling
+    key = f"rope.{rope.width}.{rope.base:g}" + ("" if s is None else f".{s!r}")
+    return f"{key}.cos", f"{key}.sin"
+
+
+def _routed(scores: Tensor, e: Experts) -> tuple[Tensor, Tensor]:
+    """The weight of each row's experts in f32 and their numbers in i32, both (rows, used)."""
+    if e.order == "softmax":
+        parts, chosen = ops.top_k(ops.softmax(scores, axis=-1), e.used)
+        parts = parts / ops.sum(parts, axis=-1, keepdims=True) if e.renormalize else parts
+    else:
+        kept, chosen = ops.top_k(scores, e.used)
+        parts = ops.softmax(kept, axis=-1)
+    return parts, ops.cast(chosen, i32)
+
+
+def _activated(x: Tensor, name: str) -> Tensor:
+    if name.startswith("gelu"):
+        return ops.gelu(x, approximate="tanh" if name == "gelu_tanh" else "none")
+    return ops.silu(x) if name == "silu" else ops.relu(x)
+
+
+def _at_most(weight: Tensor, dtype: DType) -> Tensor:
+    """The weight rounded to the activations' half precision; products of f32 read weights of halves as they are."""
+    return ops.cast(weight, dtype) if dtype in (f16, bf16) else weight
+
+
+def _turned(x: Tensor) -> Tensor:
+    return ops.transpose(x, (0, 2, 1, 3))
+
+
+def cache_bytes(config: LanguageConfig, context: int, dtype: DType) -> int:
+    """The bytes of one sequence's caches."""
+    a = config.attention
+    rows = 0 if a is None else 2 * a.kv_heads * a.head_size * context
+    return math.ceil(rows * dtype.itemsize) * sum(m == "attention" for m in config.mixers)
