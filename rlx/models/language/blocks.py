@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 
@@ -13,8 +15,15 @@ from rlx.dtypes import DType, bf16, f16, f32, i32
 from rlx.ir import Graph, Tensor
 from rlx.models.language.config import Attention, Experts, LanguageConfig, Rope
 
-# The dtype of the weight of this name and shape; asking is what makes a weight one of the model's.
-WeightDType = Callable[[str, tuple[int, ...]], DType]
+
+class WeightTypes(Protocol):
+    """What a graph asks of a model's weights; asking is what makes a weight one of the model's."""
+
+    def dtype_of(self, name: str, shape: tuple[int, ...]) -> DType:
+        """The dtype in which the weight of this name and shape is kept."""
+
+    def joined(self, name: str, parts: Sequence[tuple[str, tuple[int, ...]]]) -> bool:
+        """Whether weights, by name and shape, can be one, of this name, that holds their rows one after the other."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,12 +44,12 @@ class Blocks:
     (batch, context, kv_heads, head_size), of which a run writes `chunk` rows in place.
     """
 
-    def __init__(self, g: Graph, config: LanguageConfig, size: Size, dtype_of: WeightDType, at: Tensor) -> None:
+    def __init__(self, g: Graph, config: LanguageConfig, size: Size, weights: WeightTypes, at: Tensor) -> None:
         self.g = g
         self.config = config
         self.size = size
         self.rows = size.batch * size.chunk
-        self._dtype_of = dtype_of
+        self._weights = weights
         self.at = at
         # One sequence writes a window of its cache; the rows of several are scattered, each to its own position.
         self._one = ops.reshape(at, ()) if size.batch == 1 else None
@@ -58,7 +67,7 @@ class Blocks:
 
     def weight(self, name: str, shape: tuple[int, ...]) -> Tensor:
         found = self.g.params.get(name)
-        return self.g.param(name, shape, self._dtype_of(name, shape)) if found is None else found
+        return self.g.param(name, shape, self._weights.dtype_of(name, shape)) if found is None else found
 
     def linear(self, x: Tensor, name: str, outputs: int, bias: bool = False, dtype: DType | None = None) -> Tensor:
         dtype = self.size.activations if dtype is None else dtype
@@ -68,6 +77,20 @@ class Blocks:
             weight = _at_most(weight, dtype)
         b = None if b is None else ops.cast(b, dtype)
         return ops.cast(ops.linear(ops.cast(x, dtype), weight, b), dtype)
+
+    def linears(self, x: Tensor, name: str, parts: Sequence[tuple[str, int]], bias: bool = False) -> list[Tensor]:
+        """Several products of one x, whose weights are joined to one where they have one dtype: a product of few rows
+        costs as much for being a step as for its bytes."""
+        kinds = ("weight", "bias") if bias else ("weight",)
+        joined = f"{name}.{'+'.join(part for part, _ in parts)}"
+        shapes = {"weight": (x.shape[-1],), "bias": ()}
+        if not all(
+            self._weights.joined(f"{joined}.{k}", [(f"{name}.{p}.{k}", (n, *shapes[k])) for p, n in parts]) for k in kinds
+        ):
+            return [self.linear(x, f"{name}.{part}", n, bias) for part, n in parts]
+        made = self.linear(x, joined, sum(n for _, n in parts), bias)
+        ends = list(itertools.accumulate(n for _, n in parts))
+        return [made[:, end - n : end] for end, (_, n) in zip(ends, parts, strict=True)]
 
     def norm(self, x: Tensor, name: str) -> Tensor:
         """The norm of the last axis."""
@@ -119,11 +142,11 @@ class Blocks:
 
     def mlp(self, x: Tensor, name: str) -> Tensor:
         c = self.config
-        up = self.linear(x, f"{name}.up_proj", c.inner, c.mlp_bias)
         if c.gated:
-            up = _activated(self.linear(x, f"{name}.gate_proj", c.inner, c.mlp_bias), c.activation) * up
+            gate, up = self.linears(x, name, [("gate_proj", c.inner), ("up_proj", c.inner)], c.mlp_bias)
+            up = _activated(gate, c.activation) * up
         else:
-            up = _activated(up, c.activation)
+            up = _activated(self.linear(x, f"{name}.up_proj", c.inner, c.mlp_bias), c.activation)
         return self.linear(up, f"{name}.down_proj", c.width, c.mlp_bias)
 
     # -- attention
@@ -131,9 +154,7 @@ class Blocks:
     def attention(self, x: Tensor, index: int) -> Tensor:
         a, name = self.config.attention, f"layers.{index}.self_attn"
         assert a is not None
-        q = self._heads(x, f"{name}.q", a.heads, a, a.ropes[index])
-        k = self._heads(x, f"{name}.k", a.kv_heads, a, a.ropes[index])
-        v = self._heads(x, f"{name}.v", a.kv_heads, a)
+        q, k, v = self._heads(x, name, a, a.ropes[index])
         keys, values = self._cached(f"keys.{index}", k), self._cached(f"values.{index}", v)
         length = self._one if self._one is not None else self.at
         made = ops.attention(
@@ -144,19 +165,21 @@ class Blocks:
         mixed = ops.cast(ops.reshape(_turned(made), (self.rows, a.heads * a.head_size)), self.size.activations)
         return self.linear(mixed, f"{name}.o_proj", self.config.width, a.out_bias)
 
-    def _heads(self, x: Tensor, name: str, heads: int, a: Attention, rope: Rope | None = None) -> Tensor:
-        """q, k or v, (batch, chunk, heads, head_size): v has neither a norm nor a rope."""
-        made = self.linear(x, f"{name}_proj", heads * a.head_size, a.qkv_bias)
-        normed = a.qk_norm is not None and not name.endswith("v")
-        if normed and a.qk_norm == "row":
-            made = self.norm(made, f"{name}_norm")
-        made = ops.reshape(made, (self.size.batch, self.size.chunk, heads, a.head_size))
-        if normed and a.qk_norm == "head":
-            made = self.norm(made, f"{name}_norm")
+    def _heads(self, x: Tensor, name: str, a: Attention, rope: Rope | None) -> tuple[Tensor, Tensor, Tensor]:
+        """q, k and v, (batch, chunk, heads, head_size)."""
+        n, lead = a.head_size, (self.size.batch, self.size.chunk)
+        parts = [("q_proj", a.heads * n), ("k_proj", a.kv_heads * n), ("v_proj", a.kv_heads * n)]
+        q, k, v = self.linears(x, name, parts, a.qkv_bias)
+        if a.qk_norm == "row":
+            q, k = (self.norm(t, f"{name}.{which}_norm") for t, which in ((q, "q"), (k, "k")))
+        q, k, v = (ops.reshape(t, (*lead, t.shape[1] // n, n)) for t in (q, k, v))
+        if a.qk_norm == "head":
+            q, k = (self.norm(t, f"{name}.{which}_norm") for t, which in ((q, "q"), (k, "k")))
         if rope is None:
-            return made
-        cos, sin = (self.weight(n, (self.size.context, rope.width // 2)) for n in table_names(rope))
-        return ops.rope(made, cos, sin, self._places, axis=1, interleaved=rope.interleaved)
+            return q, k, v
+        cos, sin = (self.weight(t, (self.size.context, rope.width // 2)) for t in table_names(rope))
+        q, k = (ops.rope(t, cos, sin, self._places, axis=1, interleaved=rope.interleaved) for t in (q, k))
+        return q, k, v
 
     def _cached(self, name: str, fresh: Tensor) -> Tensor:
         """The cache with this run's rows written into it."""

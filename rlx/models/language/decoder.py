@@ -110,7 +110,7 @@ class Decoder(Closing):
 
     def graph(self, chunk: int, head: Head = "token", picking: Picking = GREEDY) -> Any:
         size = Size(1, chunk, self.context, self.activations, self.cache)
-        return language_graph(self.config, size, self._source.dtype_of, head, picking)
+        return language_graph(self.config, size, self._source, head, picking)
 
     def program(self, chunk: int, head: Head = "token", picking: Picking = GREEDY, turn: int = 0) -> CompiledGraph:
         """The program for one chunk size; another for another `turn`, since a device may run two programs one after the

@@ -10,7 +10,7 @@ import numpy as np
 import rlx.ops as ops
 from rlx.dtypes import f32, i32
 from rlx.ir import Graph, Tensor
-from rlx.models.language.blocks import Blocks, Size, WeightDType
+from rlx.models.language.blocks import Blocks, Size, WeightTypes
 from rlx.models.language.config import LanguageConfig
 
 Head = Literal["token", "logits", "hidden"]
@@ -30,7 +30,7 @@ GREEDY = Picking()
 
 
 def language_graph(
-    config: LanguageConfig, size: Size, dtype_of: WeightDType, head: Head = "token", picking: Picking = GREEDY
+    config: LanguageConfig, size: Size, weights: WeightTypes, head: Head = "token", picking: Picking = GREEDY
 ) -> Graph:
     """A run over `size.chunk` tokens of each of `size.batch` sequences.
 
@@ -43,7 +43,7 @@ def language_graph(
     g = Graph(f"{config.architecture}-{size.batch}x{size.chunk}-{head}")
     ids = g.input("ids", (size.batch, size.chunk), i32)
     at = g.input("at", (size.batch,), i32)
-    blocks = Blocks(g, config, size, dtype_of, at)
+    blocks = Blocks(g, config, size, weights, at)
     x = blocks.embedding(ids)
     for index in range(config.layers):
         x = blocks.layer(x, index)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -13,7 +14,7 @@ from rlx.driver.progress import report
 from rlx.dtypes import DType, as_dtype, f32
 from rlx.errors import DTypeError, ModelFormatError
 from rlx.formats.files import shown
-from rlx.models.language.architectures.base import Architecture, Recipe, Value
+from rlx.models.language.architectures.base import Architecture, Recipe, Value, joined
 from rlx.models.language.config import LanguageConfig, Rope
 from rlx.models.language.blocks import table_names
 from rlx.ops.rope.table import rope_table
@@ -98,6 +99,26 @@ class ModelWeights:
             known = self._wanted[name] = self._find(name, shape)
         return known.dtype
 
+    def joined(self, name: str, parts: Sequence[tuple[str, tuple[int, ...]]]) -> bool:
+        """Whether weights can be one that holds their rows one after the other: those of one dtype can."""
+        found = [self._find(part, shape) for part, shape in parts]
+        if len({w.dtype for w in found}) > 1 or any(n not in self._names for w in found for n in w.recipe.files):
+            return False
+        ends = list(itertools.accumulate(len(w.recipe.files) for w in found))
+
+        def join(values: Sequence[Value]) -> Value:
+            made = []
+            for end, w in zip(ends, found, strict=True):
+                made.append(_shaped(w, values[end - len(w.recipe.files) : end]))
+            return joined(made)
+
+        files = tuple(n for w in found for n in w.recipe.files)
+        rows = sum(w.shape[0] for w in found)
+        derived = any(w.recipe.derived for w in found)
+        recipe = Recipe(files, join, derived)
+        self._wanted[name] = _Wanted((rows, *found[0].shape[1:]), found[0].dtype, recipe)
+        return True
+
     def _find(self, name: str, shape: tuple[int, ...]) -> _Wanted:
         recipe = self._architecture.find(name, self.config, self._names)
         missing = [n for n in recipe.files if n not in self._names]
@@ -169,7 +190,10 @@ class ModelWeights:
             values = [self.source.read(self._names[n]) for n in wanted.recipe.files]
             if wanted.recipe.derived:
                 values = [v.dequantize() if isinstance(v, PackedArray) else v for v in values]
-            made = _shaped(wanted, values, lambda: f"{self.source.where}: {wanted.recipe.files[0]!r}")
+            try:
+                made = _shaped(wanted, values)
+            except ModelFormatError as error:
+                raise ModelFormatError(f"{self.source.where}: {error}") from error
             if isinstance(made, PackedArray) and not wanted.dtype.is_packed:
                 made = made.dequantize()
             if not isinstance(made, PackedArray):
@@ -178,13 +202,14 @@ class ModelWeights:
             yield name, made
 
 
-def _shaped(wanted: _Wanted, values: list[Value], where: Callable[[], str]) -> Value:
+def _shaped(wanted: _Wanted, values: Sequence[Value]) -> Value:
     """The weight made of a file's tensors. Raises: ModelFormatError for tensors of other shapes."""
     shapes = ", ".join(sorted({str(tuple(v.shape)) for v in values}))
+    where = f"{wanted.recipe.files[0]!r} has shape {shapes}"
     try:
         made = wanted.recipe.make(values)
     except (ValueError, IndexError) as error:
-        raise ModelFormatError(f"{where()} has shape {shapes}, of which no {wanted.shape} is made") from error
+        raise ModelFormatError(f"{where}, of which no {wanted.shape} is made") from error
     if tuple(made.shape) != wanted.shape:
-        raise ModelFormatError(f"{where()} has shape {shapes}; it gives {tuple(made.shape)}, expected {wanted.shape}")
+        raise ModelFormatError(f"{where}; it gives {tuple(made.shape)}, expected {wanted.shape}")
     return made

@@ -133,6 +133,15 @@ def stacked(names: Sequence[str]) -> Recipe:
     return Recipe(tuple(names), stack)
 
 
+def joined(values: Sequence[Value]) -> Value:
+    """Tensors of one dtype as one that holds their rows, one after the other."""
+    packed = [v for v in values if isinstance(v, PackedArray)]
+    if not packed:
+        return np.concatenate([np.asarray(v) for v in values])
+    data = np.concatenate([v.data for v in packed])
+    return PackedArray(packed[0].dtype, (len(data), *packed[0].shape[1:]), data)
+
+
 def derived(name: str, make: Callable[[npt.NDArray[np.float32]], npt.NDArray[np.float32]]) -> Recipe:
     """A tensor whose numbers are changed, in f32."""
     return Recipe((name,), lambda values: make(np.asarray(values[0], np.float32)), derived=True)

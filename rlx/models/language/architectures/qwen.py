@@ -30,16 +30,20 @@ def qwen2(f: Fields) -> LanguageConfig:
     return llama_like(f, "qwen2", attention=attention(f, layers, qkv_bias=True, windows=_windows(f, layers)))
 
 
-def qwen3(f: Fields, **changed: Any) -> LanguageConfig:
-    layers, bias = f.count("num_hidden_layers", MOST_LAYERS), f.flag("attention_bias", False)
-    changed.setdefault("windows", _windows(f, layers))
-    mixed = attention(f, layers, qk_norm="head", qkv_bias=bias, out_bias=bias, windows=changed.pop("windows"))
-    return llama_like(f, "qwen3", attention=mixed, **changed)
+def qwen3(f: Fields) -> LanguageConfig:
+    layers = f.count("num_hidden_layers", MOST_LAYERS)
+    return _qwen3(f, "qwen3", _windows(f, layers))
+
+
+def _qwen3(f: Fields, architecture: str, windows: tuple[int | None, ...], **changed: Any) -> LanguageConfig:
+    bias = f.flag("attention_bias", False)
+    mixed = attention(f, len(windows), qk_norm="head", qkv_bias=bias, out_bias=bias, windows=windows)
+    return llama_like(f, architecture, attention=mixed, **changed)
 
 
 def qwen3_moe(f: Fields) -> LanguageConfig:
     layers = f.count("num_hidden_layers", MOST_LAYERS)
-    count = f.count("num_experts", MOST_EXPERTS)
+    count = f.count("num_local_experts" if f.has("num_local_experts") else "num_experts", MOST_EXPERTS)
     experts = Experts(
         count,
         f.count("num_experts_per_tok", count),
@@ -51,7 +55,7 @@ def qwen3_moe(f: Fields) -> LanguageConfig:
         f.wrong("mlp_only_layers", "a list of layers")
     dense = frozenset(i for i in range(layers) if i in only or (i + 1) % step)
     windows = (window(f) if f.flag("use_sliding_window", False) else None,) * layers
-    return qwen3(f, architecture="qwen3_moe", experts=experts, dense=dense, windows=windows)
+    return _qwen3(f, "qwen3_moe", windows, experts=experts, dense=dense)
 
 
 def expert_names(name: str, config: LanguageConfig, tensors: Mapping[str, Any]) -> Recipe:
