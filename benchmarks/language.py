@@ -106,7 +106,7 @@ def measure(device: str, args: argparse.Namespace) -> None:
             d.program(1, turn=turn).prepare()
         build = time.perf_counter() - start
         exe = d.program(1)
-        nbytes = d._source.bytes_read
+        nbytes = d.token_bytes
         rates = []
         for _ in range(3):
             d.reset(args.prompt)

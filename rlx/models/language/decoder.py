@@ -177,6 +177,11 @@ class Decoder(Closing):
             )
         return given.astype(np.int32)
 
+    @property
+    def token_bytes(self) -> int:
+        """The bytes of weights that the run of one token reads."""
+        return self._source.bytes_read
+
     def reset(self, length: int = 0) -> None:
         """Forgets all but the first tokens. Raises: GraphError for a recurrent model, which cannot go back."""
         if self.config.recurrent and length not in (0, self.length):
