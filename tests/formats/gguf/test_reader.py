@@ -230,7 +230,7 @@ def test_values_by_type(tmp_path: Path) -> None:
         assert file.value("missing", str, "other") == "other"
         with pytest.raises(ModelFormatError, match="no missing"):
             file.value("missing", int)
-        with pytest.raises(ModelFormatError, match="expected an? int"):
+        with pytest.raises(ModelFormatError, match=r"expected an? int"):
             file.value("yes", int)
 
 
@@ -272,7 +272,7 @@ class TestSplit:
         [
             ({"split.tensors.count": 4}, "hold 3 tensors"),
             ({"split.no": np.uint16(1)}, "split.no is 1, expected 0"),
-            ({"split.count": np.uint16(2)}, "00002.gguf"),
+            ({"split.count": np.uint16(2)}, r"00002\.gguf"),
         ],
     )
     def test_what_contradicts_itself(self, other: dict[str, Any], words: str, tmp_path: Path) -> None:
