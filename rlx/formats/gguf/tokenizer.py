@@ -34,10 +34,9 @@ def read_tokenizer(file: GgufFile) -> LanguageTokenizer:
     parts = spec.parts()
     made = build(parts, file.path, spec.size)
     vocabulary = spec.vocabulary()
-    ends = frozenset(
-        i for key in ("eos", "eot", "eom") for i in [spec.id_of(f"{key}_token_id")] if i is not None
-    )
     marks = spec.special()
+    stops = marks["eos"], spec.id_of("eot_token_id"), spec.id_of("eom_token_id")
+    ends = frozenset(i for i in stops if i is not None)
     special = SpecialTokens(**marks, ends=ends | named_ends(vocabulary))
     template = file.metadata.get("tokenizer.chat_template")
     if template is not None and not isinstance(template, str):
