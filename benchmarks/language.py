@@ -1,10 +1,9 @@
-"""Decoding of random language models on a device: `python benchmarks/language.py [--shape 1b] [--dtype bf16] [device …]`.
+"""Decoding of random language models: `python benchmarks/language.py [--shape 1b] [--dtype bf16] [device …]`.
 
 Prints tokens a second while decoding (the best of three runs), the share of a measured bandwidth that reading the
 weights once a token takes, launches a token, the time of a prompt, and with `--steps` the time of each kernel. The
 shapes are those of Llama 3.2 1B ("1b"), of a model of half a billion ("half"), of Llama 3.1 8B ("8b"), and a small one.
-Weights are random, the same rows again and again, so that making them takes no time. `--torch` times torch.compile with
-a static cache on the same shape.
+Weights are random, the same rows again and again, so that making them takes no time.
 """
 
 from __future__ import annotations

@@ -83,10 +83,13 @@ class Blocks:
         costs as much for being a step as for its bytes."""
         kinds = ("weight", "bias") if bias else ("weight",)
         joined = f"{name}.{'+'.join(part for part, _ in parts)}"
-        shapes = {"weight": (x.shape[-1],), "bias": ()}
-        if not all(
-            self._weights.joined(f"{joined}.{k}", [(f"{name}.{p}.{k}", (n, *shapes[k])) for p, n in parts]) for k in kinds
-        ):
+        shapes: dict[str, tuple[int, ...]] = {"weight": (x.shape[-1],), "bias": ()}
+
+        def one(kind: str) -> bool:
+            named = [(f"{name}.{part}.{kind}", (n, *shapes[kind])) for part, n in parts]
+            return self._weights.joined(f"{joined}.{kind}", named)
+
+        if not all(one(kind) for kind in kinds):
             return [self.linear(x, f"{name}.{part}", n, bias) for part, n in parts]
         made = self.linear(x, joined, sum(n for _, n in parts), bias)
         ends = list(itertools.accumulate(n for _, n in parts))

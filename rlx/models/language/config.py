@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, NoReturn
@@ -18,6 +17,7 @@ MOST_INNER, MOST_POSITIONS, MOST_EXPERTS = 1 << 20, 1 << 24, 1 << 12
 Norm = Literal["rms", "layer"]
 Placement = Literal["before", "after", "around"]
 Mixer = Literal["attention", "mamba", "mamba2", "delta"]
+ATTENTION: tuple[Mixer, ...] = ("attention",)  # of one layer
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +148,7 @@ class Fields:
     def number(self, name: str, low: float, high: float, default: float | None = None) -> float:
         value = self.content.get(name)
         value = default if value is None else value
-        if type(value) not in (int, float) or not (math.isfinite(value) and low <= value <= high):
+        if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
             self.wrong(name, f"a number from {low:g} to {high:g}")
         return float(value)
 

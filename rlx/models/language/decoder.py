@@ -53,8 +53,9 @@ class Sampling:
     def inputs(self) -> dict[str, Any]:
         if self.temperature == 0:
             return {}
-        made = {"key": np.asarray(key_of(self.seed)).reshape(1, 2), "temperature": np.float32([self.temperature])}
-        return made if self.top_p is None else {**made, "top_p": np.float32([self.top_p])}
+        numbers = {"temperature": self.temperature, "top_p": self.top_p}
+        made: dict[str, Any] = {n: np.array([v], np.float32) for n, v in numbers.items() if v is not None}
+        return {"key": np.asarray(key_of(self.seed)).reshape(1, 2), **made}
 
 
 class Decoder(Closing):
@@ -147,7 +148,7 @@ class Decoder(Closing):
     def _inputs(self, ids: Ids, size: int) -> dict[str, Any]:
         padded = np.zeros((1, size), np.int32)
         padded[0, : len(ids)] = ids
-        return {"ids": padded, "at": np.int32([self.length])}
+        return {"ids": padded, "at": np.array([self.length], np.int32)}
 
     def _runs(self, ids: Ids) -> Iterator[tuple[Ids, int]]:
         """The parts of a prompt with their chunk sizes; `length` grows as they are taken."""
@@ -214,7 +215,7 @@ class Decoder(Closing):
         for part, size in self._runs(ids):
             inputs = {**self._inputs(part, size), **more}
             if size > 1:
-                inputs["last"] = np.int32([len(part) - 1])
+                inputs["last"] = np.array([len(part) - 1], np.int32)
             token = int(self.program(size, "token", picking).run(inputs)["token"][0, 0])
         return token
 
@@ -226,21 +227,23 @@ class Decoder(Closing):
         `length` counts the tokens whose successors were given; what runs ahead wrote into the caches is overwritten,
         except in a recurrent model, whose states are those of the run begun last."""
         more: dict[str, Any] = sampling.inputs()
-        kind, at = self.session.info.kind, self.length
-        programs = [self.program(1, "token", sampling.picking, turn) for turn in range(2 if kind == "vulkan" else 1)]
+        device, at = self.session.info.id.partition(":")[0], self.length
+        # On Vulkan the host waits for a program's last run before it begins another, but not for other programs.
+        turns = 2 if device == "vulkan" else 1
+        programs = [self.program(1, "token", sampling.picking, turn) for turn in range(turns)]
         ids: Any = np.full((1, 1), token, np.int32)
         ahead = 1
         while self.length < self.context:
-            runs = []
+            runs: list[Any] = []
             while len(runs) < ahead and at < self.context:
-                inputs = {"ids": ids, "at": np.int32([at]), **more}
+                inputs = {"ids": ids, "at": np.array([at], np.int32), **more}
                 runs.append(programs[at % len(programs)].launch(inputs).results["token"])
                 ids, at = runs[-1], at + 1
             for run in runs:
                 found = int(run.numpy()[0, 0])
                 self.length += 1
                 yield found
-            ahead = 1 if kind == "cpu" else min(2 * ahead, AHEAD)
+            ahead = 1 if device == "cpu" else min(2 * ahead, AHEAD)
 
     def close(self) -> None:
         """Frees programs, caches and weights. Idempotent."""

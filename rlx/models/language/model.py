@@ -6,7 +6,7 @@ import os
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
@@ -16,7 +16,7 @@ import numpy.typing as npt
 from rlx.driver.closing import Closing
 from rlx.driver.locks import renewed
 from rlx.dtypes import DType, DTypeLike, as_dtype, f32
-from rlx.errors import DTypeError, ModelFormatError, RlxError, ShapeError
+from rlx.errors import DTypeError, RlxError, ShapeError
 from rlx.formats.huggingface import ModelFolder
 from rlx.models.language.architectures import architecture_of
 from rlx.models.language.config import Fields, LanguageConfig
@@ -227,7 +227,9 @@ class LanguageModel(Closing):
         self.decoder.reset(kept)
         del self._held[kept:]
 
-    def chat(self, messages: Sequence[Mapping[str, Any]], max_tokens: int | None = None, **settings: Any) -> Iterator[str]:
+    def chat(
+        self, messages: Sequence[Mapping[str, Any]], max_tokens: int | None = None, **settings: Any
+    ) -> Iterator[str]:
         """The model's answer to messages, each {"role": "system", "user" or "assistant", "content": text}, by the
         model's own template; settings as `generate`.
 
@@ -240,7 +242,7 @@ class LanguageModel(Closing):
 
         tokenizer = self.tokenizer
         if tokenizer.chat_template is None:
-            raise RlxError(f"{self.where}: the model has no chat template; use generate(), with a prompt of its own form")
+            raise RlxError(f"{self.where}: the model has no chat template; generate() takes a prompt as it stands")
         text = ChatTemplate.of(tokenizer).render([dict(m) for m in messages])
         return tokenizer.encode(text, special=False, parse_special=True)
 
@@ -282,7 +284,7 @@ def made_of(
     matrices = None if dtype is None else half_or_full("dtype", dtype)
     weights = ModelWeights(source, architecture, config, context, matrices)
     decoder = Decoder(config, weights, session, context, activations=work, cache=kept)
-    return LanguageModel(decoder, *tokenizer[:1], source.where, tokenizer[1])
+    return LanguageModel(decoder, tokenizer[0], source.where, tokenizer[1])
 
 
 def _tokenizer(folder: Path) -> tuple[Speaks | None, str]:

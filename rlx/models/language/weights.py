@@ -15,8 +15,8 @@ from rlx.dtypes import DType, as_dtype, f32
 from rlx.errors import DTypeError, ModelFormatError
 from rlx.formats.files import shown
 from rlx.models.language.architectures.base import Architecture, Recipe, Value, joined
-from rlx.models.language.config import LanguageConfig, Rope
 from rlx.models.language.blocks import table_names
+from rlx.models.language.config import LanguageConfig, Rope
 from rlx.ops.rope.table import rope_table
 from rlx.packed import PackedArray
 from rlx.runtime import Store
@@ -161,7 +161,8 @@ class ModelWeights:
     @property
     def nbytes(self) -> int:
         """The bytes of all weights asked for."""
-        return sum(w.dtype.nbytes(w.shape) for w in self._wanted.values()) + sum(t.nbytes for t in self._tables.values())
+        tables = sum(int(t.nbytes) for t in self._tables.values())
+        return tables + sum(w.dtype.nbytes(w.shape) for w in self._wanted.values())
 
     @property
     def bytes_read(self) -> int:

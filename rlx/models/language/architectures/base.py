@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rlx.models.language.config import (
+    ATTENTION,
     MOST_HEADS,
     MOST_INNER,
     MOST_LAYERS,
@@ -97,7 +98,7 @@ def llama_like(f: Fields, architecture: str, **changed: Any) -> LanguageConfig:
         "vocabulary": f.count("vocab_size", MOST_TOKENS),
         "width": f.count("hidden_size", MOST_WIDTH),
         "positions": f.count("max_position_embeddings", MOST_POSITIONS, 2048),
-        "mixers": ("attention",) * layers,
+        "mixers": ATTENTION * layers,
         "inner": f.count("intermediate_size", MOST_INNER),
         "activation": f.choice("hidden_act", ACTIVATIONS, "silu"),
         "eps": f.number("rms_norm_eps", 0, 1, 1e-6),

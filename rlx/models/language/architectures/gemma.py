@@ -1,5 +1,5 @@
-"""Gemma 2 (norms on both sides of a block, soft caps, alternating windows; Gemma team, 2024) and Gemma 3 (2025: norms of
-q and k, a rope of its own for layers with windows, no soft caps)."""
+"""Gemma 2 (norms on both sides of a block, soft caps, alternating windows; Gemma team, 2024) and Gemma 3 (2025: norms
+of q and k, a rope of its own for layers with windows, no soft caps)."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""GPT-2 (Radford et al. 2019): layer norms, learned positions, biases, an MLP without a gate, and weights that files hold
-transposed."""
+"""GPT-2 (Radford et al. 2019): layer norms, learned positions, biases, an MLP without a gate, and weights that files
+hold transposed."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import numpy as np
 
 from rlx.models.language.architectures.base import ACTIVATIONS, Architecture, Recipe, Value
 from rlx.models.language.config import (
+    ATTENTION,
     MOST_HEADS,
     MOST_INNER,
     MOST_LAYERS,
@@ -51,7 +52,7 @@ def gpt2(f: Fields) -> LanguageConfig:
         vocabulary=f.count("vocab_size", MOST_TOKENS),
         width=width,
         positions=f.count("n_positions", MOST_POSITIONS),
-        mixers=("attention",) * layers,
+        mixers=ATTENTION * layers,
         attention=Attention(heads, heads, size, none, none, scale, qkv_bias=True, out_bias=True),
         inner=f.count("n_inner", MOST_INNER, 4 * width),
         gated=False,
