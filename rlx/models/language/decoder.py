@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -79,6 +80,8 @@ class Decoder(Closing):
         self._programs: dict[tuple[int, Head, Picking, int], CompiledGraph] = {}
         self._lock = renewed(self, "_lock", threading.Lock)
         self._closed = False
+        # On Vulkan the host waits for a program's last run before it begins another, but not for other programs.
+        self._turns = 2 if session.info.id.startswith("vulkan") else 1
         graph = self.graph(1)
         weights.check()
         self._check_room()
@@ -209,6 +212,14 @@ class Decoder(Closing):
             done += len(part)
         return out
 
+    def prepare(self, count: int, sampling: Sampling) -> float:
+        """Builds the programs for a prompt of so many tokens and an answer; the seconds that this took."""
+        start = time.perf_counter()
+        for size in {1, *self.chunks(count)}:
+            for turn in range(self._turns if size == 1 else 1):
+                self.program(size, "token", sampling.picking, turn).prepare()
+        return time.perf_counter() - start
+
     def prefill(self, ids: Ids, sampling: Sampling) -> int:
         """Takes in tokens, and gives the one that follows."""
         picking, more, token = sampling.picking, sampling.inputs(), -1
@@ -227,10 +238,8 @@ class Decoder(Closing):
         `length` counts the tokens whose successors were given; what runs ahead wrote into the caches is overwritten,
         except in a recurrent model, whose states are those of the run begun last."""
         more: dict[str, Any] = sampling.inputs()
-        device, at = self.session.info.id.partition(":")[0], self.length
-        # On Vulkan the host waits for a program's last run before it begins another, but not for other programs.
-        turns = 2 if device == "vulkan" else 1
-        programs = [self.program(1, "token", sampling.picking, turn) for turn in range(turns)]
+        at = self.length
+        programs = [self.program(1, "token", sampling.picking, turn) for turn in range(self._turns)]
         ids: Any = np.full((1, 1), token, np.int32)
         ahead = 1
         while self.length < self.context:
@@ -243,7 +252,7 @@ class Decoder(Closing):
                 found = int(run.numpy()[0, 0])
                 self.length += 1
                 yield found
-            ahead = 1 if device == "cpu" else min(2 * ahead, AHEAD)
+            ahead = 1 if self.session.info.kind == "cpu" else min(2 * ahead, AHEAD)
 
     def close(self) -> None:
         """Frees programs, caches and weights. Idempotent."""

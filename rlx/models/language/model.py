@@ -42,32 +42,40 @@ class Speaks(Protocol):
 @dataclass(slots=True)
 class Stats:
     """The counts and times of a `generate`: tokens of the prompt that were computed (`reused` lay in the caches
-    already), tokens made, seconds until the first of them and after it, bytes of weights that a token reads."""
+    already), tokens made, seconds until the first of them and after it, seconds in which programs were built before,
+    bytes of weights that a token reads, and why it ended."""
 
     prompt: int = 0
     reused: int = 0
     tokens: int = 0
     first_seconds: float = 0.0
     rest_seconds: float = 0.0
+    build_seconds: float = 0.0
     token_bytes: int = 0
     ended: Literal["", "stop", "length", "context"] = ""
 
     def __str__(self) -> str:
-        speed = f"{(self.tokens - 1) / self.rest_seconds:,.1f} tokens a second" if self.rest_seconds else "no more"
-        at_all = self.prompt / self.first_seconds if self.first_seconds else 0.0
-        rate = self.token_bytes * (self.tokens - 1) / self.rest_seconds if self.rest_seconds else 0.0
-        return (
-            f"prompt: {self.prompt} tokens ({self.reused} more in the cache), first token after "
-            f"{self.first_seconds:.3f} s ({at_all:,.1f} tokens a second); {self.tokens} tokens: {speed}, "
-            f"{self.token_bytes / 1e9:.2f} GB a token, {rate / 1e9:,.1f} GB/s"
-        )
+        read = self.prompt / self.first_seconds if self.first_seconds else 0.0
+        lines = f"prompt: {self.prompt} tokens in {self.first_seconds:.3f} s, {read:,.1f} a second"
+        if self.reused:
+            lines += f"; {self.reused} more were there already"
+        if self.tokens > 1 and self.rest_seconds:
+            rate = (self.tokens - 1) / self.rest_seconds
+            lines += (
+                f"\nanswer: {self.tokens} tokens, {rate:,.1f} a second; {self.token_bytes / 1e9:.2f} GB of weights a "
+                f"token, {rate * self.token_bytes / 1e9:,.1f} GB/s"
+            )
+        if self.build_seconds > 0.01:
+            lines += f"\nprograms: {self.build_seconds:.1f} s"
+        return lines
 
 
 class LanguageModel(Closing):
     """A language model on one device, made by `rlx.models.load`.
 
-    Prompts that begin as the last one did, with its answer, take in only what is new. Calls of several threads take
-    turns, a whole answer each. A `with` block closes it.
+    Prompts that begin as the last one did, with its answer, take in only what is new. Calls may come between the pieces
+    of an answer, also from other threads: the answer then begins anew from where the two differ. A `with` block closes
+    it.
     """
 
     def __init__(self, decoder: Decoder, tokenizer: Speaks | None, where: str, why_none: str = "") -> None:
@@ -77,6 +85,7 @@ class LanguageModel(Closing):
         self._why_none = why_none
         self._lock = renewed(self, "_lock", threading.RLock)
         self._held: list[int] = []  # the tokens in the caches
+        self._owner: object | None = None  # the answer that was being made when they were last used
         self.stats = Stats()
 
     @property
@@ -188,44 +197,52 @@ class LanguageModel(Closing):
 
     def _tokens(self, ids: npt.NDArray[np.int32], max_tokens: int | None, sampling: Sampling) -> Iterator[int]:
         ends = self._tokenizer.special.ends if self._tokenizer is not None else frozenset()
-        if max_tokens == 0:
-            return
-        with self._lock:
-            same = self._common(ids)
-            self._forget(same)
-            stats = self.stats = Stats(len(ids) - same, same, token_bytes=self.decoder.token_bytes)
+        own, stats, whole = object(), Stats(token_bytes=self.decoder.token_bytes), ids.tolist()
+        following: Iterator[int] = iter(())
+        while stats.tokens != max_tokens:
             start = time.perf_counter()
-            token = self.decoder.prefill(ids[same:], sampling)
-            self._held = ids.tolist()
-            began = time.perf_counter()
-            stats.first_seconds = began - start
-            following = self.decoder.decode(token, sampling)
-            while token not in ends:
-                stats.tokens += 1
-                stats.rest_seconds = time.perf_counter() - began
-                yield token
-                if stats.tokens == max_tokens:
-                    stats.ended = "length"
-                    return
-                found = next(following, None)
-                if found is None:
+            with self._lock:
+                self.stats = stats
+                if len(whole) > self.context:
                     stats.ended = "context"
                     return
-                self._held.append(token)
-                token = found
-            stats.ended = "stop"
+                if self._owner is own:
+                    token = next(following)
+                else:  # the first token, or another call has used the caches since the last
+                    same = self._common(whole)
+                    self._forget(same)
+                    stats.build_seconds += self.decoder.prepare(len(whole) - same, sampling)
+                    start = time.perf_counter()
+                    token = self.decoder.prefill(np.asarray(whole[same:], np.int32), sampling)
+                    following = self.decoder.decode(token, sampling)
+                    self._owner = own
+                    if not stats.tokens:
+                        stats.prompt, stats.reused = len(whole) - same, same
+                self._held = whole[:]
+            if stats.tokens:
+                stats.rest_seconds += time.perf_counter() - start
+            else:
+                stats.first_seconds = time.perf_counter() - start
+            if token in ends:
+                stats.ended = "stop"
+                return
+            stats.tokens += 1
+            whole.append(token)
+            yield token
+        stats.ended = "length"
 
-    def _common(self, ids: npt.NDArray[np.int32]) -> int:
+    def _common(self, ids: list[int]) -> int:
         """How many of the tokens lie in the caches already; the last one is run in any case, for its successor."""
         if self.config.recurrent:
             return 0
         n = min(len(ids) - 1, len(self._held))
-        differ = np.flatnonzero(np.asarray(self._held[:n], np.int32) != ids[:n])
-        return int(differ[0]) if len(differ) else n
+        return next((i for i in range(n) if self._held[i] != ids[i]), n)
 
     def _forget(self, kept: int) -> None:
+        """Leaves so many tokens in the caches; whoever used them before has to begin again."""
         self.decoder.reset(kept)
         del self._held[kept:]
+        self._owner = None
 
     def chat(
         self, messages: Sequence[Mapping[str, Any]], max_tokens: int | None = None, **settings: Any
