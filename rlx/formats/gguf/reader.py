@@ -78,23 +78,29 @@ class GgufTensor:
     offset: int  # from the start of the file
     _source: _Source = field(repr=False)
 
-    def read(self) -> npt.NDArray[Any] | PackedArray:
-        """The values: an array, or a PackedArray for a packed dtype; each call reads the file anew.
+    def read(self, start: int = 0, stop: int | None = None) -> npt.NDArray[Any] | PackedArray:
+        """The values: an array, or a PackedArray for a packed dtype; each call reads the file anew. `start` and `stop`
+        are a range of the outermost axis, for the part of a tensor that holds many.
 
         Raises: ModelFormatError where the file was cut short since it was opened, RlxError where it was closed."""
-        made = np.empty(self.dtype.array_shape(self.shape), self.dtype.np)
+        shape, offset = self.shape, self.offset
+        if shape and (start, stop) != (0, None):
+            start, stop, _ = slice(start, stop).indices(shape[0])
+            offset += start * (self.nbytes // max(shape[0], 1))
+            shape = (max(stop - start, 0), *shape[1:])
+        made = np.empty(self.dtype.array_shape(shape), self.dtype.np)
         if not self.dtype.is_packed:
-            self._source.read_into(_bytes_of(made), self.offset, self.name)
+            self._source.read_into(_bytes_of(made), offset, self.name)
             return made
         rows = made.reshape(-1, made.shape[-1]) if made.size else made.reshape(0, 1)
         step = max(1, _PIECE // rows.shape[1])
         piece = np.empty(min(step, len(rows)) * rows.shape[1], np.uint8)
-        for start in range(0, len(rows), step):
-            part = rows[start : start + step]
+        for at in range(0, len(rows), step):
+            part = rows[at : at + step]
             raw = piece[: part.size]
-            self._source.read_into(raw, self.offset + start * rows.shape[1], self.name)
+            self._source.read_into(raw, offset + at * rows.shape[1], self.name)
             move_blocks(self.dtype, part, raw, into_planes=True)
-        return PackedArray(self.dtype, self.shape, made)
+        return PackedArray(self.dtype, shape, made)
 
 
 class GgufFile:
