@@ -8,7 +8,7 @@ from typing import Any
 from rlx.dtypes import DTypeLike
 from rlx.formats.huggingface import ModelFolder
 from rlx.models import sentence
-from rlx.models.language.model import load_folder
+from rlx.models.language.model import load_folder, load_gguf
 from rlx.runtime import Session
 
 
@@ -23,7 +23,7 @@ def load(
     precision: str = "f32",
     threads: int | None = None,
 ) -> Any:
-    """The model of a Hugging Face folder: a `SentenceEncoder` for BERT, else a `LanguageModel`.
+    """The model of a Hugging Face folder or a GGUF file: a `SentenceEncoder` for BERT's folder, else a `LanguageModel`.
 
     `context` is how many tokens a language model holds, at most those it was made for. `dtype="bf16"` or "f16" keeps
     the matrices in half precision (by default a language model's are as in the file, a sentence encoder's f32),
@@ -36,10 +36,13 @@ def load(
     >>> for piece in model.generate("Once upon a time", max_tokens=100, temperature=0.8):
     ...     print(piece, end="", flush=True)
     """
+    half = {"dtype": dtype, "activations": activations, "cache": cache}
+    if os.path.isfile(path):
+        return load_gguf(path, Session(device, precision=precision, threads=threads), context=context, **half)
     folder = ModelFolder(path)
     if folder.config.get("model_type") == "bert":
         return sentence.load(
             path, device, dtype=dtype, activations=activations, precision=precision, threads=threads
         )
     session = Session(device, precision=precision, threads=threads)
-    return load_folder(folder, session, context=context, dtype=dtype, activations=activations, cache=cache)
+    return load_folder(folder, session, context=context, **half)

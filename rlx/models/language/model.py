@@ -17,6 +17,8 @@ from rlx.driver.closing import Closing
 from rlx.driver.locks import renewed
 from rlx.dtypes import DType, DTypeLike, as_dtype, f32
 from rlx.errors import DTypeError, RlxError, ShapeError
+from rlx.formats.gguf.model import GgufModel
+from rlx.formats.gguf.reader import GgufFile
 from rlx.formats.huggingface import ModelFolder
 from rlx.models.language.architectures import architecture_of
 from rlx.models.language.config import Fields, LanguageConfig
@@ -284,6 +286,18 @@ def load_folder(
     fields = Fields(folder.config, str(folder.path / "config.json"))
     return made_of(fields, Arrays(folder.tensors(), str(folder.path)), _tokenizer(folder.path), session, context, dtype,
                    activations, cache)  # fmt: skip
+
+
+def load_gguf(
+    path: str | os.PathLike[str], session: Session, *, context: int = 4096, dtype: DTypeLike | None = None,
+    activations: DTypeLike | None = None, cache: DTypeLike | None = None,
+) -> LanguageModel:  # fmt: skip
+    """The language model of a GGUF file. Raises: as `rlx.models.load`."""
+    with GgufFile(path) as file:
+        model = GgufModel(file)
+        speaks = "tokenizer.ggml.model" in file.metadata
+        tokenizer = (model.tokenizer(), "") if speaks else (None, "the file has no tokenizer, which text needs")
+        return made_of(Fields(model.config, model.where), model, tokenizer, session, context, dtype, activations, cache)
 
 
 def made_of(

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from rlx.formats import safetensors
+import rlx
+from rlx.formats import gguf, safetensors
+from rlx.packed import PackedArray
 from tests.models.tiny import formula
 
 F64 = npt.NDArray[np.float64]
@@ -29,7 +32,8 @@ def shapes(config: dict[str, Any]) -> dict[str, tuple[int, ...]]:
     """Names and shapes of the weights, written out from the published format."""
     d, wide, size = config["hidden_size"], config["intermediate_size"], config["head_dim"]
     q, kv = config["num_attention_heads"] * size, config["num_key_value_heads"] * size
-    made: dict[str, tuple[int, ...]] = {"model.embed_tokens.weight": (config["vocab_size"], d), "model.norm.weight": (d,)}
+    made: dict[str, tuple[int, ...]] = {"model.embed_tokens.weight": (config["vocab_size"], d)}
+    made["model.norm.weight"] = (d,)
     if not config["tie_word_embeddings"]:
         made["lm_head.weight"] = (config["vocab_size"], d)
     norms = ["input_layernorm", "post_attention_layernorm"]
@@ -79,9 +83,10 @@ def _bytes_tokenizer(size: int) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def logits(config: dict[str, Any], tokens: npt.NDArray[Any] = TOKENS) -> F64:
+def logits(config: dict[str, Any], tokens: npt.NDArray[Any] = TOKENS, given: Mapping[str, Any] | None = None) -> F64:
     """The logits after each token, in float64, from the papers' formulas."""
-    w = {name.removeprefix("model."): array.astype(np.float64) for name, array in weights(config).items()}
+    held = weights(config) if given is None else given
+    w = {name.removeprefix("model."): array.astype(np.float64) for name, array in held.items()}
     gemma, heads, kv = config["model_type"] == "gemma2", config["num_attention_heads"], config["num_key_value_heads"]
     size, n = config["head_dim"], len(tokens)
 
@@ -128,6 +133,38 @@ def logits(config: dict[str, Any], tokens: npt.NDArray[Any] = TOKENS) -> F64:
         x = x + (norm(made, f"{p}post_feedforward_layernorm") if gemma else made)
     table = w["embed_tokens.weight" if config["tie_word_embeddings"] else "lm_head.weight"]
     return capped(norm(x, "norm") @ table.T, config.get("final_logit_softcapping"))
+
+
+PACKED: dict[str, Any] = {**LLAMA, "hidden_size": 64, "head_dim": 16, "intermediate_size": 96}
+_GGUF = {
+    "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v",
+    "self_attn.o_proj": "attn_output", "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up",
+    "mlp.down_proj": "ffn_down", "input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm",
+    "model.layers.": "blk.", "model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output",
+}  # fmt: skip
+
+
+def write_gguf(path: Path, packed: str | None) -> dict[str, npt.NDArray[Any]]:
+    """The model PACKED as a GGUF file, its matrices in a packed dtype; gives the weights that the file holds, by their
+    names in a folder."""
+    c, tensors, held = PACKED, {}, {}
+    for name, array in weights(c).items():
+        kept: Any = array if packed is None or array.ndim == 1 else rlx.quantize(array, packed)
+        held[name] = array if kept is array else kept.dequantize()
+        if ".q_proj" in name or ".k_proj" in name:  # llama.cpp rotates neighbours, and orders the rows for it
+            order = np.arange(len(array)).reshape(-1, 2, c["head_dim"] // 2).swapaxes(1, 2).reshape(-1)
+            kept = array[order] if kept is array else PackedArray(kept.dtype, kept.shape, kept.data[order])
+        for theirs, ours in _GGUF.items():
+            name = name.replace(theirs, ours)
+        tensors[name] = kept
+    metadata = {
+        "general.architecture": "llama", "llama.block_count": c["num_hidden_layers"], "llama.context_length": 64,
+        "llama.embedding_length": c["hidden_size"], "llama.feed_forward_length": c["intermediate_size"],
+        "llama.attention.head_count": 4, "llama.attention.head_count_kv": 2, "llama.rope.freq_base": c["rope_theta"],
+        "llama.attention.layer_norm_rms_epsilon": c["rms_norm_eps"],
+    }  # fmt: skip
+    gguf.write(path, metadata, tensors)
+    return held
 
 
 def greedy(config: dict[str, Any], tokens: npt.NDArray[Any], count: int) -> list[int]:
