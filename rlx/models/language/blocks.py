@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -124,24 +124,7 @@ class Blocks:
         cap = self.config.logit_softcap
         return made if cap is None else ops.tanh(made / cap) * cap
 
-    # -- a layer
-
-    def layer(self, x: Tensor, index: int) -> Tensor:
-        name = f"layers.{index}"
-        mixers = {"attention": self.attention}
-        x = self._around(x, lambda t: mixers[self.config.mixers[index]](t, index), name, "input_layernorm",
-                         "post_attention_layernorm")  # fmt: skip
-        if not self.config.inner and self.config.experts is None:
-            return x
-        sparse = self.config.experts is not None and index not in self.config.dense
-        second = "pre_feedforward_layernorm" if self.config.placement == "around" else "post_attention_layernorm"
-        mlp = self.experts if sparse else self.mlp
-        return self._around(x, lambda t: mlp(t, f"{name}.mlp"), name, second, "post_feedforward_layernorm")
-
-    def _around(self, x: Tensor, block: Callable[[Tensor], Tensor], name: str, before: str, after: str) -> Tensor:
-        """x and the block's result, with the norms that the architecture has."""
-        made = block(x if self.config.placement == "after" else self.norm(x, f"{name}.{before}"))
-        return x + (made if self.config.placement == "before" else self.norm(made, f"{name}.{after}"))
+    # -- the parts of a layer
 
     def mlp(self, x: Tensor, name: str) -> Tensor:
         c = self.config

@@ -235,8 +235,8 @@ class Decoder(Closing):
 
         Ids stay on the device: a few runs are begun one after the other before the host reads what they gave, since
         each read waits for all work begun before it. Their number grows, so that the first tokens come at once.
-        `length` counts the tokens whose successors were given; what runs ahead wrote into the caches is overwritten,
-        except in a recurrent model, whose states are those of the run begun last."""
+        `length` counts the tokens whose successors were given: what runs ahead wrote into caches is overwritten. A
+        recurrent model runs one by one, since its states cannot go back."""
         more: dict[str, Any] = sampling.inputs()
         at = self.length
         programs = [self.program(1, "token", sampling.picking, turn) for turn in range(self._turns)]
@@ -252,7 +252,7 @@ class Decoder(Closing):
                 found = int(run.numpy()[0, 0])
                 self.length += 1
                 yield found
-            ahead = 1 if self.session.info.kind == "cpu" else min(2 * ahead, AHEAD)
+            ahead = 1 if self.config.recurrent or self.session.info.kind == "cpu" else min(2 * ahead, AHEAD)
 
     def close(self) -> None:
         """Frees programs, caches and weights. Idempotent."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -11,9 +12,15 @@ import rlx.ops as ops
 from rlx.dtypes import f32, i32
 from rlx.ir import Graph, Tensor
 from rlx.models.language.blocks import Blocks, Size, WeightTypes
-from rlx.models.language.config import LanguageConfig
+from rlx.models.language.config import LanguageConfig, Mixer
+from rlx.models.language.recurrent import mamba, mamba2
 
 Head = Literal["token", "logits", "hidden"]
+MIXERS: dict[Mixer, Callable[[Blocks, Tensor, int], Tensor]] = {
+    "attention": Blocks.attention,
+    "mamba": mamba,
+    "mamba2": mamba2,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +53,7 @@ def language_graph(
     blocks = Blocks(g, config, size, weights, at)
     x = blocks.embedding(ids)
     for index in range(config.layers):
-        x = blocks.layer(x, index)
+        x = _layer(blocks, x, index)
     if head == "token":
         x, place = _last(g, x, size), at
         if size.chunk > 1:
@@ -60,6 +67,22 @@ def language_graph(
     else:
         g.output("hidden", ops.reshape(ops.cast(x, f32), (size.batch, size.chunk, config.width)))
     return g
+
+
+def _layer(b: Blocks, x: Tensor, index: int) -> Tensor:
+    """The mixer of a layer and its MLP, each with its norms and added to x."""
+    name, mixer, c = f"layers.{index}", MIXERS[b.config.mixers[index]], b.config
+
+    def around(x: Tensor, block: Callable[[Tensor], Tensor], before: str, after: str) -> Tensor:
+        made = block(x if c.placement == "after" else b.norm(x, f"{name}.{before}"))
+        return x + (made if c.placement == "before" else b.norm(made, f"{name}.{after}"))
+
+    x = around(x, lambda t: mixer(b, t, index), "input_layernorm", "post_attention_layernorm")
+    if not c.inner and c.experts is None:
+        return x
+    mlp = b.experts if c.experts is not None and index not in c.dense else b.mlp
+    second = "pre_feedforward_layernorm" if c.placement == "around" else "post_attention_layernorm"
+    return around(x, lambda t: mlp(t, f"{name}.mlp"), second, "post_feedforward_layernorm")
 
 
 def _last(g: Graph, x: Tensor, size: Size) -> Tensor:

@@ -235,8 +235,8 @@ class LanguageModel(Closing):
 
     def _common(self, ids: list[int]) -> int:
         """How many of the tokens lie in the caches already; the last one is run in any case, for its successor."""
-        if self.config.recurrent:
-            return 0
+        if self.config.recurrent and (len(ids) <= len(self._held) or ids[: len(self._held)] != self._held):
+            return 0  # states cannot go back
         n = min(len(ids) - 1, len(self._held))
         return next((i for i in range(n) if self._held[i] != ids[i]), n)
 

@@ -14,7 +14,7 @@ from rlx.driver.progress import report
 from rlx.dtypes import DType, as_dtype, f32
 from rlx.errors import DTypeError, ModelFormatError
 from rlx.formats.files import shown
-from rlx.models.language.architectures.base import Architecture, Recipe, Value, joined
+from rlx.models.language.architectures.base import Architecture, Recipe, Value, alone, joined
 from rlx.models.language.blocks import table_names
 from rlx.models.language.config import LanguageConfig, Rope
 from rlx.ops.rope.table import rope_table
@@ -143,12 +143,12 @@ class ModelWeights:
         for name in self.source.kinds:
             if name not in used and not self._architecture.unused.search(name) and not self._tied(name):
                 problems.append(f"extra {shown(name)}")
-        for name, wanted in self._wanted.items():
+        for wanted in self._wanted.values():
             recipe = wanted.recipe
-            if recipe.files == (name,) and name in self._names:  # others are checked when they are made
-                shape = self.source.kinds[self._names[name]][0]
+            if recipe.make is alone and recipe.files[0] in self._names:  # others are checked when they are made
+                shape = self.source.kinds[self._names[recipe.files[0]]][0]
                 if shape != wanted.shape:
-                    problems.append(f"{name!r} has shape {shape}, expected {wanted.shape}")
+                    problems.append(f"{recipe.files[0]!r} has shape {shape}, expected {wanted.shape}")
         if problems:
             rest = len(problems) - _MAX_NAMED
             listed = problems[:_MAX_NAMED] + ([f"and {rest} more"] if rest > 0 else [])

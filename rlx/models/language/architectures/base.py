@@ -35,12 +35,17 @@ ACTIVATIONS = {
 }
 
 
+def alone(values: Sequence[Value]) -> Value:
+    (value,) = values
+    return value
+
+
 @dataclass(frozen=True, slots=True)
 class Recipe:
     """How a weight is made of a file's tensors; by default it is the only one as it stands."""
 
     files: tuple[str, ...]
-    make: Callable[[Sequence[Value]], Value] = lambda values: values[0]
+    make: Callable[[Sequence[Value]], Value] = alone
     derived: bool = False  # whether numbers change, so that a packed or half-precision tensor must become floats first
 
 
