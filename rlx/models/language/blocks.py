@@ -143,13 +143,40 @@ class Blocks:
         q, k, v = self._heads(x, name, a, a.ropes[index])
         keys, values = self._cached(f"keys.{index}", k), self._cached(f"values.{index}", v)
         length = self._one if self._one is not None else self.at
-        made = ops.attention(
-            _turned(ops.cast(q, self.size.cache)), _turned(keys), _turned(values), scale=a.scale,
-            causal=self.size.chunk > 1 or a.windows[index] is not None, window=a.windows[index], softcap=a.softcap,
-            kv_len=length + self.size.chunk,
-        )  # fmt: skip
+        if a.sinks:
+            made = self._with_sinks(q, keys, values, a, index)
+        else:
+            made = ops.attention(
+                _turned(ops.cast(q, self.size.cache)), _turned(keys), _turned(values), scale=a.scale,
+                causal=self.size.chunk > 1 or a.windows[index] is not None, window=a.windows[index], softcap=a.softcap,
+                kv_len=length + self.size.chunk,
+            )  # fmt: skip
         mixed = ops.cast(ops.reshape(_turned(made), (self.rows, a.heads * a.head_size)), self.size.activations)
         return self.linear(mixed, f"{name}.o_proj", self.config.width, a.out_bias)
+
+    def _with_sinks(self, q: Tensor, keys: Tensor, values: Tensor, a: Attention, index: int) -> Tensor:
+        """Attention whose softmax has one more term a head, written out in small ops: (batch, heads, chunk, size)."""
+        (batch, chunk), group = (self.size.batch, self.size.chunk), a.heads // a.kv_heads
+        q = ops.reshape(ops.transpose(q, (0, 2, 1, 3)), (batch, a.kv_heads, group * chunk, a.head_size))
+        keys, values = (ops.cast(_turned(t), f32) for t in (keys, values))
+        scores = ops.matmul(ops.cast(q, f32), keys, transpose_b=True) * a.scale
+        scores = ops.reshape(scores, (batch, a.heads, chunk, self.size.context))
+        place = self._places if self._one is None else self._one + self.g.constant(np.arange(chunk, dtype=np.int32))
+        numbers = self.g.constant(np.arange(self.size.context, dtype=np.int32))
+        behind = ops.reshape(place, (batch, 1, chunk, 1)) - numbers
+        window = a.windows[index]
+        seen = ops.logical_and(behind >= 0, behind <= (self.size.context if window is None else window))
+        scores = ops.where(seen, scores, -math.inf)
+        sinks = ops.reshape(self.weight(f"layers.{index}.self_attn.sinks", (a.heads,)), (1, a.heads, 1, 1))
+        top = ops.maximum(ops.max(scores, axis=-1, keepdims=True), sinks)
+        parts = ops.exp(scores - top)
+        parts = parts / (ops.sum(parts, axis=-1, keepdims=True) + ops.exp(sinks - top))
+        # Rows of the cache that were never written may hold anything.
+        length = ops.reshape(place[..., -1:], (batch, 1, 1, 1))
+        there = ops.reshape(numbers, (-1, 1)) <= length
+        parts = ops.reshape(parts, (batch, a.kv_heads, group * chunk, self.size.context))
+        made = ops.matmul(parts, ops.where(there, values, 0.0))
+        return ops.reshape(made, (batch, a.heads, chunk, a.head_size))
 
     def _heads(self, x: Tensor, name: str, a: Attention, rope: Rope | None) -> tuple[Tensor, Tensor, Tensor]:
         """q, k and v, (batch, chunk, heads, head_size)."""
@@ -188,26 +215,35 @@ class Blocks:
         by the router's weights."""
         e = self.config.experts
         assert e is not None
-        scores = self.linear(x, f"{name}.gate", e.count, dtype=f32)
+        scores = self.linear(x, f"{name}.gate", e.count, e.bias, dtype=f32)
         parts, chosen = _routed(scores, e)
         flat = ops.reshape(chosen, (self.rows * e.used,))
         order = ops.cast(ops.argsort(flat, axis=0), i32)
         numbers = self.g.constant(np.arange(e.count, dtype=np.int32).reshape(-1, 1))
         counts = ops.sum(ops.cast(ops.equal(numbers, ops.reshape(flat, (1, -1))), i32), axis=1)
+        of = (counts, ops.gather(flat, order))
         taken = ops.gather(x, order // e.used)
-        hidden = self._expert(taken, f"{name}.experts.gate_proj", (e.count, e.inner, self.config.width), counts)
-        up = self._expert(taken, f"{name}.experts.up_proj", (e.count, e.inner, self.config.width), counts)
-        hidden = _activated(hidden, self.config.activation) * up
-        made = self._expert(hidden, f"{name}.experts.down_proj", (e.count, self.config.width, e.inner), counts)
+        inner, outer = (e.count, e.inner, self.config.width), (e.count, self.config.width, e.inner)
+        gate, up = (self._expert(taken, f"{name}.experts.{part}_proj", inner, *of) for part in ("gate", "up"))
+        if e.limit is None:
+            hidden = _activated(gate, self.config.activation) * up
+        else:  # gpt-oss
+            gate = ops.minimum(gate, e.limit)
+            hidden = (ops.clip(up, -e.limit, e.limit) + 1.0) * gate * ops.sigmoid(gate * 1.702)
+        made = self._expert(hidden, f"{name}.experts.down_proj", outer, *of)
         back = ops.cast(ops.argsort(order, axis=0), i32)
         made = ops.reshape(ops.cast(ops.gather(made, back), f32), (self.rows, e.used, self.config.width))
         return ops.cast(ops.sum(made * ops.reshape(parts, (self.rows, e.used, 1)), axis=1), x.dtype)
 
-    def _expert(self, x: Tensor, name: str, shape: tuple[int, ...], counts: Tensor) -> Tensor:
+    def _expert(self, x: Tensor, name: str, shape: tuple[int, ...], counts: Tensor, numbers: Tensor) -> Tensor:
+        """The product of each row with its expert's weight; `numbers` are the rows' experts."""
         weight = self.weight(f"{name}.weight", shape)
         if weight.dtype.is_packed:
-            return ops.grouped_packed_matmul(x, weight, counts)
-        made = ops.grouped_matmul(x, _at_most(weight, self.size.activations), counts, transpose_w=True)
+            made = ops.grouped_packed_matmul(x, weight, counts)
+        else:
+            made = ops.grouped_matmul(x, _at_most(weight, self.size.activations), counts, transpose_w=True)
+        if self.config.experts is not None and self.config.experts.bias:
+            made = made + ops.gather(self.weight(f"{name}.bias", shape[:2]), numbers)
         return ops.cast(made, self.size.activations)
 
 

@@ -115,7 +115,7 @@ class ModelWeights:
         files = tuple(n for w in found for n in w.recipe.files)
         rows = sum(w.shape[0] for w in found)
         derived = any(w.recipe.derived for w in found)
-        recipe = Recipe(files, join, derived)
+        recipe = Recipe(files, join, derived=derived)
         self._wanted[name] = _Wanted((rows, *found[0].shape[1:]), found[0].dtype, recipe)
         return True
 
@@ -127,10 +127,12 @@ class ModelWeights:
             return _Wanted(shape, f32, recipe)
         held = {self.source.kinds[self._names[n]][1] for n in recipe.files}
         dtype = held.pop()
+        if recipe.dtype is not None:
+            return _Wanted(shape, recipe.dtype, recipe)
         if held or not (dtype.is_packed or dtype.name in ("f32", "f16", "bf16", "f64")):
             listed = ", ".join(sorted(str(d) for d in {dtype, *held}))
             self._problems.append(f"{recipe.files[0]!r} has dtype {listed}, expected f32, f16, bf16 or packed")
-        if len(shape) == 1 or recipe.derived or dtype.name == "f64":
+        if len(shape) == 1 or name.endswith(".bias") or recipe.derived or dtype.name == "f64":
             dtype = f32
         elif self._dtype is not None and not dtype.is_packed:
             dtype = self._dtype
