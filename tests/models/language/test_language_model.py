@@ -8,13 +8,17 @@ from typing import Any
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
+from rlx.cli import app
 from rlx.driver.memory.planner_views import update_copies
 from rlx.errors import DTypeError, GraphError, ModelFormatError, OutOfDeviceMemory, RlxError, ShapeError
 from rlx.models import LanguageModel, load
 from rlx.models.language import decoder as decoding
+from rlx.models.language.architectures import gpt_oss
 from rlx.models.language.decoder import Decoder, Sampling
 from rlx.models.language.text import StopTexts
+from rlx.packed import PackedArray
 from tests.models.language import tiny
 
 FAMILIES = {"llama": tiny.LLAMA, "gemma2": tiny.GEMMA}
@@ -183,3 +187,26 @@ def test_stop_texts_hold_back_what_may_begin_one() -> None:
     assert stops.found == "ENOUGH" and stops.end() == ""
     stops = StopTexts(["END"])
     assert stops.push("the EN") + stops.end() == "the EN"
+
+
+def test_experts_in_mxfp4_are_those_of_the_file() -> None:
+    """Folders of gpt-oss have two neighbours a byte, e2m1 times a power of two; gates and the others take turns."""
+    rng = np.random.default_rng(0)
+    blocks, scales = rng.integers(0, 256, (2, 6, 2, 16), np.uint8), rng.integers(120, 130, (2, 6, 2), np.uint8)
+    numbers = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6])
+    quants = np.stack([blocks & 15, blocks >> 4], -1).reshape(2, 6, 2, 32)
+    want = np.where(quants & 8, -1, 1) * numbers[quants & 7] * 2.0 ** (scales[..., None].astype(int) - 127)
+    tensors = {"layers.0.mlp.experts.gate_up_proj_blocks": blocks, "layers.0.mlp.experts.gate_up_proj_scales": scales}
+    for which, part in enumerate(("gate", "up")):
+        recipe = gpt_oss.names(f"layers.0.mlp.experts.{part}_proj.weight", None, tensors)  # type: ignore[arg-type]
+        made = recipe.make([tensors[name] for name in recipe.files])
+        assert isinstance(made, PackedArray) and made.shape == (2, 3, 64)
+        np.testing.assert_array_equal(made.dequantize(), want[:, which::2].reshape(2, 3, 64))
+
+
+def test_the_command_streams_a_text(folders: dict[str, Path]) -> None:
+    asked = ["generate", str(folders["llama"]), "-p", "hello", "-n", "9", "--device", "cpu", "--stats"]
+    got = CliRunner().invoke(app, asked)
+    with load(folders["llama"], "cpu") as model:
+        assert got.exit_code == 0 and got.stdout == "".join(model.generate("hello", 9)) + "\n"
+    assert "9 tokens" in got.stderr
