@@ -44,6 +44,29 @@ def read_tokenizer(file: GgufFile) -> LanguageTokenizer:
     return LanguageTokenizer(file.path, made, vocabulary, special, template)
 
 
+def tokenizer_parts(file: GgufFile) -> dict[str, Any]:
+    """The tokenizer of the file's metadata as a tokenizer.json, with the decoder that goes with it.
+
+    Raises: ModelFormatError."""
+    spec = _Spec(file)
+    parts = spec.parts()
+    decoder: dict[str, Any] = {
+        "type": "ByteLevel",
+        "add_prefix_space": True,
+        "trim_offsets": True,
+        "use_regex": True,
+    }
+    if spec.model == "bert":
+        decoder = {"type": "WordPiece", "prefix": "##", "cleanup": True}
+    elif spec.model != "gpt2":
+        space = {"type": "Replace", "pattern": {"String": "▁"}, "content": " "}
+        steps = [space, {"type": "ByteFallback"}, {"type": "Fuse"}]
+        if spec.vocabulary().prefix:
+            steps.append({"type": "Strip", "content": " ", "start": 1, "stop": 0})
+        decoder = {"type": "Sequence", "decoders": steps}
+    return {**parts, "truncation": None, "padding": None, "decoder": decoder}
+
+
 class _Spec:
     """The metadata of a tokenizer, checked to fit together."""
 
