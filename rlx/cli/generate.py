@@ -40,6 +40,7 @@ def generate(
     dtype: Kept = None,
     activations: Activations = None,
     cache: Cache = None,
+    lookup: Annotated[bool, typer.Option("--lookup", help="Guess from the text; sooner if it repeats.")] = False,
     stats: Show = False,
 ) -> None:
     """Go on from a prompt with a language model, and print the text as it is made.
@@ -49,7 +50,7 @@ def generate(
     text = sys.stdin.read() if prompt == "-" else prompt
     with _loaded(model, device, context, dtype, activations, cache) as made:
         _print(made.generate(text, max_tokens, temperature=temperature, top_k=top_k, top_p=top_p, seed=seed,
-                             stop=stop or ()))  # fmt: skip
+                             stop=stop or (), lookup=lookup))  # fmt: skip
         if stats:
             print(made.stats, file=sys.stderr)
 

@@ -35,16 +35,19 @@ class Size:
     context: int
     activations: DType = f32
     cache: DType = f32
+    slots: int = 1  # sequences that the caches have room for: as many as a run has, or more where it has one
 
 
 class Blocks:
     """The blocks of one graph. Values between blocks are (batch · chunk, width).
 
     `at`, i32 (batch,), is the position of each sequence's first token in this run. Key and value caches are states
-    (batch, context, kv_heads, head_size), of which a run writes `chunk` rows in place.
+    (slots, context, kv_heads, head_size), of which a run writes `chunk` rows of a sequence in place.
     """
 
-    def __init__(self, g: Graph, config: LanguageConfig, size: Size, weights: WeightTypes, at: Tensor) -> None:
+    def __init__(
+        self, g: Graph, config: LanguageConfig, size: Size, weights: WeightTypes, at: Tensor, slot: Tensor | None = None
+    ) -> None:
         self.g = g
         self.config = config
         self.size = size
@@ -56,6 +59,7 @@ class Blocks:
         if self._one is not None:
             axis = g.constant(np.array([0, 1, 0, 0], np.int32))
             self._start = axis * self._one
+            self._slot = None if slot is None else g.constant(np.array([1, 0, 0, 0], np.int32)) * slot
             self._places = self._one
         else:
             step = g.constant(np.arange(size.chunk, dtype=np.int32).reshape(1, -1))
@@ -212,15 +216,18 @@ class Blocks:
     def _cached(self, name: str, fresh: Tensor) -> Tensor:
         """The cache with this run's rows written into it."""
         batch, _, heads, size = fresh.shape
-        shape = (batch, self.size.context, heads, size)
+        shape = (self.size.slots, self.size.context, heads, size)
         cache, fresh = self.g.state(name, shape, self.size.cache), ops.cast(fresh, self.size.cache)
         if self._one is not None:
-            made = ops.dynamic_update_slice(cache, fresh, self._start)
+            start = self._start if self._slot is None else self._start + self._slot
+            made = ops.dynamic_update_slice(cache, fresh, start)
         else:
             flat = ops.reshape(cache, (batch * self.size.context, heads, size))
             flat = ops.scatter(flat, self._start, ops.reshape(fresh, (self.rows, heads, size)), axis=0)
             made = ops.reshape(flat, shape)
         self.g.update(name, made)
+        if self._one is not None and self._slot is not None:  # a prompt's run copies the rows of its sequence
+            return ops.dynamic_slice(made, self._slot, (1, *shape[1:]))
         return made
 
     # -- experts

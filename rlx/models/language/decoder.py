@@ -17,13 +17,14 @@ from rlx.dtypes import DType, f32
 from rlx.errors import DTypeError, GraphError, OutOfDeviceMemory, ShapeError
 from rlx.models.language.blocks import Size, cache_bytes
 from rlx.models.language.config import LanguageConfig
-from rlx.models.language.graph import GREEDY, Head, Picking, language_graph
+from rlx.models.language.graph import GREEDY, LOG, Head, Picking, language_graph
 from rlx.models.language.weights import ModelWeights
 from rlx.ops.random.draws import key as key_of
 from rlx.runtime import CompiledGraph, Session, State, Weights
 
 Ids = npt.NDArray[np.int32]
 AHEAD = 16  # runs begun before their tokens are read
+GUESSES = 7  # tokens that a run may try to guess: eight rows cost about as much as one
 CHUNKS = (16, 128, 512)  # tokens of a prompt in one run; one by one where fewer are left than pay for padding
 
 
@@ -60,33 +61,39 @@ class Sampling:
 
 
 class Decoder(Closing):
-    """A model on one device with the caches of one sequence. Its programs are compiled when first needed.
+    """A model on one device with its caches. Its programs are compiled when first needed.
 
-    `context` is how many tokens the caches hold; `length` how many are in them. Not for use by several threads at once.
+    `context` is how many tokens the caches hold; `length` how many are in them. With `slots` there are caches for
+    several sequences, which `Batch` fills; `like` is a decoder of the same model, whose weights are used. Not for use
+    by several threads at once.
     Raises: OutOfDeviceMemory, before anything is read, for a model that does not fit.
     """
 
     def __init__(
         self, config: LanguageConfig, weights: ModelWeights, session: Session, context: int, *,
-        activations: DType = f32, cache: DType = f32,
+        activations: DType = f32, cache: DType = f32, slots: int = 1, like: Decoder | None = None,
     ) -> None:  # fmt: skip
         self.config = config
+        self.slots = slots
         self.session = session
         self.context = context
-        self.length = 0
+        self.length = self.slot = 0
         self.activations = activations
         self.cache = cache
-        self._source = weights
+        self.source = weights
         self._programs: dict[tuple[int, Head, Picking, int], CompiledGraph] = {}
         self._lock = renewed(self, "_lock", threading.Lock)
         self._closed = False
         # On Vulkan the host waits for a program's last run before it begins another, but not for other programs.
-        self._turns = 2 if session.info.id.startswith("vulkan") else 1
+        self.turns = 2 if session.info.id.startswith("vulkan") else 1
         graph = self.graph(1)
         weights.check()
-        self._check_room()
-        self.weights = Weights(session.device)
+        self._check_room(like is not None)
+        self._lends = like is None  # whether the weights are this decoder's own
+        self.weights: Weights = Weights(session.device) if like is None else like.weights
         self.state = State(session.device)
+        if like is not None:
+            return
         try:
             self.weights.declare({name: t.type for name, t in graph.params.items()})
             weights.load(self.weights)
@@ -94,27 +101,29 @@ class Decoder(Closing):
             self.close()
             raise
 
-    def _check_room(self) -> None:
+    def _check_room(self, loaded: bool) -> None:
         """Raises: OutOfDeviceMemory, with the need, what is free, and a context that would fit."""
         device = self.session.device
         free = device.free_bytes()
-        weights, caches = self._source.nbytes, cache_bytes(self.config, self.context, self.cache)
+        weights = 0 if loaded else self.source.nbytes
+        caches = self.slots * cache_bytes(self.config, self.context, self.cache)
         if weights + caches <= free:
             return
-        a_token = cache_bytes(self.config, 1, self.cache)
+        a_token = self.slots * cache_bytes(self.config, 1, self.cache)
         fits = (free - weights) // a_token if a_token and free > weights else 0
         if fits >= 64:
             hint = f"context={fits // 64 * 64} would fit"
         else:
             hint = "a file of fewer bits a weight would fit" if weights > free else "close other programs of the device"
         raise OutOfDeviceMemory(
-            f"{self._source.source.where} needs {weights:,} bytes for its weights and {caches:,} for the caches of "
-            f"{self.context} tokens; {self.session.info.id} has {free:,} free: {hint}"
+            f"{self.source.source.where} needs {weights:,} bytes for its weights and {caches:,} for the caches of "
+            f"{self.slots} x {self.context} tokens; {self.session.info.id} has {free:,} free: {hint}"
         )
 
     def graph(self, chunk: int, head: Head = "token", picking: Picking = GREEDY) -> Any:
-        size = Size(1, chunk, self.context, self.activations, self.cache)
-        return language_graph(self.config, size, self._source, head, picking)
+        batch = self.slots if head == "next" else 1
+        size = Size(batch, chunk, self.context, self.activations, self.cache, self.slots)
+        return language_graph(self.config, size, self.source, head, picking)
 
     def program(self, chunk: int, head: Head = "token", picking: Picking = GREEDY, turn: int = 0) -> CompiledGraph:
         """The program for one chunk size; another for another `turn`, since a device may run two programs one after the
@@ -151,7 +160,8 @@ class Decoder(Closing):
     def _inputs(self, ids: Ids, size: int) -> dict[str, Any]:
         padded = np.zeros((1, size), np.int32)
         padded[0, : len(ids)] = ids
-        return {"ids": padded, "at": np.array([self.length], np.int32)}
+        made: dict[str, Any] = {"ids": padded, "at": np.array([self.length], np.int32)}
+        return made if self.slots == 1 else {**made, "slot": np.array(self.slot, np.int32)}
 
     def _runs(self, ids: Ids) -> Iterator[tuple[Ids, int]]:
         """The parts of a prompt with their chunk sizes; `length` grows as they are taken."""
@@ -184,7 +194,7 @@ class Decoder(Closing):
     @property
     def token_bytes(self) -> int:
         """The bytes of weights that the run of one token reads."""
-        return self._source.bytes_read
+        return self.source.bytes_read
 
     def reset(self, length: int = 0) -> None:
         """Forgets all but the first tokens. Raises: GraphError for a recurrent model, which cannot go back."""
@@ -217,7 +227,7 @@ class Decoder(Closing):
         start = time.perf_counter()
         for size in set(self.chunks(count)):
             self.program(size, "token", sampling.picking).prepare()
-        for turn in range(self._turns):
+        for turn in range(self.turns):
             self.program(1, "next", sampling.picking, turn).prepare()
         return time.perf_counter() - start
 
@@ -241,8 +251,9 @@ class Decoder(Closing):
         at = self.length
         if at >= self.context:
             return
-        programs = [self.program(1, "next", sampling.picking, turn) for turn in range(self._turns)]
+        programs = [self.program(1, "next", sampling.picking, turn) for turn in range(self.turns)]
         start = {"ids": np.full((1, 1), token, np.int32), "at": np.array([at], np.int32), **sampling.inputs()}
+        start["stride"] = np.ones(1, np.int32)
         for name, value in start.items():
             self.state.set(name, value)
         ahead = 1
@@ -250,12 +261,35 @@ class Decoder(Closing):
             count = min(ahead, self.context - at)
             runs = [programs[i % len(programs)].launch() for i in range(at, at + count)]
             runs[-1].wait()
-            made = self.state.get("log")[0, at : at + count].tolist()
+            log = self.state.get("log")[0]
+            made = [int(log[i % LOG]) for i in range(at, at + count)]
             at += count
             for found in made:
                 self.length += 1
                 yield found
             ahead = 1 if self.config.recurrent or self.session.info.kind == "cpu" else min(2 * ahead, AHEAD)
+
+    def guess(self, history: list[int]) -> Iterator[int]:
+        """Token after token from the last of the history on, each the likeliest: `decode` without draws, by guesses.
+
+        What followed the same few tokens earlier in the history is guessed to follow again, and one run of `GUESSES`
+        tokens more shows how many of the guesses are the model's own choices: those and the choice after them are
+        given. The caller adds each token to the history. Raises: GraphError for a recurrent model, which takes nothing
+        back."""
+        if self.config.recurrent:
+            raise GraphError("a recurrent model cannot take back wrong guesses; generate without lookup")
+        while self.length < self.context:
+            guessed = look_up(history, min(GUESSES, self.context - self.length - 1))
+            size = 1 + GUESSES
+            if not guessed or self.length + size > self.context:
+                size, guessed = 1, []
+            inputs = self._inputs(np.array([history[-1], *guessed], np.int32), size)
+            head: Head = "choices" if size > 1 else "token"
+            choices = self.program(size, head).run(inputs)[head][0].tolist()
+            right = next((i for i, (g, c) in enumerate(zip(guessed, choices, strict=False)) if g != c), len(guessed))
+            for token in choices[: right + 1]:
+                self.length += 1
+                yield token
 
     def close(self) -> None:
         """Frees programs, caches and weights. Idempotent."""
@@ -264,9 +298,21 @@ class Decoder(Closing):
             for program in self._programs.values():
                 program.close()
             self._programs.clear()
-            for store in ("state", "weights"):
-                if hasattr(self, store):
-                    getattr(self, store).close()
+            if hasattr(self, "state"):
+                self.state.close()
+                if self._lends:
+                    self.weights.close()
+
+
+def look_up(history: Sequence[int], count: int) -> list[int]:
+    """Up to `count` tokens that followed the last few tokens of the history where they last stood before: three of
+    them, else two. (Saxena, "Prompt Lookup Decoding", 2023.)"""
+    for n in (3, 2):
+        tail = list(history[-n:])
+        for at in range(len(history) - n - 1, -1, -1) if count > 0 and len(history) > n else ():
+            if history[at + n - 1] == tail[-1] and list(history[at : at + n]) == tail:
+                return list(history[at + n : at + n + count])
+    return []
 
 
 def _number(name: str, value: Any, low: float, high: float) -> None:

@@ -16,6 +16,7 @@ from rlx.models.language.config import LanguageConfig, Mixer
 from rlx.models.language.recurrent import mamba, mamba2
 
 Head = Literal["token", "next", "choices", "logits", "hidden"]
+LOG = 64  # tokens that the state `log` holds
 MIXERS: dict[Mixer, Callable[[Blocks, Tensor, int], Tensor]] = {
     "attention": Blocks.attention,
     "mamba": mamba,
@@ -49,14 +50,16 @@ def language_graph(
     each.
 
     The head "next" is a step of decoding that needs nothing from the host: `ids`, `at` and what draws take are states,
-    of which a run renews the first two, and it writes the new token into the state `log`, i32 (batch, context), at the
-    place of the token before it.
+    of which a run renews the first two (`at` by the state `stride`, which is 0 for sequences that stand still), and it
+    writes the new token into the state `log`, i32 (batch, LOG), at the place of the token before it, modulo LOG.
+    Where the caches have more slots than a run has sequences, the input `slot`, i32 (), is the one it is about.
     """
     g = Graph(f"{config.architecture}-{size.batch}x{size.chunk}-{head}")
     given = g.state if head == "next" else g.input
     ids = given("ids", (size.batch, size.chunk), i32)
     at = given("at", (size.batch,), i32)
-    blocks = Blocks(g, config, size, weights, at)
+    slot = g.input("slot", (), i32) if size.slots > size.batch else None
+    blocks = Blocks(g, config, size, weights, at, slot)
     x = blocks.embedding(ids)
     for index in range(config.layers):
         x = _layer(blocks, x, index)
@@ -68,7 +71,7 @@ def language_graph(
         token = ops.reshape(_picked(given, logits, place, picking), (size.batch, 1))
         if head == "next":
             g.update("ids", token)
-            g.update("at", at + 1)
+            g.update("at", ops.minimum(at + g.state("stride", (size.batch,), i32), size.context - 1))
             _write_log(g, token, at, size)
         else:
             g.output("token", token)
@@ -111,15 +114,10 @@ def _last(g: Graph, x: Tensor, size: Size) -> Tensor:
 
 
 def _write_log(g: Graph, token: Tensor, at: Tensor, size: Size) -> None:
-    log = g.state("log", (size.batch, size.context), i32)
-    if size.batch == 1:
-        start = g.constant(np.array([0, 1], np.int32)) * ops.reshape(at, ())
-        g.update("log", ops.dynamic_update_slice(log, token, start))
-        return
-    first = g.constant(np.arange(size.batch, dtype=np.int32) * size.context)
-    flat = ops.reshape(log, (size.batch * size.context,))
-    made = ops.scatter(flat, at + first, ops.reshape(token, (size.batch,)), axis=0)
-    g.update("log", ops.reshape(made, log.shape))
+    log = g.state("log", (size.batch, LOG), i32)
+    place = ops.reshape(at % LOG, (size.batch, 1))
+    here = ops.equal(place, g.constant(np.arange(LOG, dtype=np.int32)))
+    g.update("log", ops.where(here, token, log))
 
 
 def _picked(given: Callable[..., Tensor], logits: Tensor, place: Tensor, picking: Picking) -> Tensor:

@@ -16,13 +16,14 @@ import numpy.typing as npt
 from rlx.driver.closing import Closing
 from rlx.driver.locks import renewed
 from rlx.dtypes import DType, DTypeLike, as_dtype, f32
-from rlx.errors import DTypeError, RlxError, ShapeError
+from rlx.errors import DTypeError, GraphError, RlxError, ShapeError
 from rlx.formats.gguf.model import GgufModel
 from rlx.formats.gguf.reader import GgufFile
 from rlx.formats.huggingface import ModelFolder
 from rlx.formats.tokenizer.chat import ChatTemplate
 from rlx.formats.tokenizer.language import LanguageTokenizer, from_folder
 from rlx.models.language.architectures import architecture_of
+from rlx.models.language.batch import Batch
 from rlx.models.language.config import Fields, LanguageConfig
 from rlx.models.language.decoder import Decoder, Sampling
 from rlx.models.language.text import StopTexts
@@ -151,18 +152,21 @@ class LanguageModel(Closing):
     def generate(
         self, prompt: str | Sequence[int], max_tokens: int | None = None, *, temperature: float = 0.0,
         top_k: int | None = None, top_p: float | None = None, seed: int = 0, stop: str | Sequence[str] = (),
+        lookup: bool = False,
     ) -> Iterator[str]:  # fmt: skip
         """The text that follows a prompt, piece by piece as it is made.
 
         It ends after `max_tokens`, at a token by which the model ends its texts, before a text of `stop`, or where the
         context is full. A temperature of 0 takes the likeliest token each time; else `top_k`, `top_p` and `seed` are
-        as `rlx.sample` takes them: the same on every device for the same logits. `stats` has the counts and times.
+        as `rlx.sample` takes them: the same on every device for the same logits. `lookup` guesses tokens from what has
+        stood in the text before and takes several at once where the guesses are right: the same text without draws,
+        sooner where it repeats itself (`Decoder.guess`). `stats` has the counts and times.
         Raises: ShapeError for a prompt longer than the context, DTypeError for settings out of range; both at once.
         """
         sampling, ids = Sampling(temperature, top_k, top_p, seed), self._ids(prompt)
         stops = StopTexts((stop,) if isinstance(stop, str) else stop)
         stream = self.tokenizer.stream()
-        return self._pieces(self.tokens(ids, max_tokens, sampling), stream, stops)
+        return self._pieces(self.tokens(ids, max_tokens, sampling, lookup=lookup), stream, stops)
 
     def _pieces(self, tokens: Iterator[int], stream: Any, stops: StopTexts) -> Iterator[str]:
         try:
@@ -178,17 +182,23 @@ class LanguageModel(Closing):
             tokens.close()  # type: ignore[attr-defined]
 
     def tokens(
-        self, prompt: Sequence[int] | npt.NDArray[Any], max_tokens: int | None = None, sampling: Sampling | None = None
-    ) -> Iterator[int]:
+        self, prompt: Sequence[int] | npt.NDArray[Any], max_tokens: int | None = None, sampling: Sampling | None = None,
+        *, lookup: bool = False,
+    ) -> Iterator[int]:  # fmt: skip
         """The tokens that follow a prompt, without the one that ends the text. Needs no tokenizer.
 
         Raises: as `generate`."""
         ids = self._ids(prompt)
         if max_tokens is not None and (type(max_tokens) is not int or max_tokens < 0):
             raise DTypeError(f"max_tokens is {max_tokens!r}; expected an integer from 0, or None")
-        return self._tokens(ids, max_tokens, sampling or Sampling())
+        sampling = sampling or Sampling()
+        if lookup and (sampling.temperature or self.config.recurrent):
+            raise GraphError("lookup takes the likeliest tokens of a model that is not recurrent; leave it out here")
+        return self._tokens(ids, max_tokens, sampling, lookup)
 
-    def _tokens(self, ids: npt.NDArray[np.int32], max_tokens: int | None, sampling: Sampling) -> Iterator[int]:
+    def _tokens(
+        self, ids: npt.NDArray[np.int32], max_tokens: int | None, sampling: Sampling, lookup: bool
+    ) -> Iterator[int]:
         ends = self._tokenizer.special.ends if self._tokenizer is not None else frozenset()
         own, stats, whole = object(), Stats(token_bytes=self.decoder.token_bytes), ids.tolist()
         following: Iterator[int] = iter(())
@@ -207,7 +217,7 @@ class LanguageModel(Closing):
                     stats.build_seconds += self.decoder.prepare(len(whole) - same, sampling)
                     start = time.perf_counter()
                     token = self.decoder.prefill(np.asarray(whole[same:], np.int32), sampling)
-                    following = self.decoder.decode(token, sampling)
+                    following = self.decoder.guess(whole) if lookup else self.decoder.decode(token, sampling)
                     self._owner = own
                     if not stats.tokens:
                         stats.prompt, stats.reused = len(whole) - same, same
@@ -236,6 +246,10 @@ class LanguageModel(Closing):
         self.decoder.reset(kept)
         del self._held[kept:]
         self._owner = None
+
+    def batch(self, slots: int, context: int | None = None) -> Batch:
+        """Room for several sequences at once, beside the one of `generate`. Raises: as `Batch`."""
+        return Batch(self.decoder, slots, context)
 
     def chat(
         self, messages: Sequence[Mapping[str, Any]], max_tokens: int | None = None, **settings: Any

@@ -16,7 +16,7 @@ from rlx.errors import DTypeError, GraphError, ModelFormatError, OutOfDeviceMemo
 from rlx.models import LanguageModel, load
 from rlx.models.language import decoder as decoding
 from rlx.models.language.architectures import gpt_oss
-from rlx.models.language.decoder import Decoder, Sampling
+from rlx.models.language.decoder import Decoder, Sampling, look_up
 from rlx.models.language.text import StopTexts
 from rlx.packed import PackedArray
 from tests.models.language import tiny
@@ -114,6 +114,44 @@ def test_text_streams_and_stops(folders: dict[str, Path]) -> None:
         assert drawn[0] == drawn[1] != drawn[2]
         assert sum(1 for _ in model.tokens([4, 5])) == 59 and model.stats.ended in ("context", "stop")
         assert model.embed("hello").shape == (24,) and abs(float(np.linalg.norm(model.embed("a b"))) - 1) < 1e-6
+
+
+@pytest.mark.few_on_vulkan(0)
+def test_guesses_from_the_text_change_no_token(device: str, folders: dict[str, Path]) -> None:
+    prompt = [5, 9, 11, 5, 9, 11, 5, 9]
+    with load(folders["gemma2"], device, context=64) as model:
+        plain = list(model.tokens(prompt))
+        assert list(model.tokens(prompt, lookup=True)) == plain and len(plain) == 57
+        with pytest.raises(GraphError, match="likeliest"):
+            model.tokens(prompt, 4, Sampling(1.0), lookup=True)
+    assert look_up([1, 2, 3, 9, 1, 2, 3], 2) == [9, 1] and look_up([1, 2, 9, 8, 1, 2], 9) == [9, 8, 1, 2]
+    assert look_up([1, 2, 3], 4) == [] == look_up([7, 7, 7, 7], 0)
+
+
+def test_sequences_come_and_go_as_they_would_alone(device: str, folders: dict[str, Path]) -> None:
+    prompts = [[3, 7], [5, 9, 11, 5, 9], list(range(4, 24)), [8], [33, 2, 2]]
+    drawn = Sampling(1.2, top_p=0.9, seed=4) if device == "cpu" else None
+    with load(folders["gemma2"], device, context=32) as model:
+        alone = [list(model.tokens(p, 9, drawn if i == 1 else None)) for i, p in enumerate(prompts)]
+        waiting, made = list(enumerate(prompts)), dict[int, list[int]]()
+        with model.batch(3) as batch:
+            while waiting or batch.free < 3:
+                while waiting and batch.free:
+                    i, prompt = waiting.pop(0)
+                    made[batch.add(prompt, 9, drawn if i == 1 else None, frozenset([1]))] = []
+                for sequence, token, ended in batch.step(2):
+                    made[sequence] += [token] if ended != "stop" else []
+            assert list(made.values()) == alone
+            for _ in range(3):
+                batch.add([1])
+            with pytest.raises(GraphError, match="all 3 slots are taken"):
+                batch.add([1])
+            batch.cancel(7)
+            assert batch.free == 1
+            last: list[Any] = []
+            while batch.free < 3:
+                last += [t for t in batch.step(9) if t.ended]
+            assert [t.ended for t in last] == ["context"] * 2
 
 
 def test_answers_may_be_interleaved(folders: dict[str, Path]) -> None:
