@@ -129,6 +129,8 @@ def _settings(folder: ModelFolder, family: Family, tensors: dict[str, Made]) -> 
             value = config.get(name)
             if name == "num_key_value_heads" and value is None:
                 value = config.get("num_attention_heads")
+            if name == "num_experts" and value is None:
+                value = config.get("num_local_experts")
             if name == "n_inner" and value is None:
                 value = 4 * config.get("n_embd", 0)
             if name == "rope_theta" and value is None:

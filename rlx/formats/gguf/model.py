@@ -127,10 +127,9 @@ class GgufModel:
         layers: int = config["n_layer" if arch == "gpt2" else "num_hidden_layers"]
         if not 0 < layers <= MAX_LAYERS:
             self._refuse(f"{arch}.block_count is {layers}; expected 1 to {MAX_LAYERS:,}")
-        for key in ("bos", "eos"):
-            token = self.file.metadata.get(f"tokenizer.ggml.{key}_token_id")
-            if type(token) is int:
-                config[f"{key}_token_id"] = token
+        for key, name in (("bos", "bos"), ("eos", "eos"), ("pad", "padding")):
+            token = self.file.metadata.get(f"tokenizer.ggml.{name}_token_id")
+            config[f"{key}_token_id"] = token if type(token) is int else None
         if "num_attention_heads" in config:
             self._heads(config)
         if arch in ("gemma2", "gemma3"):
@@ -155,6 +154,8 @@ class GgufModel:
             found = self.file.value(key, kind, default)
         if type(found) is int and not 0 <= found < 1 << 31:
             self._refuse(f"{key} is {found:,}; expected at most {(1 << 31) - 1:,}")
+        if type(found) is float and np.float32(found) == found:
+            return float(str(np.float32(found)))  # 1e-06 rather than what f32 made of it
         return found
 
     def _heads(self, config: dict[str, Any]) -> None:
