@@ -153,7 +153,9 @@ def _settings(folder: ModelFolder, family: Family, tensors: dict[str, Made]) -> 
     if kind == "llama3":
         try:
             factors = llama3_factors(made[f"{arch}.rope.freq_base"], turned, scaling)
-        except (KeyError, TypeError, ZeroDivisionError):
+        except (KeyError, TypeError, ArithmeticError):
+            factors = np.array(np.nan)
+        if not np.isfinite(factors).all():
             refuse(f"rope_scaling is {shown(scaling)}; llama3 needs four numbers")
         tensors["rope_freqs.weight"] = Made(factors.shape, f32, lambda: factors.astype(np.float32))
     elif kind in ("linear", "yarn") and isinstance(scaling.get("factor"), int | float):

@@ -202,10 +202,14 @@ class GgufModel:
     def _llama3(self, config: dict[str, Any], turned: int) -> dict[str, Any]:
         """The settings of Llama 3's scaling, of which the file holds what each frequency is divided by."""
         tensor = self.file.tensors["rope_freqs.weight"]
-        fits = tensor.shape == (turned // 2,) and turned > 1 and tensor.dtype is f32 and config["rope_theta"] > 1
+        fits = (
+            tensor.shape == (turned // 2,) and turned > 1 and tensor.dtype is f32 and config["rope_theta"] > 1
+        )
         held = np.asarray(tensor.read() if fits else np.nan, np.float64)
-        if not np.isfinite(held).all():
-            self._refuse(f"rope_freqs.weight is no finite factor in f32 for each of {turned // 2} frequencies")
+        if not (np.isfinite(held).all() and held.min() > 0):
+            self._refuse(
+                f"rope_freqs.weight is no factor above 0 in f32 for each of {turned // 2} frequencies"
+            )
         factor = float(np.round(held.max(), 6))
         found: dict[str, Any] = {
             "rope_type": "llama3",
@@ -238,8 +242,9 @@ def llama3_factors(base: float, width: int, scaling: Mapping[str, Any]) -> npt.N
     plain = base ** -(np.arange(0, width, 2, dtype=np.float64) / width)
     low, high = scaling["low_freq_factor"], scaling["high_freq_factor"]
     turns = scaling["original_max_position_embeddings"] * plain / (2 * math.pi)
-    keep = np.clip((turns - low) / (high - low), 0, 1)
-    return np.asarray(1 / ((1 - keep) / scaling["factor"] + keep))
+    with np.errstate(all="ignore"):
+        keep = np.clip((turns - low) / (high - low), 0, 1)
+        return np.asarray(1 / ((1 - keep) / scaling["factor"] + keep))
 
 
 def halves_of_pairs(rows: int, heads: int) -> npt.NDArray[np.int64] | None:

@@ -53,7 +53,10 @@ COUNTS = {
     "num_key_value_heads": "attention.head_count_kv",
 }  # fmt: skip
 NUMBERS = {"rms_norm_eps": "attention.layer_norm_rms_epsilon", "rope_theta": "rope.freq_base"}
-_GEMMA2 = {"final_logit_softcapping": "final_logit_softcapping", "attn_logit_softcapping": "attn_logit_softcapping"}
+_GEMMA2 = {
+    "final_logit_softcapping": "final_logit_softcapping",
+    "attn_logit_softcapping": "attn_logit_softcapping",
+}
 _WINDOW = {"sliding_window": "attention.sliding_window"}
 _EXPERT_COUNTS = {
     "num_experts": "expert_count", "num_experts_per_tok": "expert_used_count",
@@ -141,7 +144,8 @@ FAMILIES = (
         counts={**COUNTS, **_EXPERT_COUNTS}, class_name="Qwen3MoeForCausalLM",
     ),
     Family(
-        "gemma2", "gemma2", _AROUND, top=_TIED, optional=_GEMMA2 | _WINDOW, changes=_ONE_MORE, class_name="Gemma2ForCausalLM"
+        "gemma2", "gemma2", _AROUND, top=_TIED, optional=_GEMMA2 | _WINDOW, changes=_ONE_MORE,
+        class_name="Gemma2ForCausalLM",
     ),
     Family(
         "gemma3", "gemma3_text", _AROUND | _QK_NORMS, optional=_GEMMA2 | _WINDOW, changes=_ONE_MORE,
