@@ -45,6 +45,8 @@ if sys.dont_write_bytecode:
 # compiles without optimizations, in two thirds of the time. `make test-all` and `make judges` run it as it comes.
 _QUICK_DRIVER = ("GALLIVM_PERF", "nopt")
 
+_COLLECTED_AFTER = 20_000  # objects more than there were before
+
 # What a developer may have set for their own work and would change what the tests see.
 _USER_SETTINGS = ("RLX_DEVICE", "RLX_DEBUG", "RLX_CUDA_PTX_CACHE")
 _DEVICE_IN_ID = re.compile(r"(?:^|[-\[_:])vulkan(?:$|[-\]_:\d])")
@@ -149,12 +151,14 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """What collecting makes lives to the end of the run: the garbage collector would walk over it in vain."""
+    """What collecting makes lives to the end of the run: the garbage collector would walk over it in vain. Later it
+    looks less often than usual: a graph that is compiled makes thousands of objects which outlive its next look."""
     gc.disable()
     try:
         return (yield)
     finally:
         gc.freeze()
+        gc.set_threshold(_COLLECTED_AFTER, *gc.get_threshold()[1:])
         gc.enable()
 
 

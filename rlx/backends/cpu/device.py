@@ -229,4 +229,4 @@ def free_memory() -> int:
     group = _cgroup()
     if group is not None:
         known.append(max(0, group[0] - group[1]))
-    return min(known, default=total_memory())
+    return min(known) if known else total_memory()
