@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -44,7 +44,8 @@ class DeviceInfo:
 
     `features` name what kernels may use, such as "f16", "i8", "i64", "f64", "subgroup", "coopmat". `memory_bytes` is
     all of its memory. `packed`: kernels can access elements of less than 32 bits only in whole words. `dlpack` is
-    DLPack's number for its kind of memory (HOST, CUDA, 7 for Vulkan, 12 for others)."""
+    DLPack's number for its kind of memory (HOST, CUDA, 7 for Vulkan, 12 for others). `uuid` is the same for one GPU
+    under CUDA and under Vulkan; empty where the driver states none."""
 
     backend: str
     index: int
@@ -56,6 +57,7 @@ class DeviceInfo:
     preserves_subnormals: bool = True
     packed: bool = False
     dlpack: int = 12
+    uuid: bytes = b""
 
     @property
     def id(self) -> str:
@@ -155,6 +157,45 @@ class Borrowed:
     dtype: np.dtype[Any]
     owner: object
     copied: bool
+
+
+class Imported(Protocol):
+    """Memory of another driver's device as a device of the same GPU uses it, mapped until the last reference to this
+    object is gone."""
+
+    address: int
+
+
+class Exported(Buffer, Protocol):
+    """Memory that other drivers of the same GPU can use."""
+
+    def imported(self, take: Callable[[int, int], Imported]) -> Imported:
+        """What another driver made of the memory: `take` gets a handle, which it owns, and the size of the allocation.
+        It is asked once, and the answer kept as long as the memory."""
+        ...
+
+
+@runtime_checkable
+class Exporting(Protocol):
+    """A device whose driver may lend memory to other drivers of the same GPU."""
+
+    @property
+    def exports(self) -> bool:
+        """Whether this driver does."""
+        ...
+
+    def acquire_exported(self, nbytes: int) -> Exported:
+        """Memory that other drivers can use, with old bytes. Raises: OutOfDeviceMemory."""
+        ...
+
+
+@runtime_checkable
+class Importing(Protocol):
+    """A device whose driver uses memory of other drivers of the same GPU."""
+
+    def import_memory(self, handle: int, nbytes: int) -> Imported:
+        """The memory behind a file descriptor, which it takes over. Raises: UnsupportedOp with the reason."""
+        ...
 
 
 class Executable(Protocol):

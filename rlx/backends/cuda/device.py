@@ -24,6 +24,7 @@ from rlx.backends.cuda.api import (
 from rlx.backends.cuda.blas import WORKSPACE_BYTES, Blas
 from rlx.backends.cuda.blas_lt import Known, adds_bias
 from rlx.backends.cuda.compiler import Compiler
+from rlx.backends.cuda.imported import ImportedMemory, gpu_uuid
 from rlx.backends.cuda.libraries import load_library
 from rlx.backends.cuda.memory import GRANULE, CudaArena, CudaBuffer, Foreign, Memory, Staging
 from rlx.backends.cuda.recorder import Recorded, record
@@ -117,6 +118,7 @@ def _describe(api: Api, index: int) -> DeviceInfo:
         dlpack=CUDA,
         memory_bytes=int(props["totalGlobalMem"]),
         driver=f"CUDA {driver}",
+        uuid=gpu_uuid(index),
         # mma.sync of bf16 and asynchronous copies, which the kernels need beside that of f16, came with 8.0.
         features=_FEATURES
         | ({"coopmat", "bf16_coopmat"} if int(props["major"]) >= 8 else frozenset())
@@ -233,6 +235,7 @@ class CudaDevice:
     def foreign(self, address: int, nbytes: int, owner: object) -> CudaBuffer:
         """A buffer over memory of another library. Requires: the device's stream waits for the work that writes it."""
         self.enter()
+        self.sweep()  # a loop may borrow without ever acquiring memory
         return CudaBuffer(self, Foreign(address, nbytes, owner), nbytes)
 
     def borrow(self, source: Any) -> Borrowed:
@@ -254,6 +257,11 @@ class CudaDevice:
         self.enter()
         assert isinstance(buffer, CudaBuffer)
         return lend(self, buffer, offset, shape, dtype, options)
+
+    def import_memory(self, handle: int, nbytes: int) -> ImportedMemory:
+        """See Importing."""
+        self.enter()
+        return ImportedMemory(self.info.id, handle, nbytes)
 
     def take(self, nbytes: int) -> Memory:
         """Memory that is not cleared; `give` takes it back. Raises: OutOfDeviceMemory."""
