@@ -64,6 +64,29 @@ class DeviceInfo:
         """The name the user gives: "cpu", "vulkan:0", "cuda:1"."""
         return "cpu" if self.backend == "cpu" else f"{self.backend}:{self.index}"
 
+    def taken_bytes(self) -> int:
+        """Bytes of the device that rlx holds in this process for programs, weights, states and Arrays.
+
+        `Session.room` says which program holds what. Memory that waits in the pool to be used again is not counted."""
+        from rlx.driver.registry import load_backend
+
+        device = load_backend(self.backend).opened(self.index)
+        return 0 if device is None else device.taken_bytes()
+
+    def free_bytes(self) -> int | None:
+        """Bytes that rlx could still acquire, beside what all processes hold, as far as the device says; None where it
+        does not. No device is opened for it."""
+        from rlx.driver.registry import load_backend
+
+        backend = load_backend(self.backend)
+        device = backend.opened(self.index)
+        return backend.free_bytes(self.index) if device is None else device.free_bytes()
+
+    def __str__(self) -> str:
+        free = self.free_bytes()
+        said = "" if free is None else f", {free:,} free"
+        return f"{self.id} ({self.name}): {self.taken_bytes():,} of {self.memory_bytes:,} bytes taken by rlx{said}"
+
 
 class Buffer(Protocol):
     """Device memory, acquired from the pool (`Device.acquire`) or another library's (`Device.foreign`).
@@ -278,6 +301,10 @@ class Device(Protocol):
         """Bytes that could still be acquired, as far as the device reports them."""
         ...
 
+    def taken_bytes(self) -> int:
+        """Bytes acquired and not returned to the pool; 0 once the device is closed."""
+        ...
+
     def support(self, node: Node) -> Support:
         """Whether the node runs natively on this device or goes to the host."""
         ...
@@ -319,4 +346,12 @@ class Backend(Protocol):
 
     def open(self, index: int) -> Device:
         """The device, opened once per process. Raises: DeviceUnavailable."""
+        ...
+
+    def opened(self, index: int) -> Device | None:
+        """The device if this process has opened it and can use it."""
+        ...
+
+    def free_bytes(self, index: int) -> int | None:
+        """Bytes that are free on a device that is not opened; None where only opening it would tell."""
         ...

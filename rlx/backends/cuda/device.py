@@ -26,6 +26,7 @@ from rlx.backends.cuda.blas_lt import Known, adds_bias
 from rlx.backends.cuda.compiler import Compiler
 from rlx.backends.cuda.imported import ImportedMemory, gpu_uuid
 from rlx.backends.cuda.libraries import load_library
+from rlx.backends.cuda.management import free_bytes
 from rlx.backends.cuda.memory import GRANULE, CudaArena, CudaBuffer, Foreign, Memory, Staging
 from rlx.backends.cuda.recorder import Recorded, record
 from rlx.backends.cuda.target import cuda_target
@@ -101,6 +102,14 @@ class CudaBackend:
                     raise DeviceUnavailable(f"cuda:{index}: there is no such device; there are {there}")
                 found = self._opened[index] = CudaDevice(api, self._info(api, index))
             return found
+
+    def opened(self, index: int) -> CudaDevice | None:
+        found = self._opened.get(index)
+        return None if found is None or found.closed or found.pid != os.getpid() else found
+
+    def free_bytes(self, index: int) -> int | None:
+        found = self._infos.get(index)
+        return None if found is None else free_bytes(found.uuid)
 
 
 def _describe(api: Api, index: int) -> DeviceInfo:
@@ -348,6 +357,12 @@ class CudaDevice:
         """Bytes that could still be acquired: those free on the device and those in the pool."""
         with self.doing("asking for free memory"):
             return int(self.api.runtime.memGetInfo()[0]) + self._pool.nbytes
+
+    def taken_bytes(self) -> int:
+        if self.closed or self._lost:
+            return 0
+        self.sweep()
+        return sum(memory.nbytes for memory in tuple(self._allocated.values())) - self._pool.nbytes
 
     def sweep(self) -> None:
         """Frees the memory and graphs of owners that were garbage-collected."""

@@ -19,7 +19,7 @@ from rlx.backends.vulkan import api
 from rlx.backends.vulkan.api import Handle
 from rlx.backends.vulkan.commands import Fence
 from rlx.backends.vulkan.copies import Copies, DeviceCopy, QueueMark
-from rlx.backends.vulkan.discovery import EXPORT, FeatureChain, Physical
+from rlx.backends.vulkan.discovery import EXPORT, FeatureChain, Physical, local_heaps
 from rlx.backends.vulkan.memory import (
     MEMORY_ENV,
     USAGE,
@@ -28,6 +28,7 @@ from rlx.backends.vulkan.memory import (
     VulkanBuffer,
     allocate,
     bar_heap,
+    free_in_heap,
     has_kind,
     kind_for,
     staging_allocation,
@@ -349,11 +350,17 @@ class VulkanDevice:
         return kind_for(self.physical, nbytes, 0 if heap is None else self._free(heap))
 
     def free_bytes(self) -> int:
-        """Bytes that are free in the largest device-local heap, and those in the pool."""
-        heaps = self.physical.heaps
-        local = [i for i, heap in enumerate(heaps) if heap.device_local] or list(range(len(heaps)))
-        free = self._free(max(local, key=lambda i: heaps[i].nbytes))
-        return free + self.pool.nbytes + self.exported_pool.nbytes
+        """Bytes that are free in the largest device-local heap, and those in the pools."""
+        return self._free(local_heaps(self.physical)[0]) + self._waiting_bytes()
+
+    def taken_bytes(self) -> int:
+        if self.dead is not None:
+            return 0
+        self.bury()
+        return sum(self._in_use[heap] for heap in local_heaps(self.physical)) - self._waiting_bytes()
+
+    def _waiting_bytes(self) -> int:
+        return self.pool.nbytes + self.exported_pool.nbytes
 
     def count_memory(self, heap: int, nbytes: int) -> None:
         """Adds to the bytes allocated from a heap."""
@@ -361,15 +368,7 @@ class VulkanDevice:
             self._in_use[heap] += nbytes
 
     def _free(self, heap: int) -> int:
-        own = self.physical.heaps[heap].nbytes - self._in_use[heap]
-        if "VK_EXT_memory_budget" in self.physical.extensions:
-            budget = api.struct(
-                "VkPhysicalDeviceMemoryBudgetPropertiesEXT", "PHYSICAL_DEVICE_MEMORY_BUDGET_PROPERTIES_EXT"
-            )
-            memory = api.struct("VkPhysicalDeviceMemoryProperties2", "PHYSICAL_DEVICE_MEMORY_PROPERTIES_2")
-            self.lib.vkGetPhysicalDeviceMemoryProperties2(self.physical.handle, api.chain(memory, budget))
-            own = min(own, int(budget.heapBudget[heap]) - int(budget.heapUsage[heap]))
-        return max(own, 0)
+        return free_in_heap(self.physical, heap, self._in_use[heap])
 
     # -- programs
 

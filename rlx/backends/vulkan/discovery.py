@@ -82,6 +82,13 @@ class Physical:
     identity: bytes
 
 
+def local_heaps(physical: Physical) -> list[int]:
+    """The device-local heaps, or all where there are none; the largest first."""
+    heaps = physical.heaps
+    local = [i for i, heap in enumerate(heaps) if heap.device_local] or list(range(len(heaps)))
+    return sorted(local, key=lambda i: -heaps[i].nbytes)
+
+
 def physical_devices() -> list[Physical]:
     """The devices that rlx can use, in the loader's order; `info.index` counts only these.
 

@@ -202,6 +202,21 @@ def kind_for(physical: Physical, nbytes: int, free: int) -> MemoryKind:
     return "staging"
 
 
+def free_in_heap(physical: Physical, heap: int, in_use: int = 0) -> int:
+    """Bytes that are free in a heap of which this process has `in_use`: by the driver's count of what all processes
+    have, where it gives one."""
+    free = physical.heaps[heap].nbytes - in_use
+    if "VK_EXT_memory_budget" in physical.extensions:
+        _, lib = api.binding()
+        budget = api.struct(
+            "VkPhysicalDeviceMemoryBudgetPropertiesEXT", "PHYSICAL_DEVICE_MEMORY_BUDGET_PROPERTIES_EXT"
+        )
+        memory = api.struct("VkPhysicalDeviceMemoryProperties2", "PHYSICAL_DEVICE_MEMORY_PROPERTIES_2")
+        lib.vkGetPhysicalDeviceMemoryProperties2(physical.handle, api.chain(memory, budget))
+        free = min(free, int(budget.heapBudget[heap]) - int(budget.heapUsage[heap]))
+    return max(free, 0)
+
+
 def bar_heap(physical: Physical) -> int | None:
     """The heap of kind "bar", None where the device has no such memory."""
     bar = memory_type(physical, _WANTED["bar"])
