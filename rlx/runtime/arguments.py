@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from enum import Enum
 from types import (
     BuiltinMethodType,
@@ -202,6 +202,19 @@ class Parameters:
         """The name of an argument given by position or name."""
         return self.positional[at] if isinstance(at, int) and at < len(self.positional) else str(at)
 
+    def input_names(self, call: Call) -> list[str]:
+        """The name of each leaf of a call as an input of a program: its argument's, behind which stand the keys and the
+        places that lead to the leaf, as in "params.w.0"."""
+        positional, named = call.skeleton[1]
+        given = [(self.positional[i] if i < len(self.positional) else f"x{i}", s) for i, s in enumerate(positional[1])]
+        found = [name for argument, part in (*given, *named[1]) for name in _leaf_names(part, str(argument))]
+        names: dict[str, None] = {}
+        for name in found:
+            while name in names:  # keys may have points in them too
+                name += "_"
+            names[name] = None
+        return list(names)
+
     def label(self, at: int | str) -> tuple[str, str]:
         """The name of an argument in errors, and the option that makes it static."""
         if isinstance(at, int) and at >= len(self.positional):
@@ -222,6 +235,17 @@ class Parameters:
             f"{self.name}: a static argument cannot be hashed: a {kind} in {label}; pass arrays as they are or in "
             "tuples, lists or dicts, not as static, and other values as numbers, strings or tuples"
         )
+
+
+def _leaf_names(skeleton: Any, name: str) -> Iterator[str]:
+    """The names of a skeleton's leaves, in order."""
+    kind, *rest = skeleton
+    if kind == "leaf":
+        yield name
+    elif kind != "static":
+        parts = rest[0] if kind == "dict" else enumerate(rest[0])
+        for key, part in parts:
+            yield from _leaf_names(part, f"{name}.{key}")
 
 
 def _items(what: str, option: str, given: Any, kind: type) -> list[Any]:

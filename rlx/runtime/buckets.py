@@ -16,6 +16,7 @@ from rlx.errors import GraphError, UnsupportedOp
 from rlx.ir import Graph
 from rlx.runtime.compiled import CompiledGraph
 from rlx.runtime.dims import Dim, Otherwise
+from rlx.runtime.launch import Launch
 from rlx.runtime.outs import Out
 from rlx.runtime.report import Report
 
@@ -72,6 +73,12 @@ class FittedProgram:
         bucket.asked += self._asked
         bucket.ran += self._ran
         return made if fit is None else fit.cut(made)
+
+    def launch(self, inputs: Mapping[str, Any] | None = None) -> Launch[dict[str, Any]]:
+        """Refuses, as `run` does for `out="device"`."""
+        raise GraphError(
+            "launch: results of lengths that vary are cut on the host; call the function, or leave out dims"
+        )
 
     def report(self) -> Report:
         return self.compiled.report()

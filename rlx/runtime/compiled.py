@@ -231,7 +231,7 @@ class CompiledGraph(Closing):
             finally:
                 self._busy -= 1
 
-    def launch(self, inputs: Mapping[str, Any] | None = None) -> Launch:
+    def launch(self, inputs: Mapping[str, Any] | None = None) -> Launch[dict[str, Any]]:
         """Begins a run and returns while the device is at work; inputs as in `run`.
 
         NumPy arrays may be changed once this returns. Memory of another library on the device (a torch tensor) is read

@@ -47,6 +47,14 @@ class Room:
         with self._lock:
             return sum(p.room_bytes for p in self._programs) + sum(s.nbytes for s in self._stores)
 
+    @property
+    def holders(self) -> list[tuple[str, int]]:
+        """Who holds it, the largest first: each recorded program's graph, each store, and the bytes."""
+        with self._lock:
+            found = [(p.graph.name, p.room_bytes) for p in self._programs]
+            found += [(type(s).__name__.lower(), s.nbytes) for s in self._stores if s.nbytes]
+        return sorted(found, key=lambda one: (-one[1], one[0]))
+
     def bind(self, *stores: Store) -> None:
         """Counts stores from now on."""
         with self._lock:

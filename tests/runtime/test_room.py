@@ -167,3 +167,23 @@ def test_functions_of_one_session_share_its_memory() -> None:
     assert np.allclose(rlx.grad(lambda x: rlx.sum(x * x), device=session)(X), 2 * X)
     with pytest.raises(DTypeError, match="precision 'bf16' beside Session"):
         rlx.jit(lambda x: x, device=session, precision="bf16")
+
+
+@pytest.mark.parametrize("name", ["cpu", "vulkan", "cuda"])
+def test_a_device_says_what_is_taken_and_by_whom(name: str) -> None:
+    with or_skip():
+        session = rlx.Session(name)
+    info = next(one for one in rlx.devices() if one.id == session.info.id)
+    before, size = info.taken_bytes(), 3 << 20
+    array = rlx.array(np.zeros(size, np.uint8), device=session)
+    held = info.taken_bytes()
+    assert size <= held - before <= size + 4096
+    with program(session, 1) as exe:
+        exe.run({"x": X})
+        assert info.taken_bytes() >= held + exe.plan.total_bytes
+        assert session.room.holders == [("times 1", exe.plan.total_bytes)]
+        assert f"{info.taken_bytes():,} of {info.memory_bytes:,} bytes taken" in str(info)
+    array.close()
+    del array, exe
+    assert info.taken_bytes() <= before + (1 << 20)  # what is made once and kept, such as kernels
+    assert info.free_bytes() is not None

@@ -337,3 +337,22 @@ def test_a_folder_bytes_and_a_dict_of_weights_are_refused_by_name(tmp_path: Path
         rlx.load_program(folder / "m.rlx", weights={"w": np.ones(2, np.float32)})
     with pytest.raises(GraphError, match=r"path of a file, got bytes"):
         rlx.load_program((folder / "m.rlx").read_bytes())
+
+
+def test_a_jitted_functions_file_has_the_names_of_its_parameters(tmp_path: Path) -> None:
+    def layer(x, params, *more, n0):  # type: ignore[no-untyped-def]
+        return x @ params["w"] + params["b"][0] * 2 + more[0] + n0
+
+    one = np.ones((2, 2), np.float32)
+    given = (one, {"w": one, "b": (one, one)}, one)
+    jitted = rlx.jit(layer, device="cpu")
+    jitted.save(tmp_path / "layer.rlx", *given, n0=one)
+    program = rlx.load_program(tmp_path / "layer.rlx")
+    assert list(program.graph.inputs) == ["x", "params.b.0", "params.b.1", "params.w", "x2", "n0"]
+    made = program.run(dict.fromkeys(program.graph.inputs, one))["y0"]
+    np.testing.assert_array_equal(made, jitted(*given, n0=one))
+    scaled = rlx.jit(lambda x, n0: x * n0 * 3.5, device="cpu").graph(one, 2.0)
+    assert list(scaled.inputs) == ["x", "n0"]
+    both = rlx.jit(lambda n0, rate: n0 * rate, device="cpu")
+    assert list(both.graph(one, 2.0).inputs) == ["n0", "n0_"]
+    np.testing.assert_array_equal(both(one, 2.0), one * 2)

@@ -6,7 +6,8 @@ import hashlib
 import threading
 import time
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -44,8 +45,10 @@ from rlx.ir import Graph
 from rlx.ir.picture import listed, port_tables, table
 from rlx.packed import PackedArray
 from rlx.runtime import CompiledGraph, Dim, Session, Weights
+from rlx.runtime.array import Array as DeviceArray
 from rlx.runtime.buckets import Buckets, LengthReport
 from rlx.runtime.dims import Otherwise
+from rlx.runtime.launch import Launch
 from rlx.runtime.outs import Out
 from rlx.runtime.report import Report
 from rlx.runtime.session import Target, precision_for
@@ -163,26 +166,50 @@ class Model(Closing):
         precision = precision_for(device, precision)
         return self.run_part(self.accept({} if inputs is None else inputs), device, precision, [], out)
 
-    def run_part(
-        self, arrays: Mapping[str, Any], device: Target, precision: str, parts: list[Part], out: Out = "host"
-    ) -> dict[str, Any]:
-        """The outputs for accepted inputs; adds to `parts` what was run."""
+    def launch(
+        self, inputs: Mapping[str, Any] | None = None, device: Target = "auto", precision: str | None = None
+    ) -> Launch[dict[str, Any]]:
+        """Begins a run and returns while the device is at work, as `CompiledGraph.launch` does; arguments and results
+        as in `run` with `out="device"`.
+
+        It waits where a model is cut, since nodes run on the host between its programs, and for results of a type that
+        rlx does not have. Raises: as `run`; GraphError for a dimension that varies."""
+        arrays, precision = self.accept({} if inputs is None else inputs), precision_for(device, precision)
+        with self._used(arrays, device, precision) as (program, _):
+            if not isinstance(program, Staged):
+                return program.launch(arrays)
+            made = program.run_in(arrays, [], None, "device")
+            held = {n: a for n, a in made.items() if isinstance(a, DeviceArray)}
+            return Launch(held, None, arrange=lambda found: {**made, **found})
+
+    @contextmanager
+    def _used(
+        self, arrays: Mapping[str, Any], device: Target, precision: str
+    ) -> Iterator[tuple[Program | Staged, float | None]]:
+        """The program for accepted inputs, which stays open meanwhile, and the seconds of compiling it, None where that
+        was done before."""
         begin = time.perf_counter()
         with self._lock:
             program, new = self._program(*flattened(arrays, self._declared), device, precision)
             self._running[id(program)] += 1
-        start = time.perf_counter()
-        compiled = start - begin if new else None
         try:
-            if isinstance(program, Staged):
-                return program.run_in(arrays, parts, compiled, out)
-            made = program.run(arrays, out)
-            parts.append(program.part(time.perf_counter() - start, compiled))
-            return made
+            yield program, time.perf_counter() - begin if new else None
         finally:
             with self._lock:
                 self._running[id(program)] -= 1
                 self._drop(program)
+
+    def run_part(
+        self, arrays: Mapping[str, Any], device: Target, precision: str, parts: list[Part], out: Out = "host"
+    ) -> dict[str, Any]:
+        """The outputs for accepted inputs; adds to `parts` what was run."""
+        with self._used(arrays, device, precision) as (program, compiled):
+            if isinstance(program, Staged):
+                return program.run_in(arrays, parts, compiled, out)
+            start = time.perf_counter()
+            made = program.run(arrays, out)
+            parts.append(program.part(time.perf_counter() - start, compiled))
+            return made
 
     def compile(
         self, shapes: Mapping[str, Sequence[int]] | None = None, values: Mapping[str, Any] | None = None, *,

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -25,8 +26,11 @@ from rlx.packed import PackedArray
 from rlx.runtime import CompiledGraph
 from rlx.runtime.array import Array as DeviceArray
 from rlx.runtime.buckets import FittedProgram
+from rlx.runtime.launch import Launch
 from rlx.runtime.outs import Out
 from rlx.runtime.report import Report
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +148,19 @@ class Program(Closing):
 
         Raises: GraphError, ShapeError, DTypeError; ShapeError when an input whose value was compiled in has another
         value, or a sequence another number of items."""
+        feeds, words = self._feeds(inputs)
+        with refused_memory("running the model"):
+            return self._results(words, self._run(lambda runs: runs.run(feeds, out)))
+
+    def launch(self, inputs: Mapping[str, Any] | None = None) -> Launch[dict[str, Any]]:
+        """Begins a run and returns while the device is at work, as `CompiledGraph.launch` does; results as in `run`
+        with `out="device"`. It waits for results of a type that rlx does not have. Raises: as `run`."""
+        feeds, words = self._feeds(inputs)
+        with refused_memory("running the model"):
+            return self._run(lambda runs: runs.launch(feeds)).arranged(partial(self._results, words))
+
+    def _feeds(self, inputs: Mapping[str, Any] | None) -> tuple[dict[str, Any], StringTable]:
+        """The graph's inputs for a run's, and the run's strings."""
         wanted = self._inputs
         for name in inputs or ():
             if name not in wanted:
@@ -165,23 +182,26 @@ class Program(Closing):
         # The strings of a run's inputs enter a table of this run alone.
         words = StringTable(self._words) if any(v.dtype == STRING for v in given.values()) else self._words
         with refused_memory("running the model"):
-            made = self._run({n: words.to_carrier(v) for n, v in given.items()} | self._draw(), out)
-            arrays = {
-                n: a if isinstance(a := made[n], DeviceArray) and a.dtype.np == dtype
-                else words.from_carrier(np.asarray(a), dtype)
-                for n, dtype in self._types.items()
-            }  # fmt: skip
+            return {n: words.to_carrier(v) for n, v in given.items()} | self._draw(), words
+
+    def _results(self, words: StringTable, made: Mapping[str, Any]) -> dict[str, Any]:
+        """The model's outputs for those of the graph."""
+        arrays = {
+            n: a if isinstance(a := made[n], DeviceArray) and a.dtype.np == dtype
+            else words.from_carrier(np.asarray(a), dtype)
+            for n, dtype in self._types.items()
+        }  # fmt: skip
         return {n: assembled(nest, arrays.__getitem__) for n, nest in self._outputs.items()}
 
-    def _run(self, feeds: Mapping[str, Array], out: Out) -> dict[str, Any]:
+    def _run(self, work: Callable[[CompiledGraph | FittedProgram], T]) -> T:
         runs = self._runs
         assert runs is not None
         with step_budget(self._steps, weighed=True):
             if self._started:
-                return runs.run(feeds, out)
+                return work(runs)
             with listening(self._progress):
                 report("running", 0, 1)
-                made = runs.run(feeds, out)
+                made = work(runs)
                 report("running", 1, 1)
             self._started = True
             return made
