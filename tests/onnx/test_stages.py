@@ -149,7 +149,8 @@ def test_fifty_images_make_few_programs_and_the_rest_runs_on_the_device(device: 
             last = loaded.programs[-1].parts
             compiled += sum(p.compiled is not None for p in last)
         assert 0 in counts and len(counts) > 3
-        assert compiled == len(counts)  # one for the image, one for each number of boxes but 0
+        # One for the image, one for the first number of boxes, one for each power of two up to the others.
+        assert compiled <= 3 + max(counts).bit_length() and compiled < len(counts)
         assert [p.device == "host" for p in last] == [False, True, False]
         said = str(loaded.programs[-1].report())
         assert "reused" in said and "run by NumPy" in said

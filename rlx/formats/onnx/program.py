@@ -97,6 +97,11 @@ class Program(Closing):
         assert self._runs is not None
         return self._runs if isinstance(self._runs, CompiledGraph) else self._runs.compiled
 
+    @property
+    def rounded(self) -> bool:
+        """Whether a bucket's program runs, which serves other lengths too."""
+        return isinstance(self._runs, FittedProgram)
+
     def fit(self, runs: FittedProgram) -> None:
         """Sets what a program runs whose lengths vary, once its bucket is known."""
         self._runs = runs

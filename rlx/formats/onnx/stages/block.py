@@ -17,6 +17,7 @@ from rlx.formats.onnx.reader.build import Frame, GraphBuilder
 from rlx.formats.onnx.reader.call import NeedsValues, Value, constant
 from rlx.formats.onnx.reader.draws import Draw, Draws, generator_of, numbers
 from rlx.formats.onnx.reader.elements import NAMES, Array, element
+from rlx.formats.onnx.reader.held import Held
 from rlx.formats.onnx.reader.read import called, label_of, node_name, reads, subgraphs
 from rlx.formats.onnx.reader.schemas import schema_of
 from rlx.formats.onnx.reader.structure import assembled, flattened, held, proto_of, structure_of
@@ -78,6 +79,13 @@ def _hosted(value: Any) -> Any:
     if isinstance(value, list):
         return [_hosted(v) for v in value]
     return np.asarray(value) if isinstance(value, DeviceArray) else value
+
+
+def _fed(value: Any) -> Any:
+    """A value as an input of a model, which asks for its shape and NumPy's dtype."""
+    if isinstance(value, list):
+        return [_fed(v) for v in value]
+    return Held(value) if isinstance(value, DeviceArray) else value
 
 
 class Rest(Protocol):
@@ -189,7 +197,7 @@ class Block:
         self._wanted = list(wanted)
         self._device = device
         self._precision = precision
-        self._constants = constants
+        self.constants = constants
         builder = self._builder()
         self.steps = [Step(model, n, k, builder.imports, k in asking) for k, n in enumerate(nodes)]
         self.reached = 0  # the nodes that the host has run
@@ -300,7 +308,7 @@ class Block:
         nodes = self._nodes[k:]
         made = {n for node in nodes for n in node.output}
         read = {n for step in self.steps[k:] for n in step.reads} - made
-        constants = {n: values[n] for n in read if n in self._constants and values[n] is self._constants[n]}
+        constants = {n: values[n] for n in read if n in self.constants and values[n] is self.constants[n]}
         names = sorted(read - set(constants))
         kinds = {n: values.kind(n) for n in names}
         key = (k, tuple(kinds.values()))
@@ -309,7 +317,7 @@ class Block:
                 wanted = [n for n in self._wanted if n in made]
                 self._rests[key] = self._model.rest(nodes, kinds, wanted, constants)
             rest = self._rests[key]
-        feeds = {n: values[n] for n in names}
+        feeds = {n: _fed(values[n]) for n in names}
         return rest.run_part(feeds, self._device, self._precision, values.parts)
 
     # -- control operators
@@ -325,7 +333,7 @@ class Block:
                     array.flags.writeable = False  # a result that is one of them is copied
                 wanted = [o.name for o in graph.output]
                 step.blocks[name] = Block(
-                    self._model, graph.node, wanted, self._device, self._precision, {**self._constants, **held}
+                    self._model, graph.node, wanted, self._device, self._precision, {**self.constants, **held}
                 )
             return graph, step.blocks[name]
 
@@ -339,7 +347,7 @@ class Block:
                 f"{step.where}: its graph takes {len(graph.input)} inputs, {len(given)} come"
             )
         inner = values.inner()
-        inner.update({i.name: block._constants[i.name] for i in graph.initializer})
+        inner.update({i.name: block.constants[i.name] for i in graph.initializer})
         for info, value, kind in zip(graph.input, given, kinds, strict=True):
             inner[info.name] = value
             inner.kinds.pop(info.name, None)
