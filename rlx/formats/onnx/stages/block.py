@@ -70,7 +70,7 @@ class Values(dict[str, Any]):
     def host(self, name: str) -> Any:
         """A value on the host, read from the device once."""
         found = self[name]
-        if isinstance(found, DeviceArray | list):
+        if type(found) is not np.ndarray and isinstance(found, DeviceArray | list):
             found = self[name] = _hosted(found)
         return found
 
@@ -157,6 +157,7 @@ class Step:
         self.layer = any(word in self.kind for word in _LAYERS)
         known = self.plain and self.kind in FUNCTIONS and self._read(model, schema)
         self.function = FUNCTIONS[self.kind] if known else None
+        self.twin: Step | None = None  # an earlier node that makes the same of the same values
 
     def _read(self, model: Around, schema: Any) -> bool:
         """Reads the attributes that a function may ask for; whether there are no others, and no faults that the
@@ -200,6 +201,7 @@ class Block:
         self.constants = constants
         builder = self._builder()
         self.steps = [Step(model, n, k, builder.imports, k in asking) for k, n in enumerate(nodes)]
+        _find_twins(self.steps)
         self.reached = 0  # the nodes that the host has run
         self._rests: dict[tuple[int, tuple[str, ...]], Rest] = {}
         self._lock = renewed(self, "_lock", threading.RLock)  # of the rests, and of the graphs in the steps
@@ -222,7 +224,8 @@ class Block:
         begin, before = time.perf_counter(), len(values.parts)
         for k, step in enumerate(self.steps):
             spend(step.where, 1)
-            made = self._made(step, values)
+            twin = step.twin
+            made = self._made(step, values) if twin is None else [values[n] for n in twin.outputs]
             if made is NotImplemented and step.plain and step.kind in ("If", "Loop"):
                 made = self._branch(step, values) if step.kind == "If" else self._loop(step, values)
             if made is NotImplemented:
@@ -259,9 +262,9 @@ class Block:
             ZeroDivisionError,
         ):
             return NotImplemented  # the builder says in its own words what is wrong
-        if made is NotImplemented:
-            return made
-        if isinstance(made, tuple):
+        if type(made) is np.ndarray:
+            return (made,)
+        if made is NotImplemented or isinstance(made, tuple):
             return made
         return (made if isinstance(made, np.ndarray | list) or made is None else np.asarray(made),)
 
@@ -400,6 +403,22 @@ class Block:
                 values.kinds[name] = kind
         outs = zip(collected, graph.output[1 + len(state) :], strict=True)
         return (*state, *(_stacked(step, rows, info) for rows, info in outs))
+
+
+def _find_twins(steps: Sequence[Step]) -> None:
+    """Notes which nodes repeat an earlier one: exporters write NonZero twice for a mask that is read twice."""
+    first: dict[Any, Step] = {}
+    same: dict[str, str] = {}
+    for step in steps:
+        if step.function is None or not all(step.outputs):
+            continue
+        node = step.node
+        read = tuple(same.get(n, n) for n in step.inputs)
+        key = (step.kind, read, tuple(a.SerializeToString() for a in node.attribute), step.n_outputs)
+        twin = first.setdefault(key, step)
+        if twin is not step:
+            step.twin = twin
+            same.update(zip(step.outputs, twin.outputs, strict=True))
 
 
 def _large(step: Step, values: Values) -> bool:
