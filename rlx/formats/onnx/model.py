@@ -415,7 +415,7 @@ class Model(Closing):
     ) -> Program | Staged:  # fmt: skip
         with listening(self._progress), refused_memory("compiling the model"):
             budget = self.budget(arrays)
-            graph, held, builder = self._build(arrays, nests, fixed, cuts)
+            graph, held, builder = self._build(arrays, nests, fixed, cuts, packs=True)
             compiled = self._loaded(graph, held, budget, device, precision)
         program = Program(compiled, nests, fixed, builder, budget.steps, self._progress)
         return self._staged(program, builder, budget, device, precision, None) if builder.later else program
@@ -564,12 +564,15 @@ class Model(Closing):
 
     def _build(
         self, arrays: Mapping[str, Array], nests: Mapping[str, Structure], fixed: Mapping[str, Array],
-        cuts: Callable[[NeedsValues, Any], bool] | None = None,
+        cuts: Callable[[NeedsValues, Any], bool] | None = None, packs: bool = False,
     ) -> tuple[Graph, dict[str, Array | PackedArray], GraphBuilder]:  # fmt: skip
-        """The graph that is compiled, its large constants as parameters, and their values."""
+        """The graph that is compiled, its large constants as parameters, and their values; with `packs` what the host
+        reads behind a cut in few outputs."""
         budget = self.budget(arrays)
         with building(budget):
             graph, builder = self.build(arrays, fixed, nests, cuts)
+            if packs and builder.later:
+                builder.pack()
             report("optimizing")
             made, weights = share_weights(put_together(graph))
         budget.check_few(made, self._own)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -82,6 +83,7 @@ class Program(Closing):
         self._fixed = dict(fixed)
         self._outputs = dict(builder.outputs)
         self._types = dict(builder.output_types)
+        self._packs = dict(builder.packs)
         self._words = builder.known.words
         self._draw = Sampler(builder.known.draws.wanted)
 
@@ -171,6 +173,8 @@ class Program(Closing):
         words = StringTable(self._words) if any(v.dtype == STRING for v in given.values()) else self._words
         with refused_memory("running the model"):
             made = self._run({n: words.to_carrier(v) for n, v in given.items()} | self._draw(), out)
+            for name, parts in self._packs.items():
+                made |= _parted(np.asarray(made.pop(name)), parts)
             arrays = {
                 n: a if isinstance(a := made[n], DeviceArray) and a.dtype.np == dtype
                 else words.from_carrier(np.asarray(a), dtype)
@@ -190,3 +194,11 @@ class Program(Closing):
                 report("running", 1, 1)
             self._started = True
             return made
+
+
+def _parted(array: Array, parts: Sequence[tuple[str, tuple[int, ...]]]) -> dict[str, Array]:
+    """The arrays that one flat array consists of."""
+    ends = np.cumsum([math.prod(shape) for _, shape in parts])
+    return {
+        name: part.reshape(shape) for (name, shape), part in zip(parts, np.split(array, ends[:-1]), strict=True)
+    }
