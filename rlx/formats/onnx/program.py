@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
@@ -86,6 +87,7 @@ class Program(Closing):
         self._fixed = dict(fixed)
         self._outputs = dict(builder.outputs)
         self._types = dict(builder.output_types)
+        self._packs = dict(builder.packs)
         self._words = builder.known.words
         self._draw = Sampler(builder.known.draws.wanted)
 
@@ -100,6 +102,11 @@ class Program(Closing):
         """The compiled graph; for lengths that vary, that of the bucket."""
         assert self._runs is not None
         return self._runs if isinstance(self._runs, CompiledGraph) else self._runs.compiled
+
+    @property
+    def rounded(self) -> bool:
+        """Whether a bucket's program runs, which serves other lengths too."""
+        return isinstance(self._runs, FittedProgram)
 
     def fit(self, runs: FittedProgram) -> None:
         """Sets what a program runs whose lengths vary, once its bucket is known."""
@@ -184,8 +191,11 @@ class Program(Closing):
         with refused_memory("running the model"):
             return {n: words.to_carrier(v) for n, v in given.items()} | self._draw(), words
 
-    def _results(self, words: StringTable, made: Mapping[str, Any]) -> dict[str, Any]:
+    def _results(self, words: StringTable, results: Mapping[str, Any]) -> dict[str, Any]:
         """The model's outputs for those of the graph."""
+        made = dict(results)
+        for name, parts in self._packs.items():
+            made |= _parted(np.asarray(made.pop(name)), parts)
         arrays = {
             n: a if isinstance(a := made[n], DeviceArray) and a.dtype.np == dtype
             else words.from_carrier(np.asarray(a), dtype)
@@ -205,3 +215,11 @@ class Program(Closing):
                 report("running", 1, 1)
             self._started = True
             return made
+
+
+def _parted(array: Array, parts: Sequence[tuple[str, tuple[int, ...]]]) -> dict[str, Array]:
+    """The arrays that one flat array consists of."""
+    ends = np.cumsum([math.prod(shape) for _, shape in parts])
+    return {
+        name: part.reshape(shape) for (name, shape), part in zip(parts, np.split(array, ends[:-1]), strict=True)
+    }
