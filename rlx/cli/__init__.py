@@ -1,4 +1,4 @@
-"""The command line: `rlx devices`, `embed`, `run`, `inspect`, `check`, `bench`, `selftest`."""
+"""The command line: `rlx devices`, `embed`, `run`, `inspect`, `convert`, `check`, `bench`, `selftest`."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import typer
 
 from rlx.cli.bench import bench
 from rlx.cli.check import check
+from rlx.cli.convert import convert
 from rlx.cli.devices import devices
 from rlx.cli.embed import embed
 from rlx.cli.inspect import inspect
@@ -20,7 +21,7 @@ from rlx.cli.selftest import selftest
 from rlx.errors import ModelWarning, RlxError
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
-for command in (devices, embed, run, inspect, check, bench, selftest):
+for command in (devices, embed, run, inspect, convert, check, bench, selftest):
     app.command()(command)
 
 

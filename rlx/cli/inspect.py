@@ -1,4 +1,4 @@
-"""`rlx inspect`: an ONNX model's inputs, outputs and weights, and how each device would run it."""
+"""`rlx inspect`: what a model's file holds, and how each device would run it."""
 
 from __future__ import annotations
 
@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from rlx.cli.each import each_device, kept
+from rlx.cli.gguf import inspect_gguf, is_gguf
 from rlx.cli.inputs import feeds_of, load_model
 from rlx.cli.options import Devices, Dims, Inputs, MaxBytes, MaxSteps, OnnxOrSaved, Strict
 from rlx.cli.saved import draw_saved, inspect_saved, is_saved, refuse_options, write_picture
 from rlx.cli.table import Rows
 from rlx.driver.progress import drawn
+from rlx.errors import RlxError
 from rlx.formats.files import plain
 from rlx.runtime.plan_svg import plan_svg
 
@@ -38,7 +40,15 @@ def inspect(
     ] = None,
 ) -> None:
     """Show a model's inputs, outputs, operators and weights, and its dispatch on each device; of a saved program, what
-    it takes and returns and where it runs."""
+    it takes and returns and where it runs; of a GGUF file, its metadata and types, each tensor with --nodes, and on
+    which devices it fits."""
+    if is_gguf(file):
+        given = {"input": input, "dim": dim, "strict": strict, "memory": memory}
+        if named := [f"--{name}" for name, value in given.items() if value]:
+            raise RlxError(f"{file} is a GGUF file, which holds no graph: it takes no {', '.join(named)}")
+        for line in inspect_gguf(file, nodes, device):
+            print(line)
+        return
     if is_saved(file):
         refuse_options(
             file, device=device, input=input, dim=dim, strict=strict, max_bytes=max_bytes, max_steps=max_steps

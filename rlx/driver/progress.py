@@ -27,6 +27,7 @@ STAGES = {
     "checking": "comparing nodes",
     "measuring": "measuring",
     "encoding": "encoding sentences",
+    "writing": "writing the file",
 }
 
 _listener: ContextVar[Listener | None] = ContextVar("rlx progress", default=None)

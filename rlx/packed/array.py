@@ -89,13 +89,13 @@ class PackedArray:
                 f"{kind.storage.nbytes} bytes for {kind.storage.elements} elements"
             )
         made = np.empty(expected, np.uint8)
-        _move(kind, made, raw, into_planes=True)
+        move_blocks(kind, made, raw, into_planes=True)
         return PackedArray(kind, shape, made)
 
     def to_gguf(self) -> npt.NDArray[np.uint8]:
         """The blocks in the order of a file: u8, of the shape that the `gguf` package gives them."""
         made = np.empty_like(self.data)
-        _move(self.dtype, self.data, made, into_planes=False)
+        move_blocks(self.dtype, self.data, made, into_planes=False)
         return made
 
     def dequantize(self, dtype: DTypeLike = f32) -> npt.NDArray[Any]:
@@ -132,7 +132,7 @@ def _check_shape(what: str, shape: Any) -> tuple[int, ...]:
     return made
 
 
-def _move(dtype: DType, planes: Bytes, file: Bytes, *, into_planes: bool) -> None:
+def move_blocks(dtype: DType, planes: Bytes, file: Bytes, *, into_planes: bool) -> None:
     """Copies each field between rows in planes and rows of whole blocks, without temporaries."""
     if not file.size:
         return

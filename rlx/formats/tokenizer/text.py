@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -45,42 +46,19 @@ class TextTokenizer:
     """
 
     def __init__(self, file: Path, max_length: int, lower: bool = False) -> None:
-        try:
-            from tokenizers import Tokenizer
-        except ImportError as error:
-            raise RlxError('reading text needs the package `tokenizers`: pip install "rlx[hf]"') from error
         self.file = file
         self.max_length = max_length
         self._lower = lower
-        content = _checked(file)
-        try:
-            self._made = Tokenizer.from_buffer(content)
-            special = self._made.num_special_tokens_to_add(False)
+        parts, size = read_parts(file)
+        self._made = build(parts, file, size)
+        special = self._made.num_special_tokens_to_add(False)
+        with faults_of(file):
             self._made.enable_truncation(max_length)
-            self._check_added()
-        except BaseException as error:
-            if _is_fault(error):
-                raise self._damaged(error) from error
-            raise
         if special >= max_length:  # the package would then not truncate at all
             raise ModelFormatError(
                 f"{file}: adds {special} special tokens, which leave no room in the model's {max_length} tokens"
             )
         self.ids(["a", ""])  # some faults show only here
-
-    def _check_added(self) -> None:
-        """Raises: ModelFormatError for an added token that normalization makes empty, which would match everywhere, and
-        for one of white space that strips the white space beside it: each match would read all of that again."""
-        normalizer = self._made.normalizer
-        for token in self._made.get_added_tokens_decoder().values():
-            text = token.content
-            if token.normalized and normalizer is not None:
-                text = normalizer.normalize_str(text)
-            if not text or (text.isspace() and (token.lstrip or token.rstrip)):
-                raise ModelFormatError(
-                    f"{self.file}: the added token {shown(token.content)} is {shown(text)} to a search; expected a "
-                    "text, and one that is not white space where it has lstrip or rstrip"
-                )
 
     def ids(self, texts: Sequence[str]) -> list[TokenIds]:
         """The token ids of each text.
@@ -97,30 +75,72 @@ class TextTokenizer:
                 if room < 0 and chunk:
                     break
                 chunk.append(texts[i].lower() if self._lower else texts[i])
-            try:
+            with faults_of(self.file):
                 found = [np.asarray(e.ids, np.int64) for e in self._made.encode_batch(chunk)]
-            except BaseException as error:
-                if _is_fault(error):
-                    raise self._damaged(error) from error
-                raise
             largest = max((int(ids.max()) for ids in found if ids.size), default=0)
             if largest > _MAX_ID:
                 raise ModelFormatError(f"{self.file}: numbers a token {largest}; expected at most {_MAX_ID}")
             made += [ids.astype(np.int32) for ids in found]
         return made
 
-    def _damaged(self, error: BaseException) -> ModelFormatError:
-        return ModelFormatError(f"{self.file}: is not a tokenizer that works: {plain(str(error), 300)}")
+
+def read_parts(file: Path) -> tuple[dict[str, Any], int]:
+    """The parts of a tokenizer.json, and its size. Raises: ModelFormatError."""
+    content = read_bytes(file, MAX_TOKENIZER)
+    granted = OBJECT_BYTES + JSON_PER_BYTE * len(content)
+    return check_object(parse_json(content, file, granted), file), len(content)
 
 
-def _checked(file: Path) -> bytes:
-    """The parts of the file that are used, written anew after they were checked to be safe to run.
+def build(parts: dict[str, Any], file: Path, size: int) -> Any:
+    """The package's Tokenizer of these parts, which `file` holds in `size` bytes, after they were checked to be safe to
+    run; truncation, padding and decoder are left out.
+
+    Raises: RlxError when the package `tokenizers` is not installed, ModelFormatError.
+    """
+    try:
+        from tokenizers import Tokenizer
+    except ImportError as error:
+        raise RlxError('reading text needs the package `tokenizers`: pip install "rlx[hf]"') from error
+    content = _checked(parts, file, size)
+    with faults_of(file):
+        made = Tokenizer.from_buffer(content)
+        _check_added(made, file)
+    return made
+
+
+@contextmanager
+def faults_of(file: Path) -> Iterator[None]:
+    """Within this context, what the package raises for a damaged file is a ModelFormatError."""
+    try:
+        yield
+    except BaseException as error:
+        if _is_fault(error):
+            raise ModelFormatError(
+                f"{file}: is not a tokenizer that works: {plain(str(error), 300)}"
+            ) from error
+        raise
+
+
+def _check_added(made: Any, file: Path) -> None:
+    """Raises: ModelFormatError for an added token that normalization makes empty, which would match everywhere, and for
+    one of white space that strips the white space beside it: each match would read all of that again."""
+    normalizer = made.normalizer
+    for token in made.get_added_tokens_decoder().values():
+        text = token.content
+        if token.normalized and normalizer is not None:
+            text = normalizer.normalize_str(text)
+        if not text or (text.isspace() and (token.lstrip or token.rstrip)):
+            raise ModelFormatError(
+                f"{file}: the added token {shown(token.content)} is {shown(text)} to a search; expected a text, and "
+                "one that is not white space where it has lstrip or rstrip"
+            )
+
+
+def _checked(parts: dict[str, Any], file: Path, size: int) -> bytes:
+    """The parts that are used, as a tokenizer.json, after they were checked to be safe to run.
 
     Raises: ModelFormatError.
     """
-    content = read_bytes(file, MAX_TOKENIZER)
-    granted = OBJECT_BYTES + JSON_PER_BYTE * len(content)
-    parts = check_object(parse_json(content, file, granted), file)
     odd = parts.keys() - set(_PARTS)
     if odd or parts.get("version", "1.0") != "1.0" or not isinstance(parts.get("model"), dict):
         raise ModelFormatError(
@@ -138,7 +158,7 @@ def _checked(file: Path) -> bytes:
     if parts.get("post_processor") is not None:
         walk.post_processor(parts["post_processor"])
     check_added(walk, parts.get("added_tokens", []))
-    check_model(walk, parts["model"], OBJECT_BYTES + PER_BYTE * len(content))
+    check_model(walk, parts["model"], OBJECT_BYTES + PER_BYTE * size)
     try:
         return json.dumps(used, ensure_ascii=False).encode()
     except UnicodeEncodeError as error:

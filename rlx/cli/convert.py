@@ -1,0 +1,41 @@
+"""`rlx convert`: a Hugging Face folder of a language model as a GGUF file, or a GGUF file as such a folder."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from rlx.driver.progress import drawn
+from rlx.errors import RlxError
+
+
+def convert(
+    source: Annotated[Path, typer.Argument(help="A Hugging Face folder, or a GGUF file.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="The GGUF file, or the new folder.")],
+    to: Annotated[
+        str | None,
+        typer.Option(
+            help="Of matrices: F32, F16, BF16, in a GGUF file also Q8_0, Q4_K … Default: as they are, in a folder F16."
+        ),
+    ] = None,
+) -> None:
+    """Convert a language model's folder to a GGUF file, or a GGUF file to a folder. Neither appears before it is
+    whole."""
+    from rlx.formats.gguf import read
+    from rlx.formats.gguf.convert import folder_to_gguf, gguf_to_folder
+
+    try:
+        with drawn(source.name):
+            if source.is_dir():
+                for note in folder_to_gguf(source, output, to and to.lower()):
+                    print(f"rlx: {note}", file=sys.stderr)
+            else:
+                with read(source) as file:
+                    gguf_to_folder(file, output, (to or "f16").lower())
+    except OSError as error:
+        raise RlxError(f"{error.filename or output}: cannot be written: {error.strerror or error}") from error
+    size = sum(f.stat().st_size for f in output.iterdir()) if output.is_dir() else output.stat().st_size
+    print(f"{output}: {size:,} bytes")

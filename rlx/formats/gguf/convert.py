@@ -1,0 +1,439 @@
+"""A Hugging Face folder as a GGUF file, and a GGUF file as such a folder."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+import numpy as np
+import numpy.typing as npt
+
+from rlx.driver.progress import report
+from rlx.dtypes import PACKED, DType, DTypeLike, as_dtype, f32
+from rlx.errors import DTypeError, ModelFormatError
+from rlx.formats import safetensors
+from rlx.formats.files import shown
+from rlx.formats.gguf.model import GgufModel, Value, llama3_factors, taken
+from rlx.formats.gguf.names import BY_MODEL_TYPE, EXPERTS, Family
+from rlx.formats.gguf.pretokenizers import PRE_TOKENIZERS
+from rlx.formats.gguf.reader import GgufFile
+from rlx.formats.gguf.tokenizer import BYTE, CONTROL, NORMAL, UNKNOWN, UNUSED, USER_DEFINED, tokenizer_parts
+from rlx.formats.gguf.types import TYPE_NUMBERS, type_name
+from rlx.formats.gguf.writer import write
+from rlx.formats.huggingface import ModelFolder
+from rlx.formats.tokenizer.language import LanguageTokenizer, from_folder
+from rlx.formats.tokenizer.text import read_parts
+from rlx.packed import PackedArray, quantize
+
+SHARD = 4 << 30  # bytes of a folder's file of weights
+_EXPERT = re.compile(r"(.*)\.mlp\.experts\.(\d{1,5})\.(gate_proj|up_proj|down_proj)\.weight")
+_UNUSED = re.compile(r"rotary_emb\.inv_freq$|\.attn\.(masked_)?bias$")
+# llama.cpp's number for a file by the type of most of its tensors; it is shown and not used.
+_FILE_TYPES = {
+    "f32": 0, "f16": 1, "q4_0": 2, "q4_1": 3, "q8_0": 7, "q5_0": 8, "q5_1": 9, "q2_k": 10, "q3_k": 12, "q4_k": 15,
+    "q5_k": 17, "q6_k": 18, "bf16": 32,
+}  # fmt: skip
+_FLOATS = ("f32", "f16", "bf16")
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """A tensor to write, made when it is."""
+
+    shape: tuple[int, ...]
+    dtype: DType
+    make: Callable[[], Value]
+
+    def read(self) -> Value:
+        return self.make()
+
+
+def folder_to_gguf(
+    folder: str | os.PathLike[str], path: str | os.PathLike[str], dtype: DTypeLike | None = None
+) -> list[str]:
+    """Writes a Hugging Face folder of a language model as a GGUF file: its weights, settings, tokenizer and template.
+
+    `dtype`: a dtype of GGUF for the matrices; vectors are f32. None keeps each as it is. Returns: what departs from
+    that, in lines: matrices whose rows are no whole number of blocks, which become q8_0 or f16.
+    Raises: ModelFormatError for a folder that is damaged, of another architecture, or with a tokenizer that GGUF does
+    not have; DTypeError for a dtype that GGUF lacks or that rlx does not make; OSError."""
+    source = ModelFolder(folder)
+    kind = None if dtype is None else as_dtype(dtype)
+    if kind is not None and kind.name not in _FLOATS and (not kind.is_packed or kind not in TYPE_NUMBERS):
+        raise DTypeError(
+            f"convert: {kind} is no dtype for weights of a GGUF file; {', '.join(_FLOATS)}, q8_0, q4_k … are"
+        )
+    if kind is not None and kind.is_packed:
+        quantize(
+            np.zeros((1, kind.storage.elements), np.float32), kind
+        )  # refuses those that rlx does not make
+    config = source.config
+    family = BY_MODEL_TYPE.get(str(config.get("model_type")))
+    if family is None or family.architecture == "mamba":
+        known = ", ".join(name for name in BY_MODEL_TYPE if name != "mamba")
+        raise ModelFormatError(
+            f"{source.path}: model_type {shown(config.get('model_type'))} is not one of {known}"
+        )
+    if "quantization_config" in config:
+        raise ModelFormatError(
+            f"{source.path}: the weights are quantized already; convert the model they were made from"
+        )
+    notes: list[str] = []
+    tensors = _tensors(source, family, kind, notes)
+    metadata = {
+        "general.architecture": family.architecture,
+        "general.name": source.path.resolve().name,
+        "general.quantization_version": 2,
+        **(
+            {"general.file_type": _FILE_TYPES[kind.name]}
+            if kind is not None and kind.name in _FILE_TYPES
+            else {}
+        ),
+        **_settings(source, family, tensors),
+    }
+    windows = config.get("sliding_window") and (
+        family.model_type == "mistral" or config.get("use_sliding_window")
+    )
+    if windows and "sliding_window" not in family.optional:
+        notes.append("the sliding window is left out: GGUF has none for this architecture")
+    if (source.path / "tokenizer.json").exists():
+        rows = tensors["token_embd.weight"].shape[0]
+        metadata |= tokenizer_metadata(source.path, rows)
+    else:
+        notes.append("the folder has no tokenizer.json: the file has no tokenizer")
+    write(path, metadata, tensors)
+    return notes
+
+
+def _settings(folder: ModelFolder, family: Family, tensors: dict[str, Made]) -> dict[str, Any]:
+    config, arch = folder.config, family.architecture
+    made: dict[str, Any] = {}
+
+    def refuse(what: str) -> NoReturn:
+        raise ModelFormatError(f"{folder.path / 'config.json'}: {what}")
+
+    for names, kinds in (
+        (family.counts, (int,)),
+        (family.numbers, (int, float)),
+        (family.optional, (int, float)),
+    ):
+        for name, key in names.items():
+            value = config.get(name)
+            if name == "num_key_value_heads" and value is None:
+                value = config.get("num_attention_heads")
+            if name == "n_inner" and value is None:
+                value = 4 * config.get("n_embd", 0)
+            if name == "rope_theta" and value is None:
+                value = (config.get("rope_parameters") or {}).get("rope_theta", 10000.0)
+            if value is None and names is family.optional:
+                continue
+            if type(value) is bool or not isinstance(value, kinds):
+                refuse(f"{name} is {shown(value)}, expected a number")
+            made[f"{arch}.{key}"] = float(value) if names is family.numbers else value
+    made[f"{arch}.vocab_size"] = tensors["token_embd.weight"].shape[0]
+    if "num_attention_heads" not in config:
+        return made
+    heads, width = config["num_attention_heads"], config["hidden_size"]
+    size = config.get("head_dim") or width // heads
+    turned = int(size * config.get("partial_rotary_factor", 1.0))
+    made |= {f"{arch}.rope.dimension_count": turned, f"{arch}.attention.key_length": size}
+    made |= {f"{arch}.attention.value_length": size}
+    scaling = config.get("rope_scaling") or config.get("rope_parameters") or {}
+    kind = scaling.get("rope_type", scaling.get("type", "default"))
+    if kind == "llama3":
+        try:
+            factors = llama3_factors(made[f"{arch}.rope.freq_base"], turned, scaling)
+        except (KeyError, TypeError, ZeroDivisionError):
+            refuse(f"rope_scaling is {shown(scaling)}; llama3 needs four numbers")
+        tensors["rope_freqs.weight"] = Made(factors.shape, f32, lambda: factors.astype(np.float32))
+    elif kind in ("linear", "yarn") and isinstance(scaling.get("factor"), int | float):
+        made |= {f"{arch}.rope.scaling.type": kind, f"{arch}.rope.scaling.factor": float(scaling["factor"])}
+        original = scaling.get("original_max_position_embeddings")
+        if kind == "yarn" and type(original) is int:
+            made[f"{arch}.rope.scaling.original_context_length"] = original
+    elif kind != "default":
+        refuse(f"rope_scaling is {shown(scaling)}; default, linear, llama3 and yarn are written to GGUF")
+    return made
+
+
+def _tensors(source: ModelFolder, family: Family, kind: DType | None, notes: list[str]) -> dict[str, Made]:
+    held = source.tensors()
+    config, made = source.config, {}
+    experts: dict[str, dict[int, str]] = {}
+    prefix = "transformer." if family.model_type == "gpt2" else ""
+    tied = config.get("tie_word_embeddings", family.model_type in ("gemma2", "gemma3_text", "gpt2"))
+    for name in held:
+        if _UNUSED.search(name) or (tied and name == "lm_head.weight"):
+            continue
+        if found := _EXPERT.fullmatch(name):
+            block = found[1].removeprefix(f"{family.layers}.")
+            experts.setdefault(f"blk.{block}.{EXPERTS[found[3]]}.weight", {})[int(found[2])] = name
+            continue
+        ours = family.gguf_name(name.removeprefix(prefix))
+        if ours is None:
+            raise ModelFormatError(
+                f"{source.path}: tensor {shown(name)} is not one that {family.model_type} has in GGUF"
+            )
+        made[ours] = _tensor(source, family, held, ours, [name], kind, notes)
+    for ours, names in experts.items():
+        if sorted(names) != list(range(len(names))):
+            raise ModelFormatError(f"{source.path}: experts of {ours} are missing")
+        parts = [names[e] for e in range(len(names))]
+        made[ours] = _tensor(source, family, held, ours, parts, kind, notes)
+    if "token_embd.weight" not in made or len(made["token_embd.weight"].shape) != 2:
+        raise ModelFormatError(f"{source.path}: the folder has no matrix of token embeddings")
+    return made
+
+
+def _tensor(
+    source: ModelFolder,
+    family: Family,
+    held: Mapping[str, npt.NDArray[Any]],
+    ours: str,
+    names: Sequence[str],
+    kind: DType | None,
+    notes: list[str],
+) -> Made:
+    """A tensor of the file; several names are experts, stacked."""
+    first, change = held[names[0]], family.change(ours)
+    shape = first.shape[::-1] if change == "transposed" else first.shape
+    if len(names) > 1:
+        shape = (len(names), *shape)
+        if any(held[name].shape != first.shape for name in names):
+            raise ModelFormatError(f"{source.path}: experts of {ours} have different shapes")
+    target = as_dtype(first.dtype)
+    if not target.is_float:
+        raise ModelFormatError(f"{source.path}: tensor {shown(names[0])} is {target}, expected floats")
+    if len(shape) < 2 or ours.endswith("_norm.weight") or target.name == "f64":
+        target = f32
+    elif kind is not None:
+        target = _fitting(kind, shape[-1])
+        if target != kind:
+            notes.append(
+                f"{ours} is {type_name(target)}: rows of {shape[-1]} are no blocks of {kind.storage.elements}"
+            )
+
+    def make() -> Value:
+        parts = [np.asarray(held[name]) for name in names]
+        value = np.stack(parts) if len(parts) > 1 else parts[0]
+        if change in ("pairs of q", "pairs of k"):
+            heads = source.config["num_attention_heads"]
+            if change == "pairs of k":
+                heads = source.config.get("num_key_value_heads") or heads
+            if type(heads) is not int or heads < 1 or len(value) % (2 * heads):
+                raise ModelFormatError(
+                    f"{source.path}: tensor {shown(names[0])} has {len(value)} rows for {heads} heads"
+                )
+            value = np.asarray(taken(value, pairs_of_halves(len(value), heads)))
+        elif change == "transposed":
+            value = np.ascontiguousarray(value.T)
+        elif change == "one more":
+            value = value.astype(np.float32) + 1
+        if target.is_packed:
+            return quantize(value.astype(np.float32), target)
+        with np.errstate(over="ignore"):
+            return value.astype(target.np, copy=False)
+
+    return Made(tuple(shape), target, make)
+
+
+def _fitting(kind: DType, columns: int) -> DType:
+    """The dtype itself, or one of smaller blocks where rows are no whole number of its own."""
+    return next(
+        d
+        for d in (kind, PACKED["q8_0"], as_dtype("f16"))
+        if not d.is_packed or columns % d.storage.elements == 0
+    )
+
+
+def pairs_of_halves(rows: int, heads: int) -> npt.NDArray[np.int64]:
+    """The inverse of `halves_of_pairs`."""
+    return np.ascontiguousarray(np.arange(rows).reshape(heads, 2, -1).swapaxes(1, 2)).reshape(-1)
+
+
+def tokenizer_metadata(folder: Path, rows: int) -> dict[str, Any]:
+    """A folder's tokenizer as GGUF says it, with `rows` tokens as the table of embeddings has.
+
+    Raises: ModelFormatError for a kind of tokenizer that GGUF does not have."""
+    tokenizer = from_folder(folder)
+    parts, _ = read_parts(folder / "tokenizer.json")
+    vocabulary, special = tokenizer.vocabulary, tokenizer.special
+    most = max(vocabulary.tokens, default=-1)
+    if most >= max(rows, 1):
+        raise ModelFormatError(f"{tokenizer.file}: numbers a token {most}; the model has {rows:,} embeddings")
+    tokens = [vocabulary.tokens.get(i, f"[PAD{i}]") for i in range(rows)]
+    types = [
+        UNUSED if i not in vocabulary.tokens
+        else CONTROL if i in vocabulary.control
+        else USER_DEFINED if i in vocabulary.added
+        else NORMAL
+        for i in range(rows)
+    ]  # fmt: skip
+    model = parts["model"]
+    if not isinstance(model.get("merges"), list):
+        raise ModelFormatError(
+            f"{tokenizer.file}: a model of {shown(model.get('type'))}; BPE is written to GGUF"
+        )
+    merges = [tuple(merge.split(" ") if isinstance(merge, str) else merge) for merge in model["merges"]]
+    if vocabulary.letters == "bytes":
+        found: dict[str, Any] = {
+            "model": "gpt2",
+            "pre": _kind_of(parts, tokenizer),
+            "merges": [" ".join(m) for m in merges],
+        }
+    else:
+        ranks: dict[str, int] = {}
+        for rank, (left, right) in enumerate(merges):
+            ranks.setdefault(left + right, rank)
+        unknown = model.get("unk_token")
+        for i, token in enumerate(tokens):
+            if token == unknown:
+                types[i] = UNKNOWN
+            elif re.fullmatch("<0x[0-9A-F]{2}>", token) and types[i] == NORMAL:
+                types[i] = BYTE
+        # A piece that no merge makes gets the least score: all others are made first.
+        scores = [
+            float(-ranks.get(t, len(merges))) if k == NORMAL else 0.0
+            for t, k in zip(tokens, types, strict=True)
+        ]
+        found = {"model": "llama", "scores": scores, "add_space_prefix": vocabulary.prefix}
+    marked, bare = tokenizer.encode("a"), tokenizer.encode("a", special=False)
+    found |= {"tokens": tokens, "token_type": types}
+    found["add_bos_token"] = special.bos is not None and marked[:1] == [special.bos] != bare[:1]
+    found["add_eos_token"] = special.eos is not None and marked[-1:] == [special.eos] != bare[-1:]
+    for key, id in (
+        ("bos", special.bos), ("eos", special.eos), ("unknown", special.unk), ("padding", special.pad),
+        ("seperator", special.sep), ("mask", special.mask),
+    ):  # fmt: skip
+        if id is not None:
+            found[f"{key}_token_id"] = id
+    if special.eos is not None:
+        others = sorted(special.ends - {special.eos})
+        if others:
+            found["eot_token_id"] = others[0]
+    made = {f"tokenizer.ggml.{key}": value for key, value in found.items()}
+    if tokenizer.chat_template is not None:
+        made["tokenizer.chat_template"] = tokenizer.chat_template
+    return made
+
+
+def _kind_of(parts: Mapping[str, Any], tokenizer: LanguageTokenizer) -> str:
+    """The name of GGUF for how a tokenizer.json cuts texts into words."""
+    steps, form = (
+        _steps(parts.get("pre_tokenizer"), "pretokenizers"),
+        _steps(parts.get("normalizer"), "normalizers"),
+    )
+    merged = bool(parts["model"].get("ignore_merges", False))
+    for name, kind in PRE_TOKENIZERS.items():
+        ours = _steps(kind.pre_tokenizer(), "pretokenizers"), _steps(kind.normalizer(), "normalizers")
+        if ours == (steps, form) and kind.ignore_merges == merged:
+            return name
+    raise ModelFormatError(
+        f"{tokenizer.file}: rlx knows no name of GGUF for its pre-tokenizer {shown(parts.get('pre_tokenizer'), 200)} "
+        f"with normalizer {shown(parts.get('normalizer'))} and ignore_merges {merged}"
+    )
+
+
+def _steps(part: Any, members: str) -> list[dict[str, Any]]:
+    """The steps of a part, without what changes no token, and with what is left out written out."""
+    if not isinstance(part, dict):
+        return []
+    made = []
+    for step in part.get(members, []) if part.get("type") == "Sequence" else [part]:
+        shared = {"use_regex": True} if step.get("type") == "ByteLevel" else {}
+        plain = {**shared, **step}
+        plain.pop("trim_offsets", None)
+        made.append(plain)
+    return made
+
+
+def gguf_to_folder(file: GgufFile, folder: str | os.PathLike[str], dtype: DTypeLike = "f16") -> None:
+    """Writes the model of an open GGUF file as a Hugging Face folder, which must not exist: weights dequantized to
+    `dtype` (f32, f16, bf16), config.json, tokenizer.json and tokenizer_config.json. The folder appears whole or not at
+    all.
+
+    Raises: ModelFormatError for a model of another architecture, DTypeError, OSError."""
+    kind, target = as_dtype(dtype), Path(folder)
+    if kind.name not in _FLOATS:
+        raise DTypeError(f"convert: a folder holds {', '.join(_FLOATS)}, got {kind}")
+    model = GgufModel(file)
+    if target.exists():
+        raise FileExistsError(f"{target}: exists already; give the name of a new folder")
+    with _made_whole(target) as made:
+        config = {
+            **model.config,
+            "torch_dtype": {"f32": "float32", "f16": "float16", "bf16": "bfloat16"}[kind.name],
+        }
+        (made / "config.json").write_text(json.dumps(config, indent=2), encoding="utf-8")
+        if "tokenizer.ggml.model" in file.metadata:
+            _write_tokenizer(file, made)
+        _write_weights(model, made, kind)
+
+
+@contextmanager
+def _made_whole(target: Path) -> Iterator[Path]:
+    """A new folder beside `target` that takes its name when the block ends, or goes."""
+    made = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
+    try:
+        yield made
+        made.chmod(0o755)
+        made.rename(target)
+    except BaseException:
+        shutil.rmtree(made, ignore_errors=True)
+        raise
+
+
+def _write_tokenizer(file: GgufFile, folder: Path) -> None:
+    parts = tokenizer_parts(file)
+    (folder / "tokenizer.json").write_text(json.dumps(parts, ensure_ascii=False), encoding="utf-8")
+    tokenizer = GgufModel(file).tokenizer()
+    special = tokenizer.special
+    names = {"bos": special.bos, "eos": special.eos, "unk": special.unk, "pad": special.pad}
+    config: dict[str, Any] = {f"{k}_token": tokenizer.token(i) for k, i in names.items() if i is not None}
+    config["tokenizer_class"] = "PreTrainedTokenizerFast"
+    if tokenizer.chat_template is not None:
+        config["chat_template"] = tokenizer.chat_template
+    (folder / "tokenizer_config.json").write_text(
+        json.dumps(config, ensure_ascii=False, indent=2), encoding="utf-8"
+    )
+
+
+def _write_weights(model: GgufModel, folder: Path, kind: DType) -> None:
+    """The weights in files of at most SHARD bytes, or one tensor, with an index where they are several."""
+    groups: list[list[str]] = [[]]
+    size = 0
+    for name, (shape, _) in model.kinds.items():
+        nbytes = kind.nbytes(shape)
+        if groups[-1] and size + nbytes > SHARD:
+            groups.append([])
+            size = 0
+        groups[-1].append(name)
+        size += nbytes
+    where: dict[str, str] = {}
+    total = len(model.kinds)
+    for i, names in enumerate(groups):
+        many = len(groups) > 1
+        stem = f"model-{i + 1:05}-of-{len(groups):05}.safetensors" if many else "model.safetensors"
+        arrays = {}
+        for name in names:
+            report("writing", len(where), total)
+            value = model.read(name)
+            with np.errstate(over="ignore"):
+                arrays[name] = (
+                    value.dequantize(kind)
+                    if isinstance(value, PackedArray)
+                    else np.asarray(value).astype(kind.np)
+                )
+            where[name] = stem
+        safetensors.save(folder / stem, arrays, {"format": "pt"})
+    if len(groups) > 1:
+        index = {"metadata": {}, "weight_map": where}
+        (folder / safetensors.INDEX_NAME).write_text(json.dumps(index), encoding="utf-8")

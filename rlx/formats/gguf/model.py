@@ -1,0 +1,256 @@
+"""A GGUF file as a Hugging Face folder would have it: its settings as config.json has them, its tensors by the names
+and with the numbers of a folder, so that one description of an architecture reads both."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, NoReturn
+
+import numpy as np
+import numpy.typing as npt
+
+from rlx.dtypes import DType, f32
+from rlx.errors import ModelFormatError
+from rlx.formats.files import shown
+from rlx.formats.gguf.names import BY_ARCHITECTURE, EXPERTS, Family
+from rlx.formats.gguf.reader import GgufFile, GgufTensor
+from rlx.formats.gguf.tokenizer import read_tokenizer
+from rlx.formats.tokenizer.language import LanguageTokenizer
+from rlx.packed import PackedArray
+
+Value = npt.NDArray[Any] | PackedArray
+MAX_LAYERS = 1 << 12
+MAX_EXPERTS = 1 << 12
+# Tensors that are settings: factors of the frequencies of the rotary embedding.
+_SETTINGS = ("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight")
+
+
+class GgufModel:
+    """The model of an open GGUF file. `config` is what config.json would say; `kinds` has the shape and dtype of each
+    tensor by its name in a folder, `read` gives one, packed where the file has it so.
+
+    Raises: ModelFormatError for a file without an architecture or of one that rlx does not know, and for tensors that
+    the architecture does not have."""
+
+    def __init__(self, file: GgufFile) -> None:
+        self.file, self.where = file, str(file.path)
+        name = file.value("general.architecture", str)
+        family = BY_ARCHITECTURE.get(name)
+        if family is None:
+            self._refuse(f"general.architecture is {shown(name)}; rlx reads {', '.join(BY_ARCHITECTURE)}")
+        self.family: Family = family
+        self.config = self._config()
+        self.kinds: dict[str, tuple[tuple[int, ...], DType]] = {}
+        self._found: dict[str, tuple[GgufTensor, int | None]] = {}
+        for tensor in file.tensors.values():
+            if tensor.name not in _SETTINGS:
+                self._add(tensor)
+
+    def _refuse(self, what: str) -> NoReturn:
+        raise ModelFormatError(f"{self.where}: {what}")
+
+    def _add(self, tensor: GgufTensor) -> None:
+        block, _, rest = tensor.name.removeprefix("blk.").partition(".")
+        for kind, stem in EXPERTS.items():
+            if rest == f"{stem}.weight" and len(tensor.shape) == 3:
+                if tensor.shape[0] > MAX_EXPERTS:
+                    self._refuse(f"tensor {shown(tensor.name)} has {tensor.shape[0]:,} experts")
+                for e in range(tensor.shape[0]):
+                    name = f"{self.family.layers}.{block}.mlp.experts.{e}.{kind}.weight"
+                    self.kinds[name] = (tensor.shape[1:], tensor.dtype)
+                    self._found[name] = (tensor, e)
+                return
+        found = self.family.folder_name(tensor.name)
+        if found is None:
+            self._refuse(
+                f"tensor {shown(tensor.name)} is not one that a model of {self.family.architecture} has"
+            )
+        change, shape, dtype = self.family.change(tensor.name), tensor.shape, tensor.dtype
+        if change == "transposed":
+            shape, dtype = shape[::-1], (f32 if dtype.is_packed else dtype)
+        elif change == "squeezed":
+            shape = (*shape[:1], 1, *shape[1:])
+        elif change in ("one more", "minus exp"):
+            dtype = f32
+        self.kinds[found] = (shape, dtype)
+        self._found[found] = (tensor, None)
+
+    def read(self, name: str) -> Value:
+        """The tensor that a folder calls so. Raises: ModelFormatError, KeyError."""
+        tensor, expert = self._found[name]
+        if expert is not None:
+            value = tensor.read(expert, expert + 1)
+            if isinstance(value, PackedArray):
+                return PackedArray(value.dtype, value.shape[1:], value.data[0])
+            return np.asarray(value[0])
+        value = tensor.read()
+        change = self.family.change(tensor.name)
+        if change is None:
+            return value
+        if change in ("pairs of q", "pairs of k"):
+            heads = self.config["num_attention_heads" if change == "pairs of q" else "num_key_value_heads"]
+            rows = halves_of_pairs(tensor.shape[0], heads)
+            if rows is None:
+                self._refuse(
+                    f"tensor {shown(tensor.name)} has {tensor.shape[0]:,} rows, which {heads} heads do not divide"
+                )
+            return taken(value, rows)
+        plain = np.asarray(value.dequantize() if isinstance(value, PackedArray) else value)
+        if change == "transposed":
+            return np.ascontiguousarray(plain.T)
+        if change == "squeezed":
+            return plain.reshape(self.kinds[name][0])
+        plain = plain.astype(np.float32)
+        with np.errstate(all="ignore"):
+            return plain - 1 if change == "one more" else np.log(-plain)
+
+    def tokenizer(self) -> LanguageTokenizer:
+        """The file's tokenizer. Raises: RlxError without the package `tokenizers`, ModelFormatError."""
+        return read_tokenizer(self.file)
+
+    def _config(self) -> dict[str, Any]:
+        family, arch = self.family, self.family.architecture
+        config: dict[str, Any] = {"model_type": family.model_type, "architectures": [family.class_name]}
+        for names, kind in ((family.counts, int), (family.numbers, float)):
+            for name, key in names.items():
+                config[name] = self._setting(f"{arch}.{key}", kind, name)
+        for name, key in family.optional.items():
+            found = self.file.metadata.get(f"{arch}.{key}")
+            if found is not None:
+                config[name] = found
+        table = self.file.tensors.get("token_embd.weight")
+        if table is None or len(table.shape) != 2:
+            self._refuse("has no matrix token_embd.weight")
+        config["vocab_size"] = table.shape[0]
+        config["tie_word_embeddings"] = "output.weight" not in self.file.tensors
+        layers: int = config["n_layer" if arch == "gpt2" else "num_hidden_layers"]
+        if not 0 < layers <= MAX_LAYERS:
+            self._refuse(f"{arch}.block_count is {layers}; expected 1 to {MAX_LAYERS:,}")
+        for key in ("bos", "eos"):
+            token = self.file.metadata.get(f"tokenizer.ggml.{key}_token_id")
+            if type(token) is int:
+                config[f"{key}_token_id"] = token
+        if "num_attention_heads" in config:
+            self._heads(config)
+        if arch in ("gemma2", "gemma3"):
+            self._gemma(config)
+        if arch == "qwen3moe":
+            config["norm_topk_prob"] = True
+        if arch in ("llama", "qwen2"):
+            first = "blk.0.attn_q.bias" in self.file.tensors
+            config["attention_bias"] = first and arch == "llama"
+        return config
+
+    def _setting(self, key: str, kind: type, name: str) -> Any:
+        if name == "num_key_value_heads" and key not in self.file.metadata:
+            key = key.removesuffix("_kv")
+        default = 10000.0 if name == "rope_theta" else None
+        found = self.file.metadata.get(key)
+        if isinstance(found, list) and found and len(set(map(str, found))) == 1:
+            found = found[0]  # llama.cpp allows a number for each layer
+        elif isinstance(found, list):
+            self._refuse(f"{key} has a number for each layer; rlx has models of equal layers only")
+        else:
+            found = self.file.value(key, kind, default)
+        if type(found) is int and not 0 <= found < 1 << 31:
+            self._refuse(f"{key} is {found:,}; expected at most {(1 << 31) - 1:,}")
+        return found
+
+    def _heads(self, config: dict[str, Any]) -> None:
+        """The size of a head and the rotary embedding."""
+        arch, file = self.family.architecture, self.file
+        heads = config["num_attention_heads"]
+        if heads < 1:
+            self._refuse(f"{arch}.attention.head_count is {heads}; expected 1 or more")
+        size = file.value(f"{arch}.attention.key_length", int, config["hidden_size"] // heads)
+        if file.value(f"{arch}.attention.value_length", int, size) != size:
+            self._refuse(
+                f"{arch}.attention.key_length and value_length differ; rlx has heads of one size only"
+            )
+        config["head_dim"] = size
+        turned = file.value(f"{arch}.rope.dimension_count", int, size)
+        if turned != size:
+            if not 0 < turned < size:
+                self._refuse(
+                    f"{arch}.rope.dimension_count is {turned}; expected at most the {size} of a head"
+                )
+            config["partial_rotary_factor"] = turned / size
+        scaling = self._scaling(config, turned)
+        if scaling is not None:
+            config["rope_scaling"] = scaling
+
+    def _scaling(self, config: dict[str, Any], turned: int) -> dict[str, Any] | None:
+        arch, file = self.family.architecture, self.file
+        original = file.value(
+            f"{arch}.rope.scaling.original_context_length", int, config["max_position_embeddings"]
+        )
+        if "rope_factors_long.weight" in file.tensors:
+            return {"rope_type": "longrope", "original_max_position_embeddings": original}
+        if "rope_freqs.weight" in file.tensors:
+            return self._llama3(config, turned)
+        kind = file.value(f"{arch}.rope.scaling.type", str, "none")
+        factor = file.value(f"{arch}.rope.scaling.factor", float, 1.0)
+        if kind == "none" or (kind == "linear" and factor == 1.0):
+            return None
+        found = {"rope_type": kind, "factor": factor}
+        if kind == "yarn":
+            found["original_max_position_embeddings"] = original
+        return found
+
+    def _llama3(self, config: dict[str, Any], turned: int) -> dict[str, Any]:
+        """The settings of Llama 3's scaling, of which the file holds what each frequency is divided by."""
+        tensor = self.file.tensors["rope_freqs.weight"]
+        fits = tensor.shape == (turned // 2,) and turned > 1 and tensor.dtype is f32 and config["rope_theta"] > 1
+        held = np.asarray(tensor.read() if fits else np.nan, np.float64)
+        if not np.isfinite(held).all():
+            self._refuse(f"rope_freqs.weight is no finite factor in f32 for each of {turned // 2} frequencies")
+        factor = float(np.round(held.max(), 6))
+        found: dict[str, Any] = {
+            "rope_type": "llama3",
+            "factor": factor,
+            "low_freq_factor": 1.0,
+            "high_freq_factor": 4.0,
+        }
+        for original in (8192, *(1 << n for n in range(6, 20))):
+            found["original_max_position_embeddings"] = original
+            if np.allclose(llama3_factors(config["rope_theta"], turned, found), held, rtol=1e-4, atol=0):
+                break
+        else:
+            self._refuse(
+                "rope_freqs.weight does not hold the factors of Llama 3's scaling, which alone rlx knows"
+            )
+        return found
+
+    def _gemma(self, config: dict[str, Any]) -> None:
+        """What GGUF leaves to the program: activation, the scale of logits, and the order of windows."""
+        largest = config["num_hidden_layers"] == (46 if self.family.architecture == "gemma2" else 62)
+        scalar = config["hidden_size"] // config["num_attention_heads"] if largest else config["head_dim"]
+        config |= {"hidden_activation": "gelu_pytorch_tanh", "query_pre_attn_scalar": scalar}
+        if self.family.architecture == "gemma3":
+            config["sliding_window_pattern"] = 6
+            config["rope_local_base_freq"] = 10000.0
+
+
+def llama3_factors(base: float, width: int, scaling: Mapping[str, Any]) -> npt.NDArray[np.float64]:
+    """What Llama 3's scaling divides each frequency by."""
+    plain = base ** -(np.arange(0, width, 2, dtype=np.float64) / width)
+    low, high = scaling["low_freq_factor"], scaling["high_freq_factor"]
+    turns = scaling["original_max_position_embeddings"] * plain / (2 * math.pi)
+    keep = np.clip((turns - low) / (high - low), 0, 1)
+    return np.asarray(1 / ((1 - keep) / scaling["factor"] + keep))
+
+
+def halves_of_pairs(rows: int, heads: int) -> npt.NDArray[np.int64] | None:
+    """Which row of a GGUF file stands where in a folder's matrix of q or k: a folder rotates the first half of a head
+    with the second, the file neighbours. None where the rows are not pairs in so many heads."""
+    if heads < 1 or rows % (2 * heads):
+        return None
+    return np.ascontiguousarray(np.arange(rows).reshape(heads, -1, 2).swapaxes(1, 2)).reshape(-1)
+
+
+def taken(value: Value, rows: npt.NDArray[np.int64]) -> Value:
+    """The rows of a matrix in another order."""
+    if isinstance(value, PackedArray):
+        return PackedArray(value.dtype, value.shape, value.data[rows])
+    return value[rows]

@@ -1,0 +1,164 @@
+"""How GGUF and Hugging Face folders name the tensors and the settings of the same model.
+
+Names of tensors: `model.layers.3.self_attn.q_proj.weight` is `blk.3.attn_q.weight`. Settings: `hidden_size` is
+`llama.embedding_length`. Some tensors also hold other numbers (`Change`): where llama.cpp rotates neighbouring pairs of
+a head, rows of q and k stand in another order; Gemma's norms have 1 added.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+Change = Literal["pairs of q", "pairs of k", "one more", "transposed", "minus exp", "squeezed"]
+
+_TOP = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output"}
+_ATTENTION = {
+    "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v",
+    "self_attn.o_proj": "attn_output", "self_attn.q_norm": "attn_q_norm", "self_attn.k_norm": "attn_k_norm",
+}  # fmt: skip
+_MLP = {"mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down"}
+_LLAMA = {**_ATTENTION, **_MLP, "input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm"}
+_AROUND = {
+    **_LLAMA, "post_attention_layernorm": "post_attention_norm", "pre_feedforward_layernorm": "ffn_norm",
+    "post_feedforward_layernorm": "post_ffw_norm",
+}  # fmt: skip
+_AFTER = {
+    **_ATTENTION, **_MLP, "post_attention_layernorm": "post_attention_norm",
+    "post_feedforward_layernorm": "post_ffw_norm",
+}  # fmt: skip
+_PHI3 = {
+    "self_attn.qkv_proj": "attn_qkv", "self_attn.o_proj": "attn_output", "mlp.gate_up_proj": "ffn_up",
+    "mlp.down_proj": "ffn_down", "input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm",
+}  # fmt: skip
+_GPT2 = {
+    "ln_1": "attn_norm", "attn.c_attn": "attn_qkv", "attn.c_proj": "attn_output", "ln_2": "ffn_norm",
+    "mlp.c_fc": "ffn_up", "mlp.c_proj": "ffn_down",
+}  # fmt: skip
+_MAMBA = {
+    "norm": "attn_norm", "mixer.in_proj": "ssm_in", "mixer.conv1d": "ssm_conv1d", "mixer.x_proj": "ssm_x",
+    "mixer.dt_proj": "ssm_dt", "mixer.A_log": "ssm_a", "mixer.D": "ssm_d", "mixer.out_proj": "ssm_out",
+}  # fmt: skip
+EXPERTS = {"gate_proj": "ffn_gate_exps", "up_proj": "ffn_up_exps", "down_proj": "ffn_down_exps"}
+
+# Settings that most architectures share: config.json's name, GGUF's after the name of the architecture.
+COUNTS = {
+    "num_hidden_layers": "block_count", "max_position_embeddings": "context_length", "hidden_size": "embedding_length",
+    "intermediate_size": "feed_forward_length", "num_attention_heads": "attention.head_count",
+    "num_key_value_heads": "attention.head_count_kv",
+}  # fmt: skip
+NUMBERS = {"rms_norm_eps": "attention.layer_norm_rms_epsilon", "rope_theta": "rope.freq_base"}
+_GEMMA2 = {"final_logit_softcapping": "final_logit_softcapping", "attn_logit_softcapping": "attn_logit_softcapping"}
+_WINDOW = {"sliding_window": "attention.sliding_window"}
+_EXPERT_COUNTS = {
+    "num_experts": "expert_count", "num_experts_per_tok": "expert_used_count",
+    "moe_intermediate_size": "expert_feed_forward_length",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """An architecture: its names in both formats, its blocks' tensors, its settings, and the tensors that differ."""
+
+    architecture: str  # GGUF's
+    model_type: str  # config.json's
+    block: Mapping[str, str]
+    top: Mapping[str, str] = field(default_factory=lambda: _TOP)
+    layers: str = "model.layers"
+    counts: Mapping[str, str] = field(default_factory=lambda: COUNTS)
+    numbers: Mapping[str, str] = field(default_factory=lambda: NUMBERS)
+    optional: Mapping[str, str] = field(default_factory=dict)  # settings that a file may lack
+    changes: Mapping[str, Change] = field(default_factory=dict)  # by the end of a tensor's name in GGUF
+    class_name: str = "LlamaForCausalLM"
+    paired: bool = False  # neighbouring pairs of a head are rotated
+
+    def gguf_name(self, name: str) -> str | None:
+        """GGUF's name of a tensor; None for one that GGUF does not have."""
+        if name.startswith(f"{self.layers}."):
+            number, _, rest = name.removeprefix(f"{self.layers}.").partition(".")
+            stem, suffix = _parted(rest)
+            found = self.block.get(stem)
+            return f"blk.{number}.{found}{suffix}" if found and number.isdecimal() else None
+        stem, suffix = _parted(name)
+        found = self.top.get(stem)
+        return f"{found}{suffix}" if found else None
+
+    def folder_name(self, name: str) -> str | None:
+        """The name that a folder's file has for a tensor of GGUF; None where it has none."""
+        match = _BLOCK.fullmatch(name)
+        stem, suffix = _parted(match[2] if match else name)
+        table = self.block if match else self.top
+        found = next((theirs for theirs, ours in table.items() if ours == stem), None)
+        if found is None:
+            return None
+        return f"{self.layers}.{match[1]}.{found}{suffix}" if match else f"{found}{suffix}"
+
+    def change(self, name: str) -> Change | None:
+        """How the numbers of this tensor of GGUF differ from a folder's."""
+        return next((change for ending, change in self.changes.items() if name.endswith(ending)), None)
+
+
+_BLOCK = re.compile(r"blk\.(\d{1,5})\.(.+)")
+
+
+def _parted(name: str) -> tuple[str, str]:
+    """A name without its .weight or .bias, and that."""
+    for suffix in (".weight", ".bias"):
+        if name.endswith(suffix):
+            return name.removesuffix(suffix), suffix
+    return name, ""
+
+
+_PAIRS: dict[str, Change] = {
+    "attn_q.weight": "pairs of q", "attn_q.bias": "pairs of q", "attn_k.weight": "pairs of k",
+    "attn_k.bias": "pairs of k",
+}  # fmt: skip
+_ONE_MORE: dict[str, Change] = {"norm.weight": "one more"}
+_TURNED: dict[str, Change] = dict.fromkeys(
+    ("attn_qkv.weight", "attn_output.weight", "ffn_up.weight", "ffn_down.weight"), "transposed"
+)
+_STATES: dict[str, Change] = {"ssm_a": "minus exp", "ssm_conv1d.weight": "squeezed"}
+_GPT2_COUNTS = {
+    "n_layer": "block_count", "n_positions": "context_length", "n_embd": "embedding_length",
+    "n_inner": "feed_forward_length", "n_head": "attention.head_count",
+}  # fmt: skip
+_MAMBA_COUNTS = {
+    "num_hidden_layers": "block_count", "hidden_size": "embedding_length", "conv_kernel": "ssm.conv_kernel",
+    "intermediate_size": "ssm.inner_size", "state_size": "ssm.state_size", "time_step_rank": "ssm.time_step_rank",
+}  # fmt: skip
+FAMILIES = (
+    Family("llama", "llama", _LLAMA, changes=_PAIRS, paired=True),
+    Family("llama", "mistral", _LLAMA, changes=_PAIRS, paired=True, class_name="MistralForCausalLM"),
+    Family("qwen2", "qwen2", _LLAMA, class_name="Qwen2ForCausalLM"),
+    Family("qwen3", "qwen3", _LLAMA, class_name="Qwen3ForCausalLM"),
+    Family(
+        "qwen3moe", "qwen3_moe", {**_LLAMA, "mlp.gate": "ffn_gate_inp"}, counts={**COUNTS, **_EXPERT_COUNTS},
+        class_name="Qwen3MoeForCausalLM",
+    ),
+    Family(
+        "gemma2", "gemma2", _AROUND, optional=_GEMMA2 | _WINDOW, changes=_ONE_MORE, class_name="Gemma2ForCausalLM"
+    ),
+    Family(
+        "gemma3", "gemma3_text", _AROUND, optional=_GEMMA2 | _WINDOW, changes=_ONE_MORE,
+        class_name="Gemma3ForCausalLM",
+    ),
+    Family("phi3", "phi3", _PHI3, optional=_WINDOW, class_name="Phi3ForCausalLM"),
+    Family("olmo2", "olmo2", _AFTER, class_name="Olmo2ForCausalLM"),
+    Family(
+        "gpt2", "gpt2", _GPT2,
+        top={"wte": "token_embd", "wpe": "position_embd", "ln_f": "output_norm", "lm_head": "output"}, layers="h",
+        counts=_GPT2_COUNTS, numbers={"layer_norm_epsilon": "attention.layer_norm_epsilon"}, changes=_TURNED,
+        class_name="GPT2LMHeadModel",
+    ),
+    Family(
+        "mamba", "mamba", _MAMBA,
+        top={"backbone.embeddings": "token_embd", "backbone.norm_f": "output_norm", "lm_head": "output"},
+        layers="backbone.layers", counts=_MAMBA_COUNTS,
+        numbers={"layer_norm_epsilon": "attention.layer_norm_rms_epsilon"}, changes=_STATES,
+        class_name="MambaForCausalLM",
+    ),
+)  # fmt: skip
+BY_ARCHITECTURE = {family.architecture: family for family in reversed(FAMILIES)}
+BY_MODEL_TYPE = {family.model_type: family for family in FAMILIES}

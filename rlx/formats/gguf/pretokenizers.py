@@ -1,0 +1,126 @@
+r"""How texts are cut into words before BPE: the kinds that `tokenizer.ggml.pre` names, as parts of a tokenizer.json.
+
+GGUF files hold no expressions, only the name of a kind; these are the expressions that the models' own tokenizer.json
+files have. llama.cpp has a form of each for its own matcher (`src/llama-vocab.cpp` lists the names).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+_CONTRACTIONS = "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
+_SPACES = r"\s*[\r\n]+|\s+(?!\S)|\s+"
+_WORD = r"[^\r\n\p{L}\p{N}]?\p{L}+"
+_SIGNS = r" ?[^\s\p{L}\p{N}]+[\r\n]*"
+
+
+def _gpt4(digits: str) -> str:
+    return f"{_CONTRACTIONS}|{_WORD}|{digits}|{_SIGNS}|{_SPACES}"
+
+
+def _cased(ending: str, digits: str) -> str:
+    """Words cut where a capital follows a small letter."""
+    upper, lower = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
+    first = r"[^\r\n\p{L}\p{N}]?"
+    words = f"{first}{upper}*{lower}+{ending}|{first}{upper}+{lower}*{ending}"
+    return rf"{words}|{digits}| ?[^\s\p{{L}}\p{{N}}]+[\r\n/]*|{_SPACES}"
+
+
+_GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)"
+_DEEPSEEK = (
+    r"[!\"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+"
+    rf"| ?[\p{{P}}\p{{S}}]+[\r\n]*|{_SPACES}"
+)
+_BLOOM = r" ?[^(\s|[.,!?…。，、।۔،])]+"
+_QWEN35 = (
+    rf"{_CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?[\p{{L}}\p{{M}}]+|\p{{N}}| ?[^\s\p{{L}}\p{{M}}\p{{N}}]+[\r\n]*|"
+    rf"{_SPACES}"
+)
+_SEED = rf"{_CONTRACTIONS}|{_WORD}|\p{{N}}{{1}}| ?[^\s\p{{L}}\p{{N}}\r\n]+|{_SPACES}"
+_BAILING = rf"'(?:[sSdDmMtT]|[lL][lL]|[vV][eE]|[rR][eE])|{_WORD}|\p{{N}}|{_SIGNS}|\s*[\r\n]|\s+(?!\S)|\s+"
+_DIGITS = {"type": "Digits", "individual_digits": True}
+
+
+def split(pattern: str) -> dict[str, Any]:
+    return {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False}
+
+
+def byte_level(regex: bool) -> dict[str, Any]:
+    return {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": regex}
+
+
+@dataclass(frozen=True, slots=True)
+class PreTokenizer:
+    """The steps that cut a text and write its bytes as letters; whether a word that is a token is taken without merges;
+    whether texts begin with the token of beginnings unless the file says otherwise; a normal form of the text."""
+
+    steps: list[dict[str, Any]]
+    ignore_merges: bool = False
+    bos: bool = False
+    form: str | None = None
+    sep: bool = False
+
+    def normalizer(self) -> dict[str, Any] | None:
+        return None if self.form is None else {"type": self.form}
+
+    def pre_tokenizer(self) -> dict[str, Any]:
+        return self.steps[0] if len(self.steps) == 1 else {"type": "Sequence", "pretokenizers": self.steps}
+
+
+def _split(*patterns: str, **more: Any) -> PreTokenizer:
+    return PreTokenizer([*map(split, patterns), byte_level(False)], **more)
+
+
+def _table() -> Iterable[tuple[str, PreTokenizer]]:
+    plain = PreTokenizer([byte_level(True)])
+    composed = PreTokenizer([byte_level(True)], form="NFC")
+    apart = PreTokenizer([_DIGITS, byte_level(True)])
+    three, one = _gpt4(r"\p{N}{1,3}"), _gpt4(r"\p{N}")
+    chinese = "[一-龥぀-ゟ゠-ヿ]+"
+    falcon = [
+        {"type": "Punctuation", "behavior": "Contiguous"},
+        byte_level(True),
+        {"type": "Digits", "individual_digits": False},
+        split("[0-9][0-9][0-9]"),
+    ]
+    cased = _cased(f"{_CONTRACTIONS}?", r"\p{N}{1,3}")
+    for names, kind in (
+        ("default", _split(r"[\p{P}\$\+<=>\^~\|]+", _GPT2, r"\p{N}+", "[0-9][0-9][0-9]")),
+        (
+            "llama-bpe llama3 llama-v3 falcon3 falcon-h1 pixtral midm-2.0 lfm2",
+            _split(three, ignore_merges=True, bos=True),
+        ),
+        ("dbrx smaug-bpe chatglm-bpe glm4", _split(three)),
+        ("qwen2 megrez", _split(one, form="NFC")),
+        ("deepseek-r1-qwen stablelm2 hunyuan grok-2 solar-open kormo", _split(one)),
+        ("qwen35", _split(_QWEN35, form="NFC")),
+        ("gpt-4o llama4 kanana2 minimax-m2", _split(cased)),
+        ("tekken", _split(_cased("", r"\p{N}"), ignore_merges=True, bos=True)),
+        ("deepseek-v3 step35 hunyuan-dense", _split(r"\p{N}{1,3}", chinese, _DEEPSEEK)),
+        (
+            "deepseek-coder",
+            PreTokenizer(
+                [
+                    *map(split, (r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", "[一-龥ࠀ-一가-퟿]+")),
+                    _DIGITS,
+                    byte_level(False),
+                ]
+            ),
+        ),
+        ("gpt-2 phi-2 mpt jais trillion granite-docling exaone4 mellum", plain),
+        ("olmo modern-bert", composed),
+        ("roberta-bpe", PreTokenizer([byte_level(True)], bos=True, sep=True)),
+        ("starcoder refact command-r smollm codeshell exaone minerva-7b", apart),
+        ("falcon", PreTokenizer(falcon)),
+        ("bloom gpt3-finnish poro-chat", _split(_BLOOM)),
+        ("viking", PreTokenizer([split(_BLOOM), _DIGITS, byte_level(False)])),
+        ("seed-coder", _split(_SEED)),
+        ("bailingmoe bailingmoe2 llada-moe", _split(_BAILING)),
+    ):
+        for name in names.split():
+            yield name, kind
+
+
+PRE_TOKENIZERS: Mapping[str, PreTokenizer] = dict(_table())

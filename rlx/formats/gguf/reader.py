@@ -1,0 +1,428 @@
+"""Reading GGUF files: the header once, checked against the file; tensors when they are asked for.
+
+A file is: a head (magic, version, counts); the metadata, key → value; an entry for each tensor (name, dimensions, type,
+offset); the data, in which every tensor begins at a multiple of `general.alignment`. Files are untrusted: counts and
+sizes are Python's exact integers and are compared with the file before anything of that size is read or made.
+
+Tensors are read and not mapped, for the reason of saved programs: a mapped file that another process cuts short ends
+the process that touches it, where a read gives an error. Each byte is read once, into the array that it stays in;
+packed blocks go through a piece of a megabyte, from which they are moved into planes while the cache has them.
+
+Specification: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+import struct
+import threading
+import weakref
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType, TracebackType
+from typing import Any, BinaryIO, NoReturn, TypeVar, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from rlx.dtypes import DType
+from rlx.errors import ModelFormatError, RlxError
+from rlx.formats.files import file_inside, open_regular, plain, shown
+from rlx.formats.gguf.types import ARRAY, BOOL, NUMBERS, STRING, TENSOR_TYPES, UNREAD_TYPES, type_name
+from rlx.packed import PackedArray
+from rlx.packed.array import move_blocks
+
+MAGIC = b"GGUF"
+VERSIONS = (2, 3)
+DEFAULT_ALIGNMENT = 32
+MAX_ALIGNMENT = 1 << 20
+MAX_RANK = 4  # of ggml
+MAX_NAME = 1024  # bytes of a tensor's name; ggml's have at most 63
+MAX_KEY = 65_535  # bytes, the limit the format itself sets
+MAX_KEYS = 100_000
+MAX_TENSORS = 1 << 20
+MAX_METADATA = 1 << 28  # bytes; a vocabulary of 262,144 tokens and its merges take 16 million
+MAX_ELEMENTS = 1 << 22  # of all arrays of the metadata; that vocabulary has 1.3 million
+MAX_NESTING = 4  # of arrays
+MAX_BYTES = (1 << 63) - 1  # of one array; NumPy applies this limit even where a dimension is zero
+MAX_SHARDS = 1000
+_PIECE = 1 << 20  # bytes of blocks that are moved into planes at once
+_SHARD = re.compile(r"(.*)-(\d{5})-of-(\d{5})\.gguf", re.DOTALL)
+_OTHERS = {
+    b"ggml": "a file of ggml before GGUF",
+    b"lmgg": "a file of ggml before GGUF (GGML)",
+    b"fmgg": "a file of ggml before GGUF (GGMF)",
+    b"tjgg": "a file of ggml before GGUF (GGJT)",
+    b"FUGG": "a GGUF file of big-endian numbers",
+    b"PK\x03\x04": "a ZIP archive, as torch's are",
+    b"vers": "a pointer of Git LFS: download the file itself",
+    b"<!DO": "an HTML page: the download failed",
+}
+
+Value = int | float | bool | str | list[Any]
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class GgufTensor:
+    """A tensor of a file. `shape` counts elements, outermost axis first as NumPy's (GGUF lists the innermost first),
+    `dtype` is an rlx dtype, a packed one for blocks; `nbytes` is what it takes in the file and in memory."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: DType
+    nbytes: int
+    offset: int  # from the start of the file
+    _source: _Source = field(repr=False)
+
+    def read(self, start: int = 0, stop: int | None = None) -> npt.NDArray[Any] | PackedArray:
+        """The values: an array, or a PackedArray for a packed dtype; each call reads the file anew. `start` and `stop`
+        are a range of the outermost axis, for the part of a tensor that holds many.
+
+        Raises: ModelFormatError where the file was cut short since it was opened, RlxError where it was closed."""
+        shape, offset = self.shape, self.offset
+        if shape and (start, stop) != (0, None):
+            start, stop, _ = slice(start, stop).indices(shape[0])
+            offset += start * (self.nbytes // max(shape[0], 1))
+            shape = (max(stop - start, 0), *shape[1:])
+        made = np.empty(self.dtype.array_shape(shape), self.dtype.np)
+        if not self.dtype.is_packed:
+            self._source.read_into(_bytes_of(made), offset, self.name)
+            return made
+        rows = made.reshape(-1, made.shape[-1]) if made.size else made.reshape(0, 1)
+        step = max(1, _PIECE // rows.shape[1])
+        piece = np.empty(min(step, len(rows)) * rows.shape[1], np.uint8)
+        for at in range(0, len(rows), step):
+            part = rows[at : at + step]
+            raw = piece[: part.size]
+            self._source.read_into(raw, offset + at * rows.shape[1], self.name)
+            move_blocks(self.dtype, part, raw, into_planes=True)
+        return PackedArray(self.dtype, shape, made)
+
+
+class GgufFile:
+    """A GGUF file, or all files of a split model as one; `metadata` is that of the first. A context manager: `close`
+    ends what its tensors read from.
+
+    Raises: ModelFormatError that names the file, the part and the byte at which it stands.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+        first = _Header(self.path)
+        metadata, headers = first.metadata, [first]
+        count = metadata.get("split.count", 1)
+        if type(count) is not int or not 0 <= count <= MAX_SHARDS:
+            first.refuse(f"split.count is {shown(count)}; expected at most {MAX_SHARDS:,} files")
+        if count > 1:
+            headers = _shards(first, count)
+            metadata = headers[0].metadata
+        self.version = headers[0].version
+        self.metadata: Mapping[str, Value] = MappingProxyType(metadata)
+        tensors: dict[str, GgufTensor] = {}
+        for header in headers:
+            for name, tensor in header.tensors.items():
+                if name in tensors:
+                    header.refuse(f"tensor {shown(name)} is in two of the model's files")
+                tensors[name] = tensor
+        told = metadata.get("split.tensors.count")
+        if count > 1 and told != len(tensors):
+            headers[0].refuse(
+                f"split.tensors.count is {shown(told)}, but the {count} files hold {len(tensors):,} tensors"
+            )
+        self.tensors: Mapping[str, GgufTensor] = MappingProxyType(tensors)
+        self.nbytes = sum(header.source.size for header in headers)
+        self._sources = [header.source for header in headers]
+
+    def value(self, key: str, kind: type[T], default: T | None = None) -> T:
+        """The metadata's value of that type (int, float, bool, str or list; an int is also a float), or the default.
+
+        Raises: ModelFormatError where the key is missing and no default is given, or the value is of another type."""
+        found = self.metadata.get(key)
+        if found is None:
+            if default is not None:
+                return default
+            raise ModelFormatError(
+                f"{self.path}: the metadata has no {plain(key)}, expected a {kind.__name__}"
+            )
+        if kind is float and type(found) is int:
+            return cast(T, float(found))
+        if type(found) is not kind:
+            raise ModelFormatError(f"{self.path}: {plain(key)} is {shown(found)}, expected a {kind.__name__}")
+        return found
+
+    def close(self) -> None:
+        """Closes the files; tensors cannot be read any more."""
+        for source in self._sources:
+            source.close()
+
+    def __enter__(self) -> GgufFile:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def read(path: str | os.PathLike[str]) -> GgufFile:
+    """The GGUF file, or the split model that it is one file of (`-00001-of-0000N.gguf`), with its header checked.
+
+    Raises: ModelFormatError."""
+    return GgufFile(path)
+
+
+def _shards(first: _Header, count: int) -> list[_Header]:
+    """The headers of all files of a split model, in order."""
+    match = _SHARD.fullmatch(first.path.name)
+    if match is None or int(match[3]) != count:
+        first.refuse(
+            f"is one of {count} files; expected a name that ends in -00001-of-{count:05}.gguf, by which the others are "
+            "found"
+        )
+    headers = []
+    for number in range(count):
+        name = f"{match[1]}-{number + 1:05}-of-{count:05}.gguf"
+        header = (
+            first if name == first.path.name else _Header(file_inside(first.path.parent, name, first.path))
+        )
+        for key, expected in (("split.no", number), ("split.count", count)):
+            if header.metadata.get(key) != expected:
+                header.refuse(f"{key} is {shown(header.metadata.get(key))}, expected {expected}")
+        headers.append(header)
+    return headers
+
+
+class _Source:
+    """An open file from which threads read at once."""
+
+    def __init__(self, file: BinaryIO, path: Path, size: int) -> None:
+        self.path, self.size = path, size
+        self._handle = os.dup(file.fileno())
+        self._lock = threading.Lock()
+        self.close = weakref.finalize(self, os.close, self._handle)
+
+    def read_into(self, to: npt.NDArray[np.uint8], offset: int, name: str) -> None:
+        """Fills the bytes from the file. Raises: ModelFormatError, RlxError."""
+        if not self.close.alive:
+            raise RlxError(f"{self.path}: tensor {shown(name)} cannot be read: the file was closed")
+        left = to.data
+        while left:
+            try:
+                got = self._read(left, offset)
+            except OSError as error:
+                raise ModelFormatError(
+                    f"{self.path}: tensor {shown(name)} cannot be read: {error.strerror or error}"
+                ) from error
+            if not got:
+                raise ModelFormatError(
+                    f"{self.path}: tensor {shown(name)}: the file has been cut short since it was opened: it ends "
+                    f"{len(left):,} bytes before the tensor does"
+                )
+            left, offset = left[got:], offset + got
+
+    def _read(self, to: memoryview, offset: int) -> int:
+        if hasattr(os, "preadv"):
+            return os.preadv(self._handle, [to], offset)
+        with self._lock:  # Windows has one position in a file for all
+            os.lseek(self._handle, offset, os.SEEK_SET)
+            content = os.read(self._handle, min(len(to), 1 << 24))
+            to[: len(content)] = content
+            return len(content)
+
+
+class _Header:
+    """One file's metadata and tensors, and the source that the tensors are read from."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.at = 0
+        self.left_elements = MAX_ELEMENTS
+        with open_regular(path) as self.file:
+            self.size = os.fstat(self.file.fileno()).st_size
+            try:
+                self._read()
+            except OSError as error:
+                raise ModelFormatError(f"{path}: cannot be read: {error.strerror or error}") from error
+            self.source = _Source(self.file, path, self.size)
+        self.tensors = self._tensors()
+
+    def refuse(self, what: str) -> NoReturn:
+        raise ModelFormatError(f"{self.path}: {what}")
+
+    def _take(self, nbytes: int, what: str) -> bytes:
+        """The next bytes of the file."""
+        if nbytes > self.size - self.at:
+            self.refuse(
+                f"{what} at byte {self.at:,} takes {nbytes:,} bytes, but the file ends at byte {self.size:,}"
+            )
+        if nbytes > MAX_METADATA - self.at:
+            self.refuse(
+                f"{what} at byte {self.at:,} takes {nbytes:,} bytes; a header may take {MAX_METADATA:,} in all"
+            )
+        content = self.file.read(nbytes)
+        if len(content) != nbytes:
+            self.refuse(f"has been cut short while it was read, at byte {self.at + len(content):,}")
+        self.at += nbytes
+        return content
+
+    def _number(self, nbytes: int, what: str) -> int:
+        return int.from_bytes(self._take(nbytes, what), "little")
+
+    def _text(self, what: str, limit: int = MAX_METADATA) -> str:
+        at, length = self.at, self._number(8, f"the length of {what}")
+        if length > limit:
+            self.refuse(f"{what} at byte {at:,} takes {length:,} bytes; at most {limit:,} are allowed")
+        try:
+            return self._take(length, what).decode()
+        except UnicodeDecodeError as error:
+            self.refuse(f"{what} at byte {at:,} is not UTF-8: {error.reason} at its byte {error.start:,}")
+
+    def _read(self) -> None:
+        magic = self._take(min(4, self.size), "the magic")
+        if magic != MAGIC:
+            what = f" is {_OTHERS[magic]}" if magic in _OTHERS else f" begins with {magic!r}"
+            self.refuse(f"is no GGUF file that rlx reads: it{what}; expected {MAGIC!r}")
+        self.version = self._number(4, "the version")
+        if self.version not in VERSIONS:
+            if int.from_bytes(self.version.to_bytes(4, "big"), "little") in (1, *VERSIONS):
+                self.refuse(
+                    "is a GGUF file of big-endian numbers, which rlx does not read; convert it to little-endian "
+                    "(gguf-convert-endian of the package gguf)"
+                )
+            self.refuse(f"is GGUF of version {self.version}; rlx reads versions 2 and 3")
+        n_tensors, n_keys = self._number(8, "the count of tensors"), self._number(8, "the count of keys")
+        # The least that a key takes is its length, its type and a byte; a tensor's entry: length, rank, type, offset.
+        for n, least, most, what in ((n_keys, 13, MAX_KEYS, "keys"), (n_tensors, 24, MAX_TENSORS, "tensors")):
+            if n > min(most, (self.size - self.at) // least):
+                self.refuse(
+                    f"says that it has {n:,} {what}; the {self.size - self.at:,} bytes after its head cannot hold them"
+                    if n <= most
+                    else f"says that it has {n:,} {what}; at most {most:,} are read"
+                )
+        self.metadata: dict[str, Value] = {}
+        for i in range(n_keys):
+            at, key = self.at, self._text(f"key {i}", MAX_KEY)
+            if key in self.metadata:
+                self.refuse(f"the key {shown(key)} at byte {at:,} is there twice")
+            kind = self._number(4, f"the type of {shown(key)}")
+            self.metadata[key] = self._value(kind, shown(key), 0)
+        stated = self.metadata.get("general.alignment", DEFAULT_ALIGNMENT)
+        if type(stated) is not int or not 0 < stated <= MAX_ALIGNMENT or stated & (stated - 1):
+            self.refuse(
+                f"general.alignment is {shown(stated)}; expected a power of two, at most {MAX_ALIGNMENT:,}"
+            )
+        self.alignment = stated
+        self.infos: dict[str, tuple[tuple[int, ...], int, int]] = {}
+        for i in range(n_tensors):
+            self._info(i)
+        self.data = -(-self.at // stated) * stated
+
+    def _value(self, kind: int, key: str, depth: int) -> Value:
+        if kind in NUMBERS:
+            code = "<" + NUMBERS[kind]
+            number: int | float = struct.unpack(
+                code, self._take(struct.calcsize(code), f"the value of {key}")
+            )[0]
+            return number
+        if kind == BOOL:
+            byte = self._number(1, f"the value of {key}")
+            return (
+                bool(byte)
+                if byte < 2
+                else self.refuse(f"{key} is a bool of the value {byte}, expected 0 or 1")
+            )
+        if kind == STRING:
+            return self._text(f"the value of {key}")
+        if kind != ARRAY:
+            self.refuse(f"{key} is of type {kind}, which GGUF does not have (byte {self.at - 4:,})")
+        return self._array(key, depth)
+
+    def _array(self, key: str, depth: int) -> list[Any]:
+        if depth == MAX_NESTING:
+            self.refuse(f"{key} has arrays nested more than {MAX_NESTING} deep")
+        kind, count = (
+            self._number(4, f"the type of the elements of {key}"),
+            self._number(8, f"the count of {key}"),
+        )
+        if count > self.left_elements:
+            self.refuse(
+                f"{key} says that it has {count:,} elements; all arrays of the metadata may have {MAX_ELEMENTS:,}"
+            )
+        self.left_elements -= count
+        if kind in NUMBERS or kind == BOOL:
+            code = np.dtype(f"<{NUMBERS.get(kind, 'B')}")
+            found = np.frombuffer(self._take(count * code.itemsize, f"the {count:,} elements of {key}"), code)
+            if kind == BOOL and count and found.max() > 1:
+                self.refuse(f"{key} has a bool of the value {found.max()}, expected 0 or 1")
+            made: list[Any] = (found == 1 if kind == BOOL else found).tolist()
+            return made
+        if kind == STRING:
+            if 8 * count > self.size - self.at:
+                self.refuse(f"{key} says that it has {count:,} texts, for which the file has no room")
+            what = f"an element of {key}"
+            return [self._text(what) for _ in range(count)]
+        if kind != ARRAY:
+            self.refuse(
+                f"{key} has elements of type {kind}, which GGUF does not have (byte {self.at - 12:,})"
+            )
+        if 12 * count > self.size - self.at:
+            self.refuse(f"{key} says that it has {count:,} arrays, for which the file has no room")
+        return [self._array(key, depth + 1) for _ in range(count)]
+
+    def _info(self, index: int) -> None:
+        name = self._text(f"the name of tensor {index}", MAX_NAME)
+        if name in self.infos:
+            self.refuse(f"tensor {shown(name)} is there twice")
+        rank = self._number(4, f"the rank of tensor {shown(name)}")
+        if rank > MAX_RANK:
+            self.refuse(f"tensor {shown(name)} has {rank:,} dimensions; GGUF has at most {MAX_RANK}")
+        dims = struct.unpack(f"<{rank}Q", self._take(8 * rank, f"the dimensions of tensor {shown(name)}"))
+        kind = self._number(4, f"the type of tensor {shown(name)}")
+        self.infos[name] = dims[::-1], kind, self._number(8, f"the offset of tensor {shown(name)}")
+
+    def _tensors(self) -> dict[str, GgufTensor]:
+        """The tensors, which lie in the file's data and do not overlap. Holes between them are allowed."""
+        tensors = {name: self._tensor(name, *info) for name, info in self.infos.items()}
+        end, before = self.data, ""
+        for t in sorted(tensors.values(), key=lambda t: (t.offset, t.nbytes)):
+            if t.nbytes and t.offset < end:
+                self.refuse(f"tensor {shown(t.name)} overlaps tensor {shown(before)}")
+            if t.nbytes:
+                end, before = t.offset + t.nbytes, t.name
+        return tensors
+
+    def _tensor(self, name: str, shape: tuple[int, ...], kind: int, offset: int) -> GgufTensor:
+        def wrong(what: str) -> NoReturn:
+            self.refuse(f"tensor {shown(name)}: {what}")
+
+        dtype = TENSOR_TYPES.get(kind)
+        if dtype is None:
+            known = ", ".join(map(type_name, TENSOR_TYPES.values()))
+            called = UNREAD_TYPES.get(kind, "not one of GGUF")
+            wrong(f"type {kind} is {called}; the types that rlx reads are {known}")
+        size = dtype.storage.elements
+        if size > 1 and (not shape or shape[-1] % size):
+            wrong(
+                f"{type_name(dtype)} stores rows in blocks of {size} elements; the shape is {list(shape)}, expected a "
+                f"last axis that is a multiple of {size}"
+            )
+        if math.prod(n for n in shape if n) * max(dtype.np.itemsize, dtype.storage.nbytes) > MAX_BYTES:
+            wrong(f"shape {list(shape)} has dimensions beyond what an array can have")
+        nbytes = math.prod(shape) // size * dtype.storage.nbytes
+        if offset % self.alignment:
+            wrong(f"offset {offset:,} is not a multiple of the alignment, {self.alignment}")
+        begin = self.data + offset
+        if begin + nbytes > self.size:
+            wrong(
+                f"{list(shape)} of {type_name(dtype)} takes {nbytes:,} bytes from byte {begin:,} on, but the file ends "
+                f"at byte {self.size:,}" + ("; it may have been cut short" if self.size > self.data else "")
+            )
+        return GgufTensor(name, shape, dtype, nbytes, begin, self.source)
+
+
+def _bytes_of(array: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
+    return array.reshape(-1).view(np.uint8)

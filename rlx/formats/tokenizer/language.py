@@ -1,0 +1,278 @@
+"""The tokenizer of a language model: text to ids with or without special tokens, and ids back to text, also piece by
+piece while they come."""
+
+from __future__ import annotations
+
+import codecs
+import re
+import threading
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from rlx.errors import DTypeError, ModelFormatError, ShapeError
+from rlx.formats.files import read_bytes, read_json, shown
+from rlx.formats.tokenizer.text import build, faults_of, read_parts
+
+Letters = Literal["bytes", "spaces", "words"]
+"""How tokens are written: a letter for each byte (GPT-2), ▁ for a space (SentencePiece), words and ##parts (BERT)."""
+
+_BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
+MAX_TEMPLATE = 1_000_000  # bytes; published ones have up to 20,000
+
+
+def byte_letters() -> list[str]:
+    """The letter of each byte in GPT-2's vocabularies: printable ones stand for themselves, others from U+0100 on."""
+    plain = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
+    others = iter(range(0x100, 0x200))
+    return [chr(b) if b in plain else chr(next(others)) for b in range(256)]
+
+
+_BYTES = {letter: byte for byte, letter in enumerate(byte_letters())}
+
+
+@dataclass(frozen=True, slots=True)
+class Vocabulary:
+    """What the ids of a tokenizer stand for: `tokens` their texts, `control` those that are marks and no text, `added`
+    those that are written as they are, and how the others are written."""
+
+    tokens: Mapping[int, str]
+    letters: Letters
+    control: frozenset[int] = frozenset()
+    added: frozenset[int] = frozenset()
+    prefix: bool = False  # whether a space is put before a text
+
+    def content(self, id: int) -> bytes:
+        """The bytes of a token's text. Raises: ShapeError for an id that is not one of the vocabulary."""
+        token = self.tokens.get(id)
+        if token is None:
+            most = max(self.tokens, default=-1)
+            raise ShapeError(
+                f"token id {shown(id)} is not in the vocabulary of {len(self.tokens):,}, up to {most:,}"
+            )
+        if id not in self.added and id not in self.control:
+            if self.letters == "bytes" and all(letter in _BYTES for letter in token):
+                return bytes(_BYTES[letter] for letter in token)
+            if self.letters == "spaces":
+                if found := _BYTE.fullmatch(token):
+                    return bytes([int(found[1], 16)])
+                token = token.replace("▁", " ")
+            if self.letters == "words":
+                token = token[2:] if token.startswith("##") else f" {token}"
+        return token.encode(errors="replace")
+
+
+@dataclass(frozen=True, slots=True)
+class SpecialTokens:
+    """The ids of a model's marks; None where it has none. `ends` are all that end a generated text."""
+
+    bos: int | None = None
+    eos: int | None = None
+    unk: int | None = None
+    sep: int | None = None
+    pad: int | None = None
+    mask: int | None = None
+    ends: frozenset[int] = frozenset()
+
+
+# Texts of tokens that end an answer in published chat models; files often name only one of theirs as the end.
+END_TEXTS = frozenset(
+    "<|eot_id|> <|im_end|> <|end|> <end_of_turn> <|endoftext|> <|return|> <|call|> <|eom_id|> <EOT> _<EOT> "
+    "<|end_of_text|> <｜end▁of▁sentence｜> <|EOT|>".split()
+)
+
+
+class LanguageTokenizer:
+    """Text to ids and back, through the package `tokenizers`; `rlx.formats.gguf.tokenizer` makes one of a GGUF file,
+    `from_folder` of a Hugging Face folder. Threads may use it at once."""
+
+    def __init__(
+        self,
+        file: Path,
+        made: Any,
+        vocabulary: Vocabulary,
+        special: SpecialTokens,
+        chat_template: str | None = None,
+    ) -> None:
+        self.file, self.vocabulary, self.special = file, vocabulary, special
+        self.chat_template = chat_template
+        self._made, self._lock = made, threading.Lock()
+        self.encode("a")  # some faults show only here
+        self.encode("")
+
+    def __len__(self) -> int:
+        return len(self.vocabulary.tokens)
+
+    def encode(self, text: str, *, special: bool = True, parse_special: bool = False) -> list[int]:
+        """The ids of a text. `special`: with the marks that the model wants at its beginning and end; `parse_special`:
+        special tokens written in the text become theirs, as a chat's template needs; else they are letters, as texts
+        of others must be.
+
+        Raises: DTypeError for what is no text, or none with a UTF-8 form; ModelFormatError."""
+        if not isinstance(text, str):
+            raise DTypeError(f"encode: a {type(text).__name__} is no text")
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise DTypeError(
+                f"encode: the text holds a lone surrogate at character {error.start}, which no UTF-8 text can; decode "
+                'the bytes it came from with errors="replace"'
+            ) from None
+        with self._lock, faults_of(self.file):
+            self._made.encode_special_tokens = not parse_special
+            ids: list[int] = self._made.encode(text, add_special_tokens=special).ids
+        return ids
+
+    def decode(self, ids: Iterable[int], *, special: bool = False) -> str:
+        """The text of ids; `special`: with special tokens written out. Bytes that are no UTF-8 become U+FFFD."""
+        stream = self.stream(special=special, begins=True)
+        return "".join([*map(stream.push, ids), stream.end()])
+
+    def stream(self, *, special: bool = False, begins: bool = False) -> TokenStream:
+        """What turns ids into text while they come; `begins`: the ids begin a text, so that the space that the
+        tokenizer put before it is left out."""
+        vocabulary = self.vocabulary
+        return TokenStream(
+            vocabulary, special, begins and (vocabulary.prefix or vocabulary.letters == "words")
+        )
+
+    def token(self, id: int) -> str:
+        """The text of an id as the vocabulary has it. Raises: ShapeError."""
+        self.vocabulary.content(id)
+        return self.vocabulary.tokens[id]
+
+    def id(self, token: str) -> int | None:
+        """The id of a token as the vocabulary has it, None where it has none."""
+        found: int | None = self._made.token_to_id(token)
+        return found
+
+
+@dataclass
+class TokenStream:
+    """Ids to pieces of text: a character whose bytes are in several tokens comes with the last of them."""
+
+    vocabulary: Vocabulary
+    special: bool
+    strip: bool
+    _decoder: codecs.IncrementalDecoder = field(
+        default_factory=lambda: codecs.getincrementaldecoder("utf-8")("replace")
+    )
+
+    def push(self, id: int) -> str:
+        """The text that this id completes, which may be empty. Raises: ShapeError for an id that there is not."""
+        content = self.vocabulary.content(id)
+        if id in self.vocabulary.control and not self.special:
+            return ""
+        if self.strip and content:
+            self.strip = False
+            if id not in self.vocabulary.added and id not in self.vocabulary.control:
+                content = content.removeprefix(b" ")
+        return self._decoder.decode(content)
+
+    def end(self) -> str:
+        """What is left: U+FFFD for a character that was not completed."""
+        return self._decoder.decode(b"", True)
+
+
+def from_folder(folder: Path) -> LanguageTokenizer:
+    """The tokenizer of a Hugging Face folder: tokenizer.json, and what tokenizer_config.json, generation_config.json
+    and config.json say of its special tokens.
+
+    Raises: RlxError when the package `tokenizers` is not installed, ModelFormatError."""
+    file = folder / "tokenizer.json"
+    parts, size = read_parts(file)
+    made = build(parts, file, size)
+    added: dict[int, Any] = made.get_added_tokens_decoder()
+    tokens: dict[int, str] = {id: token for token, id in made.get_vocab(with_added_tokens=True).items()}
+    letters, prefix = _written(parts)
+    vocabulary = Vocabulary(
+        tokens,
+        letters,
+        frozenset(i for i, token in added.items() if token.special),
+        frozenset(i for i, token in added.items() if not token.special),
+        prefix,
+    )
+    config, generation, model = (
+        read_json(folder / name) if (folder / name).is_file() else {}
+        for name in ("tokenizer_config.json", "generation_config.json", "config.json")
+    )
+    ids = {token: id for id, token in tokens.items()}
+
+    def named(key: str) -> int | None:
+        value = config.get(key)
+        text = value.get("content") if isinstance(value, dict) else value
+        if isinstance(text, str) and text in ids:
+            return ids[text]
+        found = model.get(f"{key}_id")
+        return found if type(found) is int and found in tokens else None
+
+    stops = [named("eos_token")]
+    for source in (generation, model):
+        found = source.get("eos_token_id")
+        stops += found if isinstance(found, list) else [found]
+    marks = {key: named(f"{key}_token") for key in ("bos", "eos", "unk", "sep", "pad", "mask")}
+    ends = frozenset(i for i in stops if type(i) is int and i in tokens)
+    special = SpecialTokens(**marks, ends=ends | named_ends(vocabulary))
+    return LanguageTokenizer(file, made, vocabulary, special, folder_template(folder, config))
+
+
+def named_ends(vocabulary: Vocabulary) -> frozenset[int]:
+    """The special tokens whose text says that they end an answer."""
+    return frozenset(i for i in vocabulary.control if vocabulary.tokens[i] in END_TEXTS)
+
+
+def folder_template(folder: Path, config: dict[str, Any]) -> str | None:
+    """The chat template of a folder: chat_template.jinja, or in tokenizer_config.json, the one named default of
+    several. Raises: ModelFormatError."""
+    file = folder / "chat_template.jinja"
+    if file.is_file():
+        try:
+            return read_bytes(file, MAX_TEMPLATE).decode()
+        except UnicodeDecodeError as error:
+            raise ModelFormatError(f"{file}: is not UTF-8 at byte {error.start:,}") from error
+    found = config.get("chat_template")
+    if isinstance(found, list):
+        named = {
+            entry["name"]: entry.get("template")
+            for entry in found
+            if isinstance(entry, dict) and "name" in entry
+        }
+        found = named.get("default")
+    if found is not None and not isinstance(found, str):
+        raise ModelFormatError(
+            f"{folder / 'tokenizer_config.json'}: chat_template is {shown(found)}, expected a text"
+        )
+    return found
+
+
+def _written(parts: dict[str, Any]) -> tuple[Letters, bool]:
+    """How the tokens of a tokenizer.json are written, and whether a space is put before a text."""
+    steps = [
+        step
+        for name, members in (
+            ("normalizer", "normalizers"),
+            ("pre_tokenizer", "pretokenizers"),
+            ("decoder", "decoders"),
+        )
+        for step in _steps(parts.get(name), members)
+    ]
+    kinds = {step.get("type") for step in steps}
+    if "ByteLevel" in kinds:
+        return "bytes", False
+    if parts["model"].get("type") == "WordPiece":
+        return "words", False
+    prefix = "Prepend" in kinds or any(
+        step.get("type") == "Metaspace"
+        and step.get("prepend_scheme", "always") != "never"
+        and step.get("add_prefix_space", True)
+        for step in steps
+    )
+    return "spaces", prefix
+
+
+def _steps(part: Any, members: str) -> list[dict[str, Any]]:
+    if not isinstance(part, dict):
+        return []
+    inner = part.get(members) if part.get("type") == "Sequence" else [part]
+    return [step for step in inner if isinstance(step, dict)] if isinstance(inner, list) else []

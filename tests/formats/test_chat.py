@@ -1,0 +1,221 @@
+"""Chat templates beside transformers' own rendering, and templates that would run code, hang or eat memory."""
+
+from __future__ import annotations
+
+import os
+from datetime import datetime
+from typing import Any
+
+import pytest
+
+from rlx.errors import DTypeError, ModelFormatError, RlxError
+from rlx.formats.tokenizer.chat import ChatTemplate
+from tests.full import thinned
+from tests.outside import outside
+
+MESSAGES: list[dict[str, Any]] = [
+    {"role": "system", "content": 'Be <brief> & "kind".\n'},
+    {"role": "user", "content": " Was ist ½ + ½? 🙂"},
+    {"role": "assistant", "content": "1", "reasoning_content": "halves"},
+    {"role": "user", "content": "And twice?"},
+]
+TOOLS: list[dict[str, Any]] = [
+    {
+        "type": "function",
+        "function": {
+            "name": "add",
+            "description": "Adds.",
+            "parameters": {"type": "object", "properties": {"a": {"type": "number"}}},
+        },
+    }
+]
+# Written for this test in the manner of published ones: each uses what some family of models needs.
+TEMPLATES = {
+    "marks around turns": (
+        "{% for message in messages %}{{'<|im_start|>' + message['role'] + '\n' + message['content'] + "
+        "'<|im_end|>' + "
+        "'\n'}}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+    ),
+    "headers and bos": (
+        "{{- bos_token }}\n{%- set loop_messages = messages %}\n{%- for message in loop_messages %}\n"
+        "    {%- set content = '<|start|>' + message['role'] + '<|end|>\n\n'+ message['content'] | trim + "
+        "eos_token %}\n"
+        "    {%- if loop.index0 == 0 %}{% set content = bos_token ~ content %}{% endif %}\n    {{- content "
+        "}}\n{%- endfor %}"
+    ),
+    "a system turn taken out": (
+        "{% if messages[0]['role'] == 'system' %}{% set system = messages[0]['content'] %}{% set rest = "
+        "messages[1:] %}"
+        "{% else %}{% set rest = messages %}{% endif %}{% for m in rest %}{% if (m['role'] == 'user') != "
+        "(loop.index0 % 2 == 0) %}{{ raise_exception('roles must alternate') }}{% endif %}"
+        "{% if loop.first and system is defined %}<<{{ system.strip() }}>> {% endif %}[{{ m.content }}]{% endfor %}"
+    ),
+    "tools as JSON": (
+        "{%- if tools %}\n  {{- 'Tools:\n' }}{% for t in tools %}{{ t | tojson }}\n{{ t['function'] | "
+        "tojson(indent=2) }}"
+        "{% endfor %}\n{%- endif %}{{ messages | map(attribute='role') | join(', ') }}"
+    ),
+    "a namespace": (
+        "{%- set ns = namespace(found=false, last=-1) %}{%- for m in messages[::-1] %}{%- if not ns.found and "
+        "m.role == "
+        "'user' %}{% set ns.found = true %}{% set ns.last = loop.index0 %}{% endif %}{%- endfor %}{{ ns.last }} "
+        "{{ ns.found }}"
+    ),
+    "macros": (
+        "{% macro turn(role, text) -%}<{{ role|upper }}>{{ text|trim|replace('\n', ' ') }}</{{ role }}>{%- "
+        "endmacro %}"
+        "{% for m in messages %}{{ turn(m.role, m.content) }}{% endfor %}"
+    ),
+    "breaks": (
+        "{% for m in messages %}{% if m.role == 'assistant' %}{% continue %}{% endif %}{% if loop.index > 3 "
+        "%}{% break %}"
+        "{% endif %}{{ loop.index }}{% endfor %}"
+    ),
+    "generation": (
+        "{% for m in messages %}{% if m.role == 'assistant' %}{% generation %}{{ m.content }}{% endgeneration %}"
+        "{% else %}{{ m.content }}{% endif %}{% endfor %}"
+    ),
+    "reasoning": "{% for m in messages %}{{ m.thinking or '' }}{{ m.get('reasoning_content', '-') }}{% endfor %}",
+    "white space of blocks": "a\n  {% if true %}\n  b\n  {%- endif %}\n\n{% for m in messages %}\n  {{ m.role "
+        "}}\n{% endfor %}\nc\n",
+    "tests and filters": (
+        "{{ messages | selectattr('role', 'equalto', 'user') | list | length }} {{ [3, 1, 2] | sort | first }} "
+        "{{ 'x' is string }} {{ none is none }} {{ messages[0] is mapping }} {{ {'b': 1, 'a': 2} | dictsort }} "
+        "{{ 'a,b'.split(',') }} {{ 'äÖ' | upper }} {{ 7 // 2 }} {{ 'ab' * 3 }} {{ '%s-%d' | format('a', 3) }} "
+        "{{ dict(a=1) }}"
+    ),
+    "escapes": "{{ messages[0] | tojson }} {{ '<&>\"' }} {{ '<&>' | e }} {{ 'ü' | tojson(ensure_ascii=true) }}",
+}  # fmt: skip
+TOKENS = {"bos_token": "<s>", "eos_token": "</s>"}
+
+
+def rendered(template: str, **more: Any) -> str:
+    return ChatTemplate(template, TOKENS, "model.gguf").render(MESSAGES, **more)
+
+
+@pytest.mark.judged
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_as_transformers_renders(name: str) -> None:
+    known = outside("transformers.utils.chat_template_utils").render_jinja_template
+    for prompt in (True, False):
+        for messages in (MESSAGES[1:], MESSAGES[1:2], MESSAGES):
+            for tools in (None, TOOLS):
+                settings = {"tools": tools, "add_generation_prompt": prompt}
+                ours = ChatTemplate(TEMPLATES[name], TOKENS)
+                found = known([messages], chat_template=TEMPLATES[name], documents=None, **settings, **TOKENS)
+                assert ours.render(messages, **settings) == (
+                    found[0][0] if isinstance(found, tuple) else found[0]
+                )
+
+
+@pytest.mark.judged
+def test_refusals_as_transformers_refuses() -> None:
+    known = outside("transformers.utils.chat_template_utils").render_jinja_template
+    template = TEMPLATES["a system turn taken out"]
+    with pytest.raises(Exception, match="roles must alternate"):
+        known([MESSAGES[2:]], chat_template=template, tools=None, documents=None)
+    with pytest.raises(RlxError, match="does not take these messages: roles must alternate"):
+        ChatTemplate(template, TOKENS).render(MESSAGES[2:])
+
+
+def test_what_a_template_gives() -> None:
+    assert rendered(TEMPLATES["headers and bos"]).startswith(
+        '<s><s><|start|>system<|end|>\n\nBe <brief> & "kind".</s>'
+    )
+    assert rendered(TEMPLATES["tools as JSON"], tools=TOOLS).startswith(
+        'Tools:\n{"type": "function", "function": {"na'
+    )
+    assert rendered("{{ strftime_now('%d.%m.%Y') }}", now=datetime(2031, 2, 3)) == "03.02.2031"
+    unsafe = (
+        "raise_exception.__globals__",
+        "'{0.__class__}'.format('')",
+        "messages.__init__",
+        "cycler.__mro__",
+    )
+    for text in unsafe:  # unsafe names are undefined, which is written as nothing
+        assert rendered("{{ " + text + " }}") == ""
+    assert rendered("{{ enable_thinking }}{{ none_given is defined }}", enable_thinking=False) == "FalseFalse"
+
+
+HOSTILE = {
+    "a long loop": ("{% for i in range(10**9) %}x{% endfor %}", "Range too big"),
+    "loops in loops": ("{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}", "more "
+        "than a second"),
+    "calls without end": ("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", "too deeply"),
+    "calls that double": (
+        "{% macro f(n) %}{% if n %}{{ f(n - 1) }}{{ f(n - 1) }}{% endif %}{% endmacro %}{{ f(99) }}", "more "
+        "than a second"
+    ),
+    "a long text": ("{{ 'x' * 10**9 }}", "repeats"),
+    "a long list": ("{{ 10**9 * [1] }}", "repeats"),
+    "texts that double": (
+        "{% set n = namespace(s='x') %}{% for i in range(64) %}{% set n.s = n.s ~ n.s %}{% endfor %}", "memory"
+    ),
+    "blocks that double": (
+        "{% set n = namespace(s='xxxx') %}{% for i in range(64) %}{% set t %}{{ n.s }}{{ n.s }}{% endset %}"
+        "{% set n.s = t %}{% endfor %}", "memory"
+    ),
+    "a wide number": ("{{ '%1000000000d' % 3 }}", "memory"),
+    "a wide text": ("{{ 'a'.center(10**10) }}", "memory"),
+    "much output": ("{% for i in range(90000) %}{{ 'x' * 1000 }}{% endfor %}", "4,000,000 characters"),
+    "a large number": ("{{ 9**9**9**9 }}", "power"),
+    "numbers that double": ("{% set n = namespace(x=9) %}{% for i in range(99) %}{% set n.x = n.x * n.x %}{% "
+        "endfor %}", "bits"),
+    "tuples compared": (
+        "{% set a = 'a', 'a' %}{% set b = 'a', 'a' %}" + "{% set a = (a, a) %}{% set b = (b, b) %}" * 40 + "{{ "
+        "a == b }}",
+        "more than a second",
+    ),
+    "a class": ("{{ ''.__class__.__mro__ }}", "unsafe"),
+    "a name of a namespace": ("{{ namespace(__class__=1) }}", "underscore|cannot have"),
+    "a method of dict's type": ("{{ dict.mro() }}", "fails"),
+    "a file": ("{% include '/etc/passwd' %}", "no loader"),
+    "a change of the messages": ("{{ messages.append(1) }}", "unsafe"),
+    "what is cut off": ("{% for m in messages %}", "TemplateSyntaxError"),
+    "an unknown tag": ("{% exec 'x' %}", "unknown tag"),
+    "an unknown name": ("{{ nothing.x }}", "undefined"),
+    "an unknown filter": ("{{ 1 | shell }}", "No filter named"),
+    "deep brackets": ("{{ " + "(" * 4000 + "1" + ")" * 4000 + " }}", "too deeply"),
+}  # fmt: skip
+
+
+SLOW = ("loops in loops", "calls that double", "tuples compared")  # these take their second
+
+
+@pytest.mark.parametrize("name", thinned(list(HOSTILE), lambda name: name not in SLOW))
+def test_hostile_templates(name: str) -> None:
+    template, words = HOSTILE[name]
+    with pytest.raises(ModelFormatError, match=words) as caught:
+        rendered(template)
+    assert "model.gguf" in str(caught.value) and str(caught.value).isprintable()
+
+
+def test_after_one_that_ended_its_process_others_are_rendered() -> None:
+    with pytest.raises(ModelFormatError):
+        rendered(HOSTILE["tuples compared"][0])
+    assert rendered("{{ messages | length }}") == "4"
+
+
+def test_messages_that_are_wrong() -> None:
+    template = ChatTemplate("{{ messages }}", {})
+    with pytest.raises(DTypeError, match="expected an object"):
+        template.render(["hello"])  # type: ignore[list-item]
+    with pytest.raises(DTypeError, match="must be JSON"):
+        template.render([{"role": "user", "content": b"x"}])
+    with pytest.raises(RlxError, match="does not take these messages: no system"):
+        rendered("{{ raise_exception('no system') }}")
+    with pytest.raises(ModelFormatError, match="1,000,000"):
+        ChatTemplate("x" * 1_000_001, {})
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="Windows has no fork")
+def test_a_fork_has_a_process_of_its_own() -> None:
+    assert rendered("{{ 1 }}") == "1"
+    child = os.fork()
+    if child == 0:
+        try:
+            os._exit(0 if rendered("{{ 2 }}") == "2" else 1)
+        finally:
+            os._exit(2)
+    assert os.waitpid(child, 0)[1] == 0
+    assert rendered("{{ 3 }}") == "3"
