@@ -1,4 +1,5 @@
-"""The command line: `rlx devices`, `embed`, `run`, `inspect`, `convert`, `check`, `bench`, `selftest`."""
+"""The command line: `rlx devices`, `embed`, `generate`, `chat`, `run`, `inspect`, `convert`, `check`, `bench`,
+`selftest`."""
 
 from __future__ import annotations
 
@@ -15,13 +16,14 @@ from rlx.cli.check import check
 from rlx.cli.convert import convert
 from rlx.cli.devices import devices
 from rlx.cli.embed import embed
+from rlx.cli.generate import chat, generate
 from rlx.cli.inspect import inspect
 from rlx.cli.run import run
 from rlx.cli.selftest import selftest
 from rlx.errors import ModelWarning, RlxError
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
-for command in (devices, embed, run, inspect, convert, check, bench, selftest):
+for command in (devices, embed, generate, chat, run, inspect, convert, check, bench, selftest):
     app.command()(command)
 
 

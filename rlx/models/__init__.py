@@ -1,4 +1,5 @@
-"""Models that rlx loads from their own files."""
+"""Models that rlx loads from their own files: sentence encoders and language models."""
 
+from rlx.models.language.model import LanguageModel as LanguageModel
+from rlx.models.loading import load as load
 from rlx.models.sentence import SentenceEncoder as SentenceEncoder
-from rlx.models.sentence import load as load

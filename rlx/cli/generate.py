@@ -1,0 +1,107 @@
+"""`rlx generate` and `rlx chat`: text from a language model, as it is made."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from rlx.cli.options import Device
+from rlx.driver.progress import drawn
+from rlx.errors import RlxError
+
+Model = Annotated[Path, typer.Argument(help="A Hugging Face folder with a language model, or a GGUF file.")]
+MaxTokens = Annotated[int | None, typer.Option("--max-tokens", "-n", help="How many tokens at most.", min=0)]
+Temperature = Annotated[float, typer.Option(help="0 takes the likeliest token each time.", min=0)]
+TopK = Annotated[int | None, typer.Option(help="Draw from so many of the likeliest tokens.", min=1)]
+TopP = Annotated[float | None, typer.Option(help="Draw from the likeliest that have this probability together.")]
+Seed = Annotated[int, typer.Option(help="Of the draws.", min=0)]
+Context = Annotated[int, typer.Option(help="How many tokens prompt and answer may have together.", min=1)]
+Kept = Annotated[str | None, typer.Option(help='Keep matrices as "f32", "f16" or "bf16"; packed ones stay packed.')]
+Activations = Annotated[str | None, typer.Option(help='Tensors between layers: "f32", "f16" or "bf16".')]
+Cache = Annotated[str | None, typer.Option(help='Keys and values: "f32", "f16" or "bf16".')]
+Show = Annotated[bool, typer.Option("--stats", help="Print counts and speeds at the end, on standard error.")]
+
+
+def generate(
+    model: Model,
+    prompt: Annotated[str, typer.Option("--prompt", "-p", help="The text to go on from; - reads standard input.")],
+    max_tokens: MaxTokens = None,
+    temperature: Temperature = 0.0,
+    top_k: TopK = None,
+    top_p: TopP = None,
+    seed: Seed = 0,
+    stop: Annotated[list[str] | None, typer.Option(help="A text before which to end; may be repeated.")] = None,
+    device: Device = "auto",
+    context: Context = 4096,
+    dtype: Kept = None,
+    activations: Activations = None,
+    cache: Cache = None,
+    stats: Show = False,
+) -> None:
+    """Go on from a prompt with a language model, and print the text as it is made.
+
+    Without --temperature the text is the same on every device.
+    """
+    text = sys.stdin.read() if prompt == "-" else prompt
+    with _loaded(model, device, context, dtype, activations, cache) as made:
+        _print(made.generate(text, max_tokens, temperature=temperature, top_k=top_k, top_p=top_p, seed=seed,
+                             stop=stop or ()))  # fmt: skip
+        if stats:
+            print(made.stats, file=sys.stderr)
+
+
+def chat(
+    model: Model,
+    system: Annotated[str | None, typer.Option(help="What the model is told before the talk.")] = None,
+    max_tokens: MaxTokens = None,
+    temperature: Temperature = 0.0,
+    top_k: TopK = None,
+    top_p: TopP = None,
+    seed: Seed = 0,
+    device: Device = "auto",
+    context: Context = 4096,
+    dtype: Kept = None,
+    activations: Activations = None,
+    cache: Cache = None,
+    stats: Show = False,
+) -> None:
+    """Talk with a language model, a line at a time, by the model's own chat template; end with Ctrl-D."""
+    messages: list[dict[str, str]] = [] if system is None else [{"role": "system", "content": system}]
+    with _loaded(model, device, context, dtype, activations, cache) as made:
+        while True:
+            if sys.stdin.isatty():
+                print("> ", end="", file=sys.stderr, flush=True)
+            line = sys.stdin.readline()
+            if not line:
+                return
+            messages.append({"role": "user", "content": line.rstrip("\r\n")})
+            pieces = made.chat(messages, max_tokens, temperature=temperature, top_k=top_k, top_p=top_p, seed=seed)
+            messages.append({"role": "assistant", "content": _print(pieces)})
+            if stats:
+                print(made.stats, file=sys.stderr)
+
+
+def _loaded(
+    model: Path, device: str, context: int, dtype: str | None, activations: str | None, cache: str | None
+) -> Any:
+    from rlx.models import LanguageModel, load
+
+    with drawn(only="loading"):
+        made = load(model, device, context=context, dtype=dtype, activations=activations, cache=cache)
+    if not isinstance(made, LanguageModel):
+        made.close()
+        raise RlxError(f"{model} holds a sentence encoder, which makes no text; `rlx embed` takes it")
+    return made
+
+
+def _print(pieces: Iterable[str]) -> str:
+    text = ""
+    for piece in pieces:
+        print(piece, end="", flush=True)
+        text += piece
+    print()
+    return text

@@ -1,0 +1,26 @@
+"""The architectures that rlx knows: each a function from config.json to blocks, and the names of its weights."""
+
+from __future__ import annotations
+
+from rlx.errors import ModelFormatError
+from rlx.formats.files import shown
+from rlx.models.language.architectures import gemma, gpt2, gpt_oss, llama, mamba, olmo, phi3, qwen
+from rlx.models.language.architectures.base import Architecture
+from rlx.models.language.config import Fields
+
+ARCHITECTURES: dict[str, Architecture] = {
+    name: architecture
+    for module in (llama, qwen, gemma, phi3, gpt2, olmo, gpt_oss, mamba)
+    for name, architecture in module.ARCHITECTURES.items()
+}
+
+
+def architecture_of(fields: Fields) -> Architecture:
+    """The architecture that `model_type` names. Raises: ModelFormatError for an unknown one."""
+    kind = fields.content.get("model_type")
+    found = ARCHITECTURES.get(kind) if isinstance(kind, str) else None
+    if found is None:
+        raise ModelFormatError(
+            f"{fields.where}: model_type is {shown(kind)}; rlx knows {', '.join(sorted(ARCHITECTURES))}"
+        )
+    return found

@@ -1,0 +1,65 @@
+"""Gemma 2 (norms on both sides of a block, soft caps, alternating windows; Gemma team, 2024) and Gemma 3 (2025: norms
+of q and k, a rope of its own for layers with windows, no soft caps)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from rlx.models.language.architectures.base import (
+    ACTIVATIONS,
+    Architecture,
+    Recipe,
+    attention,
+    derived,
+    llama_like,
+    same_name,
+    windows_of,
+)
+from rlx.models.language.config import MOST_LAYERS, MOST_WIDTH, Fields, LanguageConfig
+
+
+def _gemma(f: Fields, architecture: str, **changed: Any) -> LanguageConfig:
+    layers = f.count("num_hidden_layers", MOST_LAYERS)
+    scale = f.number("query_pre_attn_scalar", 1e-3, 1e6, 256.0) ** -0.5
+    bias = f.flag("attention_bias", False)
+    return llama_like(
+        f, architecture, placement="around", activation=f.choice("hidden_activation", ACTIVATIONS, "gelu_pytorch_tanh"),
+        embedding_scale=f.count("hidden_size", MOST_WIDTH) ** 0.5, tied=f.flag("tie_word_embeddings", True),
+        logit_softcap=f.maybe("final_logit_softcapping", 1e-6, 1e6),
+        attention=attention(f, layers, scale=scale, softcap=f.maybe("attn_logit_softcapping", 1e-6, 1e6),
+                            qkv_bias=bias, out_bias=bias, **changed),
+    )  # fmt: skip
+
+
+def gemma2(f: Fields) -> LanguageConfig:
+    layers = f.count("num_hidden_layers", MOST_LAYERS)
+    return _gemma(f, "gemma2", windows=windows_of(f, layers, lambda i: i % 2 == 0))
+
+
+def gemma3(f: Fields) -> LanguageConfig:
+    layers = f.count("num_hidden_layers", MOST_LAYERS)
+    every = f.count("sliding_window_pattern", MOST_LAYERS, 6)
+    windows = windows_of(f, layers, lambda i: (i + 1) % every != 0)
+    size = f.count("head_dim", MOST_WIDTH, 256)
+    far = f.rope(size, 1e6, "full_attention")
+    by_kind = isinstance(f.content.get("rope_parameters"), dict)
+    # Before rope parameters were listed by kind, the scaling was that of the layers without windows.
+    near = f.rope(size, 1e4, "sliding_attention", "rope_local_base_freq") if by_kind else Fields(
+        {k: v for k, v in f.content.items() if k != "rope_scaling"}, f.where
+    ).rope(size, 1e4, base_name="rope_local_base_freq")  # fmt: skip
+    ropes = tuple(far if w is None else near for w in windows)
+    return _gemma(f, "gemma3", qk_norm="head", windows=windows, ropes=ropes)
+
+
+def shifted(name: str, config: LanguageConfig, tensors: Mapping[str, Any]) -> Recipe:
+    """Gemma's norms multiply by 1 + weight."""
+    if name.endswith("norm.weight"):
+        return derived(name, lambda w: w + 1)
+    return same_name(name, config, tensors)
+
+
+ARCHITECTURES = {
+    "gemma2": Architecture(gemma2, shifted),
+    "gemma3_text": Architecture(gemma3, shifted, ("model.", "language_model.model.", "model.language_model.")),
+}

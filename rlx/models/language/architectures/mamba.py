@@ -1,0 +1,95 @@
+"""Mamba (Gu & Dao 2023) and Mamba-2 (Dao & Gu 2024): a recurrence instead of attention, and no MLP."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from rlx.models.language.architectures.base import Architecture, Recipe, derived
+from rlx.models.language.config import (
+    MOST_HEADS,
+    MOST_INNER,
+    MOST_LAYERS,
+    MOST_POSITIONS,
+    MOST_TOKENS,
+    MOST_WIDTH,
+    Fields,
+    LanguageConfig,
+    Mixer,
+    Recurrence,
+)
+
+MOST_STATES = 1 << 12
+
+
+def _config(f: Fields, mixer: Mixer, recurrence: Recurrence, tied: bool) -> LanguageConfig:
+    f.must_be("hidden_act", "silu")
+    mixers: tuple[Mixer, ...] = (mixer,)
+    return LanguageConfig(
+        architecture=mixer,
+        vocabulary=f.count("vocab_size", MOST_TOKENS),
+        width=f.count("hidden_size", MOST_WIDTH),
+        positions=MOST_POSITIONS,
+        mixers=mixers * f.count("num_hidden_layers", MOST_LAYERS),
+        recurrence=recurrence,
+        eps=f.number("layer_norm_epsilon", 0, 1, 1e-5),
+        tied=f.flag("tie_word_embeddings", tied),
+    )
+
+
+def mamba(f: Fields) -> LanguageConfig:
+    width = f.count("hidden_size", MOST_WIDTH)
+    rank = -(-width // 16) if f.content.get("time_step_rank", "auto") == "auto" else f.count("time_step_rank", width)
+    recurrence = Recurrence(
+        inner=f.count("intermediate_size", MOST_INNER, 2 * width),
+        states=f.count("state_size", MOST_STATES, 16),
+        width=f.count("conv_kernel", 8, 4, least=2),
+        rank=rank,
+        conv_bias=f.flag("use_conv_bias", True),
+        bias=f.flag("use_bias", False),
+    )
+    return _config(f, "mamba", recurrence, True)
+
+
+def mamba2(f: Fields) -> LanguageConfig:
+    width, size, heads = f.count("hidden_size", MOST_WIDTH), f.count("head_dim", MOST_WIDTH, 64), 0
+    heads = f.count("num_heads", MOST_HEADS, 128)
+    groups = f.count("n_groups", MOST_HEADS, 8)
+    if heads * size != int(f.number("expand", 1, 64, 2) * width):
+        f.wrong("num_heads", f"so many that heads of {size} are `expand` times {width}")
+    if heads % groups:
+        f.wrong("n_groups", f"a number that divides the {heads} heads")
+    limit = f.content.get("time_step_limit", [0.0, float("inf")])
+    if limit not in ([0.0, float("inf")], [0.0, {"__float__": "Infinity"}]):
+        f.wrong("time_step_limit", "0 and infinity: rlx has no code for other limits")
+    recurrence = Recurrence(
+        inner=heads * size,
+        states=f.count("state_size", MOST_STATES, 128),
+        width=f.count("conv_kernel", 8, 4, least=2),
+        heads=heads,
+        groups=groups,
+        conv_bias=f.flag("use_conv_bias", True),
+        bias=f.flag("use_bias", False),
+    )
+    return _config(f, "mamba2", recurrence, False)
+
+
+def names(name: str, config: LanguageConfig, tensors: Mapping[str, Any]) -> Recipe:
+    if name == "embed_tokens.weight":
+        return Recipe(("embeddings.weight",))
+    if name == "norm.weight":
+        return Recipe(("norm_f.weight",))
+    name = name.replace("input_layernorm", "norm")
+    if name.endswith(".A"):
+        return derived(f"{name}_log", lambda a: -np.exp(a))
+    if name.endswith("conv1d.weight"):
+        return derived(name, lambda w: w[:, 0])
+    return Recipe((name,))
+
+
+ARCHITECTURES = {
+    "mamba": Architecture(mamba, names, ("backbone.",)),
+    "mamba2": Architecture(mamba2, names, ("backbone.",)),
+}

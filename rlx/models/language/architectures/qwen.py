@@ -1,0 +1,81 @@
+"""Qwen2 and Qwen2.5 (biases of q, k and v), Qwen3 (norms of q and k) and Qwen3-MoE (Qwen team, 2024 and 2025)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from rlx.models.language.architectures.base import (
+    Architecture,
+    Recipe,
+    attention,
+    llama_like,
+    same_name,
+    stacked,
+    window,
+    windows_of,
+)
+from rlx.models.language.config import MOST_EXPERTS, MOST_INNER, MOST_LAYERS, Experts, Fields, LanguageConfig
+
+
+def _windows(f: Fields, layers: int) -> tuple[int | None, ...]:
+    if not f.flag("use_sliding_window", False):
+        return (None,) * layers
+    first = f.count("max_window_layers", MOST_LAYERS, layers, least=0)
+    return windows_of(f, layers, lambda i: i >= first)
+
+
+def qwen2(f: Fields) -> LanguageConfig:
+    layers = f.count("num_hidden_layers", MOST_LAYERS)
+    return llama_like(f, "qwen2", attention=attention(f, layers, qkv_bias=True, windows=_windows(f, layers)))
+
+
+def qwen3(f: Fields) -> LanguageConfig:
+    layers = f.count("num_hidden_layers", MOST_LAYERS)
+    return _qwen3(f, "qwen3", _windows(f, layers))
+
+
+def _qwen3(f: Fields, architecture: str, windows: tuple[int | None, ...], **changed: Any) -> LanguageConfig:
+    bias = f.flag("attention_bias", False)
+    mixed = attention(f, len(windows), qk_norm="head", qkv_bias=bias, out_bias=bias, windows=windows)
+    return llama_like(f, architecture, attention=mixed, **changed)
+
+
+def qwen3_moe(f: Fields) -> LanguageConfig:
+    layers = f.count("num_hidden_layers", MOST_LAYERS)
+    count = f.count("num_local_experts" if f.has("num_local_experts") else "num_experts", MOST_EXPERTS)
+    experts = Experts(
+        count,
+        f.count("num_experts_per_tok", count),
+        f.count("moe_intermediate_size", MOST_INNER),
+        renormalize=f.flag("norm_topk_prob", False),
+    )
+    step, only = f.count("decoder_sparse_step", MOST_LAYERS, 1), f.content.get("mlp_only_layers") or []
+    if not isinstance(only, list) or not all(type(i) is int for i in only):
+        f.wrong("mlp_only_layers", "a list of layers")
+    dense = frozenset(i for i in range(layers) if i in only or (i + 1) % step)
+    windows = (window(f) if f.flag("use_sliding_window", False) else None,) * layers
+    return _qwen3(f, "qwen3_moe", windows, experts=experts, dense=dense)
+
+
+def expert_names(name: str, config: LanguageConfig, tensors: Mapping[str, Any]) -> Recipe:
+    """Experts lie in tensors of their own, or stacked, with gates above the others."""
+    before, found, kind = name.partition(".mlp.experts.")
+    if not found or config.experts is None:
+        return same_name(name, config, tensors)
+    kind = kind.removesuffix(".weight")
+    if f"{before}.mlp.experts.gate_up_proj" in tensors:
+        if kind == "down_proj":
+            return Recipe((f"{before}.mlp.experts.down_proj",))
+        n = config.experts.inner
+        start = 0 if kind == "gate_proj" else n
+        whole = f"{before}.mlp.experts.gate_up_proj"
+        return Recipe((whole,), lambda values: values[0][:, start : start + n])  # type: ignore[index]
+    return stacked([f"{before}.mlp.experts.{e}.{kind}.weight" for e in range(config.experts.count)])
+
+
+ARCHITECTURES = {
+    "qwen2": Architecture(qwen2),
+    "qwen3": Architecture(qwen3),
+    "qwen3_moe": Architecture(qwen3_moe, expert_names),
+}

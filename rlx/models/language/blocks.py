@@ -1,0 +1,287 @@
+"""The blocks of language models: attention over a cache, MLPs, experts and norms, from a LanguageConfig."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+import rlx.ops as ops
+from rlx.dtypes import DType, bf16, f16, f32, i32
+from rlx.ir import Graph, Tensor
+from rlx.models.language.config import Attention, Experts, LanguageConfig, Rope
+
+
+class WeightTypes(Protocol):
+    """What a graph asks of a model's weights; asking is what makes a weight one of the model's."""
+
+    def dtype_of(self, name: str, shape: tuple[int, ...]) -> DType:
+        """The dtype in which the weight of this name and shape is kept."""
+
+    def joined(self, name: str, parts: Sequence[tuple[str, tuple[int, ...]]]) -> bool:
+        """Whether weights, by name and shape, can be one, of this name, that holds their rows one after the other."""
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """What a program of a model is made for: sequences, tokens of each in a run, rows of their caches, dtypes."""
+
+    batch: int
+    chunk: int
+    context: int
+    activations: DType = f32
+    cache: DType = f32
+
+
+class Blocks:
+    """The blocks of one graph. Values between blocks are (batch · chunk, width).
+
+    `at`, i32 (batch,), is the position of each sequence's first token in this run. Key and value caches are states
+    (batch, context, kv_heads, head_size), of which a run writes `chunk` rows in place.
+    """
+
+    def __init__(self, g: Graph, config: LanguageConfig, size: Size, weights: WeightTypes, at: Tensor) -> None:
+        self.g = g
+        self.config = config
+        self.size = size
+        self.rows = size.batch * size.chunk
+        self._weights = weights
+        self.at = at
+        # One sequence writes a window of its cache; the rows of several are scattered, each to its own position.
+        self._one = ops.reshape(at, ()) if size.batch == 1 else None
+        if self._one is not None:
+            axis = g.constant(np.array([0, 1, 0, 0], np.int32))
+            self._start = axis * self._one
+            self._places = self._one
+        else:
+            step = g.constant(np.arange(size.chunk, dtype=np.int32).reshape(1, -1))
+            self._places = ops.reshape(at, (size.batch, 1)) + step
+            first = g.constant(np.arange(size.batch, dtype=np.int32).reshape(-1, 1) * size.context)
+            self._start = ops.reshape(self._places + first, (self.rows,))
+
+    # -- weights
+
+    def weight(self, name: str, shape: tuple[int, ...]) -> Tensor:
+        found = self.g.params.get(name)
+        return self.g.param(name, shape, self._weights.dtype_of(name, shape)) if found is None else found
+
+    def linear(self, x: Tensor, name: str, outputs: int, bias: bool = False, dtype: DType | None = None) -> Tensor:
+        dtype = self.size.activations if dtype is None else dtype
+        weight = self.weight(f"{name}.weight", (outputs, x.shape[-1]))
+        b = self.weight(f"{name}.bias", (outputs,)) if bias else None
+        if not weight.dtype.is_packed:
+            weight = _at_most(weight, dtype)
+        b = None if b is None else ops.cast(b, dtype)
+        return ops.cast(ops.linear(ops.cast(x, dtype), weight, b), dtype)
+
+    def linears(self, x: Tensor, name: str, parts: Sequence[tuple[str, int]], bias: bool = False) -> list[Tensor]:
+        """Several products of one x, whose weights are joined to one where they have one dtype: a product of few rows
+        costs as much for being a step as for its bytes."""
+        kinds = ("weight", "bias") if bias else ("weight",)
+        joined = f"{name}.{'+'.join(part for part, _ in parts)}"
+        shapes: dict[str, tuple[int, ...]] = {"weight": (x.shape[-1],), "bias": ()}
+
+        def one(kind: str) -> bool:
+            named = [(f"{name}.{part}.{kind}", (n, *shapes[kind])) for part, n in parts]
+            return self._weights.joined(f"{joined}.{kind}", named)
+
+        if not all(one(kind) for kind in kinds):
+            return [self.linear(x, f"{name}.{part}", n, bias) for part, n in parts]
+        made = self.linear(x, joined, sum(n for _, n in parts), bias)
+        ends = list(itertools.accumulate(n for _, n in parts))
+        return [made[:, end - n : end] for end, (_, n) in zip(ends, parts, strict=True)]
+
+    def norm(self, x: Tensor, name: str) -> Tensor:
+        """The norm of the last axis."""
+        gamma = self.weight(f"{name}.weight", x.shape[-1:])
+        if self.config.norm == "layer":
+            return ops.layer_norm(x, gamma, self.weight(f"{name}.bias", x.shape[-1:]), self.config.eps)
+        return ops.rms_norm(x, gamma, eps=self.config.eps)
+
+    def embedding(self, ids: Tensor) -> Tensor:
+        table = self.weight("embed_tokens.weight", (self.config.vocabulary, self.config.width))
+        x = ops.gather(table, ops.reshape(ids, (self.rows,)))
+        x = ops.cast(ops.dequantize(x) if x.dtype.is_packed else x, f32)
+        if self.config.embedding_scale != 1.0:
+            x = x * self.config.embedding_scale
+        if self.config.learned_positions:
+            table = self.weight("positions.weight", (self.config.positions, self.config.width))
+            if self._one is None:
+                places = ops.reshape(self._places, (self.rows,))
+            else:
+                places = self._one + self.g.constant(np.arange(self.rows, dtype=np.int32))
+            x = x + ops.cast(ops.gather(table, places), f32)
+        return ops.cast(x, self.size.activations)
+
+    def logits(self, x: Tensor) -> Tensor:
+        """The logits of some rows, in f32: between 8 bits of mantissa many would be equal."""
+        name = "embed_tokens" if self.config.tied else "lm_head"
+        made = self.linear(x, name, self.config.vocabulary, dtype=f32)
+        cap = self.config.logit_softcap
+        return made if cap is None else ops.tanh(made / cap) * cap
+
+    # -- the parts of a layer
+
+    def mlp(self, x: Tensor, name: str) -> Tensor:
+        c = self.config
+        if c.gated:
+            gate, up = self.linears(x, name, [("gate_proj", c.inner), ("up_proj", c.inner)], c.mlp_bias)
+            up = _activated(gate, c.activation) * up
+        else:
+            up = _activated(self.linear(x, f"{name}.up_proj", c.inner, c.mlp_bias), c.activation)
+        return self.linear(up, f"{name}.down_proj", c.width, c.mlp_bias)
+
+    # -- attention
+
+    def attention(self, x: Tensor, index: int) -> Tensor:
+        a, name = self.config.attention, f"layers.{index}.self_attn"
+        assert a is not None
+        q, k, v = self._heads(x, name, a, a.ropes[index])
+        keys, values = self._cached(f"keys.{index}", k), self._cached(f"values.{index}", v)
+        length = self._one if self._one is not None else self.at
+        if a.sinks:
+            made = self._with_sinks(q, keys, values, a, index)
+        else:
+            made = ops.attention(
+                _turned(ops.cast(q, self.size.cache)), _turned(keys), _turned(values), scale=a.scale,
+                causal=self.size.chunk > 1 or a.windows[index] is not None, window=a.windows[index], softcap=a.softcap,
+                kv_len=length + self.size.chunk,
+            )  # fmt: skip
+        mixed = ops.cast(ops.reshape(_turned(made), (self.rows, a.heads * a.head_size)), self.size.activations)
+        return self.linear(mixed, f"{name}.o_proj", self.config.width, a.out_bias)
+
+    def _with_sinks(self, q: Tensor, keys: Tensor, values: Tensor, a: Attention, index: int) -> Tensor:
+        """Attention whose softmax has one more term a head, written out in small ops: (batch, heads, chunk, size)."""
+        (batch, chunk), group = (self.size.batch, self.size.chunk), a.heads // a.kv_heads
+        q = ops.reshape(ops.transpose(q, (0, 2, 1, 3)), (batch, a.kv_heads, group * chunk, a.head_size))
+        keys, values = (ops.cast(_turned(t), f32) for t in (keys, values))
+        scores = ops.matmul(ops.cast(q, f32), keys, transpose_b=True) * a.scale
+        scores = ops.reshape(scores, (batch, a.heads, chunk, self.size.context))
+        place = self._places if self._one is None else self._one + self.g.constant(np.arange(chunk, dtype=np.int32))
+        numbers = self.g.constant(np.arange(self.size.context, dtype=np.int32))
+        behind = ops.reshape(place, (batch, 1, chunk, 1)) - numbers
+        window = a.windows[index]
+        seen = ops.logical_and(behind >= 0, behind <= (self.size.context if window is None else window))
+        scores = ops.where(seen, scores, -math.inf)
+        sinks = ops.reshape(self.weight(f"layers.{index}.self_attn.sinks", (a.heads,)), (1, a.heads, 1, 1))
+        top = ops.maximum(ops.max(scores, axis=-1, keepdims=True), sinks)
+        parts = ops.exp(scores - top)
+        parts = parts / (ops.sum(parts, axis=-1, keepdims=True) + ops.exp(sinks - top))
+        # Rows of the cache that were never written may hold anything.
+        length = ops.reshape(place[..., -1:], (batch, 1, 1, 1))
+        there = ops.reshape(numbers, (-1, 1)) <= length
+        parts = ops.reshape(parts, (batch, a.kv_heads, group * chunk, self.size.context))
+        made = ops.matmul(parts, ops.where(there, values, 0.0))
+        return ops.reshape(made, (batch, a.heads, chunk, a.head_size))
+
+    def _heads(self, x: Tensor, name: str, a: Attention, rope: Rope | None) -> tuple[Tensor, Tensor, Tensor]:
+        """q, k and v, (batch, chunk, heads, head_size)."""
+        n, lead = a.head_size, (self.size.batch, self.size.chunk)
+        parts = [("q_proj", a.heads * n), ("k_proj", a.kv_heads * n), ("v_proj", a.kv_heads * n)]
+        q, k, v = self.linears(x, name, parts, a.qkv_bias)
+        if a.qk_norm == "row":
+            q, k = (self.norm(t, f"{name}.{which}_norm") for t, which in ((q, "q"), (k, "k")))
+        q, k, v = (ops.reshape(t, (*lead, t.shape[1] // n, n)) for t in (q, k, v))
+        if a.qk_norm == "head":
+            q, k = (self.norm(t, f"{name}.{which}_norm") for t, which in ((q, "q"), (k, "k")))
+        if rope is None:
+            return q, k, v
+        cos, sin = (self.weight(t, (self.size.context, rope.width // 2)) for t in table_names(rope))
+        q, k = (ops.rope(t, cos, sin, self._places, axis=1, interleaved=rope.interleaved) for t in (q, k))
+        return q, k, v
+
+    def _cached(self, name: str, fresh: Tensor) -> Tensor:
+        """The cache with this run's rows written into it."""
+        batch, _, heads, size = fresh.shape
+        shape = (batch, self.size.context, heads, size)
+        cache, fresh = self.g.state(name, shape, self.size.cache), ops.cast(fresh, self.size.cache)
+        if self._one is not None:
+            made = ops.dynamic_update_slice(cache, fresh, self._start)
+        else:
+            flat = ops.reshape(cache, (batch * self.size.context, heads, size))
+            flat = ops.scatter(flat, self._start, ops.reshape(fresh, (self.rows, heads, size)), axis=0)
+            made = ops.reshape(flat, shape)
+        self.g.update(name, made)
+        return made
+
+    # -- experts
+
+    def experts(self, x: Tensor, name: str) -> Tensor:
+        """Each row of x through the MLPs of its experts: rows sorted by expert, three grouped products, and their sum
+        by the router's weights."""
+        e = self.config.experts
+        assert e is not None
+        scores = self.linear(x, f"{name}.gate", e.count, e.bias, dtype=f32)
+        parts, chosen = _routed(scores, e)
+        flat = ops.reshape(chosen, (self.rows * e.used,))
+        order = ops.cast(ops.argsort(flat, axis=0), i32)
+        numbers = self.g.constant(np.arange(e.count, dtype=np.int32).reshape(-1, 1))
+        counts = ops.sum(ops.cast(ops.equal(numbers, ops.reshape(flat, (1, -1))), i32), axis=1)
+        of = (counts, ops.gather(flat, order))
+        taken = ops.gather(x, order // e.used)
+        inner, outer = (e.count, e.inner, self.config.width), (e.count, self.config.width, e.inner)
+        gate, up = (self._expert(taken, f"{name}.experts.{part}_proj", inner, *of) for part in ("gate", "up"))
+        if e.limit is None:
+            hidden = _activated(gate, self.config.activation) * up
+        else:  # gpt-oss
+            gate = ops.minimum(gate, e.limit)
+            hidden = (ops.clip(up, -e.limit, e.limit) + 1.0) * gate * ops.sigmoid(gate * 1.702)
+        made = self._expert(hidden, f"{name}.experts.down_proj", outer, *of)
+        back = ops.cast(ops.argsort(order, axis=0), i32)
+        made = ops.reshape(ops.cast(ops.gather(made, back), f32), (self.rows, e.used, self.config.width))
+        return ops.cast(ops.sum(made * ops.reshape(parts, (self.rows, e.used, 1)), axis=1), x.dtype)
+
+    def _expert(self, x: Tensor, name: str, shape: tuple[int, ...], counts: Tensor, numbers: Tensor) -> Tensor:
+        """The product of each row with its expert's weight; `numbers` are the rows' experts."""
+        weight = self.weight(f"{name}.weight", shape)
+        if weight.dtype.is_packed:
+            made = ops.grouped_packed_matmul(x, weight, counts)
+        else:
+            made = ops.grouped_matmul(x, _at_most(weight, self.size.activations), counts, transpose_w=True)
+        if self.config.experts is not None and self.config.experts.bias:
+            made = made + ops.gather(self.weight(f"{name}.bias", shape[:2]), numbers)
+        return ops.cast(made, self.size.activations)
+
+
+def table_names(rope: Rope) -> tuple[str, str]:
+    """The names of a rope's tables among a model's weights."""
+    s = rope.scaling
+    key = f"rope.{rope.width}.{rope.base:g}" + ("" if s is None else f".{s!r}")
+    return f"{key}.cos", f"{key}.sin"
+
+
+def _routed(scores: Tensor, e: Experts) -> tuple[Tensor, Tensor]:
+    """The weight of each row's experts in f32 and their numbers in i32, both (rows, used)."""
+    if e.order == "softmax":
+        parts, chosen = ops.top_k(ops.softmax(scores, axis=-1), e.used)
+        parts = parts / ops.sum(parts, axis=-1, keepdims=True) if e.renormalize else parts
+    else:
+        kept, chosen = ops.top_k(scores, e.used)
+        parts = ops.softmax(kept, axis=-1)
+    return parts, ops.cast(chosen, i32)
+
+
+def _activated(x: Tensor, name: str) -> Tensor:
+    if name.startswith("gelu"):
+        return ops.gelu(x, approximate="tanh" if name == "gelu_tanh" else "none")
+    return ops.silu(x) if name == "silu" else ops.relu(x)
+
+
+def _at_most(weight: Tensor, dtype: DType) -> Tensor:
+    """The weight rounded to the activations' half precision; products of f32 read weights of halves as they are."""
+    return ops.cast(weight, dtype) if dtype in (f16, bf16) else weight
+
+
+def _turned(x: Tensor) -> Tensor:
+    return ops.transpose(x, (0, 2, 1, 3))
+
+
+def cache_bytes(config: LanguageConfig, context: int, dtype: DType) -> int:
+    """The bytes of one sequence's caches."""
+    a = config.attention
+    rows = 0 if a is None else 2 * a.kv_heads * a.head_size * context
+    return math.ceil(rows * dtype.itemsize) * sum(m == "attention" for m in config.mixers)

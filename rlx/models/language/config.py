@@ -1,0 +1,206 @@
+"""LanguageConfig: what determines a language model's graph, read from config.json or GGUF metadata and checked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, NoReturn
+
+from rlx.errors import DTypeError, ModelFormatError, UnsupportedOp
+from rlx.formats.files import shown
+from rlx.ops.rope.table import Scaling, rope_scaling
+
+# Upper limits of sizes: a small file must not make rlx plan a huge model.
+MOST_TOKENS, MOST_WIDTH, MOST_LAYERS, MOST_HEADS = 1 << 22, 1 << 17, 1 << 10, 1 << 12
+MOST_INNER, MOST_POSITIONS, MOST_EXPERTS = 1 << 20, 1 << 24, 1 << 12
+
+Norm = Literal["rms", "layer"]
+Placement = Literal["before", "after", "around"]
+Mixer = Literal["attention", "mamba", "mamba2", "delta"]
+ATTENTION: tuple[Mixer, ...] = ("attention",)  # of one layer
+
+
+@dataclass(frozen=True, slots=True)
+class Rope:
+    """A rotary embedding: how many elements of a head are rotated, and the table's frequencies.
+
+    `interleaved` rotates the pairs (2i, 2i + 1), which the rows of q and k in GGUF files of Llama are ordered for."""
+
+    width: int
+    base: float
+    scaling: Scaling | None = None
+    interleaved: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Attention:
+    """The attention of a model: heads and what surrounds them. One rope and one window a layer; `window` counts the
+    keys before a query's own.
+
+    `qk_norm` normalizes q and k head by head, or each as a whole row; `sinks` adds a learned logit a head to the
+    softmax, which takes a part of the weight and gives no value.
+    """
+
+    heads: int
+    kv_heads: int
+    head_size: int
+    ropes: tuple[Rope | None, ...]
+    windows: tuple[int | None, ...]
+    scale: float
+    softcap: float | None = None
+    qk_norm: Literal["head", "row"] | None = None
+    qkv_bias: bool = False
+    out_bias: bool = False
+    sinks: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Experts:
+    """A mixture of experts: how many there are, how many each token uses, and how their weights are made.
+
+    `order` "softmax" takes the softmax of all logits and then the largest, made to sum to 1 where `renormalize`;
+    "chosen" takes the softmax of the largest logits alone."""
+
+    count: int
+    used: int
+    inner: int
+    order: Literal["softmax", "chosen"] = "softmax"
+    renormalize: bool = True
+    limit: float | None = None  # of gpt-oss's clamped, shifted SwiGLU
+    bias: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Recurrence:
+    """The sizes of Mamba, Mamba-2 or a gated delta rule: `inner` channels in `heads`, states, groups that share B and C
+    (or key heads), the width of the convolution, the rank of Mamba's step size."""
+
+    inner: int
+    states: int
+    width: int
+    rank: int = 0
+    heads: int = 0
+    groups: int = 1
+    conv_bias: bool = True
+    bias: bool = False
+    floor: float = 0.0  # the least step size of Mamba-2
+    key_size: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LanguageConfig:
+    """A model as blocks: one `mixers` entry a layer, then an MLP or experts unless `inner` is 0.
+
+    `placement` says where norms stand: before a block (Llama), after it (OLMo 2), or on both sides (Gemma 2).
+    """
+
+    architecture: str
+    vocabulary: int
+    width: int
+    positions: int
+    mixers: tuple[Mixer, ...]
+    attention: Attention | None = None
+    recurrence: Recurrence | None = None
+    inner: int = 0
+    gated: bool = True
+    activation: str = "silu"
+    mlp_bias: bool = False
+    experts: Experts | None = None
+    dense: frozenset[int] = frozenset()  # layers with an MLP in a model of experts
+    norm: Norm = "rms"
+    placement: Placement = "before"
+    eps: float = 1e-6
+    embedding_scale: float = 1.0
+    learned_positions: bool = False
+    tied: bool = False
+    logit_softcap: float | None = None
+
+    @property
+    def layers(self) -> int:
+        return len(self.mixers)
+
+    @property
+    def recurrent(self) -> bool:
+        """Whether a layer keeps a state that a padded token would change."""
+        return any(mixer != "attention" for mixer in self.mixers)
+
+
+class Fields:
+    """The content of a config.json, each field checked as it is read. Raises: ModelFormatError naming the field."""
+
+    def __init__(self, content: Mapping[str, Any], where: str) -> None:
+        self.content = content
+        self.where = where
+
+    def wrong(self, name: str, expected: str) -> NoReturn:
+        raise ModelFormatError(f"{self.where}: {name} is {shown(self.content.get(name))}, expected {expected}")
+
+    def has(self, name: str) -> bool:
+        return self.content.get(name) is not None
+
+    def count(self, name: str, most: int, default: int | None = None, least: int = 1) -> int:
+        value = self.content.get(name)
+        value = default if value is None else value
+        if type(value) is not int or not least <= value <= most:
+            self.wrong(name, f"an integer from {least} to {most:,}")
+        return value
+
+    def number(self, name: str, low: float, high: float, default: float | None = None) -> float:
+        value = self.content.get(name)
+        value = default if value is None else value
+        if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
+            self.wrong(name, f"a number from {low:g} to {high:g}")
+        return float(value)
+
+    def maybe(self, name: str, low: float, high: float) -> float | None:
+        return self.number(name, low, high) if self.has(name) else None
+
+    def flag(self, name: str, default: bool) -> bool:
+        value = self.content.get(name)
+        value = default if value is None else value
+        if type(value) is not bool:
+            self.wrong(name, "true or false")
+        return value
+
+    def choice(self, name: str, options: Mapping[str, str], default: str | None = None) -> str:
+        value = self.content.get(name)
+        value = default if value is None else value
+        if not isinstance(value, str) or value not in options:
+            self.wrong(name, f"one of {', '.join(options)}")
+        return options[value]
+
+    def must_be(self, name: str, *allowed: Any) -> None:
+        """Raises: ModelFormatError for a setting that rlx has no code for; the first value is the default."""
+        value = self.content.get(name, allowed[0])
+        if not any(type(value) is type(one) and value == one for one in allowed):
+            self.wrong(name, " or ".join(map(repr, allowed)))
+
+    def kinds(self, layers: int) -> list[str] | None:
+        """The kind of each layer, from `layer_types`."""
+        value = self.content.get("layer_types")
+        if value is None:
+            return None
+        if not isinstance(value, list) or len(value) != layers or not all(isinstance(v, str) for v in value):
+            self.wrong("layer_types", f"a list of {layers} texts")
+        return value
+
+    def rope(self, width: int, base: float = 10000.0, kind: str | None = None, base_name: str = "rope_theta") -> Rope:
+        """The rotary embedding, from `rope_parameters` (of that kind of layer, where they are listed by kind) or from
+        `rope_theta` and `rope_scaling`."""
+        given = self.content.get("rope_parameters", self.content.get("rope_scaling"))
+        if isinstance(given, dict) and kind is not None and isinstance(given.get(kind), dict):
+            given = given[kind]
+        if given is not None and not isinstance(given, dict):
+            self.wrong("rope_parameters", "an object")
+        inner = Fields({**self.content, **(given or {})}, self.where)
+        name = "rope_theta" if given and "rope_theta" in given else base_name
+        found = inner.number(name, 1.0 + 1e-9, 1e15, base)
+        part = inner.number("partial_rotary_factor", 1e-3, 1.0, 1.0)
+        try:
+            scaling = rope_scaling(given, self.count("max_position_embeddings", MOST_POSITIONS, 2048))
+        except (DTypeError, UnsupportedOp) as error:
+            raise ModelFormatError(f"{self.where}: {error}") from error
+        turned = int(width * part)
+        if turned < 2 or turned % 2:
+            inner.wrong("partial_rotary_factor", f"a part of {width} that is an even number of elements")
+        return Rope(turned, found, scaling, self.flag("rope_interleaved", False))

@@ -1,0 +1,271 @@
+"""Decoder: runs a language model over tokens. A few programs, by chunk size, share weights and caches."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from rlx.driver.closing import Closing
+from rlx.driver.locks import renewed
+from rlx.dtypes import DType, f32
+from rlx.errors import DTypeError, GraphError, OutOfDeviceMemory, ShapeError
+from rlx.models.language.blocks import Size, cache_bytes
+from rlx.models.language.config import LanguageConfig
+from rlx.models.language.graph import GREEDY, Head, Picking, language_graph
+from rlx.models.language.weights import ModelWeights
+from rlx.ops.random.draws import key as key_of
+from rlx.runtime import CompiledGraph, Session, State, Weights
+
+Ids = npt.NDArray[np.int32]
+AHEAD = 8  # runs begun before their tokens are read
+CHUNKS = (16, 128, 512)  # tokens of a prompt in one run; one by one where fewer are left than pay for padding
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How tokens are drawn: a temperature of 0 takes the likeliest."""
+
+    temperature: float = 0.0
+    top_k: int | None = None
+    top_p: float | None = None
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        _number("temperature", self.temperature, 0.0, 1e6)
+        if self.top_p is not None:
+            _number("top_p", self.top_p, 0.0, 1.0)
+        if self.top_k is not None and (type(self.top_k) is not int or self.top_k < 1):
+            raise DTypeError(f"top_k is {self.top_k!r}; expected an integer from 1, or None for no such limit")
+        if type(self.seed) is not int:
+            raise DTypeError(f"seed is {self.seed!r}; expected an integer")
+
+    @property
+    def picking(self) -> Picking:
+        if self.temperature == 0:
+            return GREEDY
+        return Picking(False, self.top_k, self.top_p is not None)
+
+    def inputs(self) -> dict[str, Any]:
+        if self.temperature == 0:
+            return {}
+        numbers = {"temperature": self.temperature, "top_p": self.top_p}
+        made: dict[str, Any] = {n: np.array([v], np.float32) for n, v in numbers.items() if v is not None}
+        return {"key": np.asarray(key_of(self.seed)).reshape(1, 2), **made}
+
+
+class Decoder(Closing):
+    """A model on one device with the caches of one sequence. Its programs are compiled when first needed.
+
+    `context` is how many tokens the caches hold; `length` how many are in them. Not for use by several threads at once.
+    Raises: OutOfDeviceMemory, before anything is read, for a model that does not fit.
+    """
+
+    def __init__(
+        self, config: LanguageConfig, weights: ModelWeights, session: Session, context: int, *,
+        activations: DType = f32, cache: DType = f32,
+    ) -> None:  # fmt: skip
+        self.config = config
+        self.session = session
+        self.context = context
+        self.length = 0
+        self.activations = activations
+        self.cache = cache
+        self._source = weights
+        self._programs: dict[tuple[int, Head, Picking, int], CompiledGraph] = {}
+        self._lock = renewed(self, "_lock", threading.Lock)
+        self._closed = False
+        # On Vulkan the host waits for a program's last run before it begins another, but not for other programs.
+        self._turns = 2 if session.info.id.startswith("vulkan") else 1
+        graph = self.graph(1)
+        weights.check()
+        self._check_room()
+        self.weights = Weights(session.device)
+        self.state = State(session.device)
+        try:
+            self.weights.declare({name: t.type for name, t in graph.params.items()})
+            weights.load(self.weights)
+        except BaseException:
+            self.close()
+            raise
+
+    def _check_room(self) -> None:
+        """Raises: OutOfDeviceMemory, with the need, what is free, and a context that would fit."""
+        device = self.session.device
+        free = device.free_bytes()
+        weights, caches = self._source.nbytes, cache_bytes(self.config, self.context, self.cache)
+        if weights + caches <= free:
+            return
+        a_token = cache_bytes(self.config, 1, self.cache)
+        fits = (free - weights) // a_token if a_token and free > weights else 0
+        if fits >= 64:
+            hint = f"context={fits // 64 * 64} would fit"
+        else:
+            hint = "a file of fewer bits a weight would fit" if weights > free else "close other programs of the device"
+        raise OutOfDeviceMemory(
+            f"{self._source.source.where} needs {weights:,} bytes for its weights and {caches:,} for the caches of "
+            f"{self.context} tokens; {self.session.info.id} has {free:,} free: {hint}"
+        )
+
+    def graph(self, chunk: int, head: Head = "token", picking: Picking = GREEDY) -> Any:
+        size = Size(1, chunk, self.context, self.activations, self.cache)
+        return language_graph(self.config, size, self._source, head, picking)
+
+    def program(self, chunk: int, head: Head = "token", picking: Picking = GREEDY, turn: int = 0) -> CompiledGraph:
+        """The program for one chunk size; another for another `turn`, since a device may run two programs one after the
+        other with no wait of the host between them. Raises: GraphError after `close`."""
+        key = (chunk, head, picking, turn)
+        with self._lock:
+            if self._closed:
+                raise GraphError("the model is closed; load it again")
+            found = self._programs.get(key)
+            if found is None:
+                graph = self.graph(chunk, head, picking)
+                found = self._programs[key] = self.session.compile(graph, weights=self.weights, state=self.state)
+            return found
+
+    # -- chunks
+
+    def chunks(self, count: int) -> Iterator[int]:
+        """The sizes of the runs over so many tokens from `length` on; the last may be larger than what is left."""
+        at, left = self.length, count
+        while left:
+            room = self.context - at
+            sizes = [c for c in CHUNKS if c <= room]
+            if self.config.recurrent:  # padding would change the states
+                sizes = [c for c in sizes if c <= left]
+            whole = [c for c in sizes if c <= left]
+            padded = [c for c in sizes if c > left]
+            if padded and (left > 2 or whole) and (not whole or left > padded[0] // 2):
+                size = padded[0]
+            else:
+                size = whole[-1] if whole else 1
+            yield size
+            at, left = at + min(size, left), left - min(size, left)
+
+    def _inputs(self, ids: Ids, size: int) -> dict[str, Any]:
+        padded = np.zeros((1, size), np.int32)
+        padded[0, : len(ids)] = ids
+        return {"ids": padded, "at": np.array([self.length], np.int32)}
+
+    def _runs(self, ids: Ids) -> Iterator[tuple[Ids, int]]:
+        """The parts of a prompt with their chunk sizes; `length` grows as they are taken."""
+        done = 0
+        for size in self.chunks(len(ids)):
+            part = ids[done : done + size]
+            yield part, size
+            done += len(part)
+            self.length += len(part)
+
+    # -- what a caller uses
+
+    def check_ids(self, ids: Sequence[int] | Ids, more: int = 0) -> Ids:
+        """The ids as an array. Raises: DTypeError, ShapeError for ids out of range, and for more than the context."""
+        given = np.asarray(ids)
+        if given.ndim != 1 or (given.size and given.dtype.kind not in "iu"):
+            raise DTypeError(f"token ids are {given.dtype} {given.shape}; expected one row of integers")
+        top = self.config.vocabulary
+        if given.size and not 0 <= int(given.min()) <= int(given.max()) < top:
+            odd = int(given.min()) if given.min() < 0 else int(given.max())
+            raise ShapeError(f"token {odd} is out of range; the model has the tokens 0 to {top - 1}")
+        if len(given) + more > self.context:
+            raise ShapeError(
+                f"{len(given)} tokens" + (f" and {more} to come" if more else "") + f" are more than the context of "
+                f"{self.context}; shorten the prompt, or load the model with a larger context (it was made for "
+                f"{self.config.positions})"
+            )
+        return given.astype(np.int32)
+
+    @property
+    def token_bytes(self) -> int:
+        """The bytes of weights that the run of one token reads."""
+        return self._source.bytes_read
+
+    def reset(self, length: int = 0) -> None:
+        """Forgets all but the first tokens. Raises: GraphError for a recurrent model, which cannot go back."""
+        if self.config.recurrent and length not in (0, self.length):
+            raise GraphError("a recurrent model cannot forget some of its tokens; reset(0) forgets all")
+        if self.config.recurrent and length == 0:
+            for program in list(self._programs.values())[:1]:
+                for name, t in program.graph.states.items():
+                    self.state.set(name, np.zeros(t.shape, t.dtype.np))
+        self.length = length
+
+    def logits(self, ids: Ids) -> npt.NDArray[np.float32]:
+        """The logits after each of the tokens, f32 (tokens, vocabulary), which join those in the caches."""
+        return self._all(ids, "logits", self.config.vocabulary)
+
+    def hidden(self, ids: Ids) -> npt.NDArray[np.float32]:
+        """The states after the last norm, f32 (tokens, width)."""
+        return self._all(ids, "hidden", self.config.width)
+
+    def _all(self, ids: Ids, head: Head, width: int) -> npt.NDArray[np.float32]:
+        out, done = np.empty((len(ids), width), np.float32), 0
+        for part, size in self._runs(ids):
+            found = self.program(size, head).run(self._inputs(part, size))[head]
+            out[done : done + len(part)] = found[0, : len(part)]
+            done += len(part)
+        return out
+
+    def prepare(self, count: int, sampling: Sampling) -> float:
+        """Builds the programs for a prompt of so many tokens and an answer; the seconds that this took."""
+        start = time.perf_counter()
+        for size in {1, *self.chunks(count)}:
+            for turn in range(self._turns if size == 1 else 1):
+                self.program(size, "token", sampling.picking, turn).prepare()
+        return time.perf_counter() - start
+
+    def prefill(self, ids: Ids, sampling: Sampling) -> int:
+        """Takes in tokens, and gives the one that follows."""
+        picking, more, token = sampling.picking, sampling.inputs(), -1
+        for part, size in self._runs(ids):
+            inputs = {**self._inputs(part, size), **more}
+            if size > 1:
+                inputs["last"] = np.array([len(part) - 1], np.int32)
+            token = int(self.program(size, "token", picking).run(inputs)["token"][0, 0])
+        return token
+
+    def decode(self, token: int, sampling: Sampling) -> Iterator[int]:
+        """Token after token from this one on, until the context is full.
+
+        Ids stay on the device: a few runs are begun one after the other before the host reads what they gave, since
+        each read waits for all work begun before it. Their number grows, so that the first tokens come at once.
+        `length` counts the tokens whose successors were given: what runs ahead wrote into caches is overwritten. A
+        recurrent model runs one by one, since its states cannot go back."""
+        more: dict[str, Any] = sampling.inputs()
+        at = self.length
+        programs = [self.program(1, "token", sampling.picking, turn) for turn in range(self._turns)]
+        ids: Any = np.full((1, 1), token, np.int32)
+        ahead = 1
+        while self.length < self.context:
+            runs: list[Any] = []
+            while len(runs) < ahead and at < self.context:
+                inputs = {"ids": ids, "at": np.array([at], np.int32), **more}
+                runs.append(programs[at % len(programs)].launch(inputs).results["token"])
+                ids, at = runs[-1], at + 1
+            for run in runs:
+                found = int(run.numpy()[0, 0])
+                self.length += 1
+                yield found
+            ahead = 1 if self.config.recurrent or self.session.info.kind == "cpu" else min(2 * ahead, AHEAD)
+
+    def close(self) -> None:
+        """Frees programs, caches and weights. Idempotent."""
+        with self._lock:
+            self._closed = True
+            for program in self._programs.values():
+                program.close()
+            self._programs.clear()
+            for store in ("state", "weights"):
+                if hasattr(self, store):
+                    getattr(self, store).close()
+
+
+def _number(name: str, value: Any, low: float, high: float) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
+        raise DTypeError(f"{name} is {value!r}; expected a number from {low:g} to {high:g}")

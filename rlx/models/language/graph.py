@@ -1,0 +1,104 @@
+"""The graph of a language model for some tokens at any position, with its caches as states."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+import rlx.ops as ops
+from rlx.dtypes import f32, i32
+from rlx.ir import Graph, Tensor
+from rlx.models.language.blocks import Blocks, Size, WeightTypes
+from rlx.models.language.config import LanguageConfig, Mixer
+from rlx.models.language.recurrent import mamba, mamba2
+
+Head = Literal["token", "logits", "hidden"]
+MIXERS: dict[Mixer, Callable[[Blocks, Tensor, int], Tensor]] = {
+    "attention": Blocks.attention,
+    "mamba": mamba,
+    "mamba2": mamba2,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Picking:
+    """How a program picks a token: the greatest logit, or a draw, among the `top_k` greatest where it is given, and
+    with a limit on the sum of probabilities where `top_p`."""
+
+    greedy: bool = True
+    top_k: int | None = None
+    top_p: bool = False
+
+
+GREEDY = Picking()
+
+
+def language_graph(
+    config: LanguageConfig, size: Size, weights: WeightTypes, head: Head = "token", picking: Picking = GREEDY
+) -> Graph:
+    """A run over `size.chunk` tokens of each of `size.batch` sequences.
+
+    Inputs: `ids`, i32 (batch, chunk); `at`, i32 (batch,), the position of each sequence's first token here. For the
+    head "token" and chunks of several tokens: `last`, i32 (batch,), the place in the chunk of the last token that is
+    no padding. For draws: `key`, i32 (batch, 2), `temperature` and with `top_p` that, f32 (batch,).
+    Output: `token`, i32 (batch, 1), the id that follows the last token; or `logits`, f32 (batch, chunk, vocabulary); or
+    `hidden`, f32 (batch, chunk, width), after the last norm.
+    """
+    g = Graph(f"{config.architecture}-{size.batch}x{size.chunk}-{head}")
+    ids = g.input("ids", (size.batch, size.chunk), i32)
+    at = g.input("at", (size.batch,), i32)
+    blocks = Blocks(g, config, size, weights, at)
+    x = blocks.embedding(ids)
+    for index in range(config.layers):
+        x = _layer(blocks, x, index)
+    if head == "token":
+        x, place = _last(g, x, size), at
+        if size.chunk > 1:
+            place = at + g.inputs["last"]
+        logits = blocks.logits(blocks.norm(x, "norm"))
+        g.output("token", ops.reshape(_picked(g, logits, place, picking), (size.batch, 1)))
+        return g
+    x = blocks.norm(x, "norm")
+    if head == "logits":
+        g.output("logits", ops.reshape(blocks.logits(x), (size.batch, size.chunk, config.vocabulary)))
+    else:
+        g.output("hidden", ops.reshape(ops.cast(x, f32), (size.batch, size.chunk, config.width)))
+    return g
+
+
+def _layer(b: Blocks, x: Tensor, index: int) -> Tensor:
+    """The mixer of a layer and its MLP, each with its norms and added to x."""
+    name, mixer, c = f"layers.{index}", MIXERS[b.config.mixers[index]], b.config
+
+    def around(x: Tensor, block: Callable[[Tensor], Tensor], before: str, after: str) -> Tensor:
+        made = block(x if c.placement == "after" else b.norm(x, f"{name}.{before}"))
+        return x + (made if c.placement == "before" else b.norm(made, f"{name}.{after}"))
+
+    x = around(x, lambda t: mixer(b, t, index), "input_layernorm", "post_attention_layernorm")
+    if not c.inner and c.experts is None:
+        return x
+    mlp = b.experts if c.experts is not None and index not in c.dense else b.mlp
+    second = "pre_feedforward_layernorm" if c.placement == "around" else "post_attention_layernorm"
+    return around(x, lambda t: mlp(t, f"{name}.mlp"), second, "post_feedforward_layernorm")
+
+
+def _last(g: Graph, x: Tensor, size: Size) -> Tensor:
+    """The row of each sequence's last token, (batch, width)."""
+    if size.chunk == 1:
+        return x
+    last = g.input("last", (size.batch,), i32)
+    if size.batch > 1:
+        last = last + g.constant(np.arange(size.batch, dtype=np.int32) * size.chunk)
+    return ops.gather(x, last)
+
+
+def _picked(g: Graph, logits: Tensor, place: Tensor, picking: Picking) -> Tensor:
+    if picking.greedy:
+        return ops.cast(ops.argmax(logits, axis=-1), i32)
+    batch = logits.shape[0]
+    key, heat = g.input("key", (batch, 2), i32), g.input("temperature", (batch,))
+    top_p = g.input("top_p", (batch,)) if picking.top_p else None
+    return ops.sample(logits, key, place, temperature=heat, top_k=picking.top_k, top_p=top_p)

@@ -1,0 +1,326 @@
+"""LanguageModel: text to text, by a decoder and the tokenizer of the model's files."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from rlx.driver.closing import Closing
+from rlx.driver.locks import renewed
+from rlx.dtypes import DType, DTypeLike, as_dtype, f32
+from rlx.errors import DTypeError, RlxError, ShapeError
+from rlx.formats.gguf.model import GgufModel
+from rlx.formats.gguf.reader import GgufFile
+from rlx.formats.huggingface import ModelFolder
+from rlx.models.language.architectures import architecture_of
+from rlx.models.language.config import Fields, LanguageConfig
+from rlx.models.language.decoder import Decoder, Sampling
+from rlx.models.language.text import StopTexts
+from rlx.models.language.weights import Arrays, ModelWeights
+from rlx.runtime import Session
+
+CACHES = ("f32", "f16", "bf16")
+
+
+class Speaks(Protocol):
+    """What a LanguageModel needs of a tokenizer."""
+
+    special: Any
+    chat_template: str | None
+
+    def encode(self, text: str, *, special: bool = True, parse_special: bool = False) -> list[int]: ...
+    def decode(self, ids: Sequence[int], *, special: bool = False) -> str: ...
+    def stream(self, *, special: bool = False, begins: bool = False) -> Any: ...
+
+
+@dataclass(slots=True)
+class Stats:
+    """The counts and times of a `generate`: tokens of the prompt that were computed (`reused` lay in the caches
+    already), tokens made, seconds until the first of them and after it, seconds in which programs were built before,
+    bytes of weights that a token reads, and why it ended."""
+
+    prompt: int = 0
+    reused: int = 0
+    tokens: int = 0
+    first_seconds: float = 0.0
+    rest_seconds: float = 0.0
+    build_seconds: float = 0.0
+    token_bytes: int = 0
+    ended: Literal["", "stop", "length", "context"] = ""
+
+    def __str__(self) -> str:
+        read = self.prompt / self.first_seconds if self.first_seconds else 0.0
+        lines = f"prompt: {self.prompt} tokens in {self.first_seconds:.3f} s, {read:,.1f} a second"
+        if self.reused:
+            lines += f"; {self.reused} more were there already"
+        if self.tokens > 1 and self.rest_seconds:
+            rate = (self.tokens - 1) / self.rest_seconds
+            lines += (
+                f"\nanswer: {self.tokens} tokens, {rate:,.1f} a second; {self.token_bytes / 1e9:.2f} GB of weights a "
+                f"token, {rate * self.token_bytes / 1e9:,.1f} GB/s"
+            )
+        if self.build_seconds > 0.01:
+            lines += f"\nprograms: {self.build_seconds:.1f} s"
+        return lines
+
+
+class LanguageModel(Closing):
+    """A language model on one device, made by `rlx.models.load`.
+
+    Prompts that begin as the last one did, with its answer, take in only what is new. Calls may come between the pieces
+    of an answer, also from other threads: the answer then begins anew from where the two differ. A `with` block closes
+    it.
+    """
+
+    def __init__(self, decoder: Decoder, tokenizer: Speaks | None, where: str, why_none: str = "") -> None:
+        self.decoder = decoder
+        self.where = where
+        self._tokenizer = tokenizer
+        self._why_none = why_none
+        self._lock = renewed(self, "_lock", threading.RLock)
+        self._held: list[int] = []  # the tokens in the caches
+        self._owner: object | None = None  # the answer that was being made when they were last used
+        self.stats = Stats()
+
+    @property
+    def config(self) -> LanguageConfig:
+        return self.decoder.config
+
+    @property
+    def session(self) -> Session:
+        return self.decoder.session
+
+    @property
+    def context(self) -> int:
+        """How many tokens a prompt and its answer may have together."""
+        return self.decoder.context
+
+    @property
+    def tokenizer(self) -> Speaks:
+        """The tokenizer. Raises: RlxError where the files have none."""
+        if self._tokenizer is None:
+            raise RlxError(f"{self.where}: {self._why_none}; logits(), hidden() and generate() of token ids need none")
+        return self._tokenizer
+
+    def __repr__(self) -> str:
+        c = self.config
+        size = f"{c.layers} layers of {c.width}, context {self.context}"
+        return f"LanguageModel({c.architecture} {self.where!r} on {self.session.info.id}, {size})"
+
+    def tokenize(self, text: str, *, special: bool = True) -> list[int]:
+        """The ids of a text, with the marks that the model wants around it unless `special` is False."""
+        return self.tokenizer.encode(text, special=special)
+
+    def logits(self, tokens: Sequence[int] | npt.NDArray[Any]) -> npt.NDArray[np.float32]:
+        """The logits after each of the tokens: f32 (tokens, vocabulary).
+
+        Raises: ShapeError for a token out of range, or more tokens than the context; DTypeError."""
+        return self._of_all(tokens, self.decoder.logits)
+
+    def hidden(self, tokens: Sequence[int] | npt.NDArray[Any]) -> npt.NDArray[np.float32]:
+        """The states after the last norm: f32 (tokens, width). Raises: as `logits`."""
+        return self._of_all(tokens, self.decoder.hidden)
+
+    def _of_all(self, tokens: Any, compute: Any) -> npt.NDArray[np.float32]:
+        ids = self.decoder.check_ids(tokens)
+        with self._lock:
+            self._forget(0)
+            made: npt.NDArray[np.float32] = compute(ids)
+            self._held = ids.tolist()
+            return made
+
+    def embed(
+        self, text: str | Sequence[int], *, pooling: Literal["mean", "last"] = "last", normalize: bool = True
+    ) -> npt.NDArray[np.float32]:
+        """One vector of a text or of tokens, f32 (width,): the last token's state, or the mean of all.
+
+        Raises: ShapeError for no tokens, and as `logits`."""
+        ids = self._ids(text)
+        if pooling not in ("mean", "last"):
+            raise RlxError(f'embed: pooling {pooling!r} is neither "mean" nor "last"')
+        states = self.hidden(ids)
+        vector = states[-1] if pooling == "last" else states.mean(0, dtype=np.float64)
+        size = float(np.linalg.norm(vector)) if normalize else 1.0
+        return np.asarray(vector / max(size, 1e-12), np.float32)
+
+    def _ids(self, prompt: str | Sequence[int] | npt.NDArray[Any]) -> npt.NDArray[np.int32]:
+        ids = self.decoder.check_ids(self.tokenizer.encode(prompt) if isinstance(prompt, str) else prompt)
+        if not len(ids):
+            raise ShapeError("the prompt has no tokens; give a text, or the id of a token that begins one")
+        return ids
+
+    def generate(
+        self, prompt: str | Sequence[int], max_tokens: int | None = None, *, temperature: float = 0.0,
+        top_k: int | None = None, top_p: float | None = None, seed: int = 0, stop: str | Sequence[str] = (),
+    ) -> Iterator[str]:  # fmt: skip
+        """The text that follows a prompt, piece by piece as it is made.
+
+        It ends after `max_tokens`, at a token by which the model ends its texts, before a text of `stop`, or where the
+        context is full. A temperature of 0 takes the likeliest token each time; else `top_k`, `top_p` and `seed` are
+        as `rlx.sample` takes them: the same on every device for the same logits. `stats` has the counts and times.
+        Raises: ShapeError for a prompt longer than the context, DTypeError for settings out of range; both at once.
+        """
+        sampling, ids = Sampling(temperature, top_k, top_p, seed), self._ids(prompt)
+        stops = StopTexts((stop,) if isinstance(stop, str) else stop)
+        stream = self.tokenizer.stream()
+        return self._pieces(self.tokens(ids, max_tokens, sampling), stream, stops)
+
+    def _pieces(self, tokens: Iterator[int], stream: Any, stops: StopTexts) -> Iterator[str]:
+        try:
+            for token in tokens:
+                if piece := stops.push(stream.push(token)):
+                    yield piece
+                if stops.found:
+                    self.stats.ended = "stop"
+                    return
+            if piece := stops.push(stream.end()) + stops.end():
+                yield piece
+        finally:
+            tokens.close()  # type: ignore[attr-defined]
+
+    def tokens(
+        self, prompt: Sequence[int] | npt.NDArray[Any], max_tokens: int | None = None, sampling: Sampling | None = None
+    ) -> Iterator[int]:
+        """The tokens that follow a prompt, without the one that ends the text. Needs no tokenizer.
+
+        Raises: as `generate`."""
+        ids = self._ids(prompt)
+        if max_tokens is not None and (type(max_tokens) is not int or max_tokens < 0):
+            raise DTypeError(f"max_tokens is {max_tokens!r}; expected an integer from 0, or None")
+        return self._tokens(ids, max_tokens, sampling or Sampling())
+
+    def _tokens(self, ids: npt.NDArray[np.int32], max_tokens: int | None, sampling: Sampling) -> Iterator[int]:
+        ends = self._tokenizer.special.ends if self._tokenizer is not None else frozenset()
+        own, stats, whole = object(), Stats(token_bytes=self.decoder.token_bytes), ids.tolist()
+        following: Iterator[int] = iter(())
+        while stats.tokens != max_tokens:
+            start = time.perf_counter()
+            with self._lock:
+                self.stats = stats
+                if len(whole) > self.context:
+                    stats.ended = "context"
+                    return
+                if self._owner is own:
+                    token = next(following)
+                else:  # the first token, or another call has used the caches since the last
+                    same = self._common(whole)
+                    self._forget(same)
+                    stats.build_seconds += self.decoder.prepare(len(whole) - same, sampling)
+                    start = time.perf_counter()
+                    token = self.decoder.prefill(np.asarray(whole[same:], np.int32), sampling)
+                    following = self.decoder.decode(token, sampling)
+                    self._owner = own
+                    if not stats.tokens:
+                        stats.prompt, stats.reused = len(whole) - same, same
+                self._held = whole[:]
+            if stats.tokens:
+                stats.rest_seconds += time.perf_counter() - start
+            else:
+                stats.first_seconds = time.perf_counter() - start
+            if token in ends:
+                stats.ended = "stop"
+                return
+            stats.tokens += 1
+            whole.append(token)
+            yield token
+        stats.ended = "length"
+
+    def _common(self, ids: list[int]) -> int:
+        """How many of the tokens lie in the caches already; the last one is run in any case, for its successor."""
+        if self.config.recurrent and (len(ids) <= len(self._held) or ids[: len(self._held)] != self._held):
+            return 0  # states cannot go back
+        n = min(len(ids) - 1, len(self._held))
+        return next((i for i in range(n) if self._held[i] != ids[i]), n)
+
+    def _forget(self, kept: int) -> None:
+        """Leaves so many tokens in the caches; whoever used them before has to begin again."""
+        self.decoder.reset(kept)
+        del self._held[kept:]
+        self._owner = None
+
+    def chat(
+        self, messages: Sequence[Mapping[str, Any]], max_tokens: int | None = None, **settings: Any
+    ) -> Iterator[str]:
+        """The model's answer to messages, each {"role": "system", "user" or "assistant", "content": text}, by the
+        model's own template; settings as `generate`.
+
+        Raises: RlxError for a model without a template, ModelFormatError for one that fails."""
+        return self.generate(self.chat_ids(messages), max_tokens, **settings)
+
+    def chat_ids(self, messages: Sequence[Mapping[str, Any]]) -> list[int]:
+        """The tokens of messages by the model's template, up to where its answer begins."""
+        from rlx.formats.tokenizer.chat import ChatTemplate
+
+        tokenizer = self.tokenizer
+        if tokenizer.chat_template is None:
+            raise RlxError(f"{self.where}: the model has no chat template; generate() takes a prompt as it stands")
+        text = ChatTemplate.of(tokenizer).render([dict(m) for m in messages])
+        return tokenizer.encode(text, special=False, parse_special=True)
+
+    def close(self) -> None:
+        """Frees the model's memory on the device. Idempotent."""
+        self.decoder.close()
+
+
+def half_or_full(what: str, dtype: DTypeLike) -> DType:
+    """Raises: DTypeError for what is none of f32, f16 and bf16."""
+    kind = as_dtype(dtype)
+    if kind.name not in CACHES:
+        raise DTypeError(f"{what} {kind}: expected one of {', '.join(CACHES)}")
+    return kind
+
+
+def load_folder(
+    folder: ModelFolder, session: Session, *, context: int = 4096, dtype: DTypeLike | None = None,
+    activations: DTypeLike | None = None, cache: DTypeLike | None = None,
+) -> LanguageModel:  # fmt: skip
+    """The language model of a Hugging Face folder. Raises: as `rlx.models.load`."""
+    fields = Fields(folder.config, str(folder.path / "config.json"))
+    return made_of(fields, Arrays(folder.tensors(), str(folder.path)), _tokenizer(folder.path), session, context, dtype,
+                   activations, cache)  # fmt: skip
+
+
+def load_gguf(
+    path: str | os.PathLike[str], session: Session, *, context: int = 4096, dtype: DTypeLike | None = None,
+    activations: DTypeLike | None = None, cache: DTypeLike | None = None,
+) -> LanguageModel:  # fmt: skip
+    """The language model of a GGUF file. Raises: as `rlx.models.load`."""
+    with GgufFile(path) as file:
+        model = GgufModel(file)
+        speaks = "tokenizer.ggml.model" in file.metadata
+        tokenizer = (model.tokenizer(), "") if speaks else (None, "the file has no tokenizer, which text needs")
+        return made_of(Fields(model.config, model.where), model, tokenizer, session, context, dtype, activations, cache)
+
+
+def made_of(
+    fields: Fields, source: Any, tokenizer: tuple[Speaks | None, str], session: Session, context: int,
+    dtype: DTypeLike | None, activations: DTypeLike | None, cache: DTypeLike | None,
+) -> LanguageModel:  # fmt: skip
+    """A language model of settings and tensors, of whatever files they are."""
+    architecture = architecture_of(fields)
+    config = architecture.read(fields)
+    if type(context) is not int or context < 1:
+        raise ShapeError(f"context is {context!r}; expected an integer from 1")
+    context = min(context, config.positions)
+    work = half_or_full("activations", activations or f32)
+    kept = half_or_full("cache", cache or work)
+    matrices = None if dtype is None else half_or_full("dtype", dtype)
+    weights = ModelWeights(source, architecture, config, context, matrices)
+    decoder = Decoder(config, weights, session, context, activations=work, cache=kept)
+    return LanguageModel(decoder, tokenizer[0], source.where, tokenizer[1])
+
+
+def _tokenizer(folder: Path) -> tuple[Speaks | None, str]:
+    if not os.path.exists(folder / "tokenizer.json"):
+        return None, "the folder has no tokenizer.json, which text needs"
+    from rlx.formats.tokenizer.language import from_folder
+
+    return from_folder(folder), ""

@@ -1,0 +1,76 @@
+"""The recurrent mixers of language models: Mamba and Mamba-2, whose states are renewed in place."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import rlx.ops as ops
+from rlx.dtypes import f32
+from rlx.ir import Tensor
+from rlx.models.language.blocks import Blocks
+from rlx.models.language.config import Recurrence
+
+
+def _convolved(b: Blocks, x: Tensor, index: int, name: str, r: Recurrence) -> Tensor:
+    """The causal convolution over (batch, chunk, channels) in f32, with its last inputs as a state."""
+    channels = x.shape[2]
+    w = b.weight(f"{name}.conv1d.weight", (channels, r.width))
+    bias = b.weight(f"{name}.conv1d.bias", (channels,)) if r.conv_bias else None
+    state = b.g.state(f"conv.{index}", (b.size.batch, r.width - 1, channels), f32)
+    made, last = ops.causal_conv(ops.cast(x, f32), ops.cast(w, f32), bias, state, activation="silu")
+    b.g.update(f"conv.{index}", last)
+    return made
+
+
+def _lengths(b: Blocks, x: Tensor) -> Tensor:
+    """(rows, channels) as (batch, chunk, channels)."""
+    return ops.reshape(x, (b.size.batch, b.size.chunk, x.shape[-1]))
+
+
+def _out(b: Blocks, y: Tensor, name: str, r: Recurrence) -> Tensor:
+    y = ops.cast(ops.reshape(y, (b.rows, r.inner)), b.size.activations)
+    return b.linear(y, f"{name}.out_proj", b.config.width, r.bias)
+
+
+def mamba(b: Blocks, x: Tensor, index: int) -> Tensor:
+    """Gu & Dao, 2023: a step size, B and C for each token, and a decay for each channel and state."""
+    r, name = b.config.recurrence, f"layers.{index}.mixer"
+    assert r is not None
+    both = b.linear(x, f"{name}.in_proj", 2 * r.inner, r.bias)
+    u = _convolved(b, _lengths(b, both[:, : r.inner]), index, name, r)
+    made = b.linear(ops.reshape(u, (b.rows, r.inner)), f"{name}.x_proj", r.rank + 2 * r.states, dtype=f32)
+    step = b.linear(made[:, : r.rank], f"{name}.dt_proj", r.inner, dtype=f32)
+    into, out = (_lengths(b, made[:, r.rank + i * r.states : r.rank + (i + 1) * r.states]) for i in (0, 1))
+    state = b.g.state(f"states.{index}", (b.size.batch, r.inner, r.states), f32)
+    y, last = ops.selective_scan(
+        u, _lengths(b, step), b.weight(f"{name}.A", (r.inner, r.states)), into, out,
+        b.weight(f"{name}.D", (r.inner,)), ops.cast(_lengths(b, both[:, r.inner :]), f32), state,
+        delta_bias=b.weight(f"{name}.dt_proj.bias", (r.inner,)), delta_softplus=True,
+    )  # fmt: skip
+    b.g.update(f"states.{index}", last)
+    return _out(b, y, name, r)
+
+
+def mamba2(b: Blocks, x: Tensor, index: int) -> Tensor:
+    """Dao & Gu, 2024: heads with one decay each; the result is gated before it is normalized, group by group."""
+    r, name = b.config.recurrence, f"layers.{index}.mixer"
+    assert r is not None
+    wide, lead, size = r.inner + 2 * r.groups * r.states, (b.size.batch, b.size.chunk), r.inner // r.heads
+    made = b.linear(x, f"{name}.in_proj", r.inner + wide + r.heads, r.bias)
+    gate, rest, step = made[:, : r.inner], made[:, r.inner : r.inner + wide], made[:, r.inner + wide :]
+    u = _convolved(b, _lengths(b, rest), index, name, r)
+    ends = (r.inner, r.inner + r.groups * r.states, wide)
+    into, out = (ops.reshape(u[:, :, s:e], (*lead, r.groups, r.states)) for s, e in pairwise(ends))
+    state = b.g.state(f"states.{index}", (b.size.batch, r.heads, size, r.states), f32)
+    y, last = ops.selective_scan(
+        ops.reshape(u[:, :, : r.inner], (*lead, r.heads, size)), ops.cast(_lengths(b, step), f32),
+        b.weight(f"{name}.A", (r.heads,)), into, out, b.weight(f"{name}.D", (r.heads,)), None, state,
+        delta_bias=b.weight(f"{name}.dt_bias", (r.heads,)), delta_softplus=True,
+    )  # fmt: skip
+    b.g.update(f"states.{index}", last)
+    y = ops.reshape(y, (b.rows, r.inner)) * ops.silu(ops.cast(gate, f32))
+    ones = b.g.constant(1.0, f32)
+    part = r.inner // r.groups
+    normed = ops.rms_norm(ops.reshape(y, (b.rows, r.groups, part)), ops.expand(ones, (part,)), eps=b.config.eps)
+    y = ops.reshape(normed, (b.rows, r.inner)) * b.weight(f"{name}.norm.weight", (r.inner,))
+    return _out(b, y, name, r)

@@ -1,0 +1,218 @@
+"""The weights that a language model's graph asks for, found among a file's tensors and checked before any is read."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from rlx.driver.progress import report
+from rlx.dtypes import DType, as_dtype, f32
+from rlx.errors import DTypeError, ModelFormatError
+from rlx.formats.files import shown
+from rlx.models.language.architectures.base import Architecture, Recipe, Value, alone, joined
+from rlx.models.language.blocks import table_names
+from rlx.models.language.config import LanguageConfig, Rope
+from rlx.ops.rope.table import rope_table
+from rlx.packed import PackedArray
+from rlx.runtime import Store
+
+_MAX_NAMED = 50  # differences named in one message; the others are counted
+
+
+class Source(Protocol):
+    """A file's tensors: `kinds` has the shape and dtype of each, `read` gives one, packed where the file has it so."""
+
+    where: str
+    kinds: Mapping[str, tuple[tuple[int, ...], DType]]
+
+    def read(self, name: str) -> Value: ...
+
+
+class Arrays:
+    """Tensors by name, as a safetensors file gives them, as a Source."""
+
+    def __init__(self, tensors: Mapping[str, Any], where: str) -> None:
+        self.where = where
+        self._tensors = tensors
+        self.kinds: dict[str, tuple[tuple[int, ...], DType]] = {}
+        for name in tensors:
+            value = tensors[name]
+            try:
+                kind = value.dtype if isinstance(value, PackedArray) else as_dtype(value.dtype)
+            except DTypeError as error:
+                raise ModelFormatError(f"{where}: tensor {shown(name)}: {error}") from error
+            self.kinds[name] = (tuple(value.shape), kind)
+
+    def read(self, name: str) -> Value:
+        found: Value = self._tensors[name]
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    shape: tuple[int, ...]
+    dtype: DType
+    recipe: Recipe
+
+
+class ModelWeights:
+    """The weights of a model: the graph asks for each by name and shape (`dtype_of`), `load` puts them into a Store.
+
+    Matrices keep the file's dtype, packed ones too, unless `dtype` names another; vectors are f32. Tables of ropes are
+    made here. Raises: ModelFormatError naming each weight that is missing or of a wrong shape.
+    """
+
+    def __init__(
+        self, source: Source, architecture: Architecture, config: LanguageConfig, context: int, dtype: DType | None
+    ) -> None:
+        self.source = source
+        self.config = config
+        self._architecture = architecture
+        self._dtype = dtype
+        self._wanted: dict[str, _Wanted] = {}
+        self._problems: list[str] = []
+        self._tables: dict[str, Any] = {}
+        self._prefix = next((p for p in architecture.prefixes if any(n.startswith(p) for n in source.kinds)), "")
+        bare = {n.removeprefix(self._prefix): n for n in source.kinds}
+        if len(bare) < len(source.kinds):
+            twice = next(n for n in source.kinds if bare[n.removeprefix(self._prefix)] != n)
+            raise ModelFormatError(f"{source.where}: {shown(twice)} stands there with and without {self._prefix!r}")
+        self._names = bare
+        for rope in {r for r in (config.attention.ropes if config.attention else ()) if r is not None}:
+            self._add_tables(rope, context)
+
+    def _add_tables(self, rope: Rope, context: int) -> None:
+        tables = rope_table(context, rope.width, base=rope.base, scaling=rope.scaling)
+        self._tables.update(zip(table_names(rope), tables, strict=True))
+
+    def dtype_of(self, name: str, shape: tuple[int, ...]) -> DType:
+        """The dtype in which the weight is kept; from now on it is one of the model's."""
+        if name in self._tables:
+            return f32
+        known = self._wanted.get(name)
+        if known is None:
+            known = self._wanted[name] = self._find(name, shape)
+        return known.dtype
+
+    def joined(self, name: str, parts: Sequence[tuple[str, tuple[int, ...]]]) -> bool:
+        """Whether weights can be one that holds their rows one after the other: those of one dtype can."""
+        found = [self._find(part, shape) for part, shape in parts]
+        if len({w.dtype for w in found}) > 1 or any(n not in self._names for w in found for n in w.recipe.files):
+            return False
+        ends = list(itertools.accumulate(len(w.recipe.files) for w in found))
+
+        def join(values: Sequence[Value]) -> Value:
+            made = []
+            for end, w in zip(ends, found, strict=True):
+                made.append(_shaped(w, values[end - len(w.recipe.files) : end]))
+            return joined(made)
+
+        files = tuple(n for w in found for n in w.recipe.files)
+        rows = sum(w.shape[0] for w in found)
+        derived = any(w.recipe.derived for w in found)
+        recipe = Recipe(files, join, derived=derived)
+        self._wanted[name] = _Wanted((rows, *found[0].shape[1:]), found[0].dtype, recipe)
+        return True
+
+    def _find(self, name: str, shape: tuple[int, ...]) -> _Wanted:
+        recipe = self._architecture.find(name, self.config, self._names)
+        missing = [n for n in recipe.files if n not in self._names]
+        if missing:
+            self._problems.append(f"missing {missing[0]!r}" + (f" and {len(missing) - 1} more" if missing[1:] else ""))
+            return _Wanted(shape, f32, recipe)
+        held = {self.source.kinds[self._names[n]][1] for n in recipe.files}
+        dtype = held.pop()
+        if recipe.dtype is not None:
+            return _Wanted(shape, recipe.dtype, recipe)
+        if held or not (dtype.is_packed or dtype.name in ("f32", "f16", "bf16", "f64")):
+            listed = ", ".join(sorted(str(d) for d in {dtype, *held}))
+            self._problems.append(f"{recipe.files[0]!r} has dtype {listed}, expected f32, f16, bf16 or packed")
+        if len(shape) == 1 or name.endswith(".bias") or recipe.derived or dtype.name == "f64":
+            dtype = f32
+        elif self._dtype is not None and not dtype.is_packed:
+            dtype = self._dtype
+        return _Wanted(shape, dtype, recipe)
+
+    def check(self) -> None:
+        """Checks what was asked for against the file. Raises: ModelFormatError naming every difference."""
+        problems = list(self._problems)
+        used = {self._names[n] for w in self._wanted.values() for n in w.recipe.files if n in self._names}
+        for name in self.source.kinds:
+            if name not in used and not self._architecture.unused.search(name) and not self._tied(name):
+                problems.append(f"extra {shown(name)}")
+        for wanted in self._wanted.values():
+            recipe = wanted.recipe
+            if recipe.make is alone and recipe.files[0] in self._names:  # others are checked when they are made
+                shape = self.source.kinds[self._names[recipe.files[0]]][0]
+                if shape != wanted.shape:
+                    problems.append(f"{recipe.files[0]!r} has shape {shape}, expected {wanted.shape}")
+        if problems:
+            rest = len(problems) - _MAX_NAMED
+            listed = problems[:_MAX_NAMED] + ([f"and {rest} more"] if rest > 0 else [])
+            raise ModelFormatError(f"{self.source.where}: the weights do not fit the settings: {'; '.join(listed)}")
+
+    def _tied(self, name: str) -> bool:
+        """Whether the tensor is the output matrix of a model that uses the embeddings for it."""
+        return self.config.tied and name.endswith("lm_head.weight")
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of all weights asked for."""
+        tables = sum(int(t.nbytes) for t in self._tables.values())
+        return tables + sum(w.dtype.nbytes(w.shape) for w in self._wanted.values())
+
+    @property
+    def bytes_read(self) -> int:
+        """The bytes that a token's run reads: all weights but the table of embeddings where it is no product's, and
+        of experts those in use."""
+        total, experts = 0, self.config.experts
+        for name, w in self._wanted.items():
+            if name == "embed_tokens.weight" and not self.config.tied:
+                continue
+            part = experts.used / experts.count if experts is not None and ".experts." in name else 1.0
+            total += math.ceil(part * w.dtype.nbytes(w.shape))
+        return total
+
+    def load(self, store: Store) -> None:
+        """Reads each tensor once and sets the weights. Raises: ModelFormatError, OutOfDeviceMemory."""
+        for name, table in self._tables.items():
+            store.set(name, table)
+        done, whole = 0, self.nbytes
+        for name, value in self._made():
+            store.set(name, value)
+            done += self._wanted[name].dtype.nbytes(self._wanted[name].shape)
+            report("loading", done, whole)
+
+    def _made(self) -> Iterator[tuple[str, Value]]:
+        for name, wanted in self._wanted.items():
+            values = [self.source.read(self._names[n]) for n in wanted.recipe.files]
+            if wanted.recipe.derived:
+                values = [v.dequantize() if isinstance(v, PackedArray) else v for v in values]
+            try:
+                made = _shaped(wanted, values)
+            except ModelFormatError as error:
+                raise ModelFormatError(f"{self.source.where}: {error}") from error
+            if isinstance(made, PackedArray) and not wanted.dtype.is_packed:
+                made = made.dequantize()
+            if not isinstance(made, PackedArray):
+                with np.errstate(over="ignore"):
+                    made = np.asarray(made).astype(wanted.dtype.np, copy=False)
+            yield name, made
+
+
+def _shaped(wanted: _Wanted, values: Sequence[Value]) -> Value:
+    """The weight made of a file's tensors. Raises: ModelFormatError for tensors of other shapes."""
+    shapes = ", ".join(sorted({str(tuple(v.shape)) for v in values}))
+    where = f"{wanted.recipe.files[0]!r} has shape {shapes}"
+    try:
+        made = wanted.recipe.make(values)
+    except (ValueError, IndexError) as error:
+        raise ModelFormatError(f"{where}, of which no {wanted.shape} is made") from error
+    if tuple(made.shape) != wanted.shape:
+        raise ModelFormatError(f"{where}; it gives {tuple(made.shape)}, expected {wanted.shape}")
+    return made

@@ -1,0 +1,48 @@
+"""`rlx.models.load`: the model of a file or a folder, of whatever kind it is."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from rlx.dtypes import DTypeLike
+from rlx.formats.huggingface import ModelFolder
+from rlx.models import sentence
+from rlx.models.language.model import load_folder, load_gguf
+from rlx.runtime import Session
+
+
+def load(
+    path: str | os.PathLike[str],
+    device: str = "auto",
+    *,
+    context: int = 4096,
+    dtype: DTypeLike | None = None,
+    activations: DTypeLike | None = None,
+    cache: DTypeLike | None = None,
+    precision: str = "f32",
+    threads: int | None = None,
+) -> Any:
+    """The model of a Hugging Face folder or a GGUF file: a `SentenceEncoder` for BERT's folder, else a `LanguageModel`.
+
+    `context` is how many tokens a language model holds, at most those it was made for. `dtype="bf16"` or "f16" keeps
+    the matrices in half precision (by default a language model's are as in the file, a sentence encoder's f32),
+    `activations` the tensors between layers, `cache` the keys and values (by default as the activations). Halves are
+    faster on devices with matrix units, with the precision of 8 bits (bf16) or 11 bits (f16). `threads` limits the
+    CPU's. Raises: ModelFormatError for damaged or unsupported files, DTypeError, DeviceUnavailable, OutOfDeviceMemory
+    with the need, what is free, and what would fit.
+
+    >>> model = rlx.models.load("folder")
+    >>> for piece in model.generate("Once upon a time", max_tokens=100, temperature=0.8):
+    ...     print(piece, end="", flush=True)
+    """
+    half = {"dtype": dtype, "activations": activations, "cache": cache}
+    if os.path.isfile(path):
+        return load_gguf(path, Session(device, precision=precision, threads=threads), context=context, **half)
+    folder = ModelFolder(path)
+    if folder.config.get("model_type") == "bert":
+        return sentence.load(
+            path, device, dtype=dtype, activations=activations, precision=precision, threads=threads
+        )
+    session = Session(device, precision=precision, threads=threads)
+    return load_folder(folder, session, context=context, **half)

@@ -1,0 +1,81 @@
+"""Tiny random models of every architecture beside `transformers`, which reloads their files in float64."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rlx.models import load
+from tests.outside import outside
+
+pytestmark = pytest.mark.judged
+BASE: dict[str, Any] = {
+    "vocab_size": 96, "hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 2,
+    "intermediate_size": 48, "max_position_embeddings": 128, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0,
+}  # fmt: skip
+SCALED = {"rope_theta": 5e5, "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+          "original_max_position_embeddings": 32}  # fmt: skip
+EXPERTS = {"num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 24, "norm_topk_prob": True}
+SMALL = {"vocab_size": 96, "hidden_size": 32, "num_hidden_layers": 2, "state_size": 8}
+# The class of each model's configuration, what is given to it, and the limit of the error where it is another.
+MODELS: dict[str, tuple[str, dict[str, Any]]] = {
+    "llama": ("Llama", {**BASE, "attention_bias": True, "mlp_bias": True}),
+    "llama3": ("Llama", {**BASE, "head_dim": 16, "tie_word_embeddings": True, "rope_parameters": SCALED}),
+    "mistral": ("Mistral", {**BASE, "sliding_window": 7}),
+    "qwen2": ("Qwen2", {**BASE, "use_sliding_window": True, "sliding_window": 6, "max_window_layers": 1}),
+    "qwen3": ("Qwen3", {**BASE, "head_dim": 16}),
+    "qwen3_moe": ("Qwen3Moe", {**BASE, "head_dim": 16, **EXPERTS, "mlp_only_layers": [1]}),
+    "gemma2": ("Gemma2", {**BASE, "head_dim": 16, "sliding_window": 6, "query_pre_attn_scalar": 16,
+                          "attn_logit_softcapping": 5.0, "final_logit_softcapping": 3.0}),
+    "gemma3": ("Gemma3Text", {**BASE, "num_hidden_layers": 7, "head_dim": 16, "sliding_window": 6,
+                              "query_pre_attn_scalar": 16}),
+    "phi3": ("Phi3", {**BASE, "sliding_window": 9}),
+    "gpt2": ("GPT2", {"vocab_size": 96, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 128}),
+    "olmo2": ("Olmo2", BASE),
+    "gpt_oss": ("GptOss", {**BASE, "head_dim": 16, "num_local_experts": 6, "num_experts_per_tok": 2,
+                           "sliding_window": 6}),
+    "mamba": ("Mamba", SMALL),
+    "mamba2": ("Mamba2", {**SMALL, "head_dim": 8, "num_heads": 8, "n_groups": 2, "chunk_size": 16}),
+}  # fmt: skip
+
+
+def _model(folder: Path, name: str) -> tuple[Any, Any]:
+    """The model in float64, reloaded from the folder, and tokens."""
+    torch, transformers = outside("torch"), outside("transformers")
+    kind, settings = MODELS[name]
+    torch.manual_seed(0)
+    made = transformers.AutoModelForCausalLM.from_config(getattr(transformers, f"{kind}Config")(**settings))
+    with torch.no_grad():  # larger weights than a new model has, so that tokens differ in their logits
+        for parameter, values in made.named_parameters():
+            if values.ndim == 1:
+                values.add_(torch.randn_like(values) * 0.2)
+            elif "A_log" not in parameter:
+                values.mul_(4.0)
+    made.save_pretrained(folder)
+    plain = {"experts_implementation": "eager"} if name in ("qwen3_moe", "gpt_oss") else {}
+    wide = transformers.AutoModelForCausalLM.from_pretrained(
+        folder, dtype=torch.float64, attn_implementation="eager", **plain
+    )
+    return wide.eval(), torch.randint(3, 96, (45,))
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_logits_and_tokens(device: str, name: str, tmp_path: Path) -> None:
+    torch = outside("torch")
+    wide, tokens = _model(tmp_path, name)
+    with torch.no_grad():
+        want = wide(tokens[None]).logits[0].numpy()
+        ids = tokens[None, :20]
+        for _ in range(24):
+            ids = torch.cat([ids, wide(ids).logits[:, -1:].argmax(-1)], 1)
+    with load(tmp_path, device, context=64) as model:
+        got = model.logits(tokens.numpy())
+        assert ((got - want) ** 2).sum() / (want**2).sum() <= 1e-11
+        assert (got.argmax(1) == want.argmax(1)).all()
+        assert list(model.tokens(tokens.numpy()[:20], 24)) == ids[0, 20:].tolist()
+        model.decoder.reset()
+        steps = np.concatenate([model.decoder.logits(tokens.numpy()[i : i + 1].astype(np.int32)) for i in range(12)])
+        assert ((steps - want[:12]) ** 2).sum() / (want[:12] ** 2).sum() <= 1e-11

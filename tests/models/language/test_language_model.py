@@ -1,0 +1,212 @@
+"""Language models: logits against float64, the same tokens however a prompt is cut, text, settings and refusals."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from rlx.cli import app
+from rlx.driver.memory.planner_views import update_copies
+from rlx.errors import DTypeError, GraphError, ModelFormatError, OutOfDeviceMemory, RlxError, ShapeError
+from rlx.models import LanguageModel, load
+from rlx.models.language import decoder as decoding
+from rlx.models.language.architectures import gpt_oss
+from rlx.models.language.decoder import Decoder, Sampling
+from rlx.models.language.text import StopTexts
+from rlx.packed import PackedArray
+from tests.models.language import tiny
+
+FAMILIES = {"llama": tiny.LLAMA, "gemma2": tiny.GEMMA}
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    base = tmp_path_factory.mktemp("language")
+    return {name: tiny.write_language_model(base / name, config, text=True) for name, config in FAMILIES.items()}
+
+
+def nmse(got: Any, want: Any) -> float:
+    return float(((got - want) ** 2).sum() / (want**2).sum())
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_logits_and_tokens_are_those_of_float64(device: str, family: str, folders: dict[str, Path]) -> None:
+    want, tokens = tiny.logits(FAMILIES[family]), tiny.TOKENS
+    with load(folders[family], device, context=48) as model:
+        assert nmse(model.logits(tokens), want) <= 1e-11
+        follow = list(model.tokens(tokens[:9], 12))
+        assert follow == tiny.greedy(FAMILIES[family], tokens[:9], 12)
+
+
+@pytest.mark.few_on_vulkan(1)
+@pytest.mark.parametrize("packed", ["q8_0", "q4_0", None])
+def test_gguf_files_stay_packed(device: str, packed: str | None, tmp_path: Path) -> None:
+    held = tiny.write_gguf(tmp_path / "model.gguf", packed)
+    with load(tmp_path / "model.gguf", device, context=32) as model:
+        assert nmse(model.logits(tiny.TOKENS), tiny.logits(tiny.PACKED, given=held)) <= 1e-11
+        dtypes = {name: t.dtype for name, t in model.decoder.program(1).graph.params.items()}
+        for name in ("embed_tokens.weight", "layers.1.mlp.gate_proj+up_proj.weight"):
+            assert dtypes[name].name == (packed or "f32")
+        with pytest.raises(RlxError, match="no tokenizer"):
+            model.tokenize("a")
+
+
+def test_a_prompt_may_be_cut_anywhere(device: str, folders: dict[str, Path]) -> None:
+    """Chunks with padding, chunks without, and single tokens leave the same caches for what follows."""
+    want, tokens = tiny.greedy(tiny.GEMMA, tiny.TOKENS, 6), tiny.TOKENS
+    with load(folders["gemma2"], device, context=40) as model:
+        d: Decoder = model.decoder
+        for cut in (1, 4, 16, 20):
+            d.reset()
+            first = d.prefill(tokens[:cut], Sampling())
+            assert first == int(tiny.logits(tiny.GEMMA)[cut - 1].argmax())
+            token = d.prefill(tokens[cut:], Sampling())
+            following = d.decode(token, Sampling())
+            assert [token, *(next(following) for _ in range(5))] == want
+            following.close()
+
+
+def test_a_step_copies_no_cache(device: str, folders: dict[str, Path]) -> None:
+    """The caches lie in the state store alone: a program's own memory does not grow with the context."""
+    arenas = []
+    for context in (32, 64):
+        with load(folders["llama"], device, context=context) as model:
+            for chunk in (1, 16):
+                exe = model.decoder.program(chunk)
+                assert update_copies(exe.program, exe.plan) == []
+                arenas.append(exe.plan.arena_bytes)
+    assert arenas[:2] == arenas[2:]
+
+
+def test_chunks_fit_the_context_and_waste_little() -> None:
+    class Sized(Decoder):
+        def __init__(self, context: int, length: int) -> None:
+            self.context, self.length = context, length
+            self.config = type("Config", (), {"recurrent": False})()  # type: ignore[assignment]
+
+    for context, length, count in [(4096, 0, 4096), (700, 0, 700), (30, 25, 5), (64, 0, 9), (64, 3, 2), (2000, 7, 999)]:
+        at = length
+        for size in Sized(context, length).chunks(count):
+            assert at < length + count and at + size <= context
+            at += size
+        assert at >= length + count
+    assert list(Sized(4096, 0).chunks(2048)) == [decoding.CHUNKS[-1]] * 4
+    assert list(Sized(4096, 0).chunks(1)) == [1]
+
+
+def test_text_streams_and_stops(folders: dict[str, Path]) -> None:
+    with load(folders["llama"], "cpu", context=60) as model:
+        assert isinstance(model, LanguageModel) and "context 60" in repr(model)
+        assert model.tokenize("café") == [8, 6, 11, 4, 5]
+        whole = "".join(model.generate("hello", 20))
+        assert model.stats.tokens == 20 and model.stats.ended == "length"
+        assert "".join(model.generate("hello", 20)) == whole
+        assert model.stats.reused == 4 and model.stats.prompt == 1
+        stop = next(whole[i : i + 2] for i in range(3, 10) if whole.find(whole[i : i + 2]) == i)
+        assert "".join(model.generate("hello", 20, stop=["@@@", stop])) == whole[: whole.index(stop)]
+        assert model.stats.ended == "stop"
+        drawn = [list(model.generate("hello", 8, temperature=1.5, top_k=20, top_p=0.9, seed=s)) for s in (1, 1, 2)]
+        assert drawn[0] == drawn[1] != drawn[2]
+        assert sum(1 for _ in model.tokens([4, 5])) == 59 and model.stats.ended in ("context", "stop")
+        assert model.embed("hello").shape == (24,) and abs(float(np.linalg.norm(model.embed("a b"))) - 1) < 1e-6
+
+
+def test_answers_may_be_interleaved(folders: dict[str, Path]) -> None:
+    with load(folders["llama"], "cpu", context=60) as model:
+        alone = [list(model.tokens([3, i], 6)) for i in (7, 8)]
+        both = [model.tokens([3, i], 6) for i in (7, 8)]
+        made = [[next(answer) for answer in both] for _ in range(6)]
+        assert [list(one) for one in zip(*made, strict=True)] == alone
+
+
+def test_what_cannot_be_generated_is_refused_at_once(folders: dict[str, Path], tmp_path: Path) -> None:
+    with load(folders["llama"], "cpu", context=20) as model:
+        for error, what, call in [
+            (ShapeError, "21 tokens are more than the context of 20", lambda: model.generate("a" * 21)),
+            (ShapeError, "token 60 is out of range", lambda: model.logits([60])),
+            (ShapeError, "token -1 is out of range", lambda: model.tokens([-1])),
+            (ShapeError, "no tokens", lambda: model.generate("")),
+            (DTypeError, "temperature is -1", lambda: model.generate("a", temperature=-1)),
+            (DTypeError, "top_k is 0", lambda: model.generate("a", top_k=0)),
+            (DTypeError, "top_p is 2", lambda: model.generate("a", top_p=2)),
+            (DTypeError, "max_tokens is -1", lambda: model.generate("a", -1)),
+            (DTypeError, "no text by which", lambda: model.generate("a", stop="")),
+            (DTypeError, "expected one row of integers", lambda: model.logits([[0.5]])),
+        ]:  # fmt: skip
+            with pytest.raises(error, match=what):
+                call()
+    with pytest.raises(GraphError, match="closed"):
+        model.logits([1])
+    bare = tiny.write_language_model(tmp_path / "bare")
+    with load(bare, "cpu", context=8) as model, pytest.raises(RlxError, match=r"no tokenizer\.json"):
+        model.generate("a")
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        ({"model_type": "rwkv"}, "model_type is 'rwkv'; rlx knows"),
+        ({"num_hidden_layers": 3}, "missing 'layers.2"),
+        ({"num_hidden_layers": 1}, "extra 'model.layers.1"),
+        ({"num_hidden_layers": 1 << 30}, "num_hidden_layers is 1073741824, expected an integer from 1 to 1,024"),
+        ({"hidden_size": 32}, "expected"),
+        ({"vocab_size": 61}, r"\(60, 24\), expected \(61, 24\)"),
+        ({"num_key_value_heads": 3}, "a number that divides the 4 heads"),
+        ({"rms_norm_eps": "x"}, "rms_norm_eps is 'x'"),
+        ({"rope_scaling": {"rope_type": "odd"}}, "none of default"),
+        ({"hidden_act": "mish"}, "hidden_act is 'mish'"),
+    ],
+)
+def test_settings_that_do_not_fit_are_named(change: dict[str, Any], message: str, tmp_path: Path) -> None:
+    folder = tiny.write_language_model(tmp_path)
+    (folder / "config.json").write_text(json.dumps({**tiny.LLAMA, **change}))
+    with pytest.raises(ModelFormatError, match=message):
+        load(folder, "cpu", context=16)
+
+
+def test_a_model_that_does_not_fit_says_what_would(
+    folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from rlx.backends.cpu import device as cpu
+
+    for free, what in ((40_000, "context=|fewer bits"), (1000, "a file of fewer bits a weight would fit")):
+        kind = next(c for c in vars(cpu).values() if isinstance(c, type) and "free_bytes" in vars(c))
+        monkeypatch.setattr(kind, "free_bytes", lambda self, free=free: free)
+        with pytest.raises(OutOfDeviceMemory, match=what):
+            load(folders["llama"], "cpu", context=64)
+
+
+def test_stop_texts_hold_back_what_may_begin_one() -> None:
+    stops = StopTexts(["END", "ENOUGH"])
+    assert [stops.push(t) for t in ("a E", "N", "x", "ENO", "UGHtail", "more")] == ["a ", "", "ENx", "", "", ""]
+    assert stops.found == "ENOUGH" and stops.end() == ""
+    stops = StopTexts(["END"])
+    assert stops.push("the EN") + stops.end() == "the EN"
+
+
+def test_experts_in_mxfp4_are_those_of_the_file() -> None:
+    """Folders of gpt-oss have two neighbours a byte, e2m1 times a power of two; gates and the others take turns."""
+    rng = np.random.default_rng(0)
+    blocks, scales = rng.integers(0, 256, (2, 6, 2, 16), np.uint8), rng.integers(120, 130, (2, 6, 2), np.uint8)
+    numbers = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6])
+    quants = np.stack([blocks & 15, blocks >> 4], -1).reshape(2, 6, 2, 32)
+    want = np.where(quants & 8, -1, 1) * numbers[quants & 7] * 2.0 ** (scales[..., None].astype(int) - 127)
+    tensors = {"layers.0.mlp.experts.gate_up_proj_blocks": blocks, "layers.0.mlp.experts.gate_up_proj_scales": scales}
+    for which, part in enumerate(("gate", "up")):
+        recipe = gpt_oss.names(f"layers.0.mlp.experts.{part}_proj.weight", None, tensors)  # type: ignore[arg-type]
+        made = recipe.make([tensors[name] for name in recipe.files])
+        assert isinstance(made, PackedArray) and made.shape == (2, 3, 64)
+        np.testing.assert_array_equal(made.dequantize(), want[:, which::2].reshape(2, 3, 64))
+
+
+def test_the_command_streams_a_text(folders: dict[str, Path]) -> None:
+    asked = ["generate", str(folders["llama"]), "-p", "hello", "-n", "9", "--device", "cpu", "--stats"]
+    got = CliRunner().invoke(app, asked)
+    with load(folders["llama"], "cpu") as model:
+        assert got.exit_code == 0 and got.stdout == "".join(model.generate("hello", 9)) + "\n"
+    assert "9 tokens" in got.stderr
