@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -43,10 +44,10 @@ def _same(made: Any, want: Array, tolerance: float = 1e-12) -> None:
 def test_one_axis(name: str, norm: Any) -> None:
     x = _normal(4, 5, 3) if name in ("rfft", "ihfft") else _normal(4, 5, 3, 2)
     given = x if name in ("rfft", "ihfft") else _complex(x)
-    for axis in (0, 1, -1, -3):
-        for n in (None, 1, 4, 9):
-            made = rlx.jit(lambda t, n=n, axis=axis: getattr(rlx.fft, name)(t, n, axis, norm))(x)
-            _same(made, getattr(np.fft, name)(given, n, axis, norm))
+    pairs = list(itertools.product((0, 1, -1, -3), (None, 1, 4, 9, 5)))
+    for axis, n in some(pairs, 10):
+        made = rlx.jit(lambda t, n=n, axis=axis: getattr(rlx.fft, name)(t, n, axis, norm))(x)
+        _same(made, getattr(np.fft, name)(given, n, axis, norm))
 
 
 @pytest.mark.parametrize("name", ["fft2", "ifft2", "fftn", "ifftn", "irfft2", "irfftn", "rfft2", "rfftn"])
