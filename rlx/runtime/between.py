@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from functools import cache
 from weakref import WeakSet
 
@@ -11,7 +10,6 @@ from rlx.driver.device import CUDA, DeviceInfo, Exporting, Importing
 from rlx.driver.registry import load_backend
 from rlx.errors import DeviceUnavailable, UnsupportedOp
 
-_log = logging.getLogger(__name__)
 _refused: WeakSet[Device] = WeakSet()  # devices whose exported memory the other driver has refused
 
 
@@ -40,8 +38,11 @@ def copy_between(source: Buffer, at: int, nbytes: int, here: Device, there: Devi
             other.close()
             return own
     except UnsupportedOp as error:
+        import logging  # with the first such pair, not by `import rlx`
+
         _refused.add(here if isinstance(here, Exporting) else there)
-        _log.warning("arrays go through the host between %s and %s: %s", here.info.id, there.info.id, error)
+        said = "arrays go through the host between %s and %s: %s"
+        logging.getLogger(__name__).warning(said, here.info.id, there.info.id, error)
     return None
 
 
