@@ -98,15 +98,17 @@ class CompiledGraph(Closing):
         # Checked before the passes, which make constants as large as the tensors that they rewrite: inputs, weights
         # and states need their bytes in any case.
         stores = weights.need(params) + state.need(states)
-        self._check_memory(stores + sum(t.type.nbytes for t in graph.inputs.values()), graph)
-        self._prepared = prepared
-        self._version = -1
-        prepared = self._prepare()
-        self._plan = self._make_plan(prepared)
-        self._check_memory(stores + self._plan.total_bytes, prepared.graph)
-        weights.declare(params)  # the stores learn of this graph once it is known to fit
-        state.reserve(states)
-        options.room.bind(weights, state)
+        undo = Resources()
+        undo.callback(options.room.unbind, *options.room.bind(weights, state))
+        with undo.unwound():
+            self._check_memory(stores + sum(t.type.nbytes for t in graph.inputs.values()), graph)
+            self._prepared = prepared
+            self._version = -1
+            prepared = self._prepare()
+            self._plan = self._make_plan(prepared)
+            self._check_memory(stores + self._plan.total_bytes, prepared.graph)
+            weights.declare(params)  # the stores learn of this graph once it is known to fit
+            state.reserve(states)
         self._replaced = [n for n, t in graph.updates.items() if t is not graph.states[n]]
 
     def __repr__(self) -> str:
@@ -318,6 +320,7 @@ class CompiledGraph(Closing):
                 with made.unwound():
                     state = State(self.device)
                     made.callback(state.close)
+                    self.options.room.bind(state)
                     self.state.copy_to(state, self.graph.states)
                     twin = CompiledGraph(
                         self.graph, self.device, self.weights, state, self.options, self.donated,
@@ -453,7 +456,7 @@ class CompiledGraph(Closing):
             limit = self.options.room.limit
             within = "" if limit is None else f" within the session's memory_limit of {limit:,}"
             raise self._out_of_memory(
-                f"needs {need:,} bytes on {self.device.info.id}, {free:,} are free{within}", graph
+                f"needs {need:,} bytes on {self.device.info.id}, {max(free, 0):,} are free{within}", graph
             )
 
     def _out_of_memory(self, what: str, graph: Graph) -> OutOfDeviceMemory:

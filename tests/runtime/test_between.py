@@ -89,6 +89,8 @@ class Backend:
     def open(self, index: int) -> CudaDevice:
         return self.device
 
+    opened = open
+
 
 @pytest.fixture
 def driver(monkeypatch: pytest.MonkeyPatch) -> Iterator[Driver]:

@@ -255,3 +255,17 @@ def test_a_jitted_function_is_launched_with_its_own_results(session: Session) ->
     np.testing.assert_array_equal(made["b"][0], b)
     with pytest.raises(GraphError, match="within a traced function"):
         rlx.jit(lambda x: step.launch({"w": x, "b": x}, 1.0).results, device=session)(X)
+
+
+def test_a_bindings_run_ends_with_the_binding(session: Session) -> None:
+    exe = stepped(session)
+    bound = exe.bind()
+    run = bound.run
+    bound.write("x", X)
+    run()
+    bound.close()
+    for ended in (run, bound.run):
+        with pytest.raises(GraphError, match="binding of 'stepped' is closed"):
+            ended()
+    with exe.bind() as again:
+        again.run()
