@@ -71,7 +71,7 @@ def _is_leaf_type(kind: Any) -> bool:
     return _is_number_type(kind) or issubclass(kind, arrays) or is_foreign_type(kind)
 
 
-class Refused(Exception):
+class NotBuiltIn(Exception):
     """A value that cannot be built into a program: `value` has no hash, or is compared by `identity`."""
 
     def __init__(self, value: Any, identity: bool) -> None:
@@ -83,7 +83,7 @@ class Refused(Exception):
 def static_key(value: Any, identity: bool = False) -> Hashable:
     """A key of a value built into a program, equal for equal type and content, at any depth.
 
-    With `identity` the user has promised that objects compared by identity never change. Raises: Refused.
+    With `identity` the user has promised that objects compared by identity never change. Raises: NotBuiltIn.
     """
     kind = type(value)
     if kind in (str, bool, int, NoneType):
@@ -107,10 +107,10 @@ def static_key(value: Any, identity: bool = False) -> Hashable:
     try:
         found = hash(value)
     except TypeError:
-        raise Refused(value, identity=False) from None
+        raise NotBuiltIn(value, identity=False) from None
     # The hash is of the object's identity, not its content: Python's default, or one that a class spells out.
     if found in (object.__hash__(value), id(value)) and not code and not identity:
-        raise Refused(value, identity=True)
+        raise NotBuiltIn(value, identity=True)
     return (kind, value)
 
 
@@ -189,7 +189,7 @@ class Parameters:
             if static:
                 return ("static", Static(static_key(value, identity=True), value))
             skeleton = flatten(value, call.leaves, _is_leaf, static_key)
-        except Refused as refused:
+        except NotBuiltIn as refused:
             raise self._refusal(at, refused) from None
         for i in range(start, len(call.leaves)):
             call.origins.append(at)
@@ -222,7 +222,7 @@ class Parameters:
         name = self.positional[at] if isinstance(at, int) else at
         return f"argument {name!r}", f'static_argnames="{name}"'
 
-    def _refusal(self, at: int | str, refused: Refused) -> GraphError:
+    def _refusal(self, at: int | str, refused: NotBuiltIn) -> GraphError:
         label, static = self.label(at)
         kind = type(refused.value).__name__
         if refused.identity:

@@ -103,7 +103,6 @@ class BucketReport:
     ran: int
     masks: tuple[str, ...]
     exact: str
-    program: Report | None = None
 
     def __str__(self) -> str:
         sizes = ", ".join(f"{n} {size}" for n, size in self.sizes.items())

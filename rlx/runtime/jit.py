@@ -24,6 +24,7 @@ from rlx.runtime.bucketed_calls import BucketedCalls
 from rlx.runtime.buckets import FittedProgram, LengthReport
 from rlx.runtime.compiled import CompiledGraph
 from rlx.runtime.dims import Otherwise
+from rlx.runtime.keywords import keywords
 from rlx.runtime.launch import Launch
 from rlx.runtime.outs import Out, check_out
 from rlx.runtime.session import Session, Target, precision_for
@@ -328,6 +329,7 @@ def jit(
 ) -> Callable[[Callable[P, R]], Jitted[P, R]]: ...
 
 
+@keywords
 def jit(
     function: Callable[..., Any] | None = None,
     *,
@@ -390,6 +392,7 @@ def jit(
     )
 
 
+@keywords
 def grad(
     function: Callable[P, Any],
     argnums: int | tuple[int, ...] = 0,
@@ -423,6 +426,7 @@ def grad(
     return Jitted(gradient, device, None, static_argnums, static_argnames, "grad", out, (), dims, otherwise)
 
 
+@keywords
 def value_and_grad(
     function: Callable[P, R],
     argnums: int | tuple[int, ...] = 0,

@@ -13,6 +13,7 @@ from rlx.ir import Graph
 from rlx.runtime.compiled import CompiledGraph, CompileOptions
 from rlx.runtime.debug import TIMINGS, VALUES, say
 from rlx.runtime.donation import Donate, donated
+from rlx.runtime.keywords import keywords
 from rlx.runtime.room import Room
 from rlx.runtime.store import State, Store, Weights
 
@@ -43,6 +44,7 @@ class Session:
     Raises: DeviceUnavailable with the reason; UnsupportedOp for a stream on another device than CUDA.
     """
 
+    @keywords
     def __init__(
         self,
         device: str = "auto",
@@ -81,6 +83,7 @@ class Session:
         """The device's id, name, kind, memory, driver and features."""
         return self.device.info
 
+    @keywords
     def compile(
         self,
         graph: Graph,
