@@ -40,7 +40,8 @@ class Report:
             f"{plan.no_reuse_bytes:,}; weights {self.weight_bytes:,}",
         ]
         lines += [
-            f"  {d.how:10} {d.op:14} {d.node}  [{' '.join(d.steps)}]{f' with {d.within}' if d.within else ''}"
+            f"  {d.how:10} {f'{d.by:6} ' if d.by else ''}{d.op:14} {d.node}  [{' '.join(d.steps)}]"
+            + (f" with {d.within}" if d.within else "")
             for d in self.nodes
         ]
         return "\n".join(lines)

@@ -6,13 +6,14 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
 from rlx.backends.cpu.context import Array, ArrayMemory, BindContext, Step
 from rlx.backends.cpu.conv.last import last_convolutions
 from rlx.backends.cpu.elementwise.bind import bind_elementwise
+from rlx.backends.cpu.engine.choice import usable
 from rlx.backends.cpu.kernels import BINDERS, bind_reference, load_kernels
 from rlx.backends.cpu.quiet import quiet_call, quietly
 from rlx.driver import Buffer, BuildOptions, DeviceArena, Dispatch, MemoryPlan
@@ -23,6 +24,9 @@ from rlx.driver.memory.planner_views import is_alias, update_copies
 from rlx.driver.times import Times
 from rlx.ir import Graph, Node, Tensor, bodies
 from rlx.passes.bodies import body_name
+
+if TYPE_CHECKING:
+    from rlx.backends.cpu.engine.program import EngineProgram
 
 load_kernels()
 
@@ -57,6 +61,14 @@ class CpuExecutable:
 
         ctx = BindContext(acquire, options.threads)
         last = last_convolutions(graph)
+        self._engine: EngineProgram | None = None
+        if usable(options.engine):
+            from rlx.backends.cpu.engine.program import (
+                EngineProgram,  # which a program on NumPy does not need
+            )
+
+            fixed = {t.id for t in graph.params.values()}
+            self._engine = EngineProgram(acquire, ctx.threads, lambda t: t.id in fixed or t.node.op.is_constant)
 
         def array(t: Tensor) -> Array:
             return _array(t, plan, arena)
@@ -68,6 +80,8 @@ class CpuExecutable:
                 if node.op.leaf:
                     continue
                 self._add(node, array, plan, ctx, node.outputs[0].id in last)
+            if self._engine is not None:
+                self._engine.finish()
             # Updates come last, after every read of the old values.
             self._updates = [partial(np.copyto, array(s), array(t)) for t, s in update_copies(graph, plan)]
             self._steps += self._updates
@@ -85,14 +99,29 @@ class CpuExecutable:
         if bodies(node):
             self._add_control(node)
             return
-        steps = _bind(node, [array(t) for t in node.inputs], [array(t) for t in node.outputs], ctx, alike)
+        ins, outs = [array(t) for t in node.inputs], [array(t) for t in node.outputs]
+        if self._engine is not None and any(o.size for o in outs):
+            made = self._engine.bind(node, ins, outs, alike)
+            if made is not None:
+                calls, kernels = made
+                self._steps += calls
+                self.node_steps.append((node, calls))
+                names = tuple(k.name or type(k.spec).__name__ for k in kernels)
+                self.dispatch.append(Dispatch(name, node.op.name, "native", names, by="engine"))
+                if self._times.wanted:
+                    self._engine.cut()
+                return
+            self._engine.cut()
+        steps = _bind(node, ins, outs, ctx, alike)
         self._steps += steps
         self.node_steps.append((node, steps))
         kernel = node.op.name if _has_kernel(node) else f"reference:{node.op.name}"
-        self.dispatch.append(Dispatch(name, node.op.name, "native", (kernel,)))
+        self.dispatch.append(Dispatch(name, node.op.name, "native", (kernel,), by="numpy"))
 
     def _add_control(self, node: Node) -> None:
         self.dispatch.append(Dispatch(node.name, node.op.name, "control"))
+        if self._engine is not None:
+            self._engine.cut()
 
         def build(key: str, body: BodyPlan, arena: DeviceArena) -> CpuExecutable:
             made = CpuExecutable(self._device, body.program.graph, body.plan, arena, self._options)
