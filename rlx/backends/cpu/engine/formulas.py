@@ -263,6 +263,8 @@ class _Parser:
             condition = self.expression()
             self.next(")")
             return [("while", condition, self.block())]
+        if self.take("for"):
+            return self.unrolled()
         if self.take("return"):
             value = self.expression()
             self.next(";")
@@ -282,6 +284,17 @@ class _Parser:
             made.append(("assign", name, self.expression()))
         self.next(";")
         return made
+
+    def unrolled(self) -> list[Tree]:
+        """`for (int i = 0; i < 3; i++)`, with numbers as bounds, as so many copies of its body."""
+        self.next("(")
+        (start,) = self.statement()
+        stop = self.expression()
+        for t in (";", stop[1][1], "+", "+", ")"):
+            self.next(t)
+        body = self.block()
+        numbers = range(int(start[3][1]), int(stop[2][1]))
+        return [s for i in numbers for s in (("declare", start[1], start[2], ("number", str(i))), *body)]
 
     def expression(self) -> Tree:
         condition = self.binary(0)
@@ -407,6 +420,14 @@ class _Frame:
 
     def block(self, statements: Sequence[Tree], going: _Going) -> _Going:
         """Prints the statements for the lanes `going`; gives those that reach the end."""
+        outside = set(self.kinds)
+        end = self.statements(statements, going)
+        for n in set(self.kinds) - outside:
+            del self.kinds[n]
+            self.names.pop(n, None)
+        return end
+
+    def statements(self, statements: Sequence[Tree], going: _Going) -> _Going:
         for n, s in enumerate(statements):
             if going is False:
                 break
@@ -481,7 +502,6 @@ class _Frame:
     def loop(self, condition: Tree, body: Sequence[Tree], going: _Going) -> None:
         k = self.k
         held = {n: self.variables(n) for n in sorted(_assigned(tuple(body))) if n in self.kinds}
-        outside = set(self.kinds)
         with k.repeat() as again:
             for n, places in held.items():
                 self.names[n] = Held(self.kinds[n], tuple(p.value for p in places))
@@ -492,8 +512,6 @@ class _Frame:
             for n, places in held.items():
                 for place, part in zip(places, self.names[n].parts, strict=True):
                     place.value = part
-        for n in set(self.kinds) - outside:
-            self.names.pop(n, None)
         for n, places in held.items():
             self.names[n] = Held(self.kinds[n], tuple(p.value for p in places))
 
