@@ -252,6 +252,12 @@ class Kernel:
         made.value = start
         return made
 
+    def reserve(self, nbytes: int) -> Value:
+        """The address of memory on the stack, aligned to 64 bytes, with undefined contents."""
+        place = self.name()
+        self.places.append(f"{place} = alloca [{nbytes} x i8], align 64")
+        return Value(self, PTR, place)
+
     def undefined(self, type: Type) -> Value:
         return Value(self, type, "poison")
 
