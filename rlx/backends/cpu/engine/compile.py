@@ -56,6 +56,7 @@ def _target(machine: Machine) -> tuple[Any, Any]:
 
     binding.initialize_all_targets()
     binding.initialize_all_asmprinters()
+    binding.initialize_native_asmparser()  # for the system calls of `runner`
     generic = "x86-64" if machine.arch == "x86_64" else "generic"
     target = binding.Target.from_triple(machine.triple)
     made = target.create_target_machine(

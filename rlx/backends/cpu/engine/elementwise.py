@@ -23,8 +23,8 @@ from rlx.ir.expr import linearize
 
 _ITEM = 8192  # elements of an item, about
 _LIGHT = frozenset(
-    "arg lit neg abs add sub mul max min select cast not and or xor shl shr eq ne lt le gt ge floor ceil round trunc index"
-    .split()
+    "arg lit neg abs add sub mul max min select cast not and or xor shl shr eq ne lt le gt ge floor ceil round trunc "
+    "index".split()
 )  # fmt: skip
 
 

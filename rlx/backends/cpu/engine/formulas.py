@@ -1,8 +1,8 @@
 """The scalar functions of `backends/gpu/device_code` printed as LLVM IR over vectors: one definition for every device.
 
-Those headers are written in a small part of C++ and GLSL, which this module reads: functions of numbers and of pairs of
-floats, `const` declarations, assignments, `if`, `while`, `return`. A function is printed in place, for all lanes at once:
-both sides of a choice are computed and selected; a long side, and a loop, is left out where no lane takes it.
+Those headers are written in a small part of C++ and GLSL, which this module reads: functions of numbers and of pairs
+of floats, `const` declarations, assignments, `if`, `while`, `return`. A function is printed in place, for all lanes at
+once: both sides of a choice are computed and selected; a long side, and a loop, is left out where no lane takes it.
 """
 
 from __future__ import annotations
@@ -571,7 +571,8 @@ class _Frame:
 
     def number(self, text: str) -> Held:
         if text[:2] in ("0x", "0X"):
-            return self.const("uint", int(text.rstrip("uU"), 16))
+            held = int(text.rstrip("uU"), 16)
+            return self.const("uint" if text[-1] in "uU" or held >> 31 else "int", held)
         if "." in text or "e" in text:
             kind = "float" if text[-1] in "fF" else "double"
             return self.const(kind, float(text.rstrip("fF")))

@@ -4,42 +4,78 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from rlx.backends.cpu.context import Array, Step
+from rlx.backends.cpu.context import Array
+from rlx.backends.cpu.engine import runner
 from rlx.backends.cpu.engine.compile import addresses
 from rlx.backends.cpu.engine.machine import this_machine
+from rlx.backends.cpu.engine.pool import POOL
 from rlx.backends.cpu.engine.step import Declined, EngineContext, EngineStep, load_binders
 from rlx.driver.device import Bytes
+from rlx.errors import RlxError
 from rlx.ir import Node, Tensor
 
-_CALL = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
+_LEAD = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p)
+# For less work another thread costs more than it saves: it takes up to 5 µs to wake one.
+_WORTH_A_THREAD_NS = 15_000.0
+_CHUNKS_A_THREAD = 4  # chunks of a step for each thread: some end sooner than others
+_PAUSE_NS = 2_000_000.0  # a thread looks up from its work about as often, to see whether a signal waits
 
 
 class Segment:
-    """Consecutive steps of the engine, run by one call."""
+    """Consecutive steps of the engine, as one table that one call runs."""
 
     def __init__(self) -> None:
         self.steps: list[EngineStep] = []
-        self._calls: list[Callable[[], Any]] = []
         self._keep: list[Any] = []
+        self._lead: Callable[[], int] = _unfinished
 
-    def finish(self, place: dict[int, int]) -> None:
-        for step in self.steps:
+    def __call__(self) -> None:
+        state = self._lead()
+        if state:
+            self._on(state)
+
+    def finish(self, places: Sequence[int], lead: int, work: int, threads: int) -> None:
+        """Makes the table; `places` are the kernels' addresses, `lead` and `work` the runner's functions."""
+        table = np.zeros((len(self.steps), runner.ROW_WORDS), np.int64)
+        for row, step, place in zip(table, self.steps, places, strict=True):
             words = np.array([w if w < 1 << 63 else w - (1 << 64) for w in step.words] or [0], np.int64)
-            call = _CALL(place[id(step)])
-            self._keep.append((words, call, step.keep))
-            arguments = words.ctypes.data, 0, step.items
-            self._calls.append(lambda call=call, arguments=arguments: call(*arguments))  # type: ignore[misc]
-        for step in self.steps:
-            if step.prepare is not None:
-                step.prepare()
+            wanted = min(threads, int(step.cost_ns * step.items / _WORTH_A_THREAD_NS), -(-step.items // step.grain))
+            if wanted > 1:
+                size = max(step.grain, -(-step.items // (wanted * _CHUNKS_A_THREAD)))
+            else:
+                size = max(step.grain, min(step.items, int(_PAUSE_NS / max(step.cost_ns, 1e-3))), 1)
+            row[:6] = place, words.ctypes.data, step.items, size, max(wanted, 1), -(-step.items // size)
+            self._keep.append((words, step.keep))
+        self._table = table
+        job = self._job = np.zeros(runner.JOB_WORDS, np.int64)
+        job[runner.STEPS], job[runner.TABLE] = len(self.steps), table.ctypes.data
+        job[runner.POOL_CELL], job[runner.THREADS] = POOL.cell.ctypes.data, threads
+        call = _LEAD(lead)
+        self._lead = partial(call, job.ctypes.data)
+        self._threads, self._work = threads, work
 
-    def run(self) -> None:
-        for call in self._calls:
-            call()
+    def _on(self, state: int) -> None:
+        """Goes on with a run that returned before its end. What is raised here ends the run, once no thread is in it."""
+        forks = POOL.forks
+        try:
+            while state:
+                if state == runner.NO_POOL:
+                    POOL.grow(self._threads, self._work)
+                if POOL.forks != forks:
+                    self._job[[runner.STEP, runner.ITEM, runner.SHARED, runner.OWNS]] = 0
+                    raise RlxError("the process was forked within a run: the child cannot finish it")
+                state = self._lead()
+        except BaseException:
+            self._job[runner.CANCEL] = 1
+            while self._lead():
+                pass
+            self._job[runner.CANCEL] = 0
+            raise
 
 
 class EngineProgram:
@@ -57,9 +93,8 @@ class EngineProgram:
 
     def bind(
         self, node: Node, ins: Sequence[Array], outs: Sequence[Array], alike: bool = False
-    ) -> tuple[list[Step], list[EngineStep]] | None:
-        """The calls that run the node, none where an open segment has taken its steps, and these steps; None where
-        NumPy has to run it."""
+    ) -> tuple[list[Segment], list[EngineStep]] | None:
+        """The segment that this node begins, if it does, and the node's steps; None where NumPy has to run it."""
         binder = self._binders.get(node.op.name) or (self._binders.get("*") if node.op.elementwise else None)
         if binder is None:
             return None
@@ -70,22 +105,41 @@ class EngineProgram:
             return None
         if made is None:
             return None
-        calls: list[Step] = []
+        begun: list[Segment] = []
         if self._open is None:
             self._open = Segment()
             self._segments.append(self._open)
-            calls = [self._open.run]
+            begun = [self._open]
         self._open.steps += made
-        return calls, made
+        return begun, made
+
+    def runs(self, step: object) -> bool:
+        """Whether a call of the executable is one of the engine's: NumPy, and its warnings, are not in it."""
+        return isinstance(step, Segment)
 
     def cut(self) -> None:
         """Ends the open segment: what follows is NumPy's."""
         self._open = None
 
     def finish(self) -> None:
+        """Compiles and loads all kernels, and packs weights."""
         steps = [step for segment in self._segments for step in segment.steps]
-        found = addresses([s.spec for s in steps], self._ctx.machine)
-        place = {id(s): a for s, a in zip(steps, found, strict=True)}
+        if not steps:
+            return
+        machine, threads = self._ctx.machine, self._ctx.threads
+        lead, work, *places = addresses([*runner.specs(machine), *(s.spec for s in steps)], machine)
+        at = 0
         for segment in self._segments:
-            segment.finish(place)
+            segment.finish(places[at : at + len(segment.steps)], lead, work, threads)
+            at += len(segment.steps)
+        self._prepares = [s.prepare for s in steps if s.prepare is not None]
+        self.prepare()
 
+    def prepare(self) -> None:
+        """Packs all weights, anew where they have changed."""
+        for prepare in self._prepares:
+            prepare()
+
+
+def _unfinished() -> int:
+    raise AssertionError("a segment is run before its program is finished")

@@ -1,7 +1,7 @@
 """Expression trees (`rlx.ir.Expr`) printed as LLVM IR, and the loads and stores of each dtype.
 
-A value has the class that its dtype is computed in (`class_of`): f16 and bf16 are f32 values, i8 and u8 are i32 values that wrap
-after each operation, a bool is an i1. Each primitive is the function `p_<primitive>_<class>` of `formulas`.
+A value has the class that its dtype is computed in (`class_of`): f16 and bf16 are f32 values, i8 and u8 are i32 values
+that wrap after each operation, a bool is an i1. Each primitive is the function `p_<primitive>_<class>` of `formulas`.
 """
 
 from __future__ import annotations
@@ -59,8 +59,8 @@ def printable(trees: Sequence[Expr]) -> bool:
 def print_trees(
     k: Kernel, trees: Sequence[Expr], args: Sequence[Value], index: Callable[[], Value] | None = None, lanes: int = 0
 ) -> list[Value]:
-    """The value of each tree, of the class of its dtype. `args[i]` is argument i, of its own dtype's class; a scalar one
-    counts for all lanes. `index` gives the numbers (i64) of the elements, for trees that have the primitive "index"."""
+    """The value of each tree, of the class of its dtype. `args[i]` is argument i, of its own dtype's class; a scalar
+    one counts for all lanes. `index` gives the numbers (i64) of the elements, for trees with the primitive "index"."""
     lanes = lanes or max((a.type.lanes for a in args), default=1)
     of: dict[Expr, Value] = {}
     for e in linearize(trees):
