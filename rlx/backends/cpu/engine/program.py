@@ -9,14 +9,16 @@ from typing import Any
 
 import numpy as np
 
+from rlx.backends.cpu.arena import LATEST, CpuBuffer
 from rlx.backends.cpu.context import Array
 from rlx.backends.cpu.engine import runner
+from rlx.backends.cpu.engine.choice import CannotCompile
 from rlx.backends.cpu.engine.compile import addresses
 from rlx.backends.cpu.engine.machine import this_machine
 from rlx.backends.cpu.engine.pool import POOL
 from rlx.backends.cpu.engine.step import Declined, EngineContext, EngineStep, load_binders
 from rlx.driver.device import Bytes
-from rlx.errors import RlxError
+from rlx.errors import RlxError, UnsupportedOp
 from rlx.ir import Node, Tensor
 
 _LEAD = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p)
@@ -60,7 +62,7 @@ class Segment:
         self._threads, self._work = threads, work
 
     def _on(self, state: int) -> None:
-        """Goes on with a run that returned before its end. What is raised here ends the run, once no thread is in it."""
+        """Goes on with a run that returned before its end. What is raised here ends the run when no thread is in it."""
         forks = POOL.forks
         try:
             while state:
@@ -79,17 +81,23 @@ class Segment:
 
 
 class EngineProgram:
-    """Binds the nodes of one executable, as far as there are kernels. `finish` compiles; no segment runs before."""
+    """Binds the nodes of one executable, as far as there are kernels. `finish` compiles; no segment runs before.
+
+    `sources` are the buffers that hold weights: where one has been written, weights are packed anew (`refresh`)."""
 
     def __init__(
-        self, acquire: Callable[[int], Bytes], threads: int, is_fixed: Callable[[Tensor], bool]
-    ) -> None:
+        self, acquire: Callable[[int], Bytes], threads: int, is_fixed: Callable[[Tensor], bool],
+        sources: Sequence[CpuBuffer],
+    ) -> None:  # fmt: skip
         machine = this_machine()
         assert machine is not None
         self._binders = load_binders()
         self._ctx = EngineContext(machine, threads, acquire, is_fixed)
         self._segments: list[Segment] = []
         self._open: Segment | None = None
+        self._prepares: list[Callable[[], object]] = []
+        self._sources = list(sources)
+        self._seen: tuple[int, list[int]] = (0, [])
 
     def bind(
         self, node: Node, ins: Sequence[Array], outs: Sequence[Array], alike: bool = False
@@ -114,8 +122,8 @@ class EngineProgram:
         return begun, made
 
     def runs(self, step: object) -> bool:
-        """Whether a call of the executable is one of the engine's: NumPy, and its warnings, are not in it."""
-        return isinstance(step, Segment)
+        """Whether a call of the executable is one of the engine's."""
+        return isinstance(step, Segment) or step == self.refresh
 
     def cut(self) -> None:
         """Ends the open segment: what follows is NumPy's."""
@@ -127,18 +135,36 @@ class EngineProgram:
         if not steps:
             return
         machine, threads = self._ctx.machine, self._ctx.threads
-        lead, work, *places = addresses([*runner.specs(machine), *(s.spec for s in steps)], machine)
+        try:
+            lead, work, *places = addresses([*runner.specs(machine), *(s.spec for s in steps)], machine)
+        except (UnsupportedOp, RuntimeError) as error:  # llvmlite raises RuntimeError
+            raise CannotCompile(f"a kernel of the compiled engine cannot be made: {error}") from error
         at = 0
         for segment in self._segments:
             segment.finish(places[at : at + len(segment.steps)], lead, work, threads)
             at += len(segment.steps)
         self._prepares = [s.prepare for s in steps if s.prepare is not None]
-        self.prepare()
+        self._prepare(LATEST[0], [b.stamp for b in self._sources])
 
-    def prepare(self) -> None:
-        """Packs all weights, anew where they have changed."""
+    @property
+    def prepares(self) -> bool:
+        """Whether steps depend on packed weights: `refresh` has to be called before each run."""
+        return bool(self._prepares)
+
+    def refresh(self) -> None:
+        """Packs the weights anew if any was written since."""
+        latest = LATEST[0]
+        if latest != self._seen[0]:
+            stamps = [b.stamp for b in self._sources]
+            if stamps != self._seen[1]:
+                self._prepare(latest, stamps)
+            else:
+                self._seen = latest, stamps
+
+    def _prepare(self, latest: int, stamps: list[int]) -> None:
         for prepare in self._prepares:
             prepare()
+        self._seen = latest, stamps
 
 
 def _unfinished() -> int:

@@ -1,10 +1,11 @@
 """The compiled runner of step tables: what the calling thread and the workers of the pool execute outside of Python.
 
-A job is one run of a table by one thread, its leader. Steps follow each other; the items of a step are cut into chunks. A
-step that is worth several threads is published in the pool: the word `claim` holds its number (upper half) and how many
-chunks are left, and whoever lowers it by one owns a chunk. Since both are one word, a late worker cannot take a chunk of
-one step for one of another, and the leader does not go on before all chunks are done. Who waits spins for a moment, then
-sleeps on a futex. After some milliseconds the leader returns to Python, which handles signals and calls again.
+A job is one run of a table by one thread, its leader. Steps follow each other; the items of a step are cut into chunks.
+A step that is worth several threads is published in the pool: the word `claim` holds its number (upper half) and how
+many chunks are left, and whoever lowers it by one owns a chunk. Since both are one word, a late worker cannot take a
+chunk of one step for one of another, and the leader does not go on before all chunks are done. Who waits spins for a
+moment, then sleeps on a futex. After some milliseconds the leader returns to Python, which handles signals and calls
+again.
 """
 
 from __future__ import annotations
