@@ -123,8 +123,8 @@ class _Body:
                 begin.value, end.value = whole, whole + lanes
             at = [p.value for p in places]
             strides = [s.value for s in steps]
-            with k.loop(begin.value, end.value, lanes) as i:
-                self.vector(at, strides, i, scalars, number)
+            with k.loop(begin.value, end.value, lanes) as place:
+                self.vector(at, strides, place, scalars, number)
             with k.when(last):
                 for n, o in enumerate(self.spec.outs, len(self.spec.ins)):
                     self.copy(o, self.buffers[n], None, None, starts[n], (self.strides[n][-1], whole), rest)
@@ -164,13 +164,13 @@ class _Body:
         given = [v if v.type.lanes == lanes else k.splat(v, lanes) for v in values]
         made = tr.print_trees(k, spec.trees, given, index, lanes)
         for n, (tree, o) in enumerate(zip(spec.trees, spec.outs, strict=True), len(spec.ins)):
-            moved = tree.prim == "arg" and isinstance(tree.value, int) and spec.ins[tree.value].dtype == o.dtype
+            source = tree.value if tree.prim == "arg" else None
             if o.how == "strided":
                 tr.scatter(k, made[n - len(spec.ins)], o.dtype, k.at(at[n], i * strides[n]), strides[n])
                 continue
             where = k.at(at[n], i * o.dtype.itemsize)
-            if moved and tree.value in raw:  # a copy keeps the payload of a NaN
-                k.store(raw[tree.value], where)
+            if isinstance(source, int) and source in raw and spec.ins[source].dtype == o.dtype:
+                k.store(raw[source], where)  # a copy keeps the payload of a NaN
             else:
                 tr.store(k, made[n - len(spec.ins)], o.dtype, where)
 

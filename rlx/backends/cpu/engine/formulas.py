@@ -125,7 +125,8 @@ def headers() -> Headers:
 def _read(text: str, into: Headers) -> None:
     code: list[str] = []
     taken: list[bool] = []
-    lines, line = [], []
+    lines: list[list[str]] = []
+    line: list[str] = []
     for token in _tokens(text):
         if token == "\n":
             lines.append(line)
@@ -457,7 +458,7 @@ class _Frame:
     def choose(self, s: Tree, going: _Going) -> _Going:
         _, condition, then, other = s
         holds = self.as_kind(self.value(condition), "bool").one
-        ends = []
+        ends: list[_Going] = []
         for body, mask in ((then, holds), (other, ~holds)):
             mine = mask if not isinstance(going, Value) else going & mask
             if not body:
