@@ -682,6 +682,10 @@ def _reread(kind: str) -> Callable[..., Held]:
     return lambda f, a: Held(kind, (f.k.bits(a.one, _TYPES[kind][0]),))
 
 
+def _of_bits(kind: str) -> Callable[..., Held]:
+    return lambda f, a: Held(kind, (f.k.fence(f.k.bits(a.one, _TYPES[kind][0])),))
+
+
 def _mad(f: _Frame, a: Held, b: Held, c: Held) -> Held:
     return Held(a.kind, (f.k.fma(a.one, b.one, c.one),))
 
@@ -718,8 +722,8 @@ def _wide_float(f: _Frame, high: Held, low: Held) -> Held:
 
 
 _BUILTIN: dict[str, Callable[..., Held]] = {
-    "RLX_BITS": _reread("uint"), "RLX_FLOAT": _reread("float"), "RLX_DBITS": _reread("rlx_u64"),
-    "RLX_DOUBLE": _reread("double"),
+    "RLX_BITS": _reread("uint"), "RLX_FLOAT": _of_bits("float"), "RLX_DBITS": _reread("rlx_u64"),
+    "RLX_DOUBLE": _of_bits("double"),
     "RLX_D": lambda f, a: f.as_kind(a, "double"), "RLX_I64": lambda f, a: f.as_kind(a, "rlx_i64"),
     "RLX_D64": _wide_float, "RLX_U64": _wide_number,
     "RLX_FLOOR": _intrinsic("floor"), "RLX_CEIL": _intrinsic("ceil"), "RLX_TRUNC": _intrinsic("trunc"),

@@ -309,6 +309,17 @@ class Kernel:
         """The same bits in each lane as a type of the same size."""
         return self.cast("bitcast", a, scalar.of(a.type.lanes))
 
+    def fence(self, a: Value) -> Value:
+        """The same value, of which LLVM does not know how it was made.
+
+        LLVM 22 miscompiles a choice between a value and three-operand logic of its bits (on AVX-512 a masked
+        `vpternlogd`, whose immediate is that of another order of operands): results of such logic stand behind a fence.
+        """
+        if not a.type.is_float:
+            kind = {32: F32, 64: F64}.get(a.type.bits)
+            return a if kind is None else self.bits(self.fence(self.bits(a, kind)), a.type.of(1))
+        return self.call(f"llvm.arithmetic.fence.{a.type.suffix}", a.type, a)
+
     # -- vectors
 
     def splat(self, a: Value, lanes: int) -> Value:

@@ -88,6 +88,8 @@ def _node(
     if e.prim == "select":
         of = [convert(k, of[0], e.args[0].dtype, bool_), *of[1:]]
     made = formulas.apply(k, f"p_{e.prim}_{letter(operand)}", *of)
+    if e.prim in ("and", "or", "xor") and e.dtype.is_int:
+        made = k.fence(made)
     if e.prim not in PREDICATES and e.prim in _WRAPS:
         made = _wrapped(k, made, e.dtype)
     return made
