@@ -56,7 +56,7 @@ def _sealed(code: bytes) -> int:
 
 
 def _protected(code: bytes) -> int:
-    held = mmap.mmap(-1, len(code))
+    held = mmap.mmap(-1, len(code), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     held[:] = code
     view = np.frombuffer(held, np.uint8)
     libc = ctypes.CDLL(None, use_errno=True)

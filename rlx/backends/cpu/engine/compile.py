@@ -50,13 +50,13 @@ def addresses(specs: Sequence[KernelSpec], machine: Machine) -> list[int]:
         known = _LOADED.addresses
         missing = [s for s in dict.fromkeys(specs) if (s, machine) not in known]
         if missing:
-            for spec, place in zip(missing, map_code(_images(missing, machine)), strict=True):
+            for spec, place in zip(missing, map_code(images(missing, machine)), strict=True):
                 known[spec, machine] = place
         return [known[s, machine] for s in specs]
 
 
-def _images(specs: Sequence[KernelSpec], machine: Machine) -> list[bytes]:
-    """The machine code of kernels, of which those that the cache has need no compiler."""
+def images(specs: Sequence[KernelSpec], machine: Machine) -> list[bytes]:
+    """The machine code of each kernel, from the cache or compiled."""
     store = DiskCache(KIND)
     keys = [key_parts(s, machine) for s in specs]
     found = [store.get(key) for key in keys]

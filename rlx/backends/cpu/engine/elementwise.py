@@ -63,7 +63,9 @@ class _Body:
         self.operands = (*spec.ins, *spec.outs)
         start, each = 5 + spec.outer, spec.outer + 3
         self.bases = [k.word(start + i * each, PTR) for i in range(len(self.operands))]
-        self.strides = [[k.word(start + i * each + 1 + d) for d in range(each - 1)] for i in range(len(self.operands))]
+        self.strides = [
+            [k.word(start + i * each + 1 + d) for d in range(each - 1)] for i in range(len(self.operands))
+        ]
         # Elements beyond the last whole vector of a row are worked on in these; unused lanes hold zeros or old numbers.
         self.buffers = []
         for o in self.operands:
@@ -91,7 +93,8 @@ class _Body:
             count = k.min(self.item_columns, self.columns - first)
             with k.loop(first_row, last_row) as row:
                 starts = [
-                    k.at(k.at(p, row * s[-2]), first * s[-1]) for p, s in zip(places, self.strides, strict=True)
+                    k.at(k.at(p, row * s[-2]), first * s[-1])
+                    for p, s in zip(places, self.strides, strict=True)
                 ]
                 number = (outer * self.rows + row) * self.columns + first
                 self.row(starts, count, number)
@@ -176,7 +179,9 @@ class _Body:
 
 
 @engine("*")
-def bind_trees(node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: EngineContext) -> list[EngineStep] | None:
+def bind_trees(
+    node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: EngineContext
+) -> list[EngineStep] | None:
     """Any elementwise op; inputs broadcast to the outputs' shape."""
     step = tree_step(trees_of(node), ins, outs, ctx)
     return None if step is None else [step]

@@ -44,7 +44,9 @@ def link(obj: bytes, symbol: str) -> bytes:
     sections = [_Section(*_SECTION.unpack_from(obj, head[6] + i * head[11])) for i in range(head[12])]
     symbols = _symbols(obj, sections)
     first = next(s for n, s in symbols if n == symbol)[0]
-    wanted = [i for i, s in enumerate(sections) if s.type in (_PROGBITS, _NOBITS) and s.flags & _ALLOC and s.size]
+    wanted = [
+        i for i, s in enumerate(sections) if s.type in (_PROGBITS, _NOBITS) and s.flags & _ALLOC and s.size
+    ]
     names = sections[head[13]]
     wanted = [i for i in wanted if not _text(obj, names.offset + sections[i].name).startswith(".eh_frame")]
     wanted.sort(key=lambda i: (i != first, not sections[i].flags & _EXEC))
@@ -88,7 +90,9 @@ def _resolve(image: bytearray, arch: int, kind: int, at: int, target: int) -> No
     """Writes one reference, from offset `at` to offset `target` of the image."""
     if arch == _X86:
         if kind not in _PC32:
-            raise UnsupportedOp(f"a kernel has a reference of type {kind}, which depends on where it is placed")
+            raise UnsupportedOp(
+                f"a kernel has a reference of type {kind}, which depends on where it is placed"
+            )
         struct.pack_into("<i", image, at, target - at)
         return
     (word,) = struct.unpack_from("<I", image, at)

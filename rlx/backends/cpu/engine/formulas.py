@@ -493,7 +493,9 @@ class _Frame:
                 for place, part in zip(result, self.result.parts, strict=True):
                     place.value = part
             if left is not None:
-                left.value = k.const(mask.type, False) if end is False else end if isinstance(end, Value) else mask
+                left.value = (
+                    k.const(mask.type, False) if end is False else end if isinstance(end, Value) else mask
+                )
         for n, places in held.items():
             self.names[n] = Held(self.kinds[n], tuple(p.value for p in places))
         if result is not None:

@@ -221,7 +221,10 @@ class Kernel:
         key = (index, type)
         if key not in self._words:
             at, made = self.name(), self.name()
-            self._entry += [f"{at} = getelementptr i64, ptr %args, i64 {index}", f"{made} = load {type}, ptr {at}"]
+            self._entry += [
+                f"{at} = getelementptr i64, ptr %args, i64 {index}",
+                f"{made} = load {type}, ptr {at}",
+            ]
             self._words[key] = Value(self, type, made)
         return self._words[key]
 

@@ -67,7 +67,12 @@ class Machine:
 
     def without(self, *features: str) -> Machine:
         """The machine with features withheld, each with those that contain it: "avx512f" takes all of AVX-512 away."""
-        gone = {f for f in self.features for w in features if f == w or (w == "avx512f" and f.startswith("avx512"))}
+        gone = {
+            f
+            for f in self.features
+            for w in features
+            if f == w or (w == "avx512f" and f.startswith("avx512"))
+        }
         return replace(self, features=self.features - gone)
 
 
@@ -90,4 +95,5 @@ def this_machine() -> Machine | None:
     if asked is not None:
         found &= frozenset(asked.replace(" ", "").split(","))
     made = Machine(arch, found)
-    return made if made.has_fma else None
+    least = {"avx2", "fma", "f16c"} if arch == "x86_64" else frozenset[str]()
+    return made if made.features >= least else None

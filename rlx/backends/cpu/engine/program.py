@@ -46,7 +46,9 @@ class Segment:
         table = np.zeros((len(self.steps), runner.ROW_WORDS), np.int64)
         for row, step, place in zip(table, self.steps, places, strict=True):
             words = np.array([w if w < 1 << 63 else w - (1 << 64) for w in step.words] or [0], np.int64)
-            wanted = min(threads, int(step.cost_ns * step.items / _WORTH_A_THREAD_NS), -(-step.items // step.grain))
+            wanted = min(
+                threads, int(step.cost_ns * step.items / _WORTH_A_THREAD_NS), -(-step.items // step.grain)
+            )
             if wanted > 1:
                 size = max(step.grain, -(-step.items // (wanted * _CHUNKS_A_THREAD)))
             else:

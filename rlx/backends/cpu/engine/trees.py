@@ -57,7 +57,11 @@ def printable(trees: Sequence[Expr]) -> bool:
 
 
 def print_trees(
-    k: Kernel, trees: Sequence[Expr], args: Sequence[Value], index: Callable[[], Value] | None = None, lanes: int = 0
+    k: Kernel,
+    trees: Sequence[Expr],
+    args: Sequence[Value],
+    index: Callable[[], Value] | None = None,
+    lanes: int = 0,
 ) -> list[Value]:
     """The value of each tree, of the class of its dtype. `args[i]` is argument i, of its own dtype's class; a scalar
     one counts for all lanes. `index` gives the numbers (i64) of the elements, for trees with the primitive "index"."""
