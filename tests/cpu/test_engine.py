@@ -299,9 +299,9 @@ def test_damaged_records_are_misses(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     specs = [spec_of(chain("exp"), machine()), spec_of(chain("sqrt"), machine())]
     made: list[str] = []
 
-    def counted(text: str, on: Machine) -> bytes:
+    def counted(text: str, on: Machine, few: bool) -> bytes:
         made.append(text)
-        return machine_code(text, on)
+        return machine_code(text, on, few)
 
     monkeypatch.setattr(compile, "machine_code", counted)
     want = compile.images(specs, machine())
@@ -380,7 +380,7 @@ def test_without_a_compiler_or_memory_for_code_numpy_runs(
 def test_a_kernel_that_cannot_be_made_leaves_its_program_to_numpy(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def fails(text: str, on: Machine) -> bytes:
+    def fails(text: str, on: Machine, few: bool) -> bytes:
         raise RuntimeError("LLVM is out of sorts")
 
     monkeypatch.setattr(compile, "machine_code", fails)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -46,6 +47,7 @@ class TreeSpec:
     outs: tuple[Access, ...]
     outer: int
     lanes: int
+    few_passes: ClassVar[bool] = True
 
     def ir(self) -> str:
         k = Kernel("kernel")
