@@ -140,9 +140,13 @@ def load(k: Kernel, dtype: DType, where: Value, lanes: int, mask: Value | None =
 
 def gather(k: Kernel, dtype: DType, where: Value, stride: Value, lanes: int) -> Value:
     """Elements that lie `stride` bytes apart, as values of their class."""
-    kind = stored_bits(dtype)
-    steps = k.lanes(I64, range(lanes)) * stride
-    places = k.op(PTR.of(lanes), f"getelementptr i8, {where}, {steps}")
+    return gather_at(k, dtype, where, k.lanes(I64, range(lanes)) * stride)
+
+
+def gather_at(k: Kernel, dtype: DType, where: Value, offsets: Value) -> Value:
+    """Elements at these offsets in bytes, of i32 or i64, as values of their class."""
+    kind, lanes = stored_bits(dtype), offsets.type.lanes
+    places = k.op(PTR.of(lanes), f"getelementptr i8, {where}, {offsets}")
     name = f"llvm.masked.gather.{kind.of(lanes).suffix}.v{lanes}p0"
     all_of_them, none = k.const(I1.of(lanes), True), k.undefined(kind.of(lanes))
     return widen(k, k.call(name, kind.of(lanes), places, f"i32 {kind.size}", all_of_them, none), dtype)
