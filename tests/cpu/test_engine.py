@@ -189,7 +189,7 @@ for _ in range(4):
         os._exit(0 if right else 1)
     assert all(np.array_equal(f(x), want) for _ in range(5))
     assert os.waitpid(pid, 0)[1] == 0
-from rlx.backends.cpu.engine.pool import POOL
+from rlx.backends.cpu.engine.workers import POOL
 assert POOL.cell[0]
 print("well")
 """

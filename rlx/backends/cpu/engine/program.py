@@ -15,8 +15,8 @@ from rlx.backends.cpu.engine import runner
 from rlx.backends.cpu.engine.choice import CannotCompile
 from rlx.backends.cpu.engine.compile import addresses
 from rlx.backends.cpu.engine.machine import this_machine
-from rlx.backends.cpu.engine.pool import POOL
 from rlx.backends.cpu.engine.step import Declined, EngineContext, EngineStep, load_binders
+from rlx.backends.cpu.engine.workers import POOL
 from rlx.driver.device import Bytes
 from rlx.errors import RlxError, UnsupportedOp
 from rlx.ir import Node, Tensor
