@@ -30,8 +30,8 @@ SYMBOL = "kernel"  # the function that each module defines
 class KernelSpec(Protocol):
     """What a kernel is specialized for: a frozen dataclass of numbers, names, dtypes, expressions, tuples and such.
 
-    A class with `few_passes = True` (a ClassVar) is compiled in a third of the time: what is made once before a loop has
-    to stand there in its text."""
+    A class with `few_passes = True` (a ClassVar) is compiled in a third of the time: what is made once before a loop
+    has to stand there in its text."""
 
     def ir(self) -> str:
         """The LLVM module with the function `kernel` (`ir.Kernel("kernel")`)."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -105,14 +106,13 @@ class EngineProgram:
         self, node: Node, ins: Sequence[Array], outs: Sequence[Array], alike: bool = False
     ) -> tuple[list[Segment], list[EngineStep]] | None:
         """The segment that this node begins, if it does, and the node's steps; None where NumPy has to run it."""
-        binder = self._binders.get(node.op.name) or (self._binders.get("*") if node.op.elementwise else None)
-        if binder is None:
-            return None
         self._ctx.alike = alike
-        try:
-            made = binder(node, ins, outs, self._ctx)
-        except Declined:
-            return None
+        made = None
+        for binder in self._binders.get(node.op.name) or (self._binders["*"] if node.op.elementwise else ()):
+            with suppress(Declined):
+                made = binder(node, ins, outs, self._ctx)
+            if made is not None:
+                break
         if made is None:
             return None
         begun: list[Segment] = []

@@ -61,24 +61,23 @@ class EngineContext:
 
 
 EngineBinder = Callable[[Node, Sequence[Array], Sequence[Array], EngineContext], "list[EngineStep] | None"]
-ENGINE_BINDERS: dict[str, EngineBinder] = {}
+ENGINE_BINDERS: dict[str, list[EngineBinder]] = {}
 
 
 def engine(*names: str) -> Callable[[EngineBinder], EngineBinder]:
-    """Registers a binder of the engine for these ops."""
+    """Registers a binder of the engine for these ops; of several for one op the first that does not decline is taken, in
+    the order of their modules' names. "*" are all elementwise ops without one."""
 
     def add(binder: EngineBinder) -> EngineBinder:
         for name in names:
-            if name in ENGINE_BINDERS:
-                raise ValueError(f"two engine kernels for op {name!r}")
-            ENGINE_BINDERS[name] = binder
+            ENGINE_BINDERS.setdefault(name, []).append(binder)
         return binder
 
     return add
 
 
 @cache
-def load_binders() -> dict[str, EngineBinder]:
+def load_binders() -> dict[str, list[EngineBinder]]:
     """The binders of all modules of this folder, by op."""
     package = importlib.import_module(__package__ or "")
     for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
