@@ -65,8 +65,8 @@ ENGINE_BINDERS: dict[str, list[EngineBinder]] = {}
 
 
 def engine(*names: str) -> Callable[[EngineBinder], EngineBinder]:
-    """Registers a binder of the engine for these ops; of several for one op the first that does not decline is taken, in
-    the order of their modules' names. "*" are all elementwise ops without one."""
+    """Registers a binder of the engine for these ops; of several for one op the first that does not decline is taken,
+    in the order of their modules' names. "*" are all elementwise ops without one."""
 
     def add(binder: EngineBinder) -> EngineBinder:
         for name in names:
