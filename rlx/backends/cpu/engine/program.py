@@ -16,7 +16,7 @@ from rlx.backends.cpu.engine import runner
 from rlx.backends.cpu.engine.choice import CannotCompile
 from rlx.backends.cpu.engine.compile import addresses
 from rlx.backends.cpu.engine.machine import this_machine
-from rlx.backends.cpu.engine.step import Declined, EngineContext, EngineStep, load_binders
+from rlx.backends.cpu.engine.step import ENGINE_BINDERS, Declined, EngineContext, EngineStep, load_binders
 from rlx.backends.cpu.engine.workers import POOL
 from rlx.driver.device import Bytes
 from rlx.errors import RlxError, UnsupportedOp
@@ -94,7 +94,7 @@ class EngineProgram:
     ) -> None:  # fmt: skip
         machine = this_machine()
         assert machine is not None
-        self._binders = load_binders()
+        load_binders()
         self._ctx = EngineContext(machine, threads, acquire, is_fixed)
         self._segments: list[Segment] = []
         self._open: Segment | None = None
@@ -108,7 +108,7 @@ class EngineProgram:
         """The segment that this node begins, if it does, and the node's steps; None where NumPy has to run it."""
         self._ctx.alike = alike
         made = None
-        for binder in self._binders.get(node.op.name) or (self._binders["*"] if node.op.elementwise else ()):
+        for binder in ENGINE_BINDERS.get(node.op.name) or (ENGINE_BINDERS["*"] if node.op.elementwise else ()):
             with suppress(Declined):
                 made = binder(node, ins, outs, self._ctx)
             if made is not None:

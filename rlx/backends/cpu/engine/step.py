@@ -77,12 +77,11 @@ def engine(*names: str) -> Callable[[EngineBinder], EngineBinder]:
 
 
 @cache
-def load_binders() -> dict[str, list[EngineBinder]]:
-    """The binders of all modules of this folder, by op."""
+def load_binders() -> None:
+    """Imports all modules of this folder, whose binders register themselves."""
     package = importlib.import_module(__package__ or "")
     for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
         importlib.import_module(module.name)
-    return ENGINE_BINDERS
 
 
 def address(array: Array) -> int:
