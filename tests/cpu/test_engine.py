@@ -141,10 +141,14 @@ def test_halves_are_rounded_once_and_special_values_kept() -> None:
     )
     with np.errstate(over="ignore"):
         for dtype in (f16, bf16):
-            made = apply(spec_of(ex.cast(ex.arg(0, f32), dtype), on, (f32, dtype)), on, x, np.empty(x.size, dtype.np))
+            made = apply(
+                spec_of(ex.cast(ex.arg(0, f32), dtype), on, (f32, dtype)), on, x, np.empty(x.size, dtype.np)
+            )
             np.testing.assert_array_equal(made.astype(np.float32), x.astype(dtype.np).astype(np.float32))
         wide = x.astype(np.float64) * (1 + 2**-30)
-        made = apply(spec_of(ex.cast(ex.arg(0, f64), f16), on, (f64, f16)), on, wide, np.empty(x.size, np.float16))
+        made = apply(
+            spec_of(ex.cast(ex.arg(0, f64), f16), on, (f64, f16)), on, wide, np.empty(x.size, np.float16)
+        )
         np.testing.assert_array_equal(made, wide.astype(np.float16))
     nan = np.array([0x7C01, 0xFE55], np.uint16)
     copied = apply(spec_of(ex.arg(0, f16), on, (f16, f16)), on, nan.view(np.float16), np.empty(2, np.float16))
@@ -299,9 +303,9 @@ def test_damaged_records_are_misses(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     specs = [spec_of(chain("exp"), machine()), spec_of(chain("sqrt"), machine())]
     made: list[str] = []
 
-    def counted(text: str, on: Machine, few: bool) -> bytes:
+    def counted(text: str, on: Machine) -> bytes:
         made.append(text)
-        return machine_code(text, on, few)
+        return machine_code(text, on)
 
     monkeypatch.setattr(compile, "machine_code", counted)
     want = compile.images(specs, machine())
@@ -309,7 +313,12 @@ def test_damaged_records_are_misses(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     records = sorted((tmp_path / KIND).glob("*.bin"))
     good = [r.read_bytes() for r in records]
     first = good[0]
-    for damage in (lambda b: b[:-1], lambda b: b[:-9] + b"\xcc" + b[-8:], lambda b: first[:42] + b[42:], lambda b: b""):
+    for damage in (
+        lambda b: b[:-1],
+        lambda b: b[:-9] + b"\xcc" + b[-8:],
+        lambda b: first[:42] + b[42:],
+        lambda b: b"",
+    ):
         for record, content in zip(records, good, strict=True):
             record.write_bytes(damage(content))
         assert compile.images(specs, machine()) == want
@@ -353,7 +362,9 @@ def test_features_can_be_withheld(monkeypatch: pytest.MonkeyPatch) -> None:
     assert this_machine.__wrapped__() is None
 
 
-@pytest.mark.parametrize("lacks, said", [("compiler", "llvmlite is not installed"), ("memory", "Permission denied")])
+@pytest.mark.parametrize(
+    "lacks, said", [("compiler", "llvmlite is not installed"), ("memory", "Permission denied")]
+)
 def test_without_a_compiler_or_memory_for_code_numpy_runs(
     lacks: str, said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -380,7 +391,7 @@ def test_without_a_compiler_or_memory_for_code_numpy_runs(
 def test_a_kernel_that_cannot_be_made_leaves_its_program_to_numpy(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def fails(text: str, on: Machine, few: bool) -> bytes:
+    def fails(text: str, on: Machine) -> bytes:
         raise RuntimeError("LLVM is out of sorts")
 
     monkeypatch.setattr(compile, "machine_code", fails)

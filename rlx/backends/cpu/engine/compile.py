@@ -21,17 +21,16 @@ from rlx.ir import Expr
 from rlx.ir.expr import linearize
 
 KIND = "cpu"  # of the disk's cache
-_FEW_PASSES = (
-    "sroa", "instruction_combine", "simplify_cfg", "new_gvn", "instruction_combine", "simplify_cfg", "aggressive_dce",
+# LLVM's own pipeline takes five times as long, and no kernel was faster for it: they are written as they should run.
+_PASSES = (
+    "always_inliner", "sroa", "instruction_combine", "simplify_cfg", "new_gvn", "instruction_combine", "simplify_cfg",
+    "aggressive_dce",
 )  # fmt: skip
 SYMBOL = "kernel"  # the function that each module defines
 
 
 class KernelSpec(Protocol):
-    """What a kernel is specialized for: a frozen dataclass of numbers, names, dtypes, expressions, tuples and such.
-
-    A class with `few_passes = True` (a ClassVar) is compiled in a third of the time: what is made once before a loop
-    has to stand there in its text."""
+    """What a kernel is specialized for: a frozen dataclass of numbers, names, dtypes, expressions, tuples and such."""
 
     def ir(self) -> str:
         """The LLVM module with the function `kernel` (`ir.Kernel("kernel")`)."""
@@ -69,7 +68,7 @@ def images(specs: Sequence[KernelSpec], machine: Machine) -> list[bytes]:
     missing = [n for n, image in enumerate(found) if image is None]
     for done, n in enumerate(missing):
         report("kernels", done, len(missing))
-        found[n] = made = machine_code(specs[n].ir(), machine, getattr(specs[n], "few_passes", False))
+        found[n] = made = machine_code(specs[n].ir(), machine)
         store.put(keys[n], made)
     return [image for image in found if image is not None]
 
@@ -111,22 +110,17 @@ def canonical(x: Any) -> str:
     return repr(x)
 
 
-def machine_code(text: str, machine: Machine, few_passes: bool = False) -> bytes:
+def machine_code(text: str, machine: Machine) -> bytes:
     """The position-independent image of a module; its function `kernel` is at the image's start."""
     binding, target = _target(machine)
     module = binding.parse_assembly(text)
     module.verify()
     module.triple = machine.triple
-    tuning = binding.create_pipeline_tuning_options(speed_level=2)
-    tuning.loop_vectorization = tuning.slp_vectorization = tuning.loop_unrolling = False
-    builder = binding.create_pass_builder(target, tuning)
-    if few_passes:
-        passes = binding.create_new_function_pass_manager()
-        for name in _FEW_PASSES:
-            getattr(passes, f"add_{name}_pass")()
-        passes.run(module.get_function(SYMBOL), builder)
-    else:
-        builder.getModulePassManager().run(module, builder)
+    builder = binding.create_pass_builder(target, binding.create_pipeline_tuning_options(speed_level=2))
+    passes = binding.create_new_module_pass_manager()
+    for name in _PASSES:
+        getattr(passes, f"add_{name}_pass")()
+    passes.run(module, builder)
     return link(target.emit_object(module), SYMBOL)
 
 

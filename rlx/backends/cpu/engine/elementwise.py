@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
@@ -51,7 +50,6 @@ class TreeSpec:
     outer: int
     lanes: int
     short: int = 0
-    few_passes: ClassVar[bool] = True
 
     def ir(self) -> str:
         k = Kernel("kernel")

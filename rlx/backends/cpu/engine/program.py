@@ -108,7 +108,9 @@ class EngineProgram:
         """The segment that this node begins, if it does, and the node's steps; None where NumPy has to run it."""
         self._ctx.alike = alike
         made = None
-        for binder in ENGINE_BINDERS.get(node.op.name) or (ENGINE_BINDERS["*"] if node.op.elementwise else ()):
+        for binder in ENGINE_BINDERS.get(node.op.name) or (
+            ENGINE_BINDERS["*"] if node.op.elementwise else ()
+        ):
             with suppress(Declined):
                 made = binder(node, ins, outs, self._ctx)
             if made is not None:
