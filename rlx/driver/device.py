@@ -145,13 +145,14 @@ class Mark(Protocol):
 class BuildOptions:
     """Options for lowering a graph to steps.
 
-    They are the `precision` of products, `threads` of the CPU, the RLX_DEBUG level, and whether each step of a run is
-    `timed`, which costs a little."""
+    They are the `precision` of products, `threads` and `engine` of the CPU, the RLX_DEBUG level, and whether each step
+    of a run is `timed`, which costs a little."""
 
     precision: str = "f32"
     threads: int | None = None
     debug: int = 0
     timed: bool = False
+    engine: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,13 +161,14 @@ class Dispatch:
 
     `how` is "native", "alias" (no work: it shares its input's slot), "decomposed", "host" or "control" (it runs its
     bodies, whose nodes follow under its name). `within` names the node whose launch computes this one too, where equal
-    launches became one."""
+    launches became one. `by` says on the CPU who runs a native node, "engine" or "numpy"."""
 
     node: str
     op: str
     how: Literal["native", "alias", "decomposed", "host", "control"]
     steps: tuple[str, ...] = ()
     within: str = ""
+    by: str = ""
 
 
 @dataclass(frozen=True, slots=True)
