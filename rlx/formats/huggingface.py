@@ -11,7 +11,7 @@ from typing import Any, Literal
 from rlx.errors import ModelFormatError
 from rlx.formats import safetensors
 from rlx.formats.files import MAX_JSON, file_inside, parse_json, read_bytes, read_json, shown
-from rlx.formats.safetensors import Array
+from rlx.formats.quantized import QuantizedTensors
 from rlx.formats.tokenizer import TextTokenizer
 
 _POOLING_WORDS = "pooling_mode_"
@@ -49,9 +49,17 @@ class ModelFolder:
             raise ModelFormatError(f"{self.path} has no config.json; is this a Hugging Face model folder?")
         self.config: dict[str, Any] = read_json(self.path / "config.json")
 
-    def tensors(self) -> Mapping[str, Array]:
-        """The weights by name. Raises: ModelFormatError."""
-        return safetensors.load(self.path)
+    def tensors(self) -> Mapping[str, Any]:
+        """The weights by name, those of a folder with a `quantization_config` packed (`QuantizedTensors`).
+
+        Raises: ModelFormatError."""
+        found, settings = safetensors.load(self.path), self.config.get("quantization_config")
+        if settings is None:
+            return found
+        if not isinstance(settings, dict):
+            where = self.path / "config.json"
+            raise ModelFormatError(f"{where}: quantization_config is {shown(settings)}, expected an object")
+        return QuantizedTensors(found, settings, str(self.path))
 
     def tokenizer(self, max_length: int, lower: bool = False) -> TextTokenizer:
         """The tokenizer of tokenizer.json, cutting texts to `max_length` tokens.

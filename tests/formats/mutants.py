@@ -1,10 +1,10 @@
 """`python -m tests.formats.mutants --count 10000`: damaged files of a model folder, by the thousand for each format.
 
-Formats: safetensors, its index of shards, config.json, the sentence-transformers files, tokenizer.json; `bombs` are
-tokenizer.json files made to kill or hang, `json` configs, indexes and headers of values that take far more memory
-than text; `program` are saved programs of many kinds, `ops` one of each op, most with their checksums made right
-again. Each file must load and work, or be refused with ModelFormatError, within 2 s of processor time and 64 MiB more
-memory, beside what is granted for each byte of a file (a tokenizer: 64, any other: 1, for the file itself). Files are
+Formats: safetensors, its index of shards, GGUF, config.json, the sentence-transformers files, tokenizer.json; `bombs`
+are tokenizer.json files made to kill or hang, `json` configs, indexes and headers of values that take far more memory
+than text; `program` are saved programs of many kinds, `ops` one of each op, most with their checksums made right again.
+Each file must load and work, or be refused with ModelFormatError, within 2 s of processor time and 64 MiB more memory,
+beside what is granted for each byte of a file (a tokenizer and GGUF: 64, any other: 1, for the file itself). Files are
 worked on in processes of their own, some hundreds in each; one that ends its process, or keeps it for too long, is
 named with its seed, and the rest goes on. Programs are saved and loaded on RLX_DEVICE, by default the CPU. `--seed N
 --format F` runs one file here and shows what it raises.
@@ -32,8 +32,11 @@ import numpy as np
 
 import rlx
 from rlx.errors import ModelFormatError, RlxError
-from rlx.formats import safetensors
+from rlx.formats import gguf, safetensors
+from rlx.formats.gguf.model import GgufModel
+from rlx.formats.gguf.tokenizer import read_tokenizer
 from rlx.formats.huggingface import ModelFolder
+from rlx.formats.tokenizer.chat import ChatTemplate
 from rlx.formats.tokenizer.text import PER_BYTE
 from rlx.ir import REGISTRY
 from rlx.models.bert import BertConfig
@@ -56,6 +59,7 @@ FILES = {
     "sentence": ("modules.json", "1_Pooling/config.json", "sentence_bert_config.json"),
     "tokenizer": ("tokenizer.json",),
     "bombs": ("tokenizer.json",),
+    "gguf": ("model.gguf",),
     "program": tuple(f"{name}.rlx" for name in PROGRAMS),
     "ops": tuple(f"{name}.rlx" for name, op in REGISTRY.items() if op.leaf is None),
     "json": ("config.json", "model.safetensors", "modules.json", "sentence_bert_config.json", "tokenizer.json"),
@@ -74,6 +78,10 @@ def lay(folder: Path, kind: str) -> None:
             with made.compiled(rlx.Session(DEVICE)) as program:
                 program.save(folder / name)
         return
+    if kind == "gguf":
+        folder.mkdir()
+        write_gguf(folder / FILES[kind][0])
+        return
     write_model(folder, max_length=16)
     if kind != "index":
         return
@@ -91,6 +99,9 @@ def use(folder: Path, kind: str, seed: int) -> None:
     if kind in PROGRAM_KINDS:
         use_program(folder / FILES[kind][seed % len(FILES[kind])])
         return
+    if kind == "gguf":
+        use_gguf(folder / FILES[kind][0], seed)
+        return
     model = ModelFolder(folder)
     if kind in ("safetensors", "index"):
         for array in model.tensors().values():
@@ -106,6 +117,52 @@ def use(folder: Path, kind: str, seed: int) -> None:
     if seed % 10 == 0:
         with rlx.models.load(folder, device="cpu") as encoder:
             encoder.encode(TEXTS)
+
+
+def write_gguf(path: Path) -> None:
+    """A tiny model of Llama's kind with a tokenizer and a template."""
+    rng = np.random.default_rng(1)
+    letters = [chr(0x21 + i) for i in range(94)] + ["Ġ", "Ċ"]
+    tokens = ["<s>", "</s>", *letters, "th", "the", "Ġthe", "ca"]
+    size = len(tokens)
+    shapes = {"token_embd": (size, 32), "output_norm": (32,), "output": (size, 32)}
+    shapes |= {f"blk.0.{n}": (32, 32) for n in ("attn_q", "attn_output", "ffn_gate", "ffn_up", "ffn_down")}
+    shapes |= {f"blk.0.{n}": (16, 32) for n in ("attn_k", "attn_v")}
+    shapes |= {f"blk.0.{n}_norm": (32,) for n in ("attn", "ffn")}
+    floats = {f"{n}.weight": rng.standard_normal(shape).astype(np.float32) for n, shape in shapes.items()}
+    tensors = {n: rlx.quantize(a, "q8_0") if "ffn_" in n and a.ndim > 1 else a for n, a in floats.items()}
+    tensors["rope_freqs.weight"] = np.ones(4, np.float32)
+    llama = {"block_count": 1, "context_length": 64, "embedding_length": 32, "feed_forward_length": 32}
+    llama |= {"attention.head_count": 4, "attention.head_count_kv": 2, "attention.layer_norm_rms_epsilon": 1e-5}
+    tokenizer = {
+        "model": "gpt2", "pre": "llama-bpe", "tokens": tokens, "token_type": [3, 3, *[1] * (size - 2)],
+        "merges": ["t h", "th e", "Ġ the", "c a"], "bos_token_id": 0, "eos_token_id": 1, "add_bos_token": True,
+        "scores": [0.0] * size,
+    }  # fmt: skip
+    metadata = {
+        "general.architecture": "llama", "general.alignment": 32, "general.tags": [["a", "b"], ["c"]],
+        **{f"llama.{k}": v for k, v in llama.items()}, **{f"tokenizer.ggml.{k}": v for k, v in tokenizer.items()},
+        "tokenizer.chat_template": "{{ bos_token }}{% for m in messages %}{{ m.content }}{% endfor %}",
+    }  # fmt: skip
+    gguf.write(path, metadata, tensors)
+
+
+def use_gguf(path: Path, seed: int) -> None:
+    """Reads all tensors as they are and as a folder's, and some texts; every twentieth renders its template."""
+    with gguf.read(path) as file:
+        for tensor in file.tensors.values():
+            value = tensor.read()
+            assert value.shape == tensor.shape and value.nbytes == tensor.nbytes
+        if seed % 2:
+            tokenizer = read_tokenizer(file)
+            for text in TEXTS:
+                tokenizer.decode(tokenizer.encode(text, parse_special=True))
+            if seed % 20 == 1 and tokenizer.chat_template is not None:
+                ChatTemplate.of(tokenizer).render([{"role": "user", "content": "the"}])
+            return
+        model = GgufModel(file)
+        for name, (shape, _) in model.kinds.items():
+            assert tuple(model.read(name).shape) == shape
 
 
 def use_program(path: Path) -> None:
@@ -160,7 +217,7 @@ def attempt(kind: str, seed: int, folder: Path, originals: dict[str, bytes]) -> 
         "text": text[:300],
         "seconds": seconds,
         "bytes": grown,
-        "granted": (MEBIBYTES << 20) + len(content) * (PER_BYTE if name == "tokenizer.json" else 1),
+        "granted": (MEBIBYTES << 20) + len(content) * (PER_BYTE if name in ("tokenizer.json", "model.gguf") else 1),
     }
 
 
@@ -184,6 +241,9 @@ def work(kind: str, start: int, stop: int) -> None:
         if kind in PROGRAM_KINDS:  # what the first run takes once is no file's fault
             for number in range(len(FILES[kind])):
                 use(folder, kind, number)
+        elif kind == "gguf":
+            use(folder, kind, 0)
+            use(folder, kind, 1)
         else:
             with rlx.models.load(folder, device="cpu") as encoder:
                 encoder.encode(TEXTS)

@@ -6,8 +6,14 @@ import hashlib
 import json
 import random
 import struct
+import tempfile
 from collections.abc import Callable
+from functools import cache
+from pathlib import Path
 from typing import Any
+
+from rlx.errors import ModelFormatError
+from rlx.formats import gguf
 
 WORDS = (
     b"-1", b"null", b"1e999", b"[]", b"{}", b'"', b"\\ud800", b"9" * 30, b"18446744073709551616", b"4294967296",
@@ -47,6 +53,8 @@ def mutant(name: str, original: bytes, seed: int) -> tuple[str, bytes]:
         return _json(pick, original) if pick.random() < 0.6 else _bytes(pick, original)
     if name.endswith(".rlx"):
         return _program(pick, original)
+    if name.endswith(".gguf"):
+        return _gguf(pick, original)
     size = int.from_bytes(original[:8], "little")
     header, data = original[8 : 8 + size], original[8 + size :]
     chance = pick.random()
@@ -62,6 +70,76 @@ def mutant(name: str, original: bytes, seed: int) -> tuple[str, bytes]:
         lengths = (0, 1, size - 1, size + 1, len(original), 2**32, 2**63, 2**64 - 8, 2**64 - 1, 100_000_001)
         return "length", pick.choice(lengths).to_bytes(8, "little") + original[8:]
     return f"header {way}", len(text).to_bytes(8, "little") + text + data
+
+
+def _gguf(pick: random.Random, original: bytes) -> tuple[str, bytes]:
+    """A GGUF file: damaged bytes, numbers of its structure that lie, other values of its metadata."""
+    chance = pick.random()
+    if chance < 0.3:
+        return _bytes(pick, original)
+    if chance < 0.65:
+        made = bytearray(original)
+        for _ in range(pick.choice((1, 1, 2))):
+            at, size = pick.choice(gguf_fields(original))
+            old = int.from_bytes(original[at : at + size], "little")
+            flipped = old ^ 1 << pick.randrange(8 * size)
+            new = pick.choice((old + 1, old - 1, old * 2, old + 256, flipped, *NUMBERS[:12]))
+            made[at : at + size] = (int(new) % (1 << 8 * size)).to_bytes(size, "little")
+        return "fields", bytes(made)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "x.gguf"
+        path.write_bytes(original)
+        with gguf.read(path) as file:
+            metadata = [dict(file.metadata)]
+            way = _edit(pick, metadata) if pick.random() < 0.7 else _nudge(pick, metadata)
+            tensors = dict(file.tensors)
+            if pick.random() < 0.1:
+                tensors.pop(pick.choice(list(tensors)))
+            try:
+                gguf.write(path, metadata[0], tensors)
+            except (ModelFormatError, AttributeError, OverflowError, TypeError):  # no file can say this
+                return _bytes(pick, original)
+        return f"metadata {way}", path.read_bytes()
+
+
+@cache
+def gguf_fields(content: bytes) -> list[tuple[int, int]]:
+    """Where the counts, lengths, types, dimensions and offsets of a sound GGUF file stand, and their sizes."""
+    found, at = [(4, 4), (8, 8), (16, 8)], 24
+
+    def number(size: int) -> int:
+        nonlocal at
+        found.append((at, size))
+        at += size
+        return int.from_bytes(content[at - size : at], "little")
+
+    def text() -> None:
+        nonlocal at
+        length = number(8)
+        at += length
+
+    sizes = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}
+
+    def value(kind: int) -> None:
+        if kind == 9:
+            inner, count = number(4), number(8)
+            for _ in range(count):
+                value(inner)
+        elif kind == 8:
+            text()
+        else:
+            number(sizes[kind])
+
+    for _ in range(int.from_bytes(content[16:24], "little")):
+        text()
+        value(number(4))
+    for _ in range(int.from_bytes(content[8:16], "little")):
+        text()
+        for _ in range(number(4)):
+            number(8)
+        number(4)
+        number(8)
+    return found
 
 
 def _program(pick: random.Random, original: bytes) -> tuple[str, bytes]:

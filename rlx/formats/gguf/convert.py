@@ -129,6 +129,8 @@ def _settings(folder: ModelFolder, family: Family, tensors: dict[str, Made]) -> 
             value = config.get(name)
             if name == "num_key_value_heads" and value is None:
                 value = config.get("num_attention_heads")
+            if name == "num_experts" and value is None:
+                value = config.get("num_local_experts")
             if name == "n_inner" and value is None:
                 value = 4 * config.get("n_embd", 0)
             if name == "rope_theta" and value is None:
@@ -151,7 +153,9 @@ def _settings(folder: ModelFolder, family: Family, tensors: dict[str, Made]) -> 
     if kind == "llama3":
         try:
             factors = llama3_factors(made[f"{arch}.rope.freq_base"], turned, scaling)
-        except (KeyError, TypeError, ZeroDivisionError):
+        except (KeyError, TypeError, ArithmeticError):
+            factors = np.array(np.nan)
+        if not np.isfinite(factors).all():
             refuse(f"rope_scaling is {shown(scaling)}; llama3 needs four numbers")
         tensors["rope_freqs.weight"] = Made(factors.shape, f32, lambda: factors.astype(np.float32))
     elif kind in ("linear", "yarn") and isinstance(scaling.get("factor"), int | float):

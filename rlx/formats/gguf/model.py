@@ -127,10 +127,9 @@ class GgufModel:
         layers: int = config["n_layer" if arch == "gpt2" else "num_hidden_layers"]
         if not 0 < layers <= MAX_LAYERS:
             self._refuse(f"{arch}.block_count is {layers}; expected 1 to {MAX_LAYERS:,}")
-        for key in ("bos", "eos"):
-            token = self.file.metadata.get(f"tokenizer.ggml.{key}_token_id")
-            if type(token) is int:
-                config[f"{key}_token_id"] = token
+        for key, name in (("bos", "bos"), ("eos", "eos"), ("pad", "padding")):
+            token = self.file.metadata.get(f"tokenizer.ggml.{name}_token_id")
+            config[f"{key}_token_id"] = token if type(token) is int else None
         if "num_attention_heads" in config:
             self._heads(config)
         if arch in ("gemma2", "gemma3"):
@@ -155,6 +154,8 @@ class GgufModel:
             found = self.file.value(key, kind, default)
         if type(found) is int and not 0 <= found < 1 << 31:
             self._refuse(f"{key} is {found:,}; expected at most {(1 << 31) - 1:,}")
+        if type(found) is float and np.float32(found) == found:
+            return float(str(np.float32(found)))  # 1e-06 rather than what f32 made of it
         return found
 
     def _heads(self, config: dict[str, Any]) -> None:
@@ -201,10 +202,14 @@ class GgufModel:
     def _llama3(self, config: dict[str, Any], turned: int) -> dict[str, Any]:
         """The settings of Llama 3's scaling, of which the file holds what each frequency is divided by."""
         tensor = self.file.tensors["rope_freqs.weight"]
-        fits = tensor.shape == (turned // 2,) and turned > 1 and tensor.dtype is f32 and config["rope_theta"] > 1
+        fits = (
+            tensor.shape == (turned // 2,) and turned > 1 and tensor.dtype is f32 and config["rope_theta"] > 1
+        )
         held = np.asarray(tensor.read() if fits else np.nan, np.float64)
-        if not np.isfinite(held).all():
-            self._refuse(f"rope_freqs.weight is no finite factor in f32 for each of {turned // 2} frequencies")
+        if not (np.isfinite(held).all() and held.min() > 0):
+            self._refuse(
+                f"rope_freqs.weight is no factor above 0 in f32 for each of {turned // 2} frequencies"
+            )
         factor = float(np.round(held.max(), 6))
         found: dict[str, Any] = {
             "rope_type": "llama3",
@@ -237,8 +242,9 @@ def llama3_factors(base: float, width: int, scaling: Mapping[str, Any]) -> npt.N
     plain = base ** -(np.arange(0, width, 2, dtype=np.float64) / width)
     low, high = scaling["low_freq_factor"], scaling["high_freq_factor"]
     turns = scaling["original_max_position_embeddings"] * plain / (2 * math.pi)
-    keep = np.clip((turns - low) / (high - low), 0, 1)
-    return np.asarray(1 / ((1 - keep) / scaling["factor"] + keep))
+    with np.errstate(all="ignore"):
+        keep = np.clip((turns - low) / (high - low), 0, 1)
+        return np.asarray(1 / ((1 - keep) / scaling["factor"] + keep))
 
 
 def halves_of_pairs(rows: int, heads: int) -> npt.NDArray[np.int64] | None:

@@ -15,18 +15,21 @@ from typing import Literal
 Change = Literal["pairs of q", "pairs of k", "one more", "transposed", "minus exp", "squeezed"]
 
 _TOP = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output"}
+_TIED = {"model.embed_tokens": "token_embd", "model.norm": "output_norm"}
 _ATTENTION = {
     "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v",
-    "self_attn.o_proj": "attn_output", "self_attn.q_norm": "attn_q_norm", "self_attn.k_norm": "attn_k_norm",
+    "self_attn.o_proj": "attn_output",
 }  # fmt: skip
+_QK_NORMS = {"self_attn.q_norm": "attn_q_norm", "self_attn.k_norm": "attn_k_norm"}
 _MLP = {"mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down"}
-_LLAMA = {**_ATTENTION, **_MLP, "input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm"}
+_BEFORE = {"input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm"}
+_LLAMA = {**_ATTENTION, **_MLP, **_BEFORE}
 _AROUND = {
     **_LLAMA, "post_attention_layernorm": "post_attention_norm", "pre_feedforward_layernorm": "ffn_norm",
     "post_feedforward_layernorm": "post_ffw_norm",
 }  # fmt: skip
 _AFTER = {
-    **_ATTENTION, **_MLP, "post_attention_layernorm": "post_attention_norm",
+    **_ATTENTION, **_QK_NORMS, **_MLP, "post_attention_layernorm": "post_attention_norm",
     "post_feedforward_layernorm": "post_ffw_norm",
 }  # fmt: skip
 _PHI3 = {
@@ -50,7 +53,10 @@ COUNTS = {
     "num_key_value_heads": "attention.head_count_kv",
 }  # fmt: skip
 NUMBERS = {"rms_norm_eps": "attention.layer_norm_rms_epsilon", "rope_theta": "rope.freq_base"}
-_GEMMA2 = {"final_logit_softcapping": "final_logit_softcapping", "attn_logit_softcapping": "attn_logit_softcapping"}
+_GEMMA2 = {
+    "final_logit_softcapping": "final_logit_softcapping",
+    "attn_logit_softcapping": "attn_logit_softcapping",
+}
 _WINDOW = {"sliding_window": "attention.sliding_window"}
 _EXPERT_COUNTS = {
     "num_experts": "expert_count", "num_experts_per_tok": "expert_used_count",
@@ -132,16 +138,17 @@ FAMILIES = (
     Family("llama", "llama", _LLAMA, changes=_PAIRS, paired=True),
     Family("llama", "mistral", _LLAMA, changes=_PAIRS, paired=True, class_name="MistralForCausalLM"),
     Family("qwen2", "qwen2", _LLAMA, class_name="Qwen2ForCausalLM"),
-    Family("qwen3", "qwen3", _LLAMA, class_name="Qwen3ForCausalLM"),
+    Family("qwen3", "qwen3", _LLAMA | _QK_NORMS, class_name="Qwen3ForCausalLM"),
     Family(
-        "qwen3moe", "qwen3_moe", {**_LLAMA, "mlp.gate": "ffn_gate_inp"}, counts={**COUNTS, **_EXPERT_COUNTS},
-        class_name="Qwen3MoeForCausalLM",
+        "qwen3moe", "qwen3_moe", {**_ATTENTION, **_QK_NORMS, **_BEFORE, "mlp.gate": "ffn_gate_inp"},
+        counts={**COUNTS, **_EXPERT_COUNTS}, class_name="Qwen3MoeForCausalLM",
     ),
     Family(
-        "gemma2", "gemma2", _AROUND, optional=_GEMMA2 | _WINDOW, changes=_ONE_MORE, class_name="Gemma2ForCausalLM"
+        "gemma2", "gemma2", _AROUND, top=_TIED, optional=_GEMMA2 | _WINDOW, changes=_ONE_MORE,
+        class_name="Gemma2ForCausalLM",
     ),
     Family(
-        "gemma3", "gemma3_text", _AROUND, optional=_GEMMA2 | _WINDOW, changes=_ONE_MORE,
+        "gemma3", "gemma3_text", _AROUND | _QK_NORMS, optional=_GEMMA2 | _WINDOW, changes=_ONE_MORE,
         class_name="Gemma3ForCausalLM",
     ),
     Family("phi3", "phi3", _PHI3, optional=_WINDOW, class_name="Phi3ForCausalLM"),

@@ -1,0 +1,53 @@
+"""`rlx convert`, and `rlx inspect` of a GGUF file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Rlx
+from tests.formats.gguf.test_convert import LLAMA, folder
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    folder(tmp_path / "a", LLAMA, text=True)
+    return tmp_path / "a"
+
+
+def test_a_folder_becomes_a_file_that_is_shown(rlx: Rlx, model: Path, tmp_path: Path) -> None:
+    file = tmp_path / "m.gguf"
+    ran = rlx("convert", model, "--to", "Q8_0", "-o", file)
+    assert ran.status == 0 and ran.err == "" and ran.out == f"{file}: {file.stat().st_size:,} bytes\n"
+    ran = rlx("inspect", file, "--nodes", "--device", "cpu")
+    assert ran.status == 0
+    for words in (
+        "GGUF of version 3", "general.architecture: 'llama'", "llama.block_count: 2", "Q8_0", "(300 in all)",
+        "blk.1.ffn_down.weight", "64x96", "keys and values in f16", "fits",
+    ):  # fmt: skip
+        assert words in ran.out, words
+    assert max(map(len, ran.out.splitlines())) < 300
+
+
+def test_back_to_a_folder(rlx: Rlx, model: Path, tmp_path: Path) -> None:
+    assert rlx("convert", model, "-o", tmp_path / "m.gguf").status == 0
+    assert rlx("convert", tmp_path / "m.gguf", "--to", "BF16", "-o", tmp_path / "b").status == 0
+    assert {p.name for p in (tmp_path / "b").iterdir()} == {
+        "config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"
+    }  # fmt: skip
+    again = rlx("convert", tmp_path / "m.gguf", "-o", tmp_path / "b")
+    assert again.status == 2 and "exists already" in again.err
+
+
+def test_mistakes(rlx: Rlx, model: Path, tmp_path: Path) -> None:
+    (tmp_path / "x.gguf").write_bytes(b"GGUF\1\0\0\0")
+    for arguments, words in (
+        (("convert", model, "--to", "Q9_K", "-o", tmp_path / "m.gguf"), "not an rlx dtype"),
+        (("convert", model, "-o", tmp_path / "none" / "m.gguf"), "no such folder"),
+        (("convert", tmp_path / "none", "-o", tmp_path / "b"), "cannot be read"),
+        (("inspect", tmp_path / "x.gguf"), "version 1"),
+        (("inspect", tmp_path / "x.gguf", "--strict"), "no --strict"),
+    ):
+        ran = rlx(*arguments)
+        assert ran.status == 2 and words in ran.err and ran.err.count("\n") == 1, ran

@@ -1,0 +1,280 @@
+"""Folders to GGUF files and back: names beside the package gguf, numbers and settings through both directions."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import rlx
+from rlx.errors import DTypeError, ModelFormatError
+from rlx.formats import gguf, safetensors
+from rlx.formats.gguf import convert
+from rlx.formats.gguf.model import GgufModel, halves_of_pairs
+from rlx.formats.gguf.names import FAMILIES, Family
+from rlx.formats.huggingface import ModelFolder
+from rlx.formats.tokenizer.language import from_folder
+from rlx.packed import PackedArray
+from tests.models.tiny import formula
+from tests.outside import outside
+
+LLAMA: dict[str, Any] = {
+    "model_type": "llama", "vocab_size": 300, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2,
+    "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 128, "rms_norm_eps": 1e-06,
+    "rope_theta": 10000.0, "tie_word_embeddings": False,
+    "rope_scaling": {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+                     "original_max_position_embeddings": 64},
+}  # fmt: skip
+GEMMA: dict[str, Any] = {
+    **LLAMA, "model_type": "gemma2", "head_dim": 16, "tie_word_embeddings": True, "sliding_window": 8,
+    "attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0, "rope_scaling": None,
+    "query_pre_attn_scalar": 16, "hidden_activation": "gelu_pytorch_tanh",
+}  # fmt: skip
+MOE: dict[str, Any] = {
+    **LLAMA, "model_type": "qwen3_moe", "head_dim": 32, "num_experts": 3, "num_experts_per_tok": 2,
+    "moe_intermediate_size": 32, "norm_topk_prob": True,
+    "rope_scaling": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32},
+}  # fmt: skip
+GPT2: dict[str, Any] = {
+    "model_type": "gpt2", "vocab_size": 300, "n_embd": 64, "n_layer": 2, "n_head": 4, "n_positions": 128,
+    "n_inner": 256, "layer_norm_epsilon": 1e-05, "tie_word_embeddings": True,
+}  # fmt: skip
+
+
+def shapes(config: dict[str, Any]) -> dict[str, tuple[int, ...]]:
+    if config["model_type"] == "gpt2":
+        made = {"wte.weight": (300, 64), "wpe.weight": (128, 64), "ln_f.weight": (64,), "ln_f.bias": (64,)}
+        parts = {"ln_1": (64,), "ln_2": (64,), "attn.c_attn": (64, 192), "attn.c_proj": (64, 64)}
+        parts |= {"mlp.c_fc": (64, 256), "mlp.c_proj": (256, 64)}
+        for i in range(2):
+            made |= {f"h.{i}.{n}.weight": s for n, s in parts.items()}
+            made |= {f"h.{i}.{n}.bias": s[-1:] for n, s in parts.items()}
+        return made
+    d, wide = config["hidden_size"], config["intermediate_size"]
+    size = config.get("head_dim", d // config["num_attention_heads"])
+    q, kv = config["num_attention_heads"] * size, config["num_key_value_heads"] * size
+    parts = {"input_layernorm": (d,), "post_attention_layernorm": (d,), "self_attn.q_proj": (q, d)}
+    parts |= {"self_attn.k_proj": (kv, d), "self_attn.v_proj": (kv, d), "self_attn.o_proj": (d, q)}
+    if config["model_type"] == "qwen3_moe":
+        parts |= {"self_attn.q_norm": (size,), "self_attn.k_norm": (size,), "mlp.gate": (3, d)}
+        for e in range(3):
+            parts |= {f"mlp.experts.{e}.{n}_proj": (32, d) for n in ("gate", "up")}
+            parts[f"mlp.experts.{e}.down_proj"] = (d, 32)
+    else:
+        parts |= {"mlp.gate_proj": (wide, d), "mlp.up_proj": (wide, d), "mlp.down_proj": (d, wide)}
+    if config["model_type"] == "gemma2":
+        parts |= {"pre_feedforward_layernorm": (d,), "post_feedforward_layernorm": (d,)}
+    made = {f"model.layers.{i}.{n}.weight": s for i in range(2) for n, s in parts.items()}
+    made |= {"model.embed_tokens.weight": (config["vocab_size"], d), "model.norm.weight": (d,)}
+    return made if config["tie_word_embeddings"] else {**made, "lm_head.weight": (config["vocab_size"], d)}
+
+
+def tokenizer() -> dict[str, Any]:
+    from rlx.formats.gguf.pretokenizers import PRE_TOKENIZERS
+    from rlx.formats.tokenizer.language import byte_letters
+
+    flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+    tokens = ["<s>", "<|im_end|>", *byte_letters(), "th", "the", "Ġthe"]
+    single = [{"SpecialToken": {"id": "<s>", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}]
+    return {
+        "version": "1.0",
+        "truncation": None,
+        "padding": None,
+        "added_tokens": [{"id": i, "content": t, "special": True, **flags} for i, t in enumerate(tokens[:2])],
+        "normalizer": None,
+        "pre_tokenizer": PRE_TOKENIZERS["llama-bpe"].pre_tokenizer(),
+        "post_processor": {
+            "type": "TemplateProcessing", "single": single, "pair": [*single, {"Sequence": {"id": "B", "type_id": 1}}],
+            "special_tokens": {"<s>": {"id": "<s>", "ids": [0], "tokens": ["<s>"]}},
+        },
+        "decoder": {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True},
+        "model": {
+            "type": "BPE", "dropout": None, "unk_token": None, "continuing_subword_prefix": None,
+            "end_of_word_suffix": None, "fuse_unk": False, "byte_fallback": False, "ignore_merges": True,
+            "vocab": {t: i for i, t in enumerate(tokens)}, "merges": ["t h", "th e", "Ġ the"],
+        },
+    }  # fmt: skip
+
+
+def folder(path: Path, config: dict[str, Any], text: bool = False) -> dict[str, Any]:
+    path.mkdir()
+    (path / "config.json").write_text(json.dumps(config))
+    arrays = {name: formula(name, shape, 1.0) for name, shape in shapes(config).items()}
+    safetensors.save(path / "model.safetensors", arrays)
+    if text:
+        (path / "tokenizer.json").write_text(json.dumps(tokenizer()))
+        (path / "tokenizer_config.json").write_text(
+            json.dumps({"bos_token": "<s>", "eos_token": "<|im_end|>", "chat_template": "{{ messages }}"})
+        )
+    return arrays
+
+
+@pytest.mark.judged
+@pytest.mark.parametrize("family", FAMILIES, ids=lambda f: f.model_type)
+def test_names_are_those_of_the_package(family: Family) -> None:
+    package = outside("gguf")
+    arch = next(k for k, v in package.MODEL_ARCH_NAMES.items() if v == family.architecture)
+    known = package.get_tensor_name_map(arch, 4)
+    prefix = "transformer." if family.model_type == "gpt2" else ""
+    for stem in [*(f"{family.layers}.3.{part}" for part in family.block), *family.top]:
+        suffix = "" if stem.endswith(("A_log", ".D")) else ".weight"
+        expected = known.get_name(f"{prefix}{stem}" if stem != "lm_head" else stem)
+        assert family.gguf_name(f"{stem}{suffix}") == f"{expected}{suffix}", stem
+        assert family.folder_name(f"{expected}{suffix}") == f"{stem}{suffix}"
+
+
+@pytest.mark.judged
+def test_rows_stand_as_the_package_turns_them() -> None:
+    """The order of q's rows as convert_hf_to_gguf of llama.cpp defines it, written out."""
+    w = np.arange(48 * 3).reshape(48, 3)
+    turned = w.reshape(4, 2, 6, 3).swapaxes(1, 2).reshape(48, 3)
+    assert np.array_equal(w[convert.pairs_of_halves(48, 4)], turned)
+    back = halves_of_pairs(48, 4)
+    assert back is not None and np.array_equal(turned[back], w)
+
+
+@pytest.mark.parametrize("config", [LLAMA, GEMMA, MOE, GPT2], ids=lambda c: c["model_type"])
+def test_numbers_and_settings_come_back(config: dict[str, Any], tmp_path: Path) -> None:
+    arrays = folder(tmp_path / "a", config)
+    convert.folder_to_gguf(tmp_path / "a", tmp_path / "m.gguf")
+    with gguf.read(tmp_path / "m.gguf") as file:
+        model = GgufModel(file)
+        assert {n: s for n, (s, _) in model.kinds.items()} == shapes(config)
+        for name, value in arrays.items():
+            found: Any = model.read(name)
+            assert np.allclose(found, value, rtol=0, atol=1.2e-7 if config is GEMMA else 0), name
+        for key, value in config.items():
+            if value is not None:
+                assert model.config[key] == value, key
+        convert.gguf_to_folder(file, tmp_path / "b", "f32")
+    back = ModelFolder(tmp_path / "b").tensors()
+    assert all(np.allclose(back[name], value, rtol=0, atol=1.2e-7) for name, value in arrays.items())
+
+
+@pytest.mark.parametrize("to", ["f16", "q8_0", "q4_k"])
+def test_packed_weights(to: str, tmp_path: Path) -> None:
+    config = {**LLAMA, "vocab_size": 8, "hidden_size": 256, "num_hidden_layers": 1, "rope_scaling": None}
+    arrays = {n: a for n, a in folder(tmp_path / "a", config).items() if "layers.1." not in n}
+    arrays = {
+        n: a
+        for n, a in arrays.items()
+        if to != "q4_k" or a.ndim == 1 or "k_proj" in n or "down" in n or "tok" in n
+    }
+    safetensors.save(tmp_path / "a" / "model.safetensors", arrays)
+    notes = convert.folder_to_gguf(tmp_path / "a", tmp_path / "m.gguf", to)
+    down = "Q8_0" if to == "q4_k" else None
+    assert [n for n in notes if "ffn_down" in n] == (
+        [f"blk.0.ffn_down.weight is {down}: rows of 96 are no blocks of 256"] if down else []
+    )
+    with gguf.read(tmp_path / "m.gguf") as file:
+        model = GgufModel(file)
+        for name, value in arrays.items():
+            found: Any = model.read(name)
+            if value.ndim == 1:
+                assert np.array_equal(found, value)
+            elif to == "f16":
+                assert np.array_equal(found, value.astype(np.float16))
+            else:
+                kind = "q8_0" if "down_proj" in name else to
+                assert isinstance(found, PackedArray) and found.dtype.name == kind
+                assert np.array_equal(found.data, rlx.quantize(value, kind).data), name
+
+
+def test_a_tokenizer_and_its_template_go_along(tmp_path: Path) -> None:
+    folder(tmp_path / "a", LLAMA, text=True)
+    assert convert.folder_to_gguf(tmp_path / "a", tmp_path / "m.gguf", "q8_0") == []
+    with gguf.read(tmp_path / "m.gguf") as file:
+        assert file.metadata["tokenizer.ggml.pre"] == "llama-bpe"
+        assert file.metadata["tokenizer.ggml.tokens"][-1] == "[PAD299]"  # type: ignore[index]
+        convert.gguf_to_folder(file, tmp_path / "b")
+        found = [from_folder(tmp_path / "a"), GgufModel(file).tokenizer(), from_folder(tmp_path / "b")]
+    for text in ("the theory\n", "", "<|im_end|>ü", "  x"):
+        for parse in (False, True):
+            ids = [t.encode(text, parse_special=parse) for t in found]
+            assert ids[0] == ids[1] == ids[2] and ids[0][0] == 0
+    assert all(t.special.bos == 0 and t.special.eos == 1 and t.special.ends == {1} for t in found)
+    assert all(t.chat_template == "{{ messages }}" for t in found)
+
+
+def test_a_large_model_is_written_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    arrays = folder(tmp_path / "a", LLAMA)
+    convert.folder_to_gguf(tmp_path / "a", tmp_path / "m.gguf")
+    monkeypatch.setattr(convert, "SHARD", 60_000)
+    with gguf.read(tmp_path / "m.gguf") as file:
+        convert.gguf_to_folder(file, tmp_path / "b", "f32")
+    assert len(list((tmp_path / "b").glob("model-*.safetensors"))) > 3
+    back = ModelFolder(tmp_path / "b").tensors()
+    assert all(np.array_equal(back[name], value) for name, value in arrays.items())
+
+
+REFUSED: list[tuple[dict[str, Any], str]] = [
+    ({"model_type": "bert"}, "not one of llama"),
+    ({"num_hidden_layers": "2"}, "expected a number"),
+    ({"rope_scaling": {"rope_type": "longrope"}}, "default, linear, llama3 and yarn"),
+    ({"rope_scaling": {"rope_type": "llama3"}}, "four numbers"),
+    ({"num_attention_heads": 5}, "rows for 5 heads"),
+    ({"quantization_config": {"quant_method": "gptq"}}, "quantized already"),
+]
+
+
+@pytest.mark.parametrize("changes, words", REFUSED)
+def test_folders_that_are_refused(changes: dict[str, Any], words: str, tmp_path: Path) -> None:
+    folder(tmp_path / "a", LLAMA)
+    (tmp_path / "a" / "config.json").write_text(json.dumps({**LLAMA, **changes}))
+    with pytest.raises(ModelFormatError, match=words):
+        convert.folder_to_gguf(tmp_path / "a", tmp_path / "m.gguf")
+    assert not (tmp_path / "m.gguf").exists() and len(list(tmp_path.iterdir())) == 1
+
+
+def test_dtypes_that_are_refused(tmp_path: Path) -> None:
+    folder(tmp_path / "a", LLAMA)
+    for to in ("i32", "int4", "iq2_xxs"):
+        with pytest.raises(DTypeError):
+            convert.folder_to_gguf(tmp_path / "a", tmp_path / "m.gguf", to)
+    convert.folder_to_gguf(tmp_path / "a", tmp_path / "m.gguf")
+    with gguf.read(tmp_path / "m.gguf") as file:
+        with pytest.raises(DTypeError, match="a folder holds"):
+            convert.gguf_to_folder(file, tmp_path / "b", "q8_0")
+        with pytest.raises(FileExistsError):
+            convert.gguf_to_folder(file, tmp_path / "a")
+
+
+MODELS: list[tuple[dict[str, Any], dict[str, Any], str]] = [
+    ({"general.architecture": "whale"}, {}, "rlx reads"),
+    ({"general.architecture": 3}, {}, "expected a str"),
+    ({"llama.block_count": 2**31}, {}, "expected at most"),
+    ({"llama.block_count": 0}, {}, "expected 1 to"),
+    ({"llama.block_count": -1}, {}, "expected at most"),
+    ({"llama.attention.head_count": 0}, {}, "expected 1 or more"),
+    ({"llama.attention.head_count": [4, 2]}, {}, "a number for each layer"),
+    ({"llama.attention.head_count": 5}, {}, "5 heads"),
+    ({"llama.attention.value_length": 4}, {}, "one size only"),
+    ({"llama.rope.dimension_count": 99}, {}, "at most the 16"),
+    ({"llama.embedding_length": 2.5}, {}, "expected an? int"),
+    ({}, {"rope_freqs.weight": np.ones(3, np.float32)}, "no factor above 0"),
+    ({}, {"rope_freqs.weight": np.full(8, np.nan, np.float32)}, "no factor above 0"),
+    ({}, {"rope_freqs.weight": np.arange(1, 9, dtype=np.float32)}, "Llama 3's scaling"),
+    ({}, {"blk.0.mystery.weight": np.ones(3, np.float32)}, "not one that"),
+    ({}, {"token_embd.weight": np.ones(3, np.float32)}, "no matrix"),
+]
+
+
+@pytest.mark.parametrize("changes, tensors, words", MODELS)
+def test_files_that_contradict_themselves(
+    changes: dict[str, Any], tensors: dict[str, Any], words: str, tmp_path: Path
+) -> None:
+    folder(tmp_path / "a", LLAMA)
+    convert.folder_to_gguf(tmp_path / "a", tmp_path / "m.gguf")
+    with gguf.read(tmp_path / "m.gguf") as file:
+        gguf.write(tmp_path / "x.gguf", {**file.metadata, **changes}, {**file.tensors, **tensors})
+    with gguf.read(tmp_path / "x.gguf") as file, pytest.raises(ModelFormatError, match=words):
+        read_all(file)
+
+
+def read_all(file: gguf.GgufFile) -> None:
+    model = GgufModel(file)
+    for name in model.kinds:
+        model.read(name)

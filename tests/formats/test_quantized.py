@@ -1,0 +1,217 @@
+"""Quantized folders: each format written out of known codes, scales and zeros, and its definition in float64."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from rlx.errors import ModelFormatError
+from rlx.formats import safetensors
+from rlx.formats.huggingface import ModelFolder
+from rlx.packed import PackedArray
+
+RNG = np.random.default_rng(3)
+ROWS, COLUMNS = 16, 256
+Arrays = dict[str, npt.NDArray[Any]]
+E2M1 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6])
+
+
+def codes(high: int, shape: tuple[int, ...] = (ROWS, COLUMNS)) -> npt.NDArray[np.int64]:
+    return RNG.integers(0, high, shape)
+
+
+def scales(shape: tuple[int, ...], dtype: Any = np.float16) -> npt.NDArray[Any]:
+    return (RNG.uniform(0.01, 0.1, shape)).astype(dtype)
+
+
+def words(values: npt.NDArray[Any], bits: int) -> npt.NDArray[np.int32]:
+    """Neighbours of the last axis in words, the first in the lowest bits."""
+    per = 32 // bits
+    apart = values.reshape(*values.shape[:-1], -1, per).astype(np.uint64)
+    return (apart << (np.arange(per, dtype=np.uint64) * bits)).sum(-1).astype(np.uint32).view(np.int32)
+
+
+def gptq(
+    bits: int = 4, group: int = 128, v2: bool = False, order: bool = True
+) -> tuple[Arrays, dict[str, Any], Any]:
+    q, n = codes(1 << bits), COLUMNS // (COLUMNS if group == -1 else group)
+    s, z = scales((ROWS, n)), codes(1 << bits, (ROWS, n)) // (1 if bits == 4 else 2)
+    arrays: Arrays = {
+        "q.qweight": words(q, bits).T, "q.scales": s.T, "q.qzeros": words(z.T, bits),
+        "q.g_idx": (np.arange(COLUMNS) // (COLUMNS // n)).astype(np.int32), "q.bias": np.ones(ROWS, np.float16),
+    }  # fmt: skip
+    settings = {"quant_method": "gptq", "bits": bits, "group_size": group, "desc_act": False}
+    if v2:
+        settings["checkpoint_format"] = "gptq_v2"
+    each = COLUMNS // n
+    zero = np.repeat(z + (0 if v2 else 1), each, 1)
+    return arrays, settings, np.repeat(s, each, 1).astype(float) * (q - zero)
+
+
+def awq(group: int = 128) -> tuple[Arrays, dict[str, Any], Any]:
+    q, n = codes(16), COLUMNS // group
+    s, z = scales((ROWS, n)), codes(16, (ROWS, n))
+    order = [0, 2, 4, 6, 1, 3, 5, 7]  # nibble i of a word holds this column of its eight
+
+    def stored(x: npt.NDArray[Any]) -> npt.NDArray[np.int32]:
+        return words(x.reshape(len(x), -1, 8)[..., order].reshape(len(x), -1), 4)
+
+    arrays: Arrays = {"q.qweight": stored(q.T), "q.scales": s.T, "q.qzeros": stored(z.T)}
+    settings = {"quant_method": "awq", "bits": 4, "group_size": group, "version": "gemm", "zero_point": True}
+    return arrays, settings, np.repeat(s, group, 1).astype(float) * (q - np.repeat(z, group, 1))
+
+
+def fp8(
+    blocks: tuple[int, int] | None, name: str = "weight_scale_inv", one: bool = False
+) -> tuple[Arrays, dict[str, Any], Any]:
+    w = RNG.standard_normal((ROWS, COLUMNS)).astype(ml_dtypes.float8_e4m3fn)
+    shape = (
+        (1, 1) if one else (ROWS, 1) if blocks is None else (-(-ROWS // blocks[0]), -(-COLUMNS // blocks[1]))
+    )
+    s = scales(shape, np.float32)
+    settings: dict[str, Any] = {"quant_method": "fp8"}
+    if blocks is not None:
+        settings["weight_block_size"] = list(blocks)
+    a, b = blocks or ((ROWS, COLUMNS) if one else (1, COLUMNS))
+    spread = np.repeat(np.repeat(s.astype(float), a, 0)[:ROWS], b, 1)[:, :COLUMNS]
+    return {"q.weight": w, f"q.{name}": s.reshape(()) if one else s}, settings, w.astype(float) * spread
+
+
+def int8() -> tuple[Arrays, dict[str, Any], Any]:
+    w, s = (codes(256) - 128).astype(np.int8), scales((ROWS,), np.float32)
+    arrays = {"q.weight": w, "q.SCB": s, "q.weight_format": np.zeros(1, np.uint8)}
+    return (
+        arrays,
+        {"quant_method": "bitsandbytes", "load_in_8bit": True},
+        w * (s[:, None] / np.float32(127)).astype(float),
+    )
+
+
+def compressed(bits: int, group: int | None) -> tuple[Arrays, dict[str, Any], Any]:
+    weights = {"num_bits": bits, "group_size": group, "symmetric": True}
+    settings = {"quant_method": "compressed-tensors", "config_groups": {"group_0": {"weights": weights}}}
+    s = scales((ROWS, COLUMNS // group if group else 1), ml_dtypes.bfloat16)
+    spread = np.repeat(s.astype(float), group or COLUMNS, 1)
+    if bits == 8:
+        w = (codes(256) - 128).astype(np.int8)
+        return {"q.weight": w, "q.weight_scale": s}, settings, w * spread
+    q = codes(16)
+    shape = np.array([ROWS, COLUMNS])
+    return (
+        {"q.weight_packed": words(q, 4), "q.weight_scale": s, "q.weight_shape": shape},
+        settings,
+        (q - 8) * spread,
+    )
+
+
+FORMATS: dict[str, tuple[Any, str]] = {
+    "GPTQ": (gptq, "int4_zp_128"),
+    "GPTQ in groups of 64": (lambda: gptq(group=64), "int4_zp"),
+    "GPTQ of whole rows": (lambda: gptq(group=-1), "int4_zp_128"),
+    "GPTQ of 8 bits": (lambda: gptq(8), "int8_zp_128"),
+    "GPTQ, second format": (lambda: gptq(group=32, v2=True), "int4_zp"),
+    "AWQ": (awq, "int4_zp_128"),
+    "AWQ in groups of 32": (lambda: awq(32), "int4_zp"),
+    "fp8 in blocks": (lambda: fp8((128, 128)), "fp8_e4m3_128"),
+    "fp8 in small blocks": (lambda: fp8((8, 64)), "fp8_e4m3"),
+    "fp8 by rows": (lambda: fp8(None, "weight_scale"), "fp8_e4m3_128"),
+    "fp8 with one scale": (lambda: fp8(None, "weight_scale", one=True), "fp8_e4m3_128"),
+    "bitsandbytes int8": (int8, "int8_128"),
+    "compressed int4": (lambda: compressed(4, 128), "int4_128"),
+    "compressed int8": (lambda: compressed(8, None), "int8_128"),
+}
+
+
+def opened(folder: Path, arrays: Arrays, settings: Any) -> Any:
+    (folder / "config.json").write_text(json.dumps({"quantization_config": settings}))
+    safetensors.save(folder / "model.safetensors", {n: np.ascontiguousarray(a) for n, a in arrays.items()})
+    return ModelFolder(folder).tensors()
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_weights_are_the_numbers_of_their_definition(name: str, tmp_path: Path) -> None:
+    make, dtype = FORMATS[name]
+    arrays, settings, expected = make()
+    tensors = opened(tmp_path, {**arrays, "norm.weight": np.ones(3, np.float32)}, settings)
+    kept = {"q.bias"} & arrays.keys()
+    assert set(tensors) == {"q.weight", "norm.weight"} | kept and len(tensors) == 2 + len(kept)
+    found = tensors["q.weight"]
+    assert isinstance(found, PackedArray) and found.dtype.name == dtype and found.shape == (ROWS, COLUMNS)
+    assert tensors.kinds["q.weight"] == (found.shape, found.dtype)
+    assert np.array_equal(found.dequantize("f64"), expected.astype(np.float32))
+    with pytest.raises(KeyError):
+        tensors["q.scales"]
+
+
+def test_mxfp4_experts(tmp_path: Path) -> None:
+    q, e = codes(16, (2, 4, 3, 32)), RNG.integers(120, 132, (2, 4, 3))
+    blocks = (q[..., 0::2] | q[..., 1::2] << 4).astype(np.uint8)
+    arrays: Arrays = {"gate_up_proj_blocks": blocks, "gate_up_proj_scales": e.astype(np.uint8)}
+    tensors = opened(tmp_path, arrays, {"quant_method": "mxfp4"})
+    found = tensors["gate_up_proj"]
+    assert found.dtype.name == "mxfp4" and found.shape == (2, 4, 96) and list(tensors) == ["gate_up_proj"]
+    expected = E2M1[q] * 2.0 ** (e[..., None] - 127)
+    assert np.array_equal(found.dequantize(), expected.reshape(2, 4, 96))
+
+
+def without(arrays: Arrays, name: str) -> Arrays:
+    return {n: a for n, a in arrays.items() if n != name}
+
+
+def changed(
+    make: Any, drop: str = "", settings: dict[str, Any] | None = None, **arrays: Any
+) -> tuple[Arrays, Any]:
+    made, given, _ = make()
+    renamed = {name.replace("__", "."): a for name, a in arrays.items()}
+    return {**without(made, drop), **renamed}, {**given, **(settings or {})}
+
+
+REFUSED: dict[str, tuple[Any, str]] = {
+    "an unknown method": (lambda: changed(gptq, settings={"quant_method": "quip"}), "rlx reads gptq, awq"),
+    "no method": (lambda: changed(gptq, settings={"quant_method": None}), "rlx reads gptq"),
+    "3 bits": (lambda: changed(gptq, settings={"bits": 3}), "GPTQ of 3 bits"),
+    "bits as text": (lambda: changed(gptq, settings={"bits": "4"}), "expected an integer"),
+    "a group of 0": (lambda: changed(gptq, settings={"group_size": 0}), "does not divide"),
+    "a group of 48": (lambda: changed(gptq, settings={"group_size": 48}), "does not divide"),
+    "a group of 16": (lambda: changed(awq, settings={"group_size": 16}), "shape"),
+    "columns in another order": (
+        lambda: changed(gptq, q__g_idx=np.arange(COLUMNS, dtype=np.int32)[::-1] // 128), "desc_act"
+    ),
+    "no scales": (lambda: changed(gptq, "q.scales"), "'q.scales' is missing"),
+    "no zeros": (lambda: changed(awq, "q.qzeros"), "'q.qzeros' is missing"),
+    "words of 64 bits": (lambda: changed(gptq, q__qweight=np.zeros((32, 16), np.int64)), "int64, expected int32"),
+    "words in a row": (lambda: changed(gptq, q__qweight=np.zeros(32, np.int32)), "expected a matrix"),
+    "other scales": (lambda: changed(gptq, q__scales=np.zeros((3, 16), np.float16)), "expected"),
+    "both forms": (lambda: changed(gptq, q__weight=np.zeros((16, 256), np.float16)), "twice"),
+    "AWQ of another kernel": (lambda: changed(awq, settings={"version": "gemv"}), "gemm"),
+    "fp8 without a scale": (lambda: changed(lambda: fp8((128, 128)), "q.weight_scale_inv"), "has no scale"),
+    "blocks as text": (lambda: changed(lambda: fp8((128, 128)), settings={"weight_block_size": "128"}), "two numbers"),
+    "scales of other blocks": (
+        lambda: changed(lambda: fp8((128, 128)), settings={"weight_block_size": [64, 32]}),
+        "shape",
+    ),
+    "nf4": (
+        lambda: changed(int8, q__weight__quant_state__bitsandbytes__nf4=np.zeros(3, np.uint8)), "nf4"
+    ),
+    "rows without scales": (lambda: changed(int8, q__SCB=np.zeros(3, np.float32)), "3 scales"),
+    "zero points": (
+        lambda: changed(lambda: compressed(4, 128), q__weight_zero_point=np.zeros(3, np.int32)), "zero points"
+    ),
+    "another shape": (lambda: changed(lambda: compressed(4, 128), q__weight_shape=np.array([1, 2])), "no matrix"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_is_refused(name: str, tmp_path: Path) -> None:
+    arrays, settings = REFUSED[name][0]()
+    if name == "nf4":
+        arrays = {n.replace("bitsandbytes.nf4", "bitsandbytes__nf4"): a for n, a in arrays.items()}
+    with pytest.raises(ModelFormatError, match=REFUSED[name][1]) as caught:
+        opened(tmp_path, arrays, settings)
+    assert str(tmp_path) in str(caught.value)
