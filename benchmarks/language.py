@@ -102,9 +102,9 @@ def measure(device: str, args: argparse.Namespace) -> None:
         load = time.perf_counter() - start
         start = time.perf_counter()
         for turn in range(2):
-            d.program(1, turn=turn).prepare()
+            d.program(1, "next", turn=turn).prepare()
         build = time.perf_counter() - start
-        exe = d.program(1)
+        exe = d.program(1, "next")
         nbytes = d.token_bytes
         rates = []
         for _ in range(3):
@@ -136,10 +136,9 @@ def measure(device: str, args: argparse.Namespace) -> None:
 def show_steps(d: Decoder, session: rlx.Session, args: argparse.Namespace) -> None:
     """The time of each kernel of a decoding step, summed by kernel."""
     timed = rlx.Session(session.info.id, precision=args.precision, timings=True)
-    with timed.compile(d.graph(1), weights=d.weights, state=d.state) as exe:
-        inputs = {"ids": np.zeros((1, 1), np.int32), "at": np.int32([args.prompt])}
+    with timed.compile(d.graph(1, "next"), weights=d.weights, state=d.state) as exe:
         for _ in range(3):
-            exe.run(inputs)
+            exe.run()
         total, count = Counter[str](), Counter[str]()
         for label, us in exe.executable.timings():
             kernel = label.split(" ")[0]

@@ -79,8 +79,16 @@ class Blocks:
         return ops.cast(ops.linear(ops.cast(x, dtype), weight, b), dtype)
 
     def linears(self, x: Tensor, name: str, parts: Sequence[tuple[str, int]], bias: bool = False) -> list[Tensor]:
-        """Several products of one x, whose weights are joined to one where they have one dtype: a product of few rows
-        costs as much for being a step as for its bytes."""
+        """Several products of one x, each named after its weight, with so many outputs."""
+        made = self._joined(x, name, parts, bias)
+        if made is None:
+            return [self.linear(x, f"{name}.{part}", n, bias) for part, n in parts]
+        ends = list(itertools.accumulate(n for _, n in parts))
+        return [made[:, end - n : end] for end, (_, n) in zip(ends, parts, strict=True)]
+
+    def _joined(self, x: Tensor, name: str, parts: Sequence[tuple[str, int]], bias: bool) -> Tensor | None:
+        """The products beside each other, by one weight; None where their dtypes differ. A product of few rows costs as
+        much for being a step as for its bytes."""
         kinds = ("weight", "bias") if bias else ("weight",)
         joined = f"{name}.{'+'.join(part for part, _ in parts)}"
         shapes: dict[str, tuple[int, ...]] = {"weight": (x.shape[-1],), "bias": ()}
@@ -90,10 +98,8 @@ class Blocks:
             return self._weights.joined(f"{joined}.{kind}", named)
 
         if not all(one(kind) for kind in kinds):
-            return [self.linear(x, f"{name}.{part}", n, bias) for part, n in parts]
-        made = self.linear(x, joined, sum(n for _, n in parts), bias)
-        ends = list(itertools.accumulate(n for _, n in parts))
-        return [made[:, end - n : end] for end, (_, n) in zip(ends, parts, strict=True)]
+            return None
+        return self.linear(x, joined, sum(n for _, n in parts), bias)
 
     def norm(self, x: Tensor, name: str) -> Tensor:
         """The norm of the last axis."""
@@ -182,17 +188,26 @@ class Blocks:
         """q, k and v, (batch, chunk, heads, head_size)."""
         n, lead = a.head_size, (self.size.batch, self.size.chunk)
         parts = [("q_proj", a.heads * n), ("k_proj", a.kv_heads * n), ("v_proj", a.kv_heads * n)]
+        both = parts[0][1] + parts[1][1]
+        one_row = self.rows == 1 and a.qk_norm is None  # whose parts are views, so that q and k are rotated at once
+        made = self._joined(x, name, parts, a.qkv_bias) if one_row else None
+        if made is not None:
+            turned = self._rotated(ops.reshape(made[:, :both], (*lead, both // n, n)), rope)
+            q, k = turned[:, :, : a.heads], turned[:, :, a.heads :]
+            return q, k, ops.reshape(made[:, both:], (*lead, a.kv_heads, n))
         q, k, v = self.linears(x, name, parts, a.qkv_bias)
         if a.qk_norm == "row":
             q, k = (self.norm(t, f"{name}.{which}_norm") for t, which in ((q, "q"), (k, "k")))
         q, k, v = (ops.reshape(t, (*lead, t.shape[1] // n, n)) for t in (q, k, v))
         if a.qk_norm == "head":
             q, k = (self.norm(t, f"{name}.{which}_norm") for t, which in ((q, "q"), (k, "k")))
+        return self._rotated(q, rope), self._rotated(k, rope), v
+
+    def _rotated(self, x: Tensor, rope: Rope | None) -> Tensor:
         if rope is None:
-            return q, k, v
+            return x
         cos, sin = (self.weight(t, (self.size.context, rope.width // 2)) for t in table_names(rope))
-        q, k = (ops.rope(t, cos, sin, self._places, axis=1, interleaved=rope.interleaved) for t in (q, k))
-        return q, k, v
+        return ops.rope(x, cos, sin, self._places, axis=1, interleaved=rope.interleaved)
 
     def _cached(self, name: str, fresh: Tensor) -> Tensor:
         """The cache with this run's rows written into it."""

@@ -23,7 +23,7 @@ from rlx.ops.random.draws import key as key_of
 from rlx.runtime import CompiledGraph, Session, State, Weights
 
 Ids = npt.NDArray[np.int32]
-AHEAD = 8  # runs begun before their tokens are read
+AHEAD = 16  # runs begun before their tokens are read
 CHUNKS = (16, 128, 512)  # tokens of a prompt in one run; one by one where fewer are left than pay for padding
 
 
@@ -215,9 +215,10 @@ class Decoder(Closing):
     def prepare(self, count: int, sampling: Sampling) -> float:
         """Builds the programs for a prompt of so many tokens and an answer; the seconds that this took."""
         start = time.perf_counter()
-        for size in {1, *self.chunks(count)}:
-            for turn in range(self._turns if size == 1 else 1):
-                self.program(size, "token", sampling.picking, turn).prepare()
+        for size in set(self.chunks(count)):
+            self.program(size, "token", sampling.picking).prepare()
+        for turn in range(self._turns):
+            self.program(1, "next", sampling.picking, turn).prepare()
         return time.perf_counter() - start
 
     def prefill(self, ids: Ids, sampling: Sampling) -> int:
@@ -233,23 +234,25 @@ class Decoder(Closing):
     def decode(self, token: int, sampling: Sampling) -> Iterator[int]:
         """Token after token from this one on, until the context is full.
 
-        Ids stay on the device: a few runs are begun one after the other before the host reads what they gave, since
-        each read waits for all work begun before it. Their number grows, so that the first tokens come at once.
+        The steps need nothing from the host: a few are begun one after the other, and then the host reads the tokens of
+        all, since a read waits for all work begun before it. Their number grows, so that the first tokens come at once.
         `length` counts the tokens whose successors were given: what runs ahead wrote into caches is overwritten. A
         recurrent model runs one by one, since its states cannot go back."""
-        more: dict[str, Any] = sampling.inputs()
         at = self.length
-        programs = [self.program(1, "token", sampling.picking, turn) for turn in range(self._turns)]
-        ids: Any = np.full((1, 1), token, np.int32)
+        if at >= self.context:
+            return
+        programs = [self.program(1, "next", sampling.picking, turn) for turn in range(self._turns)]
+        start = {"ids": np.full((1, 1), token, np.int32), "at": np.array([at], np.int32), **sampling.inputs()}
+        for name, value in start.items():
+            self.state.set(name, value)
         ahead = 1
-        while self.length < self.context:
-            runs: list[Any] = []
-            while len(runs) < ahead and at < self.context:
-                inputs = {"ids": ids, "at": np.array([at], np.int32), **more}
-                runs.append(programs[at % len(programs)].launch(inputs).results["token"])
-                ids, at = runs[-1], at + 1
-            for run in runs:
-                found = int(run.numpy()[0, 0])
+        while at < self.context:
+            count = min(ahead, self.context - at)
+            runs = [programs[i % len(programs)].launch() for i in range(at, at + count)]
+            runs[-1].wait()
+            made = self.state.get("log")[0, at : at + count].tolist()
+            at += count
+            for found in made:
                 self.length += 1
                 yield found
             ahead = 1 if self.config.recurrent or self.session.info.kind == "cpu" else min(2 * ahead, AHEAD)

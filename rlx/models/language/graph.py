@@ -15,7 +15,7 @@ from rlx.models.language.blocks import Blocks, Size, WeightTypes
 from rlx.models.language.config import LanguageConfig, Mixer
 from rlx.models.language.recurrent import mamba, mamba2
 
-Head = Literal["token", "logits", "hidden"]
+Head = Literal["token", "next", "choices", "logits", "hidden"]
 MIXERS: dict[Mixer, Callable[[Blocks, Tensor, int], Tensor]] = {
     "attention": Blocks.attention,
     "mamba": mamba,
@@ -45,24 +45,39 @@ def language_graph(
     head "token" and chunks of several tokens: `last`, i32 (batch,), the place in the chunk of the last token that is
     no padding. For draws: `key`, i32 (batch, 2), `temperature` and with `top_p` that, f32 (batch,).
     Output: `token`, i32 (batch, 1), the id that follows the last token; or `logits`, f32 (batch, chunk, vocabulary); or
-    `hidden`, f32 (batch, chunk, width), after the last norm.
+    `hidden`, f32 (batch, chunk, width), after the last norm; or `choices`, i32 (batch, chunk), the likeliest after
+    each.
+
+    The head "next" is a step of decoding that needs nothing from the host: `ids`, `at` and what draws take are states,
+    of which a run renews the first two, and it writes the new token into the state `log`, i32 (batch, context), at the
+    place of the token before it.
     """
     g = Graph(f"{config.architecture}-{size.batch}x{size.chunk}-{head}")
-    ids = g.input("ids", (size.batch, size.chunk), i32)
-    at = g.input("at", (size.batch,), i32)
+    given = g.state if head == "next" else g.input
+    ids = given("ids", (size.batch, size.chunk), i32)
+    at = given("at", (size.batch,), i32)
     blocks = Blocks(g, config, size, weights, at)
     x = blocks.embedding(ids)
     for index in range(config.layers):
         x = _layer(blocks, x, index)
-    if head == "token":
+    if head in ("token", "next"):
         x, place = _last(g, x, size), at
         if size.chunk > 1:
             place = at + g.inputs["last"]
         logits = blocks.logits(blocks.norm(x, "norm"))
-        g.output("token", ops.reshape(_picked(g, logits, place, picking), (size.batch, 1)))
+        token = ops.reshape(_picked(given, logits, place, picking), (size.batch, 1))
+        if head == "next":
+            g.update("ids", token)
+            g.update("at", at + 1)
+            _write_log(g, token, at, size)
+        else:
+            g.output("token", token)
         return g
     x = blocks.norm(x, "norm")
-    if head == "logits":
+    if head == "choices":
+        chosen = ops.cast(ops.argmax(blocks.logits(x), axis=-1), i32)
+        g.output("choices", ops.reshape(chosen, (size.batch, size.chunk)))
+    elif head == "logits":
         g.output("logits", ops.reshape(blocks.logits(x), (size.batch, size.chunk, config.vocabulary)))
     else:
         g.output("hidden", ops.reshape(ops.cast(x, f32), (size.batch, size.chunk, config.width)))
@@ -95,10 +110,22 @@ def _last(g: Graph, x: Tensor, size: Size) -> Tensor:
     return ops.gather(x, last)
 
 
-def _picked(g: Graph, logits: Tensor, place: Tensor, picking: Picking) -> Tensor:
+def _write_log(g: Graph, token: Tensor, at: Tensor, size: Size) -> None:
+    log = g.state("log", (size.batch, size.context), i32)
+    if size.batch == 1:
+        start = g.constant(np.array([0, 1], np.int32)) * ops.reshape(at, ())
+        g.update("log", ops.dynamic_update_slice(log, token, start))
+        return
+    first = g.constant(np.arange(size.batch, dtype=np.int32) * size.context)
+    flat = ops.reshape(log, (size.batch * size.context,))
+    made = ops.scatter(flat, at + first, ops.reshape(token, (size.batch,)), axis=0)
+    g.update("log", ops.reshape(made, log.shape))
+
+
+def _picked(given: Callable[..., Tensor], logits: Tensor, place: Tensor, picking: Picking) -> Tensor:
     if picking.greedy:
         return ops.cast(ops.argmax(logits, axis=-1), i32)
     batch = logits.shape[0]
-    key, heat = g.input("key", (batch, 2), i32), g.input("temperature", (batch,))
-    top_p = g.input("top_p", (batch,)) if picking.top_p else None
+    key, heat = given("key", (batch, 2), i32), given("temperature", (batch,), f32)
+    top_p = given("top_p", (batch,), f32) if picking.top_p else None
     return ops.sample(logits, key, place, temperature=heat, top_k=picking.top_k, top_p=top_p)

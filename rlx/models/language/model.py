@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +20,8 @@ from rlx.errors import DTypeError, RlxError, ShapeError
 from rlx.formats.gguf.model import GgufModel
 from rlx.formats.gguf.reader import GgufFile
 from rlx.formats.huggingface import ModelFolder
+from rlx.formats.tokenizer.chat import ChatTemplate
+from rlx.formats.tokenizer.language import LanguageTokenizer, from_folder
 from rlx.models.language.architectures import architecture_of
 from rlx.models.language.config import Fields, LanguageConfig
 from rlx.models.language.decoder import Decoder, Sampling
@@ -28,17 +30,6 @@ from rlx.models.language.weights import Arrays, ModelWeights
 from rlx.runtime import Session
 
 CACHES = ("f32", "f16", "bf16")
-
-
-class Speaks(Protocol):
-    """What a LanguageModel needs of a tokenizer."""
-
-    special: Any
-    chat_template: str | None
-
-    def encode(self, text: str, *, special: bool = True, parse_special: bool = False) -> list[int]: ...
-    def decode(self, ids: Sequence[int], *, special: bool = False) -> str: ...
-    def stream(self, *, special: bool = False, begins: bool = False) -> Any: ...
 
 
 @dataclass(slots=True)
@@ -80,7 +71,7 @@ class LanguageModel(Closing):
     it.
     """
 
-    def __init__(self, decoder: Decoder, tokenizer: Speaks | None, where: str, why_none: str = "") -> None:
+    def __init__(self, decoder: Decoder, tokenizer: LanguageTokenizer | None, where: str, why_none: str = "") -> None:
         self.decoder = decoder
         self.where = where
         self._tokenizer = tokenizer
@@ -104,7 +95,7 @@ class LanguageModel(Closing):
         return self.decoder.context
 
     @property
-    def tokenizer(self) -> Speaks:
+    def tokenizer(self) -> LanguageTokenizer:
         """The tokenizer. Raises: RlxError where the files have none."""
         if self._tokenizer is None:
             raise RlxError(f"{self.where}: {self._why_none}; logits(), hidden() and generate() of token ids need none")
@@ -257,11 +248,7 @@ class LanguageModel(Closing):
 
     def chat_ids(self, messages: Sequence[Mapping[str, Any]]) -> list[int]:
         """The tokens of messages by the model's template, up to where its answer begins."""
-        from rlx.formats.tokenizer.chat import ChatTemplate
-
         tokenizer = self.tokenizer
-        if tokenizer.chat_template is None:
-            raise RlxError(f"{self.where}: the model has no chat template; generate() takes a prompt as it stands")
         text = ChatTemplate.of(tokenizer).render([dict(m) for m in messages])
         return tokenizer.encode(text, special=False, parse_special=True)
 
@@ -301,7 +288,7 @@ def load_gguf(
 
 
 def made_of(
-    fields: Fields, source: Any, tokenizer: tuple[Speaks | None, str], session: Session, context: int,
+    fields: Fields, source: Any, tokenizer: tuple[LanguageTokenizer | None, str], session: Session, context: int,
     dtype: DTypeLike | None, activations: DTypeLike | None, cache: DTypeLike | None,
 ) -> LanguageModel:  # fmt: skip
     """A language model of settings and tensors, of whatever files they are."""
@@ -318,9 +305,7 @@ def made_of(
     return LanguageModel(decoder, tokenizer[0], source.where, tokenizer[1])
 
 
-def _tokenizer(folder: Path) -> tuple[Speaks | None, str]:
+def _tokenizer(folder: Path) -> tuple[LanguageTokenizer | None, str]:
     if not os.path.exists(folder / "tokenizer.json"):
         return None, "the folder has no tokenizer.json, which text needs"
-    from rlx.formats.tokenizer.language import from_folder
-
     return from_folder(folder), ""
