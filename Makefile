@@ -27,7 +27,7 @@ venv:
 	@tools/venv.sh dev
 
 demo:
-	@tools/venv.sh hf
+	@tools/venv.sh cpu,hf
 	@$(PY) examples/demo.py
 
 check: venv

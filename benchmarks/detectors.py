@@ -87,8 +87,11 @@ def main() -> None:
     parser.add_argument("--parts", action="store_true", help="say what the last run of each model consisted of")
     given = parser.parse_args()
     warnings.simplefilter("ignore")
-    import onnxruntime
-
+    try:
+        import onnxruntime
+    except ImportError:
+        onnxruntime = None
+        print("onnxruntime is not installed: results are not compared")
     with tempfile.TemporaryDirectory() as made:
         folder = given.models or Path(made)
         for name, side in SIDES.items():
@@ -96,7 +99,7 @@ def main() -> None:
             path = path if path.exists() else export(name, folder)
             pictures = images(side, given.images)
             want: list[Any] = []
-            for threads in given.threads or [1, 2]:
+            for threads in (given.threads or [1, 2]) if onnxruntime else ():
                 options = onnxruntime.SessionOptions()
                 options.intra_op_num_threads, options.log_severity_level = threads, 4
                 beside = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
@@ -109,7 +112,7 @@ def main() -> None:
             for device in given.device or ["cpu"]:
                 with rlx.onnx.load(path, strict=False) as model:
                     got, times = timed(lambda x: list(model.run({"image": x}, device=device).values()), pictures)
-                    equal = sum(same(g, w) for g, w in zip(got, want, strict=True))
+                    equal = sum(same(g, w) for g, w in zip(got, want, strict=False))
                     print(
                         f"{name:10} rlx on {device:12}         {np.median(times):8.2f} ms an image, {equal} of "
                         f"{len(got)} as onnxruntime, {len(model.programs)} programs", flush=True,

@@ -5,6 +5,8 @@ lists the devices of this machine; `models.load` reads a model folder, `onnx.loa
 first used.
 """
 
+# First, since Ctrl-C may come while the others load.
+from rlx import interrupted as _interrupted  # noqa: F401 # isort: skip
 import importlib
 from typing import TYPE_CHECKING, Any
 

@@ -45,6 +45,8 @@ if sys.dont_write_bytecode:
 # compiles without optimizations, in two thirds of the time. `make test-all` and `make judges` run it as it comes.
 _QUICK_DRIVER = ("GALLIVM_PERF", "nopt")
 
+_COLLECTED_AFTER = 20_000  # objects more than there were before
+
 # What a developer may have set for their own work and would change what the tests see.
 _USER_SETTINGS = ("RLX_DEVICE", "RLX_DEBUG", "RLX_CUDA_PTX_CACHE")
 _DEVICE_IN_ID = re.compile(r"(?:^|[-\[_:])vulkan(?:$|[-\]_:\d])")
@@ -107,17 +109,42 @@ def _skips_fail(report: pytest.TestReport | pytest.CollectReport, judged: bool) 
         report.outcome, report.longrepr = "failed", f"{report.nodeid} must be marked `judged`. {reason}"
 
 
+_passed: list[tuple[str, tuple[str, int | None, str], bool, float]] = []  # what a worker has yet to tell of
+_AT_ONCE = 24
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
-    """A worker tells the reporting process of a test that passed in one message: five take longer than a small test."""
+    """A worker tells the reporting process of tests that passed with a later report: the five messages that each would
+    make take longer than a small test."""
     if not hasattr(item.config, "workerinput") or item.config.option.xmlpath or item.config.option.verbose > 0:
         return None
     reports = runtestprotocol(item, nextitem=nextitem, log=False)
-    passed = all(report.passed for report in reports)
+    if all(report.passed for report in reports):
+        reports = [report for report in reports if report.when == "call"]
+        if nextitem is not None and len(_passed) < _AT_ONCE:
+            _passed.extend((r.nodeid, r.location, "vulkan" in r.keywords, r.duration) for r in reports)
+            return True
     for report in reports:
-        if not passed or report.when == "call":
-            item.ihook.pytest_runtest_logreport(report=report)
+        report.passed_before = [*_passed]
+        _passed.clear()
+        item.ihook.pytest_runtest_logreport(report=report)
     return True
+
+
+class PassedBefore:
+    """Makes the reports of the tests that a worker tells of with a later one's."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self.config = config
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_logreport(self, report: Any) -> None:
+        for nodeid, location, vulkan, duration in report.__dict__.pop("passed_before", ()):
+            keywords = {"vulkan": 1} if vulkan else {}
+            made: Any = pytest.TestReport(nodeid, location, keywords, "passed", None, "call", duration=duration)
+            made.node = report.node
+            self.config.hook.pytest_runtest_logreport(report=made)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -144,17 +171,20 @@ def pytest_configure(config: pytest.Config) -> None:
     cache = tempfile.mkdtemp(prefix="rlx-test-cache-")
     os.environ["RLX_CACHE_DIR"] = cache
     config.add_cleanup(lambda: shutil.rmtree(cache, ignore_errors=True))
+    config.pluginmanager.register(PassedBefore(config), "rlx-passed-before")
     config.pluginmanager.register(VulkanCount(_set("RLX_REQUIRE_VULKAN")), "rlx-vulkan-count")
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """What collecting makes lives to the end of the run: the garbage collector would walk over it in vain."""
+    """What collecting makes lives to the end of the run: the garbage collector would walk over it in vain. Later it
+    looks less often than usual: a graph that is compiled makes thousands of objects which outlive its next look."""
     gc.disable()
     try:
         return (yield)
     finally:
         gc.freeze()
+        gc.set_threshold(_COLLECTED_AFTER, *gc.get_threshold()[1:])
         gc.enable()
 
 

@@ -7,45 +7,10 @@ import os
 import signal
 import sys
 import warnings
-from typing import Annotated, Any
+from typing import Any
 
-import typer
-
-from rlx.cli.bench import bench
-from rlx.cli.check import check
-from rlx.cli.convert import convert
-from rlx.cli.devices import devices
-from rlx.cli.embed import embed
-from rlx.cli.generate import chat, generate
-from rlx.cli.inspect import inspect
-from rlx.cli.run import run
-from rlx.cli.selftest import selftest
 from rlx.errors import ModelWarning, RlxError
-
-app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
-for command in (devices, embed, generate, chat, run, inspect, convert, check, bench, selftest):
-    app.command()(command)
-
-
-def _version(asked: bool) -> None:
-    if asked:
-        from importlib.metadata import version
-
-        print(f"rlx {version('rlx')}")
-        raise typer.Exit
-
-
-@app.callback()
-def root(
-    version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
-    ] = False,
-) -> None:
-    """One tensor program, any device, the same answer.
-
-    `rlx devices` lists the devices; `rlx run model.onnx` runs a model on the best one, `rlx check` compares all of
-    them.
-    """
+from rlx.interrupted import taken_over
 
 
 def _warned(message: Warning | str, *where: Any, **more: Any) -> None:
@@ -64,7 +29,18 @@ def main() -> None:
         with warnings.catch_warnings():
             warnings.simplefilter("default", ModelWarning)
             warnings.showwarning = _warned
+            from rlx.cli.app import app  # imported here, since Ctrl-C may come meanwhile
+
+            taken_over()
             app()
+    except KeyboardInterrupt:
+        print("rlx: interrupted", file=sys.stderr)
+        sys.exit(130)
+    except SystemExit as ended:
+        # typer ends so, and silently, what no command handled.
+        if isinstance(getattr(ended.__context__, "__cause__", None), KeyboardInterrupt):
+            print("rlx: interrupted", file=sys.stderr)
+        raise
     except RlxError as error:
         level = os.environ.get("RLX_DEBUG", "0")
         if level.isdecimal() and int(level) >= 1:

@@ -6,7 +6,7 @@ from rlx.cli.table import format_table
 from rlx.driver.registry import choose_auto, probe_all
 from rlx.errors import DeviceUnavailable
 
-_TITLES = ("device", "name", "kind", "memory", "driver")
+_TITLES = ("device", "name", "kind", "memory", "free", "driver")
 
 
 def devices() -> None:
@@ -21,16 +21,21 @@ def devices() -> None:
             info.id + (" *" if info.id == auto else ""),
             info.name,
             info.kind,
-            f"{info.memory_bytes / 2**30:.1f} GiB",
+            _gib(info.memory_bytes),
+            _gib(info.free_bytes()),
             info.driver,
         )
         for info in found
     ]
-    for line in format_table(_TITLES, rows, right={"memory"}):
+    for line in format_table(_TITLES, rows, right={"memory", "free"}):
         print(line)
     print(note)
     for backend, reason in reasons.items():
         print(f"{backend}: not available: {short_reason(backend, reason)}")
+
+
+def _gib(nbytes: int | None) -> str:
+    return "unknown" if nbytes is None else f"{nbytes / 2**30:.1f} GiB"
 
 
 def short_reason(backend: str, reason: str) -> str:

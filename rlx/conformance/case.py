@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import functools
+import math
 import zlib
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,9 @@ from rlx.ir import Attrs, Graph, get_op
 from rlx.packed import PackedArray
 
 Array = npt.NDArray[Any]
+# Each float input has cases of these kinds, where no case is written they are made: an input alone with the domain.
+_IN_ONE = {"zero": "zeros", "special": "holes"}
+_HARD = frozenset().union(*domains.KINDS.values()) | {"large", "top", "swings", "reciprocals"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +135,31 @@ def missing_kinds(cases: Iterable[Case]) -> frozenset[str]:
     return frozenset(kind for kind in kinds if not found & domains.KINDS[kind])
 
 
+def missing_of_inputs(cases: Iterable[Case]) -> list[tuple[int, str]]:
+    """The float inputs, by number, that have no zeros or no special values in these cases of an op, and which."""
+    found: dict[int, set[str]] = {}
+    for case in cases:
+        for i, spec in enumerate(case.inputs):
+            if spec.dtype.is_float:
+                found.setdefault(i, set()).add(spec.domain.partition(":")[0])
+    return [(i, kind) for i in sorted(found) for kind in _IN_ONE if not found[i] & domains.KINDS[kind]]
+
+
+def _with(cases: Sequence[Case], i: int, kind: str) -> Case:
+    """One of the cases with one input of this kind: of those whose other inputs are plain numbers, one that is small
+    but not trivial, of f32 where there is one."""
+
+    def rank(case: Case) -> tuple[bool, bool, int]:
+        plain = all(s.domain not in _HARD for k, s in enumerate(case.inputs) if k != i and s.dtype.is_float)
+        size = sum(math.prod(s.shape) for s in case.inputs)
+        return not plain, case.inputs[i].dtype != f32, abs(size - 400)
+
+    case = min((c for c in cases if i < len(c.inputs) and c.inputs[i].dtype.is_float), key=rank)
+    spec = replace(case.inputs[i], domain=_IN_ONE[kind])
+    inputs = (*case.inputs[:i], spec, *case.inputs[i + 1 :])
+    return replace(case, name=f"{case.name}-x{i}-{spec.domain}", inputs=inputs)
+
+
 @functools.cache
 def all_cases() -> tuple[Case, ...]:
     """Every case of every op, family by family, in a fixed order."""
@@ -149,4 +178,8 @@ def cases_of(op: str) -> tuple[Case, ...]:
             raise ValueError(f"two different cases are named {case.id}")
     for case in record.in_f64(tuple(found.values())):
         found.setdefault(case.id, case)
+    for i, kind in missing_of_inputs(found.values()):
+        if (i, kind) not in record.without:
+            case = _with(tuple(found.values()), i, kind)
+            found.setdefault(case.id, case)
     return tuple(found.values())

@@ -9,7 +9,7 @@ import functools
 import importlib
 import pkgutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -38,6 +38,7 @@ class Conformance:
     are measured against it where results may cancel. None: they are measured against the result.
     `order_dependent`: gives, from the same and the largest number that a sum may be, the output elements for which the
     order of adding decides whether partial sums exceed that number; None where there are none.
+    `without`: the kinds of numbers that a float input has in no case, as (input, kind), and why: "zero", "special".
     """
 
     op: str
@@ -46,6 +47,7 @@ class Conformance:
     in_f64: Callable[[Sequence[Case]], Iterable[Case]] = f64_cases
     terms: Callable[[Sequence[Array], Attrs], Any] | None = None
     order_dependent: Callable[[Sequence[Array], Attrs, float], npt.NDArray[np.bool_] | None] | None = None
+    without: Mapping[tuple[int, str], str] = field(default_factory=dict)
 
 
 @functools.cache

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -44,7 +44,8 @@ class DeviceInfo:
 
     `features` name what kernels may use, such as "f16", "i8", "i64", "f64", "subgroup", "coopmat". `memory_bytes` is
     all of its memory. `packed`: kernels can access elements of less than 32 bits only in whole words. `dlpack` is
-    DLPack's number for its kind of memory (HOST, CUDA, 7 for Vulkan, 12 for others)."""
+    DLPack's number for its kind of memory (HOST, CUDA, 7 for Vulkan, 12 for others). `uuid` is the same for one GPU
+    under CUDA and under Vulkan; empty where the driver states none."""
 
     backend: str
     index: int
@@ -56,11 +57,35 @@ class DeviceInfo:
     preserves_subnormals: bool = True
     packed: bool = False
     dlpack: int = 12
+    uuid: bytes = b""
 
     @property
     def id(self) -> str:
         """The name the user gives: "cpu", "vulkan:0", "cuda:1"."""
         return "cpu" if self.backend == "cpu" else f"{self.backend}:{self.index}"
+
+    def taken_bytes(self) -> int:
+        """Bytes of the device that rlx holds in this process for programs, weights, states and Arrays.
+
+        `Session.room` says which program holds what. Memory that waits in the pool to be used again is not counted."""
+        from rlx.driver.registry import load_backend
+
+        device = load_backend(self.backend).opened(self.index)
+        return 0 if device is None else device.taken_bytes()
+
+    def free_bytes(self) -> int | None:
+        """Bytes that rlx could still acquire, beside what all processes hold, as far as the device says; None where it
+        does not. No device is opened for it."""
+        from rlx.driver.registry import load_backend
+
+        backend = load_backend(self.backend)
+        device = backend.opened(self.index)
+        return backend.free_bytes(self.index) if device is None else device.free_bytes()
+
+    def __str__(self) -> str:
+        free = self.free_bytes()
+        said = "" if free is None else f", {free:,} free"
+        return f"{self.id} ({self.name}): {self.taken_bytes():,} of {self.memory_bytes:,} bytes taken by rlx{said}"
 
 
 class Buffer(Protocol):
@@ -120,13 +145,14 @@ class Mark(Protocol):
 class BuildOptions:
     """Options for lowering a graph to steps.
 
-    They are the `precision` of products, `threads` of the CPU, the RLX_DEBUG level, and whether each step of a run is
-    `timed`, which costs a little."""
+    They are the `precision` of products, `threads` and `engine` of the CPU, the RLX_DEBUG level, and whether each step
+    of a run is `timed`, which costs a little."""
 
     precision: str = "f32"
     threads: int | None = None
     debug: int = 0
     timed: bool = False
+    engine: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,13 +161,14 @@ class Dispatch:
 
     `how` is "native", "alias" (no work: it shares its input's slot), "decomposed", "host" or "control" (it runs its
     bodies, whose nodes follow under its name). `within` names the node whose launch computes this one too, where equal
-    launches became one."""
+    launches became one. `by` says on the CPU who runs a native node, "engine" or "numpy"."""
 
     node: str
     op: str
     how: Literal["native", "alias", "decomposed", "host", "control"]
     steps: tuple[str, ...] = ()
     within: str = ""
+    by: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +182,45 @@ class Borrowed:
     dtype: np.dtype[Any]
     owner: object
     copied: bool
+
+
+class Imported(Protocol):
+    """Memory of another driver's device as a device of the same GPU uses it, mapped until the last reference to this
+    object is gone."""
+
+    address: int
+
+
+class Exported(Buffer, Protocol):
+    """Memory that other drivers of the same GPU can use."""
+
+    def imported(self, take: Callable[[int, int], Imported]) -> Imported:
+        """What another driver made of the memory: `take` gets a handle, which it owns, and the size of the allocation.
+        It is asked once, and the answer kept as long as the memory."""
+        ...
+
+
+@runtime_checkable
+class Exporting(Protocol):
+    """A device whose driver may lend memory to other drivers of the same GPU."""
+
+    @property
+    def exports(self) -> bool:
+        """Whether this driver does."""
+        ...
+
+    def acquire_exported(self, nbytes: int) -> Exported:
+        """Memory that other drivers can use, with old bytes. Raises: OutOfDeviceMemory."""
+        ...
+
+
+@runtime_checkable
+class Importing(Protocol):
+    """A device whose driver uses memory of other drivers of the same GPU."""
+
+    def import_memory(self, handle: int, nbytes: int) -> Imported:
+        """The memory behind a file descriptor, which it takes over. Raises: UnsupportedOp with the reason."""
+        ...
 
 
 class Executable(Protocol):
@@ -237,6 +303,10 @@ class Device(Protocol):
         """Bytes that could still be acquired, as far as the device reports them."""
         ...
 
+    def taken_bytes(self) -> int:
+        """Bytes acquired and not returned to the pool; 0 once the device is closed."""
+        ...
+
     def support(self, node: Node) -> Support:
         """Whether the node runs natively on this device or goes to the host."""
         ...
@@ -278,4 +348,12 @@ class Backend(Protocol):
 
     def open(self, index: int) -> Device:
         """The device, opened once per process. Raises: DeviceUnavailable."""
+        ...
+
+    def opened(self, index: int) -> Device | None:
+        """The device if this process has opened it and can use it."""
+        ...
+
+    def free_bytes(self, index: int) -> int | None:
+        """Bytes that are free on a device that is not opened; None where only opening it would tell."""
         ...

@@ -132,7 +132,18 @@ def find_device(name: str) -> DeviceInfo:
     raise DeviceUnavailable(f"device {name!r}: there is only {', '.join(i.id for i in infos)}")
 
 
+# What names stand for whose devices were opened: to list the devices of a driver takes milliseconds.
+_opened: dict[str, tuple[str, int]] = {}
+
+
 def open_device(name: str = "auto") -> Device:
     """Opens the device of that name; the same object each time. Raises: DeviceUnavailable."""
+    known = _opened.get(name) if isinstance(name, str) else None
+    device = None if known is None else load_backend(known[0]).opened(known[1])
+    if device is not None:
+        return device
     info = find_device(name)
-    return load_backend(info.backend).open(info.index)
+    device = load_backend(info.backend).open(info.index)
+    if name != "auto":  # which the environment decides anew
+        _opened[name] = info.backend, info.index
+    return device

@@ -72,6 +72,8 @@ class NumberTape:
                 raise GraphError(f"{number!r} is of a call that has been traced; what leaves a function is its result")
             _held(number, dtype, self.slots)
             name = f"n{len(self._inputs)}"
+            while name in self.graph.inputs:  # an argument has this name
+                name += "_"
             attrs = {"name": name, "shape": (), "dtype": dtype}
             # It goes straight to the outermost graph, also while the function of a control op is traced.
             (found,) = self.graph._append(get_op("input"), (), attrs, name)

@@ -32,28 +32,26 @@ def _filled(op: str, shape: Shape, value: Any, dtype: DTypeLike | None) -> Any:
     return np.full(dims, made.node.attrs["value"]) if home is None else movement.expand(made, dims)
 
 
-def full(shape: Shape, value: Any, dtype: DTypeLike | None = None) -> Tensor:
+def full(shape: Shape, value: Any, dtype: DTypeLike | None = None) -> Any:
     """A tensor filled with one number.
 
     In a function that jit, grad or a control op traces, a tensor of that program, which takes no memory before an op
-    needs it; elsewhere a NumPy array, which is an operand beside tensors and an argument of such a function. Dtype: of
+    needs it; elsewhere a NumPy array, which is an operand beside tensors and an argument of such a function. No type
+    says which of the two it is where the call stands, so that type checkers are told Any. Dtype: of
     the number where none is given: f32 for floats, i64 for ints, bool. Gradient: to a tensor of rank 0 given as the
     number, the sum. Raises: ShapeError, DTypeError for a number that the dtype does not hold.
     """
-    made: Tensor = _filled("full", shape, value, dtype)
-    return made
+    return _filled("full", shape, value, dtype)
 
 
-def zeros(shape: Shape, dtype: DTypeLike = f32) -> Tensor:
+def zeros(shape: Shape, dtype: DTypeLike = f32) -> Any:
     """Zeros of a shape: a tensor in a traced function, elsewhere a NumPy array, as rlx.full."""
-    made: Tensor = _filled("zeros", shape, 0, dtype)
-    return made
+    return _filled("zeros", shape, 0, dtype)
 
 
-def ones(shape: Shape, dtype: DTypeLike = f32) -> Tensor:
+def ones(shape: Shape, dtype: DTypeLike = f32) -> Any:
     """Ones of a shape: a tensor in a traced function, elsewhere a NumPy array, as rlx.full."""
-    made: Tensor = _filled("ones", shape, 1, dtype)
-    return made
+    return _filled("ones", shape, 1, dtype)
 
 
 def _known(array: Any, dtype: DTypeLike) -> Any:
@@ -65,7 +63,7 @@ def _known(array: Any, dtype: DTypeLike) -> Any:
 
 def arange(
     start: float, stop: float | None = None, step: float = 1, dtype: DTypeLike | None = None
-) -> Tensor:
+) -> Any:
     """start, start + step, … before stop; `arange(n)` is 0 to n - 1. Follows numpy.arange.
 
     In a traced function a tensor, elsewhere a NumPy array, as rlx.full. Dtype: i64 of ints, f32 where one is a float.
@@ -84,22 +82,20 @@ def arange(
         raise ShapeError("arange: the step is 0; expected another number") from None
     except (ValueError, MemoryError):
         raise ShapeError(f"arange: from {first} to {end} by {step}; expected finite numbers, and fewer") from None
-    made: Tensor = _known(values, dtype or (i64 if values.dtype.kind in "iu" else f32))
-    return made
+    return _known(values, dtype or (i64 if values.dtype.kind in "iu" else f32))
 
 
-def linspace(start: float, stop: float, count: int, endpoint: bool = True, dtype: DTypeLike = f32) -> Tensor:
+def linspace(start: float, stop: float, count: int, endpoint: bool = True, dtype: DTypeLike = f32) -> Any:
     """`count` numbers at equal distances from start to stop, which `endpoint` includes. Follows numpy.linspace.
 
     In a traced function a tensor, elsewhere a NumPy array, as rlx.full. Numerics: in float64, rounded once. Raises:
     ShapeError for a negative count, DTypeError for numbers that an integer dtype does not hold.
     """
     (n,) = as_shape((count,), "linspace: count")
-    made: Tensor = _known(np.linspace(start, stop, n, endpoint), dtype)
-    return made
+    return _known(np.linspace(start, stop, n, endpoint), dtype)
 
 
-def eye(rows: int, columns: int | None = None, offset: int = 0, dtype: DTypeLike = f32) -> Tensor:
+def eye(rows: int, columns: int | None = None, offset: int = 0, dtype: DTypeLike = f32) -> Any:
     """Ones on a diagonal, else zeros: element (i, j) is 1 where j = i + offset. Follows numpy.eye.
 
     Shape: (rows, columns), square by default. In a traced function a tensor, elsewhere a NumPy array, as rlx.full.
@@ -107,8 +103,7 @@ def eye(rows: int, columns: int | None = None, offset: int = 0, dtype: DTypeLike
     n, m = as_shape((rows, rows if columns is None else columns), "eye: rows and columns")
     home = _home()
     if home is None:
-        made: Any = np.eye(n, m, offset, as_dtype(dtype).np)
-        return made  # type: ignore[no-any-return]
+        return np.eye(n, m, offset, as_dtype(dtype).np)
     i, j = (home.constant(np.arange(k, dtype=np.int64)) for k in (n, m))
     return select.cast(binary.equal(movement.reshape(i, (n, 1)) + offset, j), dtype)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from enum import Enum
 from types import (
     BuiltinMethodType,
@@ -71,7 +71,7 @@ def _is_leaf_type(kind: Any) -> bool:
     return _is_number_type(kind) or issubclass(kind, arrays) or is_foreign_type(kind)
 
 
-class Refused(Exception):
+class NotBuiltIn(Exception):
     """A value that cannot be built into a program: `value` has no hash, or is compared by `identity`."""
 
     def __init__(self, value: Any, identity: bool) -> None:
@@ -83,7 +83,7 @@ class Refused(Exception):
 def static_key(value: Any, identity: bool = False) -> Hashable:
     """A key of a value built into a program, equal for equal type and content, at any depth.
 
-    With `identity` the user has promised that objects compared by identity never change. Raises: Refused.
+    With `identity` the user has promised that objects compared by identity never change. Raises: NotBuiltIn.
     """
     kind = type(value)
     if kind in (str, bool, int, NoneType):
@@ -107,10 +107,10 @@ def static_key(value: Any, identity: bool = False) -> Hashable:
     try:
         found = hash(value)
     except TypeError:
-        raise Refused(value, identity=False) from None
+        raise NotBuiltIn(value, identity=False) from None
     # The hash is of the object's identity, not its content: Python's default, or one that a class spells out.
     if found in (object.__hash__(value), id(value)) and not code and not identity:
-        raise Refused(value, identity=True)
+        raise NotBuiltIn(value, identity=True)
     return (kind, value)
 
 
@@ -189,7 +189,7 @@ class Parameters:
             if static:
                 return ("static", Static(static_key(value, identity=True), value))
             skeleton = flatten(value, call.leaves, _is_leaf, static_key)
-        except Refused as refused:
+        except NotBuiltIn as refused:
             raise self._refusal(at, refused) from None
         for i in range(start, len(call.leaves)):
             call.origins.append(at)
@@ -202,6 +202,19 @@ class Parameters:
         """The name of an argument given by position or name."""
         return self.positional[at] if isinstance(at, int) and at < len(self.positional) else str(at)
 
+    def input_names(self, call: Call) -> list[str]:
+        """The name of each leaf of a call as an input of a program: its argument's, behind which stand the keys and the
+        places that lead to the leaf, as in "params.w.0"."""
+        positional, named = call.skeleton[1]
+        given = [(self.positional[i] if i < len(self.positional) else f"x{i}", s) for i, s in enumerate(positional[1])]
+        found = [name for argument, part in (*given, *named[1]) for name in _leaf_names(part, str(argument))]
+        names: dict[str, None] = {}
+        for name in found:
+            while name in names:  # keys may have points in them too
+                name += "_"
+            names[name] = None
+        return list(names)
+
     def label(self, at: int | str) -> tuple[str, str]:
         """The name of an argument in errors, and the option that makes it static."""
         if isinstance(at, int) and at >= len(self.positional):
@@ -209,7 +222,7 @@ class Parameters:
         name = self.positional[at] if isinstance(at, int) else at
         return f"argument {name!r}", f'static_argnames="{name}"'
 
-    def _refusal(self, at: int | str, refused: Refused) -> GraphError:
+    def _refusal(self, at: int | str, refused: NotBuiltIn) -> GraphError:
         label, static = self.label(at)
         kind = type(refused.value).__name__
         if refused.identity:
@@ -222,6 +235,17 @@ class Parameters:
             f"{self.name}: a static argument cannot be hashed: a {kind} in {label}; pass arrays as they are or in "
             "tuples, lists or dicts, not as static, and other values as numbers, strings or tuples"
         )
+
+
+def _leaf_names(skeleton: Any, name: str) -> Iterator[str]:
+    """The names of a skeleton's leaves, in order."""
+    kind, *rest = skeleton
+    if kind == "leaf":
+        yield name
+    elif kind != "static":
+        parts = rest[0] if kind == "dict" else enumerate(rest[0])
+        for key, part in parts:
+            yield from _leaf_names(part, f"{name}.{key}")
 
 
 def _items(what: str, option: str, given: Any, kind: type) -> list[Any]:

@@ -17,6 +17,7 @@ from rlx.errors import ArenaError, DeviceUnavailable, DTypeError, GraphError, Rl
 from rlx.ir import TensorType
 from rlx.ir.values import as_array, exactly
 from rlx.packed import PackedArray
+from rlx.runtime.between import copy_between
 
 SHOWN = 1000  # elements of the largest array whose values `repr` shows: it copies them to the host
 
@@ -193,15 +194,17 @@ class Array(Closing):
         """A DLPack capsule over the same memory, for torch.from_dlpack, np.from_dlpack and others.
 
         The consumer's stream waits for the device's; the memory returns to the pool once the consumer is done, even if
-        the array was closed before. Take care: writing into the consumer's array changes this one.
-        Raises: BufferError for packed weights, and on Vulkan, whose memory other libraries cannot use."""
+        the array was closed before. Take care: writing into the consumer's array changes this one. An array on Vulkan
+        gives a copy in CUDA's memory, made on the GPU, where CUDA has the same GPU.
+        Raises: BufferError for packed weights, and on Vulkan elsewhere."""
         from rlx.runtime import exchange
 
         return exchange.to_dlpack(self, **options)
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
-        """The memory for libraries that know no DLPack; the host waits until the values are complete."""
+        """The memory for libraries that know no DLPack, of an array on Vulkan a copy as `__dlpack__` gives it; the host
+        waits until the values are complete."""
         from rlx.runtime import exchange
 
         return exchange.cuda_interface(self)
@@ -213,7 +216,8 @@ class Array(Closing):
         return self._copied(self.device)
 
     def to(self, device: Any) -> Array:
-        """The array on another device, copied through the host; itself where it is there already.
+        """The array on another device; itself where it is there already. It is copied through the host, but on the GPU
+        between Vulkan and CUDA where both drivers have that GPU and share memory.
 
         `device` is a name such as "cpu" or "cuda:1", a session, an array or an opened device."""
         target = device_of(device)
@@ -221,6 +225,10 @@ class Array(Closing):
 
     def _copied(self, target: Device) -> Array:
         source, nbytes = self._held(), self.nbytes
+        if nbytes and target is not self.device:
+            there = copy_between(source, self._offset, nbytes, self.device, target)
+            if there is not None:
+                return Array._of(target, self.type, there)
         buffer = target.acquire(max(nbytes, 1), clear=False)
         if nbytes:
             if target is self.device:

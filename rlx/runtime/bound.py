@@ -50,7 +50,7 @@ class Bound(Closing):
             again = work = partial(_run_watched, owner, program)
         else:
             again, work = program.executable.run, program.executable.quick()
-        self.run: Callable[[], None] = _runner(owner, program, work, again)
+        self.run, self._end = _runner(owner, program, work, again)
 
     def __repr__(self) -> str:
         given, made = (", ".join(f"{n}: {p.declared}" for n, p in t.items()) for t in (self._ins, self._outs))
@@ -74,7 +74,7 @@ class Bound(Closing):
         with self._lock:
             self._owner._bound.discard(self.run)
             self._closed = True
-            self.run = partial(_refuse, self._owner.graph.name)  # not a method: no cycle keeps the memory
+            self._end()
 
     def _open(self) -> None:
         if self._closed:
@@ -154,15 +154,23 @@ class BoundArrays(Mapping[str, "npt.NDArray[Any]"]):
 
 def _runner(
     owner: CompiledGraph, program: _Program, work: Callable[[], None], again: Callable[[], None]
-) -> Callable[[], None]:
-    """`Bound.run` around the program's work; `again` is called in its place within another run of the program, by a
-    user's function. What it needs is in its closure, where it is found faster than in an object, and `Bound` is not:
-    in a cycle the memory of a dropped program would stay until Python's collector runs."""
+) -> tuple[Callable[[], None], Callable[[], None]]:
+    """`Bound.run` around the program's work, and a call that ends it; `again` is called in the work's place within
+    another run of the program, by a user's function. What it needs is in its closure, where it is found faster than in
+    an object, and `Bound` is not: in a cycle the memory of a dropped program would stay until Python's collector
+    runs."""
     weights, lock = owner.weights, owner._lock
+    bound: _Program | None = program  # None once it is ended, for which a run then needs no test of its own
+
+    def end() -> None:
+        nonlocal bound
+        bound = None
 
     def run() -> None:
         with lock:
-            if owner._program is not program or owner._version != weights.version or program.broken_off:
+            if owner._program is not bound or owner._version != weights.version or program.broken_off:
+                if bound is None:
+                    _refuse(owner.graph.name)
                 _same(owner, program)
                 owner._gone = ""
             within = owner._busy
@@ -177,7 +185,7 @@ def _runner(
             finally:
                 owner._busy = within
 
-    return run
+    return run, end
 
 
 def _run_watched(owner: CompiledGraph, program: _Program) -> None:

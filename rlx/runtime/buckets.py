@@ -14,8 +14,10 @@ import numpy as np
 from rlx.driver.locks import renewed
 from rlx.errors import GraphError, UnsupportedOp
 from rlx.ir import Graph
+from rlx.runtime.array import Array as DeviceArray
 from rlx.runtime.compiled import CompiledGraph
 from rlx.runtime.dims import Dim, Otherwise
+from rlx.runtime.launch import Launch
 from rlx.runtime.outs import Out
 from rlx.runtime.report import Report
 
@@ -65,13 +67,20 @@ class FittedProgram:
             raise GraphError(
                 f'out="{out}": results of lengths that vary are cut on the host; leave out `out`, or dims'
             )
-        given = {n: np.asarray(a) for n, a in (inputs or {}).items()}
+        # What is on a device and as long as in the program stays there.
+        given = {n: a if isinstance(a, DeviceArray) else np.asarray(a) for n, a in (inputs or {}).items()}
         fit, bucket = self._fit, self.bucket
         made = bucket.compiled.run(given if fit is None else fit.pad(given))
         bucket.runs += 1
         bucket.asked += self._asked
         bucket.ran += self._ran
         return made if fit is None else fit.cut(made)
+
+    def launch(self, inputs: Mapping[str, Any] | None = None) -> Launch[dict[str, Any]]:
+        """Refuses, as `run` does for `out="device"`."""
+        raise GraphError(
+            "launch: results of lengths that vary are cut on the host; call the function, or leave out dims"
+        )
 
     def report(self) -> Report:
         return self.compiled.report()
@@ -94,7 +103,6 @@ class BucketReport:
     ran: int
     masks: tuple[str, ...]
     exact: str
-    program: Report | None = None
 
     def __str__(self) -> str:
         sizes = ", ".join(f"{n} {size}" for n, size in self.sizes.items())
@@ -136,15 +144,18 @@ class LengthReport:
 class Buckets(Generic[T]):
     """The programs of one function or model, by bucket. `T` is what a caller traces along with a graph.
 
-    `otherwise`: what happens where a bucket cannot be padded: "error", or "exact", a program for each length.
-    Any thread may ask for a program; they are made one at a time."""
+    `otherwise`: what happens where a bucket cannot be padded: "error", or "exact", a program for each length. Of more
+    than `kept` programs, the first made is dropped. Any thread may ask for a program; they are made one at a time."""
 
-    def __init__(self, name: str, dims: tuple[Dim, ...], otherwise: Otherwise = "error") -> None:
+    def __init__(
+        self, name: str, dims: tuple[Dim, ...], otherwise: Otherwise = "error", kept: int | None = None
+    ) -> None:
         if otherwise not in ("error", "exact"):
             raise GraphError(f'{name}: otherwise is {otherwise!r}; expected "error" or "exact"')
         self.name = name
         self.dims = dims
         self.otherwise = otherwise
+        self._kept = kept
         self._buckets: dict[Hashable, _Bucket] = {}
         self._reasons: dict[Hashable, str] = {}
         self._exact: OrderedDict[tuple[Hashable, Lengths], None] = OrderedDict()
@@ -169,6 +180,8 @@ class Buckets(Generic[T]):
                 self._fits[key, lengths] = self._fitted(key, lengths, build, compile)
                 if len(self._fits) > KEPT:
                     self._fits.popitem(last=False)
+                while self._kept is not None and len(self._buckets) > self._kept:
+                    self._forget(self._buckets.pop(next(iter(self._buckets))))
             self._fits.move_to_end((key, lengths))
             if (key, lengths) in self._exact:
                 self._exact.move_to_end((key, lengths))
@@ -253,13 +266,16 @@ class Buckets(Generic[T]):
         old = self._buckets.get((key, sizes))
         if old is not None:
             bucket.runs, bucket.asked, bucket.ran = old.runs, old.asked, old.ran
-            for at in [at for at, (fitted, _) in self._fits.items() if fitted.bucket is old]:
-                del self._fits[
-                    at
-                ]  # runs in progress end with the old program, which is freed with its last user
+            self._forget(old)
         self._buckets[key, sizes] = bucket
         self._witnesses[key, sizes] = [*(n for n in witnesses if n != lengths), lengths][-KEPT_WITNESSES:]
         return FittedProgram(bucket, lengths, fit)
+
+    def _forget(self, bucket: _Bucket) -> None:
+        """Drops what was fitted to a bucket. Runs in progress end with its program, which is freed with its last
+        user."""
+        for at in [at for at, (fitted, _) in self._fits.items() if fitted.bucket is bucket]:
+            del self._fits[at]
 
     def _traced(self, lengths: Lengths, build: Callable[[Lengths], tuple[Graph, T]]) -> tuple[Graph, T]:
         """A graph of lengths that no call gave. Raises: Refused where the function fails at these."""

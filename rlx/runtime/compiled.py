@@ -34,6 +34,10 @@ from rlx.runtime.room import Room
 from rlx.runtime.rows import feed_rows, rows_of
 from rlx.runtime.store import State, Store, on_host
 
+# Bytes of a program that is not held against what is free: on the CPU asking takes a quarter of a small graph's compile
+# time, and memory that has so little left fails when it is taken.
+_SMALL = 1 << 16
+
 
 @dataclass(frozen=True, slots=True)
 class CompileOptions:
@@ -94,15 +98,17 @@ class CompiledGraph(Closing):
         # Checked before the passes, which make constants as large as the tensors that they rewrite: inputs, weights
         # and states need their bytes in any case.
         stores = weights.need(params) + state.need(states)
-        self._check_memory(stores + sum(t.type.nbytes for t in graph.inputs.values()), graph)
-        self._prepared = prepared
-        self._version = -1
-        prepared = self._prepare()
-        self._plan = self._make_plan(prepared)
-        self._check_memory(stores + self._plan.total_bytes, prepared.graph)
-        weights.declare(params)  # the stores learn of this graph once it is known to fit
-        state.reserve(states)
-        options.room.bind(weights, state)
+        undo = Resources()
+        undo.callback(options.room.unbind, *options.room.bind(weights, state))
+        with undo.unwound():
+            self._check_memory(stores + sum(t.type.nbytes for t in graph.inputs.values()), graph)
+            self._prepared = prepared
+            self._version = -1
+            prepared = self._prepare()
+            self._plan = self._make_plan(prepared)
+            self._check_memory(stores + self._plan.total_bytes, prepared.graph)
+            weights.declare(params)  # the stores learn of this graph once it is known to fit
+            state.reserve(states)
         self._replaced = [n for n, t in graph.updates.items() if t is not graph.states[n]]
 
     def __repr__(self) -> str:
@@ -227,7 +233,7 @@ class CompiledGraph(Closing):
             finally:
                 self._busy -= 1
 
-    def launch(self, inputs: Mapping[str, Any] | None = None) -> Launch:
+    def launch(self, inputs: Mapping[str, Any] | None = None) -> Launch[dict[str, Any]]:
         """Begins a run and returns while the device is at work; inputs as in `run`.
 
         NumPy arrays may be changed once this returns. Memory of another library on the device (a torch tensor) is read
@@ -314,6 +320,7 @@ class CompiledGraph(Closing):
                 with made.unwound():
                     state = State(self.device)
                     made.callback(state.close)
+                    self.options.room.bind(state)
                     self.state.copy_to(state, self.graph.states)
                     twin = CompiledGraph(
                         self.graph, self.device, self.weights, state, self.options, self.donated,
@@ -442,12 +449,14 @@ class CompiledGraph(Closing):
         )
 
     def _check_memory(self, need: int, graph: Graph) -> None:
+        if need <= _SMALL and self.options.room.limit is None:
+            return
         free = self.options.room.free()
         if need > free:
             limit = self.options.room.limit
             within = "" if limit is None else f" within the session's memory_limit of {limit:,}"
             raise self._out_of_memory(
-                f"needs {need:,} bytes on {self.device.info.id}, {free:,} are free{within}", graph
+                f"needs {need:,} bytes on {self.device.info.id}, {max(free, 0):,} are free{within}", graph
             )
 
     def _out_of_memory(self, what: str, graph: Graph) -> OutOfDeviceMemory:

@@ -20,6 +20,7 @@ from rlx.dtypes import ALL, DType, bf16
 from rlx.errors import ArenaError, DTypeError, RlxError
 from rlx.ir.values import is_foreign
 from rlx.runtime.array import Array
+from rlx.runtime.between import cuda_twin
 
 # The backend that can use memory of a kind in place: the host, CUDA, the host pinned for CUDA, managed by CUDA.
 _BACKENDS = {HOST: "cpu", CUDA: "cuda", 3: "cpu", 13: "cuda"}
@@ -103,8 +104,9 @@ def from_dlpack(x: Any, /, *, device: str | None = None, copy: bool | None = Non
     runs and launches that read it are done, or give the session the `stream` on which you write. It is let go of at
     rlx's next call on the device after the Array is dropped.
 
-    A copy is made for elements that are not contiguous in row-major order and for another `device`; from a CUDA device
-    to Vulkan it goes through the host. `copy=True` always makes one, `copy=False` never.
+    A copy is made for elements that are not contiguous in row-major order and for another `device`: through the host,
+    but on the GPU between CUDA and Vulkan where both drivers have that GPU and share memory. `copy=True` always makes
+    one, `copy=False` never.
 
     Shape and dtype: those of `x`: f64, f32, f16, bf16, i64, i32, i8, u8 or bool. Gradient: none.
     Raises: DTypeError for what is no such array, DeviceUnavailable, ArenaError where a copy is needed and refused.
@@ -199,7 +201,14 @@ def to_dlpack(
     wanted = device_of(array) if dl_device is None else (int(dl_device[0]), int(dl_device[1]))
     if array.dtype.is_packed:
         raise BufferError(f"DLPack has no type for elements of {array.dtype}; .numpy() gives a PackedArray")
-    if wanted != device_of(array):
+    twin = cuda_twin(array.device.info)
+    if twin is not None and wanted == (CUDA, twin.index):
+        if copy is False:
+            raise BufferError(
+                f"CUDA uses an array on {array.device.info.id} as a copy only, made on the GPU; leave out copy=False"
+            )
+        array = array.to(twin.id)
+    elif wanted != device_of(array):
         if wanted != (HOST, 0) or copy is False:
             raise BufferError(
                 f"DLPack's device {wanted} cannot use memory of {array.device.info.id} in place; .numpy() copies it to "
@@ -220,18 +229,22 @@ def to_dlpack(
 
 def cuda_interface(array: Array) -> dict[str, Any]:
     """`Array.__cuda_array_interface__`. Raises: AttributeError where there is none, so that hasattr is False."""
-    buffer = array._held()
+    buffer, at, twin = array._held(), array._offset, cuda_twin(array.device.info)
+    if array.dtype.is_packed or array.dtype is bf16:
+        raise AttributeError(f"__cuda_array_interface__ has no type for {array.dtype}; DLPack passes on bf16")
+    if twin is not None:  # libraries ask several times: one copy for all
+        buffer, at = array._shared or array.to(twin.id)._held(), 0
     whole: dict[str, Any] | None = getattr(buffer, "__cuda_array_interface__", None)
     if whole is None:
         raise AttributeError(f"an array on {array.device.info.id} has no __cuda_array_interface__")
-    if array.dtype.is_packed or array.dtype is bf16:
-        raise AttributeError(f"__cuda_array_interface__ has no type for {array.dtype}; DLPack passes on bf16")
     array._shared = buffer  # who reads the address holds the array, which may be closed meanwhile
-    array.device.synchronize()  # some libraries disregard the stream that the interface names
-    at, shape, number = whole["data"][0] + array._offset, array.shape, array.dtype.np.str
+    if twin is None:  # the host has waited for a copy
+        array.device.synchronize()  # some libraries disregard the stream that the interface names
+    at, shape, number = whole["data"][0] + at, array.shape, array.dtype.np.str
     return whole | {"shape": shape, "typestr": number, "data": (at, False), "stream": None}
 
 
 def device_of(array: Array) -> tuple[int, int]:
-    """The array's device in DLPack's numbers."""
-    return array.device.info.dlpack, array.device.info.index
+    """The array's device in DLPack's numbers; for Vulkan the CUDA device that is the same GPU, where there is one."""
+    twin = cuda_twin(array.device.info)
+    return (array.device.info.dlpack, array.device.info.index) if twin is None else (CUDA, twin.index)

@@ -24,6 +24,8 @@ from rlx.runtime.bucketed_calls import BucketedCalls
 from rlx.runtime.buckets import FittedProgram, LengthReport
 from rlx.runtime.compiled import CompiledGraph
 from rlx.runtime.dims import Otherwise
+from rlx.runtime.keywords import keywords
+from rlx.runtime.launch import Launch
 from rlx.runtime.outs import Out, check_out
 from rlx.runtime.session import Session, Target, precision_for
 
@@ -35,11 +37,13 @@ LARGE_CONSTANT = 1 << 20
 class Traced:
     """A traced call: its graph, the tape of its numbers, and the structure of its result.
 
-    The graph has inputs x0, x1, … (arrays), n0, n1, … (numbers from the tape) and outputs y0, y1, …; `out` is the
-    structure of the resulting pytree and `results` its leaves, as names of outputs or slots of the tape."""
+    The graph has inputs with the names of the arguments (arrays, see `Parameters.input_names`), n0, n1, … (numbers from
+    the tape) and outputs y0, y1, …; `names` are those of all leaves of the call; `out` is the structure of the
+    resulting pytree and `results` its leaves, as names of outputs or slots of the tape."""
 
     graph: Graph
     tape: NumberTape
+    names: Sequence[str]
     out: Any
     results: list[str | int]
 
@@ -50,8 +54,12 @@ class Traced:
         except Exception as error:
             error.add_note(f"{self.graph.name}: computed again from the numbers of this call")
             raise
-        arrays = {f"x{i}": a for i, a in enumerate(call.leaves) if not is_python_number(a)}
+        arrays = {n: a for n, a in zip(self.names, call.leaves, strict=True) if not is_python_number(a)}
         return arrays | self.tape.feeds(slots), slots
+
+    def result(self, slots: Sequence[Any], made: Mapping[str, Any]) -> Any:
+        """What the function returns for a run's outputs and the tape's slots."""
+        return unflatten(self.out, [made[r] if isinstance(r, str) else slots[r] for r in self.results])
 
 
 def trace(function: Callable[..., Any], call: Call, parameters: Parameters, built_in: bool = False) -> Traced:
@@ -59,10 +67,11 @@ def trace(function: Callable[..., Any], call: Call, parameters: Parameters, buil
     name = parameters.name
     graph = Graph(name)
     tape = NumberTape(graph)
+    names = parameters.input_names(call)
     leaves: list[Any] = []
     for i, a in enumerate(call.leaves):
         if not is_python_number(a):
-            leaves.append(graph.input(f"x{i}", a.shape, _dtype(name, parameters.label(call.origins[i])[0], a)))
+            leaves.append(graph.input(names[i], a.shape, _dtype(name, parameters.label(call.origins[i])[0], a)))
         else:
             leaves.append(a if built_in else tape.argument(a, *parameters.label(call.origins[i])))
     args, kwargs = unflatten(call.skeleton, leaves)
@@ -98,7 +107,7 @@ def trace(function: Callable[..., Any], call: Call, parameters: Parameters, buil
                 "pass the array as an argument to share and update it",
                 stacklevel=4,
             )
-    return Traced(graph, tape, out, results)
+    return Traced(graph, tape, names, out, results)
 
 
 def _explained(error: Exception, numbers: Sequence[TracedNumber]) -> TracedValueError | None:
@@ -179,8 +188,19 @@ class Jitted(Generic[P, R]):
             return self._function(*args, **kwargs)
         exe, traced = self._compiled(call)
         feeds, slots = traced.feeds(call)
-        made = exe.run(feeds, self._out)
-        return unflatten(traced.out, [made[r] if isinstance(r, str) else slots[r] for r in traced.results])
+        return traced.result(slots, exe.run(feeds, self._out))
+
+    def launch(self, *args: P.args, **kwargs: P.kwargs) -> Launch[Any]:
+        """Begins a call and returns while the device is at work, as `CompiledGraph.launch` does: `results`, and what
+        `wait` returns, are the function's results, with rlx.Arrays for its arrays.
+
+        Raises: as a call, before anything is written; GraphError within another traced function."""
+        call = self._parameters.take_apart(args, kwargs)
+        if any(isinstance(a, Tensor) for a in call.leaves):
+            raise GraphError(f"{self._name}: launch begins a run; within a traced function call {self._name} itself")
+        exe, traced = self._compiled(call)
+        feeds, slots = traced.feeds(call)
+        return exe.launch(feeds).arranged(functools.partial(traced.result, slots))
 
     def __repr__(self) -> str:
         return f"jit({self._name}, device={self._device!r}, {len(self._cache)} programs cached)"
@@ -204,7 +224,8 @@ class Jitted(Generic[P, R]):
 
     def save(self, path: str | os.PathLike[str], *args: Any, **kwargs: Any) -> None:
         """Writes the program for these arguments to a file, as `CompiledGraph.save` does. `rlx.load_program` gives a
-        CompiledGraph, whose inputs and outputs have the names that `graph` of these arguments shows."""
+        CompiledGraph, whose inputs have the names of the function's parameters ("x"; of arrays in containers "x.0" or
+        "params.w"; of numbers n0, n1, …) and whose outputs are y0, y1, …, as `graph` of these arguments shows."""
         program = self._compiled(self._parameters.take_apart(args, kwargs))[0]
         if isinstance(program, FittedProgram):
             raise GraphError(f"{self._name}: a program for varying lengths (dims) is not saved; jit it without dims")
@@ -256,8 +277,8 @@ class Jitted(Generic[P, R]):
             missing = sorted(set(self._donate) - asked)
             raise GraphError(f"jit: donate names {missing}, which are no arguments of {self._name} with arrays")
         return [
-            f"x{i}"
-            for i, (o, leaf) in enumerate(zip(call.origins, call.leaves, strict=True))
+            name
+            for name, o, leaf in zip(self._parameters.input_names(call), call.origins, call.leaves, strict=True)
             if self._parameters.argument(o) in asked and not is_python_number(leaf)
         ]
 
@@ -308,6 +329,7 @@ def jit(
 ) -> Callable[[Callable[P, R]], Jitted[P, R]]: ...
 
 
+@keywords
 def jit(
     function: Callable[..., Any] | None = None,
     *,
@@ -370,6 +392,7 @@ def jit(
     )
 
 
+@keywords
 def grad(
     function: Callable[P, Any],
     argnums: int | tuple[int, ...] = 0,
@@ -403,6 +426,7 @@ def grad(
     return Jitted(gradient, device, None, static_argnums, static_argnames, "grad", out, (), dims, otherwise)
 
 
+@keywords
 def value_and_grad(
     function: Callable[P, R],
     argnums: int | tuple[int, ...] = 0,

@@ -2,31 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, Generic, TypeVar
 
 from rlx.driver import Mark
 from rlx.errors import RlxError
 from rlx.runtime.array import Array, again, stored
 from rlx.runtime.outs import Out, check_out
 
+T = TypeVar("T")
+U = TypeVar("U")
 
-class Launch:
-    """A run under way, made by `CompiledGraph.launch`.
 
-    `results` are its outputs as rlx.Arrays. They may feed other runs at once, which the device does in order: the host
-    waits for none of them. Reading one waits for it. Where the run failed, their use raises its error, as `wait` does.
+class Launch(Generic[T]):
+    """A run under way, made by `CompiledGraph.launch`, or by that of a jitted function or an ONNX model.
+
+    `results` are its outputs as rlx.Arrays, by name; of a jitted function they are what a call returns. They may feed
+    other runs at once, which the device does in order: the host waits for none of them. Reading one waits for it. Where
+    the run failed, their use raises its error, as `wait` does.
     """
 
-    def __init__(self, results: Mapping[str, Array], mark: Mark | None, error: Exception | None = None) -> None:
-        self.results = dict(results)
+    def __init__(
+        self, arrays: Mapping[str, Array], mark: Mark | None, error: Exception | None = None,
+        arrange: Callable[[Mapping[str, Any]], Any] = dict,
+    ) -> None:  # fmt: skip
+        self._arrays = dict(arrays)
+        self._arrange = arrange
+        self.results: T = arrange(self._arrays)
         self._mark = mark
         self._error = error
+
+    def arranged(self, arrange: Callable[[T], U]) -> Launch[U]:
+        """The same run, whose results `arrange` makes of those of this object: of rlx.Arrays, or of NumPy's."""
+        return Launch(self._arrays, self._mark, self._error, lambda arrays: arrange(self._arrange(arrays)))
 
     def __repr__(self) -> str:
         ended = self.done()
         state = "failed" if self._error is not None else "done" if ended else "under way"
-        return f"Launch({state}: {', '.join(f'{n}: {a.type}' for n, a in self.results.items())})"
+        return f"Launch({state}: {', '.join(f'{n}: {a.type}' for n, a in self._arrays.items())})"
 
     def done(self) -> bool:
         """Whether the run is complete, or has failed; never waits."""
@@ -42,7 +55,7 @@ class Launch:
             self._mark = None
         return ended
 
-    def wait(self, out: Out = "device") -> dict[str, Any]:
+    def wait(self, out: Out = "device") -> T:
         """The results once the run is complete: rlx.Arrays, or with `out="host"` NumPy arrays.
 
         Raises: the error of the run, at each call."""
@@ -56,9 +69,11 @@ class Launch:
             self._mark = None  # cleared after: an interrupt leaves the run under way
         if self._error is not None:
             raise again(self._error)
-        return {n: a.numpy() for n, a in self.results.items()} if out == "host" else dict(self.results)
+        arrays = {n: a.numpy() for n, a in self._arrays.items()} if out == "host" else self._arrays
+        made: T = self._arrange(arrays)
+        return made
 
     def _failed(self, error: RlxError) -> None:
         self._error, self._mark = stored(error), None
-        for result in self.results.values():
+        for result in self._arrays.values():
             result._end(error)

@@ -39,8 +39,10 @@ class Report:
             f"arena {plan.arena_bytes:,} bytes, bound {plan.max_live_bytes:,} ({plan.overhead:.3f}), without reuse "
             f"{plan.no_reuse_bytes:,}; weights {self.weight_bytes:,}",
         ]
+        shared = any(d.by == "engine" for d in self.nodes)  # by the CPU's two ways to run a node
         lines += [
-            f"  {d.how:10} {d.op:14} {d.node}  [{' '.join(d.steps)}]{f' with {d.within}' if d.within else ''}"
+            f"  {d.how:10} {f'{d.by:6} ' if shared else ''}{d.op:14} {d.node}  [{' '.join(d.steps)}]"
+            + (f" with {d.within}" if d.within else "")
             for d in self.nodes
         ]
         return "\n".join(lines)

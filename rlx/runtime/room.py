@@ -3,17 +3,53 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from itertools import count
 from typing import TYPE_CHECKING
 from weakref import WeakSet
 
 from rlx.driver import Device
+from rlx.driver.device import UNLIMITED
 from rlx.driver.locks import renewed
 from rlx.errors import OutOfDeviceMemory, RlxError
 
 if TYPE_CHECKING:
     from rlx.runtime.compiled import CompiledGraph
     from rlx.runtime.store import Store
+
+
+class RoomFull(OutOfDeviceMemory):
+    """A store would pass the limit of a room; where idle programs give way, it may be asked again."""
+
+    def __init__(self, message: str, room: Room) -> None:
+        super().__init__(message)
+        self.room = room
+
+
+class Rooms:
+    """The rooms in which a store is counted: those of the sessions whose programs bind it."""
+
+    def __init__(self) -> None:
+        self._rooms: WeakSet[Room] = WeakSet()
+
+    def add(self, room: Room) -> None:
+        self._rooms.add(room)
+
+    def discard(self, room: Room) -> None:
+        self._rooms.discard(room)
+
+    def spare(self) -> int:
+        """Bytes that are left below all limits."""
+        return min((room.spare() for room in tuple(self._rooms)), default=UNLIMITED)
+
+    @contextmanager
+    def claim(self, nbytes: int) -> Iterator[None]:
+        """The context in which a store acquires memory. Raises: RoomFull where it would pass a limit."""
+        with ExitStack() as stack:
+            for room in tuple(self._rooms):
+                stack.enter_context(room.claim(nbytes))
+            yield
 
 
 class Room:
@@ -36,6 +72,7 @@ class Room:
         self._programs: WeakSet[CompiledGraph] = WeakSet()  # those that are recorded, or about to be
         self._stores: WeakSet[Store] = WeakSet()
         self._clock = count(1)
+        self._claimed = 0  # bytes that stores are acquiring now
 
     def __repr__(self) -> str:
         limit = "" if self.limit is None else f" of {self.limit:,}"
@@ -45,12 +82,53 @@ class Room:
     def taken(self) -> int:
         """Bytes of the recorded programs and the stores."""
         with self._lock:
-            return sum(p.room_bytes for p in self._programs) + sum(s.nbytes for s in self._stores)
+            return self._claimed + sum(p.room_bytes for p in self._programs) + sum(s.nbytes for s in self._stores)
 
-    def bind(self, *stores: Store) -> None:
-        """Counts stores from now on."""
+    @property
+    def holders(self) -> list[tuple[str, int]]:
+        """Who holds it, the largest first: each recorded program's graph, each store, and the bytes."""
         with self._lock:
-            self._stores.update(stores)
+            found = [(p.graph.name, p.room_bytes) for p in self._programs]
+            found += [(type(s).__name__.lower(), s.nbytes) for s in self._stores if s.nbytes]
+        return sorted(found, key=lambda one: (-one[1], one[0]))
+
+    def bind(self, *stores: Store) -> list[Store]:
+        """Counts stores from now on, which then acquire no more than there is room for. Returns those that are new."""
+        with self._lock:
+            new = [store for store in stores if store not in self._stores]
+            self._stores.update(new)
+        for store in new:
+            store.rooms.add(self)
+        return new
+
+    def unbind(self, *stores: Store) -> None:
+        """Counts stores no longer."""
+        with self._lock:
+            self._stores.difference_update(stores)
+        for store in stores:
+            store.rooms.discard(self)
+
+    def spare(self) -> int:
+        """Bytes that are left below the limit."""
+        return UNLIMITED if self.limit is None else self.limit - self.taken
+
+    @contextmanager
+    def claim(self, nbytes: int) -> Iterator[None]:
+        """The context in which a store acquires memory. Raises: RoomFull where it would pass the limit."""
+        with self._lock:
+            if self.limit is not None and self.taken + nbytes > self.limit:
+                held = ", ".join(f"{name!r} {n:,}" for name, n in self.holders)
+                raise RoomFull(
+                    f"{nbytes:,} bytes are needed for weights or states; the session's memory_limit is {self.limit:,}, "
+                    f"of which {self.taken:,} are taken ({held}). Close what is not used, or raise the limit",
+                    self,
+                )
+            self._claimed += nbytes
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._claimed -= nbytes
 
     def now(self) -> int:
         """A number that grows, by which a program notes when it was last used."""
@@ -92,7 +170,7 @@ class Room:
         with self._lock:
             self._programs.discard(program)
 
-    def evict(self, keep: CompiledGraph) -> bool:
+    def evict(self, keep: CompiledGraph | None = None) -> bool:
         """Makes the program that was used the longest ago give way, of all but one. Returns whether any did."""
         with self._lock:
             others = sorted((p for p in self._programs if p is not keep), key=lambda p: p.last_used)

@@ -13,6 +13,7 @@ from rlx.ir import Graph
 from rlx.runtime.compiled import CompiledGraph, CompileOptions
 from rlx.runtime.debug import TIMINGS, VALUES, say
 from rlx.runtime.donation import Donate, donated
+from rlx.runtime.keywords import keywords
 from rlx.runtime.room import Room
 from rlx.runtime.store import State, Store, Weights
 
@@ -28,7 +29,9 @@ class Session:
     matrix products round their inputs; "int8" lets those with packed weights do so that have integers for it (see
     `rlx.packed_matmul`; `report()` names them packed_matmul_int8), and leaves all others in f32. `fallback` applies to
     nodes that the device has no kernel for: "host" runs them with NumPy and `report()` lists them, "error" refuses to
-    compile. `threads` limits the CPU's threads. `timings` measures each step of each run, for
+    compile. `threads` limits the CPU's threads. `engine` chooses on the CPU between NumPy's kernels ("numpy") and the
+    compiled ones, with NumPy's where there are none ("compiled"); None is what the environment's RLX_CPU says, or the
+    compiled ones where llvmlite is installed. `timings` measures each step of each run, for
     `CompiledGraph.executable.timings()`.
 
     `memory_limit` is how many bytes of the device the session's programs may take together, with their weights and
@@ -43,6 +46,7 @@ class Session:
     Raises: DeviceUnavailable with the reason; UnsupportedOp for a stream on another device than CUDA.
     """
 
+    @keywords
     def __init__(
         self,
         device: str = "auto",
@@ -50,6 +54,7 @@ class Session:
         precision: str = "f32",
         fallback: Literal["host", "error"] = "host",
         threads: int | None = None,
+        engine: Literal["numpy", "compiled"] | None = None,
         timings: bool = False,
         memory_limit: int | None = None,
         stream: Any = None,
@@ -63,12 +68,14 @@ class Session:
             raise RlxError(
                 f"threads {threads!r} is not a number of threads: 1 or more, None for all processors"
             )
+        if engine not in (None, "numpy", "compiled"):
+            raise RlxError(f'engine {engine!r} is neither "numpy" nor "compiled"')
         self.device = open_device(device)
         self.room = Room(self.device, memory_limit)
         self.fallback = fallback
         self.stream = None if stream is None else stream_address(stream, self.device)
         debug = debug_level()
-        self.options = BuildOptions(precision, threads, debug, timed=timings or debug >= TIMINGS)
+        self.options = BuildOptions(precision, threads, debug, timed=timings or debug >= TIMINGS, engine=engine)
 
     def __repr__(self) -> str:
         return f"Session({self.info.id}, precision={self.options.precision}, fallback={self.fallback})"
@@ -81,6 +88,7 @@ class Session:
         """The device's id, name, kind, memory, driver and features."""
         return self.device.info
 
+    @keywords
     def compile(
         self,
         graph: Graph,

@@ -33,6 +33,7 @@ from rlx.ir.values import LISTED, as_array, exactly
 from rlx.packed import PackedArray
 from rlx.runtime.array import Array, check_device
 from rlx.runtime.outs import Out, check_out
+from rlx.runtime.room import RoomFull, Rooms
 
 
 class Lease:
@@ -96,8 +97,9 @@ class Store(Closing):
         self.lock = renewed(self, "lock", threading.RLock)
         self.turn = renewed(self, "turn", threading.RLock)  # of programs that bind it as states; taken before `lock`
         limit, number = device.limits.max_alloc_bytes, next(Store._numbers)  # since a program may bind two stores
-        self.full = ChunkedBuffer(f"store{number}.", device.acquire, limit)
-        self.half = ChunkedBuffer(f"half{number}.", device.acquire, limit)
+        self.rooms = Rooms()
+        self.full = ChunkedBuffer(f"store{number}.", device.acquire, limit, self.rooms.spare, self.rooms.claim)
+        self.half = ChunkedBuffer(f"half{number}.", device.acquire, limit, self.rooms.spare, self.rooms.claim)
         self._leases: WeakSet[Lease] = WeakSet()
         self._left: list[_Left] = []
         self._since: dict[str, int] = {}  # the version at which a tensor got its current slot
@@ -118,6 +120,47 @@ class Store(Closing):
         """Bytes acquired on the device."""
         return self.full.nbytes + self.half.nbytes
 
+    def _fitting(self, work: Callable[[], None]) -> None:
+        """Does work that acquires memory; where a room is full, its idle programs give way, one by one.
+
+        Requires: the caller holds no store's lock, which a program that gives way takes."""
+        while True:
+            try:
+                with self.lock:
+                    work()
+                return
+            except RoomFull as full:
+                if not full.room.evict():
+                    raise
+
+    def taking_back(self, names: Iterable[str]) -> Callable[[], None]:
+        """A call that takes back what is declared and set here from now on of these tensors.
+
+        Requires: programs that were recorded meanwhile with these tensors are closed before that call."""
+        with self.lock:
+            new = {name for name in names if name not in self._where}
+            unknown, changeable = new - self._types.keys(), set(names) - self._states
+            kept = {name: self._kept[name] for name in new & self._kept.keys()}
+
+        def take_back() -> None:
+            with self.lock:
+                for name in new & self._where.keys():
+                    self.reclaim(name)
+                    slot = self._where.pop(name)
+                    self._region(slot).release(slot)
+                    self._since.pop(name, None)
+                    self._lengths.pop(name, None)
+                    self.version += 1  # a program that is recorded with it looks for it again, and names it as missing
+                for name in new:
+                    self._kept.pop(name, None)
+                self._kept.update(kept)
+                for name in unknown:
+                    self._types.pop(name, None)
+                self._states -= changeable
+                self._expect()
+
+        return take_back
+
     def declare(self, types: Mapping[str, TensorType]) -> None:
         """Declares tensors by name and type.
 
@@ -132,23 +175,25 @@ class Store(Closing):
 
         Raises: ShapeError if one is declared here with another type, DTypeError if one is stored in half precision,
         OutOfDeviceMemory; nothing is changed then."""
-        with self.lock:
-            self.check(types, states=True)
-            new = {name: t for name, t in types.items() if name not in self._where}
-            self.full.expect(self.need(types))
-            made: dict[str, Slot] = {}
-            try:
-                for name, t in new.items():
-                    made[name] = self.full.zeros(t.dtype, t.nbytes)
-            except BaseException:
-                for slot in made.values():
-                    self.full.release(slot)
-                raise
-            self._where.update(made)
-            self._since.update(dict.fromkeys(made, self.version))
-            self._states.update(types)
-            self._types.update(types)
-            self._expect()
+        self._fitting(lambda: self._reserve(types))
+
+    def _reserve(self, types: Mapping[str, TensorType]) -> None:
+        self.check(types, states=True)
+        new = {name: t for name, t in types.items() if name not in self._where}
+        self.full.expect(self.need(types))
+        made: dict[str, Slot] = {}
+        try:
+            for name, t in new.items():
+                made[name] = self.full.zeros(t.dtype, t.nbytes)
+        except BaseException:
+            for slot in made.values():
+                self.full.release(slot)
+            raise
+        self._where.update(made)
+        self._since.update(dict.fromkeys(made, self.version))
+        self._states.update(types)
+        self._types.update(types)
+        self._expect()
 
     def check(self, types: Mapping[str, TensorType], *, states: bool = False) -> None:
         """Checks that tensors can be declared with these types.
@@ -204,8 +249,8 @@ class Store(Closing):
         if held is not None:
             check_device(f"{self.kind} {name!r}", held, self.device)
             if held.type == declared:
-                with self.lock:
-                    self._set(name, kept, Range(held._held(), held._offset, held.nbytes))
+                given = Range(held._held(), held._offset, held.nbytes)
+                self._fitting(lambda: self._set(name, kept, given))
                 if held._borrowed:  # its owner may change it from now on
                     self.device.synchronize()
                 return
@@ -218,17 +263,19 @@ class Store(Closing):
         raw = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
         if kept != declared.dtype:
             raw = write_typed_from_f32(array, kept)
-        with self.lock:
-            if kept != declared.dtype and name in self._states:
-                raise DTypeError(
-                    f"{self.kind} {name!r} is a state of a program and cannot be kept as {kept}; it stays {declared}"
-                )
-            self._set(name, kept, raw)
+        self._fitting(lambda: self._set(name, kept, raw))
 
     def _set(self, name: str, kept: DType, raw: Bytes | Range) -> None:
+        if kept != self._types[name].dtype and name in self._states:
+            raise DTypeError(
+                f"{self.kind} {name!r} is a state of a program and cannot be kept as {kept}; it stays "
+                f"{self._types[name]}"
+            )
         self.reclaim(name)
         try:
             self._keep(name, kept, raw)
+        except RoomFull as full:
+            raise RoomFull(f"{self.kind} {name!r} ({self._types[name]}): {full}", full.room) from full
         except OutOfDeviceMemory as error:
             largest = sorted(self._types.items(), key=lambda item: -item[1].nbytes)[:5]
             listed = "; ".join(f"{n} {t} {t.nbytes:,}" for n, t in largest)
@@ -365,9 +412,10 @@ class Store(Closing):
         """Copies the valid bytes of states (by default of all) into another store, on the device.
 
         The other bytes are zero in slots that are new there."""
-        with self.lock, other.lock:
+        with self.lock:
             types = {name: self._types[name] for name in (sorted(self._states) if names is None else names)}
-            other.reserve(types)
+        other.reserve(types)
+        with self.lock, other.lock:
             mine, theirs = self.segments(), other.segments()
             for name in types:
                 a, b, valid = self.slot(name), other.slot(name), self.length(name)

@@ -17,7 +17,7 @@ def test_every_device_has_a_whole_row_and_every_missing_backend_a_reason(
     ran = rlx("devices")
     assert ran.status == 0 and ran.err == ""
     lines = ran.out.splitlines()
-    assert lines[0].split() == ["device", "name", "kind", "memory", "driver"]
+    assert lines[0].split() == ["device", "name", "kind", "memory", "free", "driver"]
     for info, line in zip(found, lines[1:], strict=False):
         assert (
             line.startswith(info.id)

@@ -21,7 +21,7 @@ import onnx
 import pytest
 
 import rlx
-from examples import demo, onnx_minilm, splats, welch
+from examples import demo, onnx_minilm, splats, train, welch
 from rlx.ir import REGISTRY
 from tests.models.tiny import write_model
 from tests.onnx.models import I64, model, node
@@ -76,10 +76,10 @@ def test_each_says_what_it_does(
         del REGISTRY[name]
 
 
-def test_train(repo: Path, clean_env: dict[str, str]) -> None:
-    done = run(str(repo / "examples/train.py"), clean_env)
-    assert done.returncode == 0 and done.stderr == "", done.stderr
-    apart, *devices = done.stdout.splitlines()
+def test_train(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(sys, "argv", ["train.py"])
+    train.main()
+    apart, *devices = capsys.readouterr().out.splitlines()
     assert float(apart.split()[-2]) <= 1e-6
     assert any("cpu" in line for line in devices)
     for line in devices:
@@ -88,12 +88,12 @@ def test_train(repo: Path, clean_env: dict[str, str]) -> None:
         assert "100.0% of the points" in line
 
 
-def test_welch(repo: Path, clean_env: dict[str, str], tmp_path: Path) -> None:
+def test_welch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """The peaks that the example prints are those of the tones that it makes, on every device as by SciPy."""
     picture = tmp_path / "spectrum.svg"
-    done = run(str(repo / "examples/welch.py"), clean_env, picture)
-    assert done.returncode == 0 and done.stderr == "", done.stderr
-    lines = [line for line in done.stdout.splitlines() if " Hz " in line]
+    monkeypatch.setattr(sys, "argv", ["welch.py", str(picture)])
+    assert not welch.main()
+    lines = [line for line in capsys.readouterr().out.splitlines() if " Hz " in line]
     assert lines[0].split(":")[0].strip() == "SciPy" and any("cpu" in line for line in lines)
     for line in lines:
         found = [float(f.replace(",", "")) for f in re.findall(r"([\d,.]+) Hz", line)]

@@ -5,6 +5,8 @@ from __future__ import annotations
 import itertools
 import json
 import math
+import os
+import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -132,3 +134,26 @@ def test_a_slow_contender_leaves_the_others_their_time(monkeypatch: pytest.Monke
     assert np.allclose(fast.times, 0.01)
     measure([fast], runs=5, warmup=1, end=math.inf)
     assert len(fast.times) >= 6
+
+
+def test_an_interrupt_while_commands_are_imported_is_one_line(rlx: Rlx, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Interrupting:
+        def find_spec(self, name: str, *rest: Any) -> None:
+            if name == "rlx.cli.app":
+                raise KeyboardInterrupt
+
+    monkeypatch.delitem(sys.modules, "rlx.cli.app", raising=False)
+    monkeypatch.setattr(sys, "meta_path", [Interrupting(), *sys.meta_path])
+    ran = rlx("devices")
+    assert (ran.status, ran.err) == (130, "rlx: interrupted\n")
+
+
+def test_an_interrupt_while_rlx_is_imported_is_one_line(tmp_path: Path) -> None:
+    """NumPy's place is taken by a module that sends the signal."""
+    (tmp_path / "numpy.py").write_text("import os, signal, time\nos.kill(os.getpid(), signal.SIGINT)\ntime.sleep(9)\n")
+    folder = str(Path(__file__).parents[2])
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), folder])}
+    ran = subprocess.run([sys.executable, "-m", "rlx", "devices"], env=env, capture_output=True, text=True, check=False)
+    assert (ran.returncode, ran.stdout, ran.stderr) == (130, "", "rlx: interrupted\n")
+    other = subprocess.run([sys.executable, "-c", "import rlx"], env=env, capture_output=True, text=True, check=False)
+    assert "KeyboardInterrupt" in other.stderr

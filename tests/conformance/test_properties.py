@@ -151,7 +151,7 @@ def test_what_is_moved_away_comes_back(
 
 
 @pytest.mark.parametrize("device", DEVICES)
-@settings(max_examples=count(5, 20))
+@settings(max_examples=count(4, 20))
 @given(data=st.data())
 def test_matrix_products(sessions: dict[str, rlx.Session], device: str, data: st.DataObject) -> None:
     session = opened(sessions, device)

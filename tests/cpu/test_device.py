@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import tracemalloc
 import warnings
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 import rlx.ops as ops
-from rlx.backends.cpu import CpuDevice, backend, bind_node
+from rlx.backends.cpu import CpuDevice, backend, bind_node, threads
 from rlx.backends.cpu.threads import POOL
 from rlx.errors import ArenaError, DeviceUnavailable, OutOfDeviceMemory
 from rlx.ir import Graph
@@ -203,3 +204,21 @@ def test_a_forked_child_has_threads_of_its_own() -> None:
         POOL.run([lambda: None] * 3)
         os._exit(7)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+
+
+@pytest.mark.parametrize(
+    "files, processors",
+    [
+        ({"cpu.max": "150000 100000"}, 2),
+        ({"cpu.max": "max 100000"}, 1 << 30),
+        ({"cpu.max": "100 100000"}, 1),
+        ({"cpu/cpu.cfs_quota_us": "400000", "cpu/cpu.cfs_period_us": "100000"}, 4),
+        ({"cpu/cpu.cfs_quota_us": "-1", "cpu/cpu.cfs_period_us": "100000"}, 1 << 30),
+        ({}, 1 << 30),
+    ],
+)
+def test_a_containers_quota_limits_the_threads(files: dict[str, str], processors: int, tmp_path: Path) -> None:
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text + "\n")
+    assert threads._quota(tmp_path) == processors

@@ -16,6 +16,7 @@ from rlx.driver.diskcache import DiskCache, key_of
 from rlx.errors import RlxError
 from tests.full import count
 
+ROOT = Path(__file__).resolve().parents[2]
 KEY = ("kernel", b"source", 7)
 
 
@@ -153,8 +154,16 @@ def test_leftovers_of_killed_writers_go(tmp_path: Path) -> None:
     assert new.exists()
 
 
-WRITER = """
-import sys
+# The first lines of the processes below: they import the cache without the packages around it, which takes longer than
+# what they do.
+ALONE = f"""
+import sys, types
+for name in ("rlx", "rlx.driver"):
+    sys.modules[name] = types.ModuleType(name)
+    sys.modules[name].__path__ = [{str(ROOT)!r} + "/" + name.replace(".", "/")]
+"""
+
+WRITER = ALONE + """
 from rlx.driver.diskcache import DiskCache
 cache = DiskCache("ptx", sys.argv[1])
 payload = bytes([int(sys.argv[2])]) * 300_000
@@ -192,8 +201,8 @@ def test_killed_writers_leave_nothing_bad(tmp_path: Path) -> None:
             writer.communicate()
 
 
-STRUCK = """
-import os, resource, signal, sys
+STRUCK = ALONE + """
+import os, resource, signal
 from rlx.driver import diskcache
 from rlx.driver.diskcache import DiskCache
 
@@ -356,7 +365,7 @@ class TestLimit:
 
     def test_processes_that_evict_at_once(self, tmp_path: Path) -> None:
         code = (
-            "import sys\nfrom rlx.driver.diskcache import DiskCache\n"
+            ALONE + "from rlx.driver.diskcache import DiskCache\n"
             "cache = DiskCache('ptx', sys.argv[1], limit=100_000)\n"
             "for i in range(100):\n"
             "    payload = bytes([i]) * 9_000\n"

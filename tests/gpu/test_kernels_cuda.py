@@ -138,8 +138,8 @@ def test_products_of_f32_and_half_weights(m: int, k: int, n: int, tb: bool) -> N
     close(cuda("matmul", a, b, _normal(n), **attrs), _want(a, b, _normal(n), **attrs))
 
 
-def test_large_tiles_and_long_sums() -> None:
-    a, b = _pair(2000, 11, 2050, False, True, np.float32, np.float16)
+def test_many_tiles_and_long_sums() -> None:
+    a, b = _pair(300, 11, 330, False, True, np.float32, np.float16)
     close(cuda("matmul", a, b, **_attrs(tb=True)), _want(a, b, **_attrs(tb=True)))
     a, b = _pair(20, 9000, 5, True, False, np.float32, np.float16)
     close(cuda("matmul", a, b, **_attrs(True)), _want(a, b, **_attrs(True)))

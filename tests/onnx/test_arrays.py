@@ -44,3 +44,29 @@ def test_values_that_shapes_depend_on_are_read_from_the_device(device: str) -> N
         given = {"x": rlx.array(x, device=session), "s": rlx.array(shape, device=session)}
         y = loaded.run(given, device=device, out="device")["y"]
         np.testing.assert_array_equal(y, x.reshape(shape))
+
+
+def test_models_and_sessions_are_launched(device: str) -> None:
+    session = session_here(device)
+    proto = model(
+        [node("MatMul", "x w", "y"), node("Cast", "y", "small", to=2)], {"x": ["n", 8]},
+        {"y": ["n", 8], "small": (["n", 8], 2)}, {"w": np.eye(8, dtype=np.float32) * 2},
+    )  # fmt: skip
+    x = np.random.default_rng(0).integers(0, 9, (5, 8)).astype(np.float32)
+    loaded, held = rlx.onnx.load(proto), rlx.array(x, device=session)
+    for n in range(3):
+        launch = loaded.launch({"x": held}, device)
+        held = launch.results["y"]
+        made = launch.wait("host")
+        np.testing.assert_array_equal(made["y"], x * 2 ** (n + 1))
+        np.testing.assert_array_equal(made["small"], (x * 2 ** (n + 1)).astype(np.uint8))
+    begun = rlx.onnx.InferenceSession(proto, device=device).launch(["small", "y"], {"x": x})
+    np.testing.assert_array_equal(begun.wait("host")[1], x * 2)
+    assert isinstance(begun.results[1], rlx.Array) and begun.done()
+
+
+def test_a_cut_model_is_done_when_launch_returns() -> None:
+    proto = model([node("NonZero", "x", "at"), node("Neg", "x", "y")], {"x": [6]}, {"at": None, "y": [6]})
+    begun = rlx.onnx.load(proto, strict=False).launch({"x": np.float32([0, 1, 0, 2, 3, 0])}, "cpu")
+    assert begun.done()
+    np.testing.assert_array_equal(begun.wait("host")["at"], [[1, 3, 4]])

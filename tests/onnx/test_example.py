@@ -2,31 +2,30 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
+import pytest
+
+from examples import onnx_digits, onnx_outlines
 
 
-def test_digits(repo: Path, clean_env: dict[str, str]) -> None:
-    done = subprocess.run(
-        [sys.executable, "-W", "error", str(repo / "examples/onnx_digits.py")],
-        capture_output=True, text=True, env=clean_env, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0 and done.stderr == "", done.stderr
-    lines = [line for line in done.stdout.splitlines() if ": [" in line]
+def test_digits(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(sys, "argv", ["onnx_digits.py"])
+    onnx_digits.main()
+    lines = [line for line in capsys.readouterr().out.splitlines() if ": [" in line]
     assert lines and all("[0, 1, 2, 3, 4, 5, 6, 7, 8, 9]" in line for line in lines)
 
 
-def test_outlines(repo: Path, clean_env: dict[str, str], tmp_path: Path) -> None:
+def test_outlines(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     pixels = np.random.default_rng(5).integers(0, 256, (20, 31, 3)).astype(np.uint8)
     (tmp_path / "in.ppm").write_bytes(b"P6\n# noise\n31 20\n255\n" + pixels.tobytes())
-    command = [sys.executable, "-W", "error", str(repo / "examples/onnx_outlines.py")]
-    files = [str(tmp_path / "in.ppm"), str(tmp_path / "out.pgm")]
-    done = subprocess.run([*command, *files], capture_output=True, text=True, env=clean_env, check=False)
-    assert done.returncode == 0 and done.stderr == "", done.stderr
-    assert "cpu: 31 × 20" in done.stdout
+    monkeypatch.setattr(sys, "argv", ["onnx_outlines.py", str(tmp_path / "in.ppm"), str(tmp_path / "out.pgm")])
+    onnx_outlines.main()
+    assert "cpu: 31 × 20" in capsys.readouterr().out
     head, _, body = (tmp_path / "out.pgm").read_bytes().partition(b"\n")
     made = np.frombuffer(body, np.uint8).reshape(20, 31)
 
@@ -44,5 +43,5 @@ def test_outlines(repo: Path, clean_env: dict[str, str], tmp_path: Path) -> None
     assert np.abs(made - steep / steep.max() * 255).max() <= 0.51
 
     (tmp_path / "in.ppm").write_bytes(b"P6 31 20 255\n" + pixels.tobytes()[:-1])
-    done = subprocess.run([*command, *files], capture_output=True, text=True, env=clean_env, check=False)
-    assert done.returncode == 1 and done.stderr.endswith("ends before its 31 × 20 pixels\n")
+    with pytest.raises(SystemExit, match=r"ends before its 31 × 20 pixels$"):
+        onnx_outlines.main()

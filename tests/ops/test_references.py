@@ -14,7 +14,7 @@ from rlx.ir import REGISTRY
 from rlx.ir import expr as ex
 from rlx.ops.elementwise.prims import evaluate_trees
 from rlx.ops.numeric import convert
-from tests.full import covering
+from tests.full import covering, full
 from tests.ops.by_family import UNJUDGED, judge_of
 
 OPS = sorted(name for name, op in REGISTRY.items() if not op.leaf)
@@ -121,6 +121,8 @@ def test_decomposition_says_what_the_op_says(op: str) -> None:
     rule = REGISTRY[op].decompose
     assert rule is not None
     for case in covering(op, 3):
+        if not full() and "48x48-140-pairs630" in case.id:  # NumPy takes seconds for as many splats as tiles
+            continue
         graph = case.graph()
         node = graph.outputs["y0"].node
         made = rule(node.inputs, node.attrs)

@@ -55,7 +55,7 @@ def _noise(key: Any, position: int, tokens: int) -> np.ndarray:
     """Gumbel noise of a row's tokens, by the paper's text."""
     folded = block(int(key[0]), int(key[1]), 0, position)
     pairs = (block(*folded, 0, token) for token in range(tokens))
-    return np.array([float(gumbel_of(x ^ y)) for x, y in pairs])
+    return gumbel_of([x ^ y for x, y in pairs]).astype(np.float64)
 
 
 def _penalized(x: np.ndarray, p: dict[str, Any], row: int) -> np.ndarray:

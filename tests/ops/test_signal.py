@@ -19,6 +19,7 @@ from rlx.errors import RlxError, ShapeError, UnsupportedOp
 from rlx.ir import Graph, Tensor
 from rlx.ops.signal.convolve import fast_length
 from tests.devices import run, session_here
+from tests.full import some
 
 DEVICES = ["cpu", "vulkan", "cuda"]
 TIGHT = {"f32": 2e-6, "f64": 1e-13}
@@ -325,7 +326,8 @@ CONVOLUTIONS: list[tuple[Any, Any, Any]] = [
 @both
 @on_cpu
 def test_convolutions(session: rlx.Session, dtype: str) -> None:
-    for (a, b, axes), mode in itertools.product(CONVOLUTIONS, ("full", "same", "valid")):
+    kinds = list(itertools.product(CONVOLUTIONS, ("full", "same", "valid")))
+    for (a, b, axes), mode in kinds if dtype == "f32" else some(kinds, 20):
         x, h = noise(a, dtype, 1), noise(b, dtype, 2)
         wide = x.astype(float), h.astype(float)
         wanted = judge.fftconvolve(*wide, mode, axes)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -41,11 +42,16 @@ def view(seed: int = 0) -> Array:
 def drawn(
     splats: dict[str, Array], camera: Array, device: str = "cpu", dtype: Any = np.float64, **more: Any
 ) -> rlx.splats.Rendered:
-    def run(s: Any, v: Any, back: Any) -> Any:
-        return rlx.splats.render(**s, view=v, background=back, **(CAMERA | more))
-
     arrays = {name: a.astype(dtype) for name, a in splats.items()}
-    return rlx.jit(run, device=device)(arrays, camera.astype(dtype), np.array(BACK, dtype))  # type: ignore[no-any-return]
+    return _render(device, **more)(arrays, camera.astype(dtype), np.array(BACK, dtype))  # type: ignore[no-any-return]
+
+
+@cache
+def _render(device: str, **more: Any) -> Any:
+    """Keeps the programs of each number of splats."""
+    return rlx.jit(
+        lambda s, v, back: rlx.splats.render(**s, view=v, background=back, **(CAMERA | more)), device=device
+    )
 
 
 @pytest.mark.parametrize("coefficients", thinned([0, 1, 4, 9, 16], (0, 4, 16).__contains__))
@@ -131,7 +137,7 @@ def test_splats_that_are_not_drawn(dtype: Any) -> None:
 
 
 def test_points_and_flat_splats_are_drawn() -> None:
-    splats, camera = scene(12, 0, 4), view(4)
+    splats, camera = scene(30, 0, 4), view(4)
     splats["scales"][:6] = 0
     splats["scales"][6:, 2] = 0
     image, _ = picture(**splats, view=camera, background=BACK, **CAMERA)
@@ -168,10 +174,10 @@ def test_no_splats_have_empty_gradients() -> None:
 
 def test_a_camera_inside_of_splats() -> None:
     """Their means lie ahead, so they are drawn: by the same ellipses, here wider than the picture."""
-    splats, camera = scene(5, 0, 6), np.eye(4)
+    splats, camera = scene(30, 0, 6), np.eye(4)
     splats["means"] = splats["means"] * [1, 1, 0] + [0, 0, 0.4]
     splats["scales"] = splats["scales"] + 2
-    splats["opacities"] *= 0.5
+    splats["opacities"] *= 0.1
     image, light = picture(**splats, view=camera, background=BACK, **CAMERA)
     made = drawn(splats, camera)
     assert made.light.max() < 0.9
@@ -180,7 +186,7 @@ def test_a_camera_inside_of_splats() -> None:
 
 
 def test_negative_scales_are_as_their_absolute_values() -> None:
-    splats, camera = scene(8), view(0)
+    splats, camera = scene(30), view(0)
     image = drawn(splats, camera).image
     splats["scales"] *= [-1, 1, -1]
     np.testing.assert_allclose(drawn(splats, camera).image, image, atol=1e-14)
@@ -211,7 +217,7 @@ def test_a_camera_that_is_none_in_a_run_gives_nan(device: str) -> None:
 
 def test_a_scaled_view_in_a_run_is_used_as_it_is() -> None:
     """Twice as far away, of twice the size: the same ellipses."""
-    splats, camera = scene(8), view(1)
+    splats, camera = scene(30), view(1)
     image = drawn(splats, camera).image
     camera[:3] *= 2
     np.testing.assert_allclose(drawn(splats, camera).image, image, atol=1e-12)

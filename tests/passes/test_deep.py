@@ -15,8 +15,8 @@ from rlx.ir import verify
 from rlx.ops.interpret import evaluate
 from tests.full import thinned
 
-LIMIT = 500  # of Python's stack in these tests: half of the usual one, so that graphs of half the size are deeper
-DEPTH = LIMIT + 100
+LIMIT = 400  # of Python's stack in these tests: less than half of the usual one, so that smaller graphs are deeper
+DEPTH = LIMIT + 50
 Step = Callable[[rlx.Tensor, int], rlx.Tensor]
 
 CHAINS: dict[str, Step] = {

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from rlx.conformance.case import Case, InputSpec, cases_of, missing_kinds
-from rlx.conformance.record import Conformance, families, records, records_of
+from rlx.conformance.case import Case, InputSpec, cases_of, missing_kinds, missing_of_inputs
+from rlx.conformance.record import Conformance, families, record_of, records, records_of
 from rlx.conformance.tolerances import COMPOSITE, NORM, compare
 from rlx.dtypes import f32
 from rlx.ir import NOT_DIFFERENTIABLE, REGISTRY
@@ -19,18 +19,17 @@ LIBRARIES = ("numpy.", "scipy.", "torch.")
 # Kinds of numbers that cases of these ops lack since before they were asked for; most of them are tried with such
 # numbers by tests of their own (tests/ops). The list only gets shorter: a new op is not on it.
 LACKING = {
-    "wide": "add_layer_norm add_rms_norm batch_norm cross_entropy cross_entropy_grad fake_quantize group_norm "
-    "group_norm_grad layer_norm layer_norm_channels layer_norm_grad log_softmax logsumexp mean overlap_add "
-    "packed_matmul_int8 rms_norm rms_norm_grad softmax sum",
-    "wide zero": "avg_pool conv",
     "far": "causal_conv cond scan scatter scatter_elements while_loop",
-    "far wide": "cumprod cumsum grouped_matmul grouped_matmul_grad lora_matmul matmul packed_matmul prod rope "
-    "selective_scan_grad softmax_grad",
-    "special wide": "fft irfft rfft segment_signal segment_spectra",
-    "special wide zero": "block_convolution conv_grad_weight fused",
-    "far special wide": "attention attention_grad gated_delta_rule_grad grid_sample max_pool_grad segment_power",
-    "far special wide zero": "conv_grad_input conv_transpose grouped_packed_matmul grouped_packed_matmul_int8 "
-    "splat_blend splat_blend_grad windowed_frames",
+    "far special wide": "splat_blend",
+    "far wide": "attention attention_grad conv_grad_input conv_transpose cumprod cumsum gated_delta_rule_grad "
+    "grid_sample grouped_matmul grouped_matmul_grad grouped_packed_matmul grouped_packed_matmul_int8 "
+    "lora_matmul matmul max_pool_grad packed_matmul prod rope segment_power selective_scan_grad "
+    "softmax_grad splat_blend_grad windowed_frames",
+    "special wide": "block_convolution fft irfft rfft segment_signal segment_spectra",
+    "wide": "add_layer_norm add_rms_norm avg_pool batch_norm conv conv_grad_weight cross_entropy "
+    "cross_entropy_grad fake_quantize fused group_norm group_norm_grad layer_norm "
+    "layer_norm_channels layer_norm_grad log_softmax logsumexp mean overlap_add packed_matmul_int8 "
+    "rms_norm rms_norm_grad softmax sum",
 }
 BY_PASSES = {"fused"}  # no random graph makes it: it comes of their fusion
 
@@ -71,6 +70,16 @@ def test_cases_have_zero_special_wide_and_far_numbers() -> None:
     assert not wrong
     more = {op: sorted(left) for op, kinds in lacking.items() if (left := kinds - missing.get(op, set()))}
     assert not more, f"LACKING can be shortened: {more}"
+
+
+def test_every_float_input_has_zeros_and_special_numbers() -> None:
+    """Not one of the inputs alone: a weight of NaN must show. `Conformance.without` says which has none, and why."""
+    left = {op: set(missing_of_inputs(cases_of(op))) for op in OPS}
+    declared = {op: set(record.without) for op in OPS if (record := record_of(op)) is not None}
+    assert {op: kinds - declared[op] for op, kinds in left.items() if kinds - declared[op]} == {}
+    assert {op: kinds - left[op] for op, kinds in declared.items() if kinds - left[op]} == {}
+    case = Case("add", "one", tuple(InputSpec((9,), f32, d) for d in ("any", "normal")), {}, COMPOSITE)
+    assert missing_of_inputs([case]) == [(1, "zero"), (1, "special")]
 
 
 def test_an_op_that_gives_nan_at_1e20_needs_cases_that_show_it() -> None:

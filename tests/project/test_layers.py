@@ -11,6 +11,7 @@ import pytest
 
 # Left to right: a layer may import itself and what stands before it.
 LAYERS = (
+    "interrupted",
     "errors",
     "dtypes",
     "packed",

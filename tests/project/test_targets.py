@@ -18,7 +18,7 @@ WORDS = {"cuda", "vulkan", "software"}
 
 def _names_of_backends(text: str) -> Iterator[int]:
     """The lines that compare with, match or look up a string that names a backend or a kind of device."""
-    for node in ast.walk(ast.parse(text)):
+    for node in ast.walk(ast.parse(text)) if any(word in text for word in WORDS) else ():
         if isinstance(node, ast.Compare | ast.Match | ast.Subscript):
             found = [c.value for c in ast.walk(node) if isinstance(c, ast.Constant)]
             if any(isinstance(v, str) and v in WORDS for v in found):

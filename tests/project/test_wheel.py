@@ -113,6 +113,7 @@ def test_a_graph_runs_on_vulkan_from_the_installed_wheel(
         "--quiet",
         "--no-deps",
         "--no-index",
+        "--no-compile",
         wheel,
     ]
     checked(*install, cwd=tmp_path, env=clean_env)

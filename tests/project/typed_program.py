@@ -35,6 +35,13 @@ def gap(x: rlx.Tensor) -> tuple[rlx.Tensor, int]:
     return both[0] + rlx.einsum("ij->", x), 1
 
 
+@rlx.jit
+def numbered(x: rlx.Tensor) -> rlx.Tensor:
+    return x + rlx.exp(rlx.arange(3, dtype="f32"))
+
+
+table: np.ndarray[tuple[int, ...], np.dtype[np.float32]] = rlx.zeros((2, 3))  # outside of a trace an array
+table[0, 1] = numbered(np.ones(3)).shape[0]
 print(rlx.grad(gap, has_aux=True)(np.ones((2, 3))), twice(np.ones((2, 3))))
 print(layer(np.ones((2, 3)), np.ones((3, 2))), layer.cache_info()["size"], loss.graph({"w": shape}, shape))
 print(rlx.grad(loss, device="cpu")({"w": np.ones((3, 1))}, np.ones((2, 3))))

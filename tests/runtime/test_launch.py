@@ -236,3 +236,36 @@ def test_the_inputs_of_a_bound_program_are_set_by_name() -> None:
     for use in (bound.run, lambda: bound.read("y"), lambda: bound.inputs["rows"]):
         with pytest.raises(GraphError, match="is closed"):
             use()
+
+
+def test_a_jitted_function_is_launched_with_its_own_results(session: Session) -> None:
+    @rlx.jit(device=session)
+    def step(p, rate):  # type: ignore[no-untyped-def]
+        return {"w": p["w"] - rate * p["b"], "b": (p["b"] * 2.0,), "rate": rate / 2}
+
+    held, w, b, rate = {"w": X, "b": X + 1}, X, X + ONE, 0.5
+    for _ in range(3):
+        launch = step.launch(held, rate)
+        held = {"w": launch.results["w"], "b": launch.results["b"][0]}
+        w, b = w - np.float32(rate) * b, b * np.float32(2)
+        rate = launch.results["rate"]
+    made = launch.wait("host")
+    assert rate == 0.0625 == made["rate"] and isinstance(launch.wait()["b"][0], rlx.Array)
+    np.testing.assert_array_equal(made["w"], w)
+    np.testing.assert_array_equal(made["b"][0], b)
+    with pytest.raises(GraphError, match="within a traced function"):
+        rlx.jit(lambda x: step.launch({"w": x, "b": x}, 1.0).results, device=session)(X)
+
+
+def test_a_bindings_run_ends_with_the_binding(session: Session) -> None:
+    exe = stepped(session)
+    bound = exe.bind()
+    run = bound.run
+    bound.write("x", X)
+    run()
+    bound.close()
+    for ended in (run, bound.run):
+        with pytest.raises(GraphError, match="binding of 'stepped' is closed"):
+            ended()
+    with exe.bind() as again:
+        again.run()

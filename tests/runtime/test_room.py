@@ -10,6 +10,7 @@ import pytest
 
 import rlx
 from rlx.errors import DTypeError, GraphError, OutOfDeviceMemory, RlxError
+from rlx.ir import TensorType
 from tests.devices import or_skip
 
 N = 100_000
@@ -167,3 +168,67 @@ def test_functions_of_one_session_share_its_memory() -> None:
     assert np.allclose(rlx.grad(lambda x: rlx.sum(x * x), device=session)(X), 2 * X)
     with pytest.raises(DTypeError, match="precision 'bf16' beside Session"):
         rlx.jit(lambda x: x, device=session, precision="bf16")
+
+
+@pytest.mark.parametrize("name", ["cpu", "vulkan", "cuda"])
+def test_a_device_says_what_is_taken_and_by_whom(name: str) -> None:
+    with or_skip():
+        session = rlx.Session(name)
+    info = next(one for one in rlx.devices() if one.id == session.info.id)
+    before, size = info.taken_bytes(), 3 << 20
+    array = rlx.array(np.zeros(size, np.uint8), device=session)
+    held = info.taken_bytes()
+    assert size <= held - before <= size + 4096
+    with program(session, 1) as exe:
+        exe.run({"x": X})
+        assert info.taken_bytes() >= held + exe.plan.total_bytes
+        assert session.room.holders == [("times 1", exe.plan.total_bytes)]
+        assert f"{info.taken_bytes():,} of {info.memory_bytes:,} bytes taken" in str(info)
+    array.close()
+    del array, exe
+    assert info.taken_bytes() <= before + (1 << 20)  # what is made once and kept, such as kernels
+    assert info.free_bytes() is not None
+
+
+def weighted(session: rlx.Session, name: str, n: int) -> rlx.CompiledGraph:
+    g = rlx.Graph(name)
+    g.output("y", g.input("x", ()) * rlx.sum(g.param("w", (n,))))
+    return session.compile(g)
+
+
+def test_weights_count_when_they_are_set(session: rlx.Session) -> None:
+    """Two models that fit one at a time; 2.6 MB are the limit."""
+    n = 400_000
+    w = np.full(n, 2, np.float32)
+    first, second = (weighted(session, name, n) for name in ("first", "second"))
+    first.set_param("w", w)
+    with pytest.raises(OutOfDeviceMemory, match=r"weight 'w' .* memory_limit is 2,726,297, of which 1,600,000 "):
+        second.set_param("w", w)
+    assert session.room.taken <= session.room.limit and second.weights.missing(["w"]) == ["w"]
+    first.weights.close()
+    second.set_param("w", w)
+    assert session.room.taken <= session.room.limit
+
+
+def test_idle_programs_give_way_to_weights_and_states(session: rlx.Session) -> None:
+    idle = [program(session, f) for f in (1, 2)]
+    results = [exe.run({"x": X})["y"] for exe in idle]
+    small = weighted(session, "small", 1000)
+    large = weighted(session, "large", 300_000)
+    small.set_param("w", np.ones(1000, np.float32))
+    large.set_param("w", np.ones(300_000, np.float32))
+    assert session.room.taken <= session.room.limit and idle[0].room_bytes + idle[1].room_bytes > 0
+    for exe, want in zip(idle, results, strict=True):
+        np.testing.assert_array_equal(exe.run({"x": X})["y"], want)
+        assert session.room.taken <= session.room.limit
+
+
+def test_a_store_that_is_full_already_counts(session: rlx.Session) -> None:
+    weights = rlx.Weights(session.device)
+    weights.declare({"w": TensorType((700_000,), rlx.f32)})
+    weights.set("w", np.ones(700_000, np.float32))
+    g = rlx.Graph("late")
+    g.output("y", rlx.sum(g.param("w", (700_000,))))
+    with pytest.raises(OutOfDeviceMemory, match="0 are free within the session's memory_limit"):
+        session.compile(g, weights=weights)
+    assert session.room.taken == 0

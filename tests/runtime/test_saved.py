@@ -264,7 +264,7 @@ def test_bodies_used_again_and_again_are_counted(tmp_path):
         table["program"] = len(table["graphs"]) - 1
 
     changed(path, nest)
-    with pytest.raises(ModelFormatError, match="nodes, control ops nested"):
+    with pytest.raises(ModelFormatError, match="steps to read and plan"):
         rlx.load_program(path, "cpu")
 
 
@@ -337,3 +337,105 @@ def test_a_folder_bytes_and_a_dict_of_weights_are_refused_by_name(tmp_path: Path
         rlx.load_program(folder / "m.rlx", weights={"w": np.ones(2, np.float32)})
     with pytest.raises(GraphError, match=r"path of a file, got bytes"):
         rlx.load_program((folder / "m.rlx").read_bytes())
+
+
+def test_a_jitted_functions_file_has_the_names_of_its_parameters(tmp_path: Path) -> None:
+    def layer(x, params, *more, n0):  # type: ignore[no-untyped-def]
+        return x @ params["w"] + params["b"][0] * 2 + more[0] + n0
+
+    one = np.ones((2, 2), np.float32)
+    given = (one, {"w": one, "b": (one, one)}, one)
+    jitted = rlx.jit(layer, device="cpu")
+    jitted.save(tmp_path / "layer.rlx", *given, n0=one)
+    program = rlx.load_program(tmp_path / "layer.rlx")
+    assert list(program.graph.inputs) == ["x", "params.b.0", "params.b.1", "params.w", "x2", "n0"]
+    made = program.run(dict.fromkeys(program.graph.inputs, one))["y0"]
+    np.testing.assert_array_equal(made, jitted(*given, n0=one))
+    scaled = rlx.jit(lambda x, n0: x * n0 * 3.5, device="cpu").graph(one, 2.0)
+    assert list(scaled.inputs) == ["x", "n0"]
+    both = rlx.jit(lambda n0, rate: n0 * rate, device="cpu")
+    assert list(both.graph(one, 2.0).inputs) == ["n0", "n0_"]
+    np.testing.assert_array_equal(both(one, 2.0), one * 2)
+
+
+def _nodes(table: Any) -> None:
+    leaf = table["graphs"][0]["nodes"][0]
+    table["graphs"][0]["nodes"] = [leaf, *(["neg", leaf[1] + n + 1, [leaf[1] + n], {}, ""] for n in range(20_000))]
+
+
+def _bodies(table: Any) -> None:
+    leaf = table["graphs"][0]["nodes"][0]
+    attrs = {"body": {"graph": 0}, "carries": 1, "length": 1, "reverse": False}
+    body = {"name": "", "nodes": [leaf], "outputs": {"y0": leaf[1]}, "updates": {}}
+    uses = [["scan", leaf[1] + n + 1, [leaf[1]], attrs, ""] for n in range(3000)]
+    table["graphs"] = [body, {"name": "", "nodes": [leaf, *uses], "outputs": {}, "updates": {}}]
+
+
+def _trees(table: Any) -> None:
+    chain = [["add", [n, 0], "f32", None] for n in range(180)]
+    table["exprs"] = [["arg", [], "f32", 0], *chain]
+    leaf, tree = table["graphs"][0]["nodes"][0], {"trees": [{"expr": 180}], "shape": [2]}
+    uses = [["fused", leaf[1] + n + 1, [leaf[1]], tree, ""] for n in range(3000)]
+    table["graphs"][0]["nodes"] = [leaf, *uses]
+
+
+def _outputs(table: Any) -> None:
+    graph = table["graphs"][0]
+    graph["outputs"] = {f"y{n}": graph["nodes"][0][1] for n in range(20_000)}
+
+
+@pytest.mark.parametrize("change", [_nodes, _bodies, _trees, _outputs])
+def test_what_would_take_long_to_read_and_plan_is_refused(change: Any, tmp_path: Path) -> None:
+    path, g = tmp_path / "m.rlx", rlx.Graph()
+    g.output("y", g.input("x", (2,)) + 1)
+    with Saved(g).compiled(rlx.Session("cpu")) as exe:
+        exe.save(path)
+    changed(path, change)
+    with pytest.raises(ModelFormatError, match=r"steps to read and plan .* trusted=True"):
+        rlx.load_program(path, "cpu")
+
+
+def test_a_length_of_a_state_is_a_whole_number(tmp_path: Path) -> None:
+    path, made = tmp_path / "m.rlx", PROGRAMS["state"]()
+    with made.compiled(rlx.Session("cpu")) as exe:
+        exe.save(path)
+
+    def halve(table: Any) -> None:
+        for entry in table["states"].values():
+            entry[1] = 2.5
+
+    changed(path, halve)
+    with pytest.raises(ModelFormatError, match=r"2\.5 valid bytes"):
+        rlx.load_program(path, "cpu")
+
+
+def test_a_program_that_fails_to_load_leaves_the_callers_stores_as_they_were(tmp_path: Path) -> None:
+    path, g = tmp_path / "m.rlx", rlx.Graph()
+    y = g.input("x", (2,)) * g.param("w", (2,)) + g.param("v", (2,)) + g.state("s", (2,))
+    g.output("y", y)
+    g.update("s", y)
+    one = np.ones(2, np.float32)
+    with Saved(g, {"w": one, "v": one * 2}).compiled(rlx.Session("cpu")) as exe:
+        exe.set_param("v", one * 2, "bf16")
+        exe.set_state("s", one * 5)
+        exe.save(path)
+    device = rlx.Session("cpu").device
+    weights, state = rlx.Weights(device), rlx.State(device)
+    weights.declare({"w": g.params["w"].type})
+    weights.set("w", one * 3)
+    sound = path.read_bytes()
+
+    def need(table: Any) -> None:
+        table["plan_bytes"] += 1
+
+    changed(path, need)
+    for _ in range(2):
+        with pytest.raises(ModelFormatError, match=r"contradicts itself|needs"):
+            rlx.load_program(path, "cpu", weights=weights, state=state)
+        assert weights.missing(["w", "v"]) == ["v"] and state.missing(["s"]) == ["s"]
+        with pytest.raises(GraphError, match="'v'"):
+            weights.type_of("v")
+        state.check({"s": TensorType((3,), rlx.f32)})  # the name is free for another type
+    path.write_bytes(sound)
+    with rlx.load_program(path, "cpu", weights=weights, state=state) as loaded:
+        np.testing.assert_array_equal(loaded.run({"x": one})["y"], one * (3 + 2 + 5))

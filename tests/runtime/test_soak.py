@@ -27,7 +27,7 @@ def test_memory_is_flat_and_results_are_the_same(session: rlx.Session, kind: soa
         once()
         counted = session.device.info.kind == "software"  # on hardware other processes use the same memory
         free = session.device.free_bytes()
-        runs, warm = (count(10, 30), count(10, 20)) if few else (count(50, 300), count(50, 220))
+        runs, warm = (count(10, 30), count(10, 20)) if few else (count(30, 300), count(30, 220))
         _, python, hashes = soak.soak(once, runs, warm)
         left = session.device.free_bytes()
     assert python < count(16 << 10, soak.PYTHON_LIMIT)  # fewer runs gain less

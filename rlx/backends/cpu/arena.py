@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable
 from functools import partial
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,8 @@ from rlx.ir import Tensor
 
 ALIGNMENT = 64  # a cache line, and the widest vector
 _NONE = np.empty(0, np.uint8)
+_STAMPS = count(1)
+LATEST = [0]  # the stamp of the latest write to any buffer
 
 
 class Block:
@@ -60,9 +63,10 @@ class Foreign:
 
 class CpuBuffer:
     """Host memory behind the Buffer contract. Once it is closed or dropped, and no view of it is left, `leave` gets the
-    memory, in a finalizer; `close` then calls `sweep`."""
+    memory, in a finalizer; `close` then calls `sweep`. `stamp` changes with every write, so that who has made something
+    from the contents, such as packed weights, sees that they are others."""
 
-    __slots__ = ("_bytes", "_pin", "_sweep")
+    __slots__ = ("_bytes", "_pin", "_sweep", "stamp")
 
     def __init__(
         self,
@@ -78,6 +82,11 @@ class CpuBuffer:
         if memory.used and clear:
             self._bytes[...] = 0
         memory.used = True
+        self.stamp = 0
+
+    def written(self) -> None:
+        """Notes a write. Requires: it is done."""
+        LATEST[0] = self.stamp = next(_STAMPS)
 
     @property
     def nbytes(self) -> int:
@@ -89,12 +98,14 @@ class CpuBuffer:
 
     def write(self, offset: int, data: Bytes) -> None:
         self._open()[offset : offset + data.nbytes] = data
+        self.written()
 
     def read(self, offset: int, out: Bytes) -> None:
         out[...] = self._open()[offset : offset + out.nbytes]
 
     def fill(self, offset: int, nbytes: int, byte: int) -> None:
         self._open()[offset : offset + nbytes] = byte
+        self.written()
 
     def copy_from(self, source: Buffer, source_offset: int, offset: int, nbytes: int) -> None:
         view = source.view()
@@ -105,6 +116,7 @@ class CpuBuffer:
             np.copyto(
                 target, view[source_offset : source_offset + nbytes]
             )  # NumPy copies overlaps as memmove does
+        self.written()
 
     def view(self) -> Bytes:
         return self._open()

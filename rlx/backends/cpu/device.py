@@ -59,6 +59,12 @@ class CpuBackend:
                 self._device = CpuDevice(self.probe()[0])
             return self._device
 
+    def opened(self, index: int) -> CpuDevice | None:
+        return self._device
+
+    def free_bytes(self, index: int) -> int:
+        return free_memory()
+
 
 class Done:
     """The mark behind work that is complete: calls return when it is."""
@@ -78,6 +84,7 @@ class CpuDevice:
         self.limits = Limits()
         self._pool: BufferPool[Block] = BufferPool(_forget, budget=info.memory_bytes // _POOL_SHARE)
         self._unasked = _UNASKED  # bytes acquired since the system was asked how much is free
+        self._taken: dict[int, int] = {}  # bytes of the blocks in use, by the blocks' ids
 
     def acquire(self, nbytes: int, clear: bool = True) -> CpuBuffer:
         nbytes = check_nbytes(nbytes, self.info.id)
@@ -102,6 +109,7 @@ class CpuDevice:
                 raise OutOfDeviceMemory(
                     f"cpu: the system refused {nbytes:,} bytes ({free_memory():,} free): {error}"
                 ) from None
+        self._taken[id(block)] = block.nbytes
         return CpuBuffer(block, nbytes, self._leave, self._pool.sweep, clear)
 
     def foreign(self, address: int, nbytes: int, owner: object) -> CpuBuffer:
@@ -131,6 +139,7 @@ class CpuDevice:
     def _leave(self, block: Block) -> None:
         """Takes back memory that is closed or dropped. It runs in finalizers. What the pool could not keep anyway does
         not wait for its next call: NumPy frees it with the last view."""
+        self._taken.pop(id(block), None)
         if _POOLED <= block.nbytes <= self._pool.budget and self._pool.left < MAX_BUFFERS:
             self._pool.leave(block)
 
@@ -140,6 +149,9 @@ class CpuDevice:
     def free_bytes(self) -> int:
         """The system's free bytes and those that the pool keeps."""
         return free_memory() + self._pool.nbytes
+
+    def taken_bytes(self) -> int:
+        return sum(tuple(self._taken.values()))
 
     def support(self, node: Node) -> Support:
         return "native"
@@ -229,4 +241,4 @@ def free_memory() -> int:
     group = _cgroup()
     if group is not None:
         known.append(max(0, group[0] - group[1]))
-    return min(known, default=total_memory())
+    return min(known) if known else total_memory()

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from rlx.backends.cpu.context import Array, ArrayMemory, BindContext, Step
+from rlx.backends.cpu.arena import CpuBuffer
+from rlx.backends.cpu.context import Array, ArrayMemory, BindContext, Step, in_order
 from rlx.backends.cpu.conv.last import last_convolutions
 from rlx.backends.cpu.elementwise.bind import bind_elementwise
+from rlx.backends.cpu.engine.choice import CannotCompile, usable
 from rlx.backends.cpu.kernels import BINDERS, bind_reference, load_kernels
 from rlx.backends.cpu.quiet import quiet_call, quietly
 from rlx.driver import Buffer, BuildOptions, DeviceArena, Dispatch, MemoryPlan
@@ -24,7 +27,11 @@ from rlx.driver.times import Times
 from rlx.ir import Graph, Node, Tensor, bodies
 from rlx.passes.bodies import body_name
 
+if TYPE_CHECKING:
+    from rlx.backends.cpu.engine.program import EngineProgram
+
 load_kernels()
+_log = logging.getLogger(__name__)
 
 
 class Acquires(Protocol):
@@ -38,15 +45,35 @@ class CpuExecutable:
     """A program on the CPU: calls on views of the arena. All are bound when it is built; `run` only calls them."""
 
     def __init__(
-        self, device: Acquires, graph: Graph, plan: MemoryPlan, arena: DeviceArena, options: BuildOptions
-    ) -> None:
+        self, device: Acquires, graph: Graph, plan: MemoryPlan, arena: DeviceArena, options: BuildOptions,
+        body: bool = False,
+    ) -> None:  # fmt: skip
+        """`body`: the graph is a control op's, whose params are captures, which change between runs."""
         self._owned: list[Buffer | ControlRun] = []
         self._times = Times(options.timed)
         self._device, self._arena, self._plan, self._options = device, arena, plan, options
+        try:
+            compiled = usable(options.engine)
+            if compiled:
+                try:
+                    self._bind_all(graph, body, True)
+                except CannotCompile as error:
+                    _log.warning("%s; NumPy runs this program", error)
+                    self.close()
+                    compiled = False
+            if not compiled:
+                self._bind_all(graph, body, False)
+        except BaseException:
+            self.close()
+            raise
+
+    def _bind_all(self, graph: Graph, body: bool, compiled: bool) -> None:
+        plan, arena, device = self._plan, self._arena, self._device
         self._steps: list[Step] = []
         self._updates: list[Step] = []
         self.dispatch: list[Dispatch] = []
         self.node_steps: list[tuple[Node, list[Step]]] = []
+        self._engine: EngineProgram | None = None
 
         def acquire(nbytes: int) -> Bytes:
             buffer = device.acquire(nbytes)
@@ -55,25 +82,39 @@ class CpuExecutable:
             assert view is not None
             return view
 
-        ctx = BindContext(acquire, options.threads)
+        ctx = BindContext(acquire, self._options.threads)
         last = last_convolutions(graph)
 
         def array(t: Tensor) -> Array:
             return _array(t, plan, arena)
 
-        try:
-            for node in graph.nodes:
-                if node.op.is_constant and node.output.id in plan.slots:
-                    arena.write_bytes(node.output.id, node.attrs["value"])
-                if node.op.leaf:
-                    continue
-                self._add(node, array, plan, ctx, node.outputs[0].id in last)
-            # Updates come last, after every read of the old values.
-            self._updates = [partial(np.copyto, array(s), array(t)) for t, s in update_copies(graph, plan)]
-            self._steps += self._updates
-        except BaseException:
-            self.close()
-            raise
+        if compiled:
+            from rlx.backends.cpu.engine.program import (
+                EngineProgram,  # which a program on NumPy does not need
+            )
+
+            fixed = set() if body else {t.id for t in graph.params.values()}
+            held = {plan.slots[t].segment for t in fixed if t in plan.slots}
+            self._engine = EngineProgram(
+                acquire, ctx.threads, lambda t: t.id in fixed or t.node.op.is_constant,
+                [b for b in map(arena.buffer, held) if isinstance(b, CpuBuffer)],
+            )  # fmt: skip
+        for node in graph.nodes:
+            if node.op.is_constant and node.output.id in plan.slots:
+                arena.write_bytes(node.output.id, node.attrs["value"])
+            if node.op.leaf:
+                continue
+            self._add(node, array, plan, ctx, node.outputs[0].id in last)
+        if self._engine is not None:
+            self._engine.finish()
+        # Updates come last, after every read of the old values.
+        self._updates = [partial(np.copyto, array(s), array(t)) for t, s in update_copies(graph, plan)]
+        self._steps += self._updates
+        states = [arena.buffer(plan.slots[t.id].segment) for t in graph.states.values()]
+        if graph.updates and not body:
+            # Other programs may have packed these tensors as weights.
+            written = {id(b): b for b in states if isinstance(b, CpuBuffer)}
+            self._steps += [b.written for b in written.values()]
 
     def _add(
         self, node: Node, array: Callable[[Tensor], Array], plan: MemoryPlan, ctx: BindContext, alike: bool
@@ -85,17 +126,32 @@ class CpuExecutable:
         if bodies(node):
             self._add_control(node)
             return
-        steps = _bind(node, [array(t) for t in node.inputs], [array(t) for t in node.outputs], ctx, alike)
+        ins, outs = [array(t) for t in node.inputs], [array(t) for t in node.outputs]
+        if self._engine is not None and any(o.size for o in outs):
+            made = self._engine.bind(node, ins, outs, alike)
+            if made is not None:
+                begun, kernels = made
+                self._steps += begun
+                self.node_steps.append((node, [*begun]))
+                names = tuple(k.name or type(k.spec).__name__ for k in kernels)
+                self.dispatch.append(Dispatch(name, node.op.name, "native", names, by="engine"))
+                if self._times.wanted:
+                    self._engine.cut()
+                return
+            self._engine.cut()
+        steps = _bind(node, ins, outs, ctx, alike)
         self._steps += steps
         self.node_steps.append((node, steps))
         kernel = node.op.name if _has_kernel(node) else f"reference:{node.op.name}"
-        self.dispatch.append(Dispatch(name, node.op.name, "native", (kernel,)))
+        self.dispatch.append(Dispatch(name, node.op.name, "native", (kernel,), by="numpy"))
 
     def _add_control(self, node: Node) -> None:
         self.dispatch.append(Dispatch(node.name, node.op.name, "control"))
+        if self._engine is not None:
+            self._engine.cut()
 
         def build(key: str, body: BodyPlan, arena: DeviceArena) -> CpuExecutable:
-            made = CpuExecutable(self._device, body.program.graph, body.plan, arena, self._options)
+            made = CpuExecutable(self._device, body.program.graph, body.plan, arena, self._options, body=True)
             name = body_name(node, key)
             self.dispatch += [replace(d, node=f"{name}/{d.node}") for d in made.dispatch]
             return made
@@ -115,6 +171,11 @@ class CpuExecutable:
 
     def quick(self) -> Callable[[], None]:
         steps = tuple(self._steps)
+        if self._engine is not None and not self._times.wanted:
+            if self._engine.prepares:
+                steps = (self._engine.refresh, *steps)
+            if all(map(self._engine.runs, steps)):  # NumPy, and its warnings, are in none of them
+                return steps[0] if len(steps) == 1 else in_order(steps)
 
         def work() -> None:
             for step in steps:
@@ -126,6 +187,8 @@ class CpuExecutable:
 
     def launch(self) -> None:
         """Runs the calls; unlike `run`, it leaves NumPy's warnings as the caller set them."""
+        if self._engine is not None and self._engine.prepares:
+            self._engine.refresh()
         for step in self._steps:
             step()
 
@@ -148,6 +211,8 @@ class CpuExecutable:
 
     def _run_timed(self) -> Iterator[tuple[str, float]]:
         """Runs the steps, and yields each node's time in microseconds."""
+        if self._engine is not None and self._engine.prepares:
+            self._engine.refresh()
         parts = [(f"{node.op.name} {node.name}", steps) for node, steps in self.node_steps]
         for name, steps in [*parts, *([("updates of states", self._updates)] if self._updates else [])]:
             start = time.perf_counter()
@@ -158,6 +223,7 @@ class CpuExecutable:
     def close(self) -> None:
         self._steps = []
         self.node_steps = []
+        self._engine = None
         for owned in self._owned:
             owned.close()
         self._owned = []

@@ -10,6 +10,7 @@ import os
 import threading
 from _queue import SimpleQueue
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,10 +19,24 @@ Task = Callable[[], Any]
 
 
 def available_threads() -> int:
-    """The number of processors that this process may run on."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+    """The number of processors that this process may run on; in a container with a quota of processor time no more than
+    that pays for."""
+    found = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min(found, _quota(Path("/sys/fs/cgroup")))
+
+
+def _quota(base: Path) -> int:
+    """How many processors a container's quota pays for, rounded up."""
+    one, two = base / "cpu" / "cpu.cfs_quota_us", base / "cpu.max"
+    if two.exists():
+        words = two.read_text().split()
+    elif one.exists():
+        words = [one.read_text().strip(), (base / "cpu" / "cpu.cfs_period_us").read_text().strip()]
+    else:
+        return 1 << 30
+    if len(words) != 2 or not all(w.isdecimal() for w in words) or not int(words[1]):  # "max", or -1: no quota
+        return 1 << 30
+    return max(1, -(-int(words[0]) // int(words[1])))
 
 
 class _Job:

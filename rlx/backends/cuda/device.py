@@ -24,7 +24,9 @@ from rlx.backends.cuda.api import (
 from rlx.backends.cuda.blas import WORKSPACE_BYTES, Blas
 from rlx.backends.cuda.blas_lt import Known, adds_bias
 from rlx.backends.cuda.compiler import Compiler
+from rlx.backends.cuda.imported import ImportedMemory, gpu_uuid
 from rlx.backends.cuda.libraries import load_library
+from rlx.backends.cuda.management import free_bytes
 from rlx.backends.cuda.memory import GRANULE, CudaArena, CudaBuffer, Foreign, Memory, Staging
 from rlx.backends.cuda.recorder import Recorded, record
 from rlx.backends.cuda.target import cuda_target
@@ -101,6 +103,14 @@ class CudaBackend:
                 found = self._opened[index] = CudaDevice(api, self._info(api, index))
             return found
 
+    def opened(self, index: int) -> CudaDevice | None:
+        found = self._opened.get(index)
+        return None if found is None or found.closed or found.pid != os.getpid() else found
+
+    def free_bytes(self, index: int) -> int | None:
+        found = self._infos.get(index)
+        return None if found is None else free_bytes(found.uuid)
+
 
 def _describe(api: Api, index: int) -> DeviceInfo:
     try:
@@ -117,6 +127,7 @@ def _describe(api: Api, index: int) -> DeviceInfo:
         dlpack=CUDA,
         memory_bytes=int(props["totalGlobalMem"]),
         driver=f"CUDA {driver}",
+        uuid=gpu_uuid(index),
         # mma.sync of bf16 and asynchronous copies, which the kernels need beside that of f16, came with 8.0.
         features=_FEATURES
         | ({"coopmat", "bf16_coopmat"} if int(props["major"]) >= 8 else frozenset())
@@ -233,6 +244,7 @@ class CudaDevice:
     def foreign(self, address: int, nbytes: int, owner: object) -> CudaBuffer:
         """A buffer over memory of another library. Requires: the device's stream waits for the work that writes it."""
         self.enter()
+        self.sweep()  # a loop may borrow without ever acquiring memory
         return CudaBuffer(self, Foreign(address, nbytes, owner), nbytes)
 
     def borrow(self, source: Any) -> Borrowed:
@@ -254,6 +266,11 @@ class CudaDevice:
         self.enter()
         assert isinstance(buffer, CudaBuffer)
         return lend(self, buffer, offset, shape, dtype, options)
+
+    def import_memory(self, handle: int, nbytes: int) -> ImportedMemory:
+        """See Importing."""
+        self.enter()
+        return ImportedMemory(self.info.id, handle, nbytes)
 
     def take(self, nbytes: int) -> Memory:
         """Memory that is not cleared; `give` takes it back. Raises: OutOfDeviceMemory."""
@@ -340,6 +357,12 @@ class CudaDevice:
         """Bytes that could still be acquired: those free on the device and those in the pool."""
         with self.doing("asking for free memory"):
             return int(self.api.runtime.memGetInfo()[0]) + self._pool.nbytes
+
+    def taken_bytes(self) -> int:
+        if self.closed or self._lost:
+            return 0
+        self.sweep()
+        return sum(memory.nbytes for memory in tuple(self._allocated.values())) - self._pool.nbytes
 
     def sweep(self) -> None:
         """Frees the memory and graphs of owners that were garbage-collected."""

@@ -54,6 +54,17 @@ class VulkanBackend:
             self._open[index] = device = VulkanDevice(devices[index], forced_memory())
             return device
 
+    def opened(self, index: int) -> VulkanDevice | None:
+        found = self._open.get(index)
+        return found if found is not None and found.dead is None else None
+
+    def free_bytes(self, index: int) -> int | None:
+        from rlx.backends.vulkan.discovery import local_heaps, physical_devices
+        from rlx.backends.vulkan.memory import free_in_heap
+
+        physical = physical_devices()[index]
+        return free_in_heap(physical, local_heaps(physical)[0])
+
     def _register(self) -> None:
         if not self._at_exit:
             self._at_exit = True

@@ -359,6 +359,32 @@ def version_text(version: int) -> str:
     return f"{version >> 22 & 0x7F}.{version >> 12 & 0x3FF}.{version & 0xFFF}"
 
 
+OPAQUE_FD = 1  # VK_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD_BIT: a file descriptor, which CUDA imports
+
+
+def can_export(physical: Handle, usage: int) -> bool:
+    """Whether buffers of a usage can lie in exported memory, and need none of their own ("dedicated") for it."""
+    _, lib = binding()
+    info = struct(
+        "VkPhysicalDeviceExternalBufferInfo", "PHYSICAL_DEVICE_EXTERNAL_BUFFER_INFO",
+        usage=usage, handleType=OPAQUE_FD,
+    )  # fmt: skip
+    found = struct("VkExternalBufferProperties", "EXTERNAL_BUFFER_PROPERTIES")
+    lib.vkGetPhysicalDeviceExternalBufferProperties(physical, info, found)
+    dedicated_only, exportable = 1, 2
+    return int(found.externalMemoryProperties.externalMemoryFeatures) & (exportable | dedicated_only) == exportable
+
+
+def memory_fd(device: Handle, memory: Handle) -> int:
+    """A new file descriptor of exported memory, which the caller owns."""
+    ffi, lib = binding()
+    address = lib.vkGetDeviceProcAddr(device, ffi.new("char[]", b"vkGetMemoryFdKHR"))
+    info = struct("VkMemoryGetFdInfoKHR", "MEMORY_GET_FD_INFO_KHR", memory=memory, handleType=OPAQUE_FD)
+    out = ffi.new("int *", -1)
+    check(ffi.cast("PFN_vkGetMemoryFdKHR", address)(device, info, out), "vkGetMemoryFdKHR")
+    return int(out[0])
+
+
 def buffer_address(device: Handle, buffer: Handle) -> int:
     """A buffer's device address, by which kernels access it."""
     _, lib = binding()

@@ -9,6 +9,7 @@ import sys
 import threading
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakSet
 
@@ -18,14 +19,16 @@ from rlx.backends.vulkan import api
 from rlx.backends.vulkan.api import Handle
 from rlx.backends.vulkan.commands import Fence
 from rlx.backends.vulkan.copies import Copies, DeviceCopy, QueueMark
-from rlx.backends.vulkan.discovery import FeatureChain, Physical
+from rlx.backends.vulkan.discovery import EXPORT, FeatureChain, Physical, local_heaps
 from rlx.backends.vulkan.memory import (
     MEMORY_ENV,
+    USAGE,
     Allocation,
     MemoryKind,
     VulkanBuffer,
     allocate,
     bar_heap,
+    free_in_heap,
     has_kind,
     kind_for,
     staging_allocation,
@@ -101,6 +104,9 @@ class VulkanDevice:
             budget = max(DEFAULT_BUDGET, self.info.memory_bytes // 8)
             self.pool: BufferPool[Allocation] = BufferPool(Allocation.free, budget)
             self._held.callback(self.pool.close)
+            # Memory that other drivers can use, apart from all that they never see.
+            self.exported_pool: BufferPool[Allocation] = BufferPool(Allocation.free, budget)
+            self._held.callback(self.exported_pool.close)
             OPENED.add(self)
 
     def _description(self) -> Handle:
@@ -231,13 +237,26 @@ class VulkanDevice:
     # -- memory
 
     def acquire(self, nbytes: int, clear: bool = True) -> VulkanBuffer:
+        return self._acquire(nbytes, clear, exported=False)
+
+    @cached_property
+    def exports(self) -> bool:
+        """See Exporting."""
+        return EXPORT in self.physical.extensions and api.can_export(self.physical.handle, USAGE)
+
+    def acquire_exported(self, nbytes: int) -> VulkanBuffer:
+        """See Exporting."""
+        return self._acquire(nbytes, clear=False, exported=True)
+
+    def _acquire(self, nbytes: int, clear: bool, exported: bool) -> VulkanBuffer:
         self.alive()
         self.bury()
         nbytes = check_nbytes(nbytes, self.info.id)
         if nbytes < 1:
             raise ArenaError(f"{self.info.id}: a buffer of {nbytes} bytes; it has at least one byte, ask for 1")
         # From here on only the buffer returns its memory: memory returned twice would be given to two buffers.
-        buffer = VulkanBuffer(self, self.pool.take(nbytes) or allocate(self, nbytes), nbytes)
+        pool = self.exported_pool if exported else self.pool
+        buffer = VulkanBuffer(self, pool.take(nbytes) or allocate(self, nbytes, exported), nbytes)
         undo = Resources()
         undo.callback(buffer.close)
         with undo.unwound():
@@ -274,7 +293,7 @@ class VulkanDevice:
             self._buffers.discard(buffer)
             pin, buffer.pinned = buffer.pinned, None
             if pin is None:
-                self.pool.give(buffer.memory)
+                (self.exported_pool if buffer.memory.exported else self.pool).give(buffer.memory)
             else:
                 pin.close()
                 del pin  # unless a view still holds the pin, this was its last reference: the memory goes to the pool
@@ -331,10 +350,17 @@ class VulkanDevice:
         return kind_for(self.physical, nbytes, 0 if heap is None else self._free(heap))
 
     def free_bytes(self) -> int:
-        """Bytes that are free in the largest device-local heap, and those in the pool."""
-        heaps = self.physical.heaps
-        local = [i for i, heap in enumerate(heaps) if heap.device_local] or list(range(len(heaps)))
-        return self._free(max(local, key=lambda i: heaps[i].nbytes)) + self.pool.nbytes
+        """Bytes that are free in the largest device-local heap, and those in the pools."""
+        return self._free(local_heaps(self.physical)[0]) + self._waiting_bytes()
+
+    def taken_bytes(self) -> int:
+        if self.dead is not None:
+            return 0
+        self.bury()
+        return sum(self._in_use[heap] for heap in local_heaps(self.physical)) - self._waiting_bytes()
+
+    def _waiting_bytes(self) -> int:
+        return self.pool.nbytes + self.exported_pool.nbytes
 
     def count_memory(self, heap: int, nbytes: int) -> None:
         """Adds to the bytes allocated from a heap."""
@@ -342,15 +368,7 @@ class VulkanDevice:
             self._in_use[heap] += nbytes
 
     def _free(self, heap: int) -> int:
-        own = self.physical.heaps[heap].nbytes - self._in_use[heap]
-        if "VK_EXT_memory_budget" in self.physical.extensions:
-            budget = api.struct(
-                "VkPhysicalDeviceMemoryBudgetPropertiesEXT", "PHYSICAL_DEVICE_MEMORY_BUDGET_PROPERTIES_EXT"
-            )
-            memory = api.struct("VkPhysicalDeviceMemoryProperties2", "PHYSICAL_DEVICE_MEMORY_PROPERTIES_2")
-            self.lib.vkGetPhysicalDeviceMemoryProperties2(self.physical.handle, api.chain(memory, budget))
-            own = min(own, int(budget.heapBudget[heap]) - int(budget.heapUsage[heap]))
-        return max(own, 0)
+        return free_in_heap(self.physical, heap, self._in_use[heap])
 
     # -- programs
 

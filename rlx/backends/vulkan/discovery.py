@@ -38,7 +38,8 @@ _EXTENSIONS = {
     "VK_NV_cooperative_matrix2": (1000593000, 7),
     "VK_KHR_shader_bfloat16": (1000141000, 3),
 }
-_PLAIN_EXTENSIONS = ("VK_EXT_memory_budget", "VK_KHR_portability_subset")
+EXPORT = "VK_KHR_external_memory_fd"
+_PLAIN_EXTENSIONS = ("VK_EXT_memory_budget", "VK_KHR_portability_subset", EXPORT)
 # VkComponentTypeKHR and VkScopeKHR
 _FLOAT16, _FLOAT32, _SCOPE_SUBGROUP = 0, 1, 3
 # Drivers (VkDriverId) whose fma() rounds once, for which there is no query: NVIDIA's.
@@ -79,6 +80,13 @@ class Physical:
     heaps: tuple[Heap, ...]
     memory_types: tuple[MemoryType, ...]
     identity: bytes
+
+
+def local_heaps(physical: Physical) -> list[int]:
+    """The device-local heaps, or all where there are none; the largest first."""
+    heaps = physical.heaps
+    local = [i for i, heap in enumerate(heaps) if heap.device_local] or list(range(len(heaps)))
+    return sorted(local, key=lambda i: -heaps[i].nbytes)
 
 
 def physical_devices() -> list[Physical]:
@@ -151,6 +159,7 @@ def describe(handle: Handle, index: int) -> Physical:
         preserves_subnormals="denorm_preserve" in words and kind != "software",
         dlpack=7,
         packed="16bit_storage" not in words,
+        uuid=bytes(v11.deviceUUID),
     )
     identity = bytes(plain.pipelineCacheUUID) + bytes(v11.driverUUID) + bytes(v11.deviceUUID)
     identity += f"{plain.vendorID}:{plain.deviceID}:{plain.driverVersion}:{plain.apiVersion}".encode()

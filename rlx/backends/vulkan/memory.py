@@ -9,7 +9,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Literal
 from weakref import WeakSet
 
@@ -25,7 +25,7 @@ from rlx.backends.vulkan.discovery import (
 )
 from rlx.backends.vulkan.transfer import as_bytes
 from rlx.driver.closing import Resources
-from rlx.driver.device import Buffer, Bytes
+from rlx.driver.device import Buffer, Bytes, Imported
 from rlx.driver.memory.plan import align
 from rlx.driver.memory.pool import Pin
 from rlx.errors import ArenaError, DeviceUnavailable, OutOfDeviceMemory
@@ -47,7 +47,7 @@ _WANTED: dict[MemoryKind, tuple[int, ...]] = {
     "staging": (DEVICE_LOCAL, 0),
 }
 _STAGING_WANTED = (_CACHED, _MAPPED)
-_USAGE = 0x20000 | 0x20 | 0x1 | 0x2  # shader device address, storage, transfer source and target
+USAGE = 0x20000 | 0x20 | 0x1 | 0x2  # shader device address, storage, transfer source and target
 _SMALL_READ = 1024  # bytes; up to so many, reading mapped memory is faster than a submission
 
 
@@ -61,15 +61,23 @@ class Allocation:
         kind: MemoryKind,
         wanted: Iterable[int],
         addressed: bool = True,
+        exported: bool = False,
     ) -> None:
         self.nbytes = align(nbytes)
         self.kind = kind
+        self.exported = exported
+        self.imported: Imported | None = None  # what another driver made of it
         self.host: Bytes | None = None
         self.address = 0
         self._held = Resources()
         ffi, lib = device.ffi, device.lib
-        usage = _USAGE if addressed else 0x1 | 0x2
+        usage = USAGE if addressed else 0x1 | 0x2
         info = api.struct("VkBufferCreateInfo", "BUFFER_CREATE_INFO", size=self.nbytes, usage=usage)
+        if exported:
+            outside = api.struct(
+                "VkExternalMemoryBufferCreateInfo", "EXTERNAL_MEMORY_BUFFER_CREATE_INFO", handleTypes=api.OPAQUE_FD
+            )
+            api.chain(info, outside)
         with self._held.unwound():
             self.buffer = device.create("Buffer", info)
             self._held.callback(device.destroy, "Buffer", self.buffer)
@@ -87,8 +95,14 @@ class Allocation:
                 "VkMemoryAllocateInfo", "MEMORY_ALLOCATE_INFO",
                 allocationSize=needs.size, memoryTypeIndex=index,
             )  # fmt: skip
-            memory = device.create("DeviceMemory", api.chain(request, flags), "vkAllocateMemory")
+            api.chain(request, flags)
+            if exported:
+                api.chain(flags, api.struct(
+                    "VkExportMemoryAllocateInfo", "EXPORT_MEMORY_ALLOCATE_INFO", handleTypes=api.OPAQUE_FD
+                ))  # fmt: skip
+            memory = device.create("DeviceMemory", request, "vkAllocateMemory")
             self._held.callback(device.destroy, "DeviceMemory", memory)
+            self.memory, self.memory_bytes = memory, int(needs.size)
             self.heap, heap_bytes = device.physical.memory_types[index].heap, int(needs.size)
             device.count_memory(self.heap, heap_bytes)
             self._held.callback(device.count_memory, self.heap, -heap_bytes)
@@ -103,7 +117,7 @@ class Allocation:
 
     def free(self) -> None:
         """Returns the memory to the driver. Idempotent."""
-        self.host = None
+        self.host = self.imported = None
         self._held.close()
 
 
@@ -127,8 +141,10 @@ def forced_memory() -> MemoryKind | None:
     raise DeviceUnavailable(f"{MEMORY_ENV}={word} is none of {', '.join(KINDS)}; correct it or unset it")
 
 
-def allocate(device: VulkanDevice, nbytes: int) -> Allocation:
-    """New memory of the kind that fits. Raises: OutOfDeviceMemory where it fails even after the pool was emptied."""
+def allocate(device: VulkanDevice, nbytes: int, exported: bool = False) -> Allocation:
+    """New memory of the kind that fits; `exported` memory, which other drivers can use, is not mapped.
+
+    Raises: OutOfDeviceMemory where it fails even after the pools were emptied."""
 
     def refuse(reason: str) -> OutOfDeviceMemory:
         return OutOfDeviceMemory(
@@ -139,14 +155,14 @@ def allocate(device: VulkanDevice, nbytes: int) -> Allocation:
 
     if nbytes > device.limits.max_alloc_bytes:
         raise refuse("more than the device allocates at once")
-    kind = device.memory_kind(nbytes)
+    kind: MemoryKind = "staging" if exported else device.memory_kind(nbytes)
     # Where the window of mapped device memory (BAR) is full, unmapped memory may be left.
     kinds: list[MemoryKind] = [kind, "staging"] if kind == "bar" and device.forced is None else [kind]
     reason = ""
     for attempt in kinds:
         for _ in range(2):
             try:
-                memory = Allocation(device, nbytes, attempt, _WANTED[attempt])
+                memory = Allocation(device, nbytes, attempt, _WANTED[attempt], exported=exported)
             except OutOfDeviceMemory as error:
                 reason = str(error)
             else:
@@ -155,7 +171,7 @@ def allocate(device: VulkanDevice, nbytes: int) -> Allocation:
                 # Some drivers allocate more than the heap has, and then fail or are killed when it is used.
                 memory.free()
                 reason = "the heap is full"
-            if device.pool.trim() == 0:
+            if device.pool.trim() + device.exported_pool.trim() == 0:
                 break
     raise refuse(reason)
 
@@ -184,6 +200,21 @@ def kind_for(physical: Physical, nbytes: int, free: int) -> MemoryKind:
     if window >= whole * 9 // 10 or nbytes <= min(window // 8, free):
         return "bar"
     return "staging"
+
+
+def free_in_heap(physical: Physical, heap: int, in_use: int = 0) -> int:
+    """Bytes that are free in a heap of which this process has `in_use`: by the driver's count of what all processes
+    have, where it gives one."""
+    free = physical.heaps[heap].nbytes - in_use
+    if "VK_EXT_memory_budget" in physical.extensions:
+        _, lib = api.binding()
+        budget = api.struct(
+            "VkPhysicalDeviceMemoryBudgetPropertiesEXT", "PHYSICAL_DEVICE_MEMORY_BUDGET_PROPERTIES_EXT"
+        )
+        memory = api.struct("VkPhysicalDeviceMemoryProperties2", "PHYSICAL_DEVICE_MEMORY_PROPERTIES_2")
+        lib.vkGetPhysicalDeviceMemoryProperties2(physical.handle, api.chain(memory, budget))
+        free = min(free, int(budget.heapBudget[heap]) - int(budget.heapUsage[heap]))
+    return max(free, 0)
 
 
 def bar_heap(physical: Physical) -> int | None:
@@ -272,6 +303,14 @@ class VulkanBuffer:
     def pin(self) -> Pin[Allocation] | None:
         pinned = self.pinned  # read before the check, since another thread may close the buffer after it
         return pinned if self.view() is not None else None
+
+    def imported(self, take: Callable[[int, int], Imported]) -> Imported:
+        """See Exported."""
+        self.live()
+        memory = self.memory
+        if memory.imported is None:
+            memory.imported = take(api.memory_fd(self.device.handle, memory.memory), memory.memory_bytes)
+        return memory.imported
 
     def close(self) -> None:
         """Waits for the memory's users, then returns it to the pool. Recordings over it refuse to run from here on."""

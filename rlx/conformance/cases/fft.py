@@ -120,4 +120,7 @@ def _terms(form: str, inputs: Sequence[Array], attrs: Attrs) -> Any:
     return np.broadcast_to(size.reshape(*size.shape, *(1 for _ in shape)), (*size.shape, *shape))
 
 
-OPS = tuple(Conformance(form, (_fft_cases,), (_transforms,), none, partial(_terms, form)) for form in OPS_OF)
+WITHOUT = {(0, "special"): "which sums of infinities are NaN is up to the algorithm of the transform"}
+OPS = tuple(
+    Conformance(form, (_fft_cases,), (_transforms,), none, partial(_terms, form), without=WITHOUT) for form in OPS_OF
+)

@@ -117,8 +117,13 @@ def _gradient(b: Builder) -> Made:
     return apply_multi("splat_blend_grad", d, splats, *made[:4], **size)
 
 
+_SPLATS = {
+    (0, "special"): "a tile leaves out what adds nothing to a pixel, of which the reference makes a product with 0"
+}
 OPS = (
     Conformance("splat_tiles", (_tiles,), (_blended,)),
-    Conformance("splat_blend", (partial(_pictures, "splat_blend"),), (_blended,)),
-    Conformance("splat_blend_grad", (partial(_pictures, "splat_blend_grad", "normal"),), (_gradient,)),
+    Conformance("splat_blend", (partial(_pictures, "splat_blend"),), (_blended,), without=_SPLATS),
+    Conformance(
+        "splat_blend_grad", (partial(_pictures, "splat_blend_grad", "normal"),), (_gradient,), without=_SPLATS
+    ),
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from bisect import insort
 from collections.abc import Callable, Hashable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -64,11 +65,21 @@ class ChunkedBuffer:
     Nothing is allocated before the first slot. A new chunk adds at most 64 MiB beyond need; `expect` announces bytes
     to come, so that they land in one chunk, or in as few as `limit`, the largest size of a chunk, allows. Slots never
     move, so recorded programs that refer to them stay valid. Released bytes are used again, and a chunk without a
-    slot returns to the pool. Any thread may call.
+    slot returns to the pool. `spare` says how many bytes may be acquired beyond need, and `claim` is the context in
+    which bytes are acquired; it raises OutOfDeviceMemory where they may not be. Any thread may call.
     """
 
-    def __init__(self, prefix: str, acquire: Callable[[int], Buffer], limit: int = UNLIMITED) -> None:
+    def __init__(
+        self,
+        prefix: str,
+        acquire: Callable[[int], Buffer],
+        limit: int = UNLIMITED,
+        spare: Callable[[], int] = lambda: UNLIMITED,
+        claim: Callable[[int], AbstractContextManager[None]] = lambda nbytes: nullcontext(),
+    ) -> None:
         self.prefix = prefix
+        self._spare = spare
+        self._claim = claim
         self.lock = renewed(self, "lock", threading.RLock)
         self._acquire = acquire
         self._limit = limit
@@ -86,9 +97,8 @@ class ChunkedBuffer:
 
     @property
     def nbytes(self) -> int:
-        """Bytes acquired from the device."""
-        with self.lock:
-            return sum(chunk.buffer.nbytes for chunk in self._chunks.values())
+        """Bytes acquired from the device. Without the lock: a room that adds up its stores has its own."""
+        return sum(chunk.buffer.nbytes for chunk in tuple(self._chunks.values()))
 
     def segments(self) -> Iterator[tuple[str, Buffer]]:
         """Segment names and their memory, for binding to an arena."""
@@ -251,11 +261,12 @@ class ChunkedBuffer:
 
     def _grow(self, need: int, ahead: Callable[[], int] | None) -> int:
         growth = min(self.nbytes, _MAX_GROWTH, UNLIMITED if ahead is None else ahead())
-        wanted = max(need, self._expected, growth, _MIN_CHUNK)
-        buffer = self._acquire(max(need, min(wanted, self._limit)))
-        base = max((c.base + c.buffer.nbytes for c in self._chunks.values()), default=0)
-        number = max(self._chunks, default=-1) + 1
-        self._chunks[number] = _Chunk(buffer, base, [(0, buffer.nbytes)])
+        wanted = max(need, min(max(self._expected, growth, _MIN_CHUNK), self._limit, self._spare()))
+        with self._claim(wanted):
+            buffer = self._acquire(wanted)
+            base = max((c.base + c.buffer.nbytes for c in self._chunks.values()), default=0)
+            number = max(self._chunks, default=-1) + 1
+            self._chunks[number] = _Chunk(buffer, base, [(0, buffer.nbytes)])
         return number
 
     def _number(self, slot: Slot) -> int:

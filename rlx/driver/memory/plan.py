@@ -55,7 +55,7 @@ class LiveRange:
     last: int
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, repr=False)
 class MemoryPlan:
     """The slot of every tensor of a graph, by tensor id.
 
@@ -88,6 +88,14 @@ class MemoryPlan:
     def overhead(self) -> float:
         """Arena bytes relative to `max_live_bytes`; 1.0 is optimal."""
         return self.arena_bytes / self.max_live_bytes if self.max_live_bytes else 1.0
+
+    def __repr__(self) -> str:
+        segments = ", ".join(f"{name} {nbytes:,}" for name, nbytes in self.segments.items())
+        bodies = f", {len(self.bodies)} bodies" if self.bodies else ""
+        return (
+            f"MemoryPlan({self.planner!r}: {len(self.slots)} tensors, {len(self.alias_of)} in another's slot{bodies}; "
+            f"bytes: {segments or 'none'}; {self.overhead:.3f} x the largest number alive at once)"
+        )
 
 
 class BodyPlan(NamedTuple):

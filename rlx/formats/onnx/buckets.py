@@ -15,6 +15,8 @@ from rlx.formats.onnx.reader.elements import STRING, Array
 from rlx.formats.onnx.reader.infos import TensorInfo
 from rlx.runtime.dims import Dim
 
+Axes = Mapping[str, tuple[Any, ...]]  # for each input the lengths and symbols of its dimensions
+
 
 def parted(
     dims: Mapping[str, Any] | None, infos: Iterable[TensorInfo]
@@ -33,14 +35,19 @@ def parted(
     return {n: length for n, length in found.items() if n not in varying}, varying
 
 
-def lengths_of(
-    arrays: Mapping[str, Array], declared: Mapping[str, TensorInfo], dims: Mapping[str, Dim]
-) -> tuple[int, ...]:
+def axes_of(declared: Mapping[str, TensorInfo]) -> Axes:
+    """The dimensions of the inputs that are tensors of a declared shape."""
+    return {
+        n: tuple(info.shape) for n, info in declared.items() if info.shape is not None and not info.around
+    }
+
+
+def lengths_of(arrays: Mapping[str, Array], axes: Axes, dims: Mapping[str, Dim]) -> tuple[int, ...]:
     """The lengths of the varying dimensions in a run's inputs. Raises: ShapeError for one that is out of range, differs
     between inputs, or is in none."""
     found: dict[str, int] = {}
     for name, array in arrays.items():
-        for d, n in zip(_axes(declared, name), array.shape, strict=False):
+        for d, n in zip(axes.get(name, ()), array.shape, strict=False):
             if d in dims and found.setdefault(d, n) != n:
                 raise ShapeError(
                     f"input {shown(name)}: dimension {d!r} is {n} here and {found[d]} in another input"
@@ -54,26 +61,16 @@ def lengths_of(
 
 
 def at_lengths(
-    arrays: Mapping[str, Array],
-    declared: Mapping[str, TensorInfo],
-    dims: Mapping[str, Dim],
-    lengths: tuple[int, ...],
+    arrays: Mapping[str, Array], axes: Axes, dims: Iterable[str], lengths: tuple[int, ...]
 ) -> dict[str, Array]:
     """Stand-ins for the arrays at other lengths, without memory: a graph is built from types alone."""
     named = dict(zip(dims, lengths, strict=True))
     made = dict(arrays)
     for name, array in arrays.items():
-        axes = _axes(declared, name)
-        shape = (
-            tuple(named.get(d, n) for d, n in zip(axes, array.shape, strict=True)) if axes else array.shape
-        )
+        own = axes.get(name)
+        shape = tuple(named.get(d, n) for d, n in zip(own, array.shape, strict=True)) if own else array.shape
         if shape != array.shape:
             one = np.array("", array.dtype) if array.dtype == STRING else np.zeros((), array.dtype)
             made[name] = np.broadcast_to(one, shape)
     return made
 
-
-def _axes(declared: Mapping[str, TensorInfo], name: str) -> tuple[Any, ...]:
-    """The dimensions of an input; () for a part of a sequence."""
-    info = declared.get(name)
-    return () if info is None or info.around or info.shape is None else tuple(info.shape)

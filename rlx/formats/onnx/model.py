@@ -6,7 +6,8 @@ import hashlib
 import threading
 import time
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -15,9 +16,9 @@ import onnx
 from rlx.driver.closing import Closing
 from rlx.driver.locks import renewed
 from rlx.driver.progress import Listener, listening, report
-from rlx.errors import GraphError, ShapeError, UnsupportedOp, meant
+from rlx.errors import ByteLimitExceeded, GraphError, ShapeError, StepLimitExceeded, UnsupportedOp, meant
 from rlx.formats.files import shown
-from rlx.formats.onnx.buckets import at_lengths, lengths_of, parted
+from rlx.formats.onnx.buckets import Axes, at_lengths, axes_of, lengths_of, parted
 from rlx.formats.onnx.program import Built, Part
 from rlx.formats.onnx.program import Program as Program
 from rlx.formats.onnx.reader.budget import Budget, budget_of, building, check_limit, refused_memory
@@ -39,18 +40,22 @@ from rlx.formats.onnx.reader.string_table import StringTable
 from rlx.formats.onnx.reader.structure import Structure, flattened
 from rlx.formats.onnx.reader.tensors import to_array
 from rlx.formats.onnx.stages.block import Block, infos
+from rlx.formats.onnx.stages.seen import SeenLengths
 from rlx.formats.onnx.stages.staged import Staged as Staged
 from rlx.ir import Graph
 from rlx.ir.picture import listed, port_tables, table
 from rlx.packed import PackedArray
 from rlx.runtime import CompiledGraph, Dim, Session, Weights
+from rlx.runtime.array import Array as DeviceArray
 from rlx.runtime.buckets import Buckets, LengthReport
 from rlx.runtime.dims import Otherwise
+from rlx.runtime.launch import Launch
 from rlx.runtime.outs import Out
 from rlx.runtime.report import Report
 from rlx.runtime.session import Target, precision_for
 
 CACHE = 16  # programs that a model keeps; the least recently used is closed first
+KEPT_BUCKETS = 64  # programs of rounded lengths that a model behind a cut keeps
 # Inputs of so few numbers, a shape or a count, become part of a program where a shape depends on them, for so many
 # different values. Otherwise the graph is cut, and always before operators whose results are as long as the data say.
 FEW_NUMBERS = 64
@@ -100,6 +105,8 @@ class Model(Closing):
         self._fixed: set[str] = set()
         self._values: set[Any] = set()  # of fixed inputs, for which programs were compiled
         self._bakes = True
+        self._seen: SeenLengths | None = None  # of a model behind a cut, while its programs may be padded
+        self._blocks: dict[Any, Block] = {}  # behind cuts of programs of varying lengths, which share them
         self._programs: OrderedDict[Any, Program | Staged] = OrderedDict()
         self._running: Counter[int] = Counter()  # the number of active runs, by the program's identity
         self._lock = renewed(self, "_lock", threading.RLock)
@@ -143,7 +150,10 @@ class Model(Closing):
         """Binds symbolic dimensions to lengths, or says between which lengths they vary, in place of what was bound
         before. Raises: GraphError, ShapeError."""
         self.dims, self._varying = parted(dims, self._declared.values())
-        self._buckets: Buckets[Program] = Buckets("the model", tuple(self._varying.values()), self._otherwise)
+        self._axes: Axes = axes_of(self._declared)
+        self._buckets: Buckets[tuple[Program, GraphBuilder]] = Buckets(
+            "the model", tuple(self._varying.values()), self._otherwise
+        )
         self.inputs = [bound(t, self.dims) for n, t in self._declared.items() if n not in self._initializers]
         self.outputs = [bound(info_of(o), self.dims) for o in self._proto.graph.output]
 
@@ -163,26 +173,50 @@ class Model(Closing):
         precision = precision_for(device, precision)
         return self.run_part(self.accept({} if inputs is None else inputs), device, precision, [], out)
 
-    def run_part(
-        self, arrays: Mapping[str, Any], device: Target, precision: str, parts: list[Part], out: Out = "host"
-    ) -> dict[str, Any]:
-        """The outputs for accepted inputs; adds to `parts` what was run."""
+    def launch(
+        self, inputs: Mapping[str, Any] | None = None, device: Target = "auto", precision: str | None = None
+    ) -> Launch[dict[str, Any]]:
+        """Begins a run and returns while the device is at work, as `CompiledGraph.launch` does; arguments and results
+        as in `run` with `out="device"`.
+
+        It waits where a model is cut, since nodes run on the host between its programs, and for results of a type that
+        rlx does not have. Raises: as `run`; GraphError for a dimension that varies."""
+        arrays, precision = self.accept({} if inputs is None else inputs), precision_for(device, precision)
+        with self._used(arrays, device, precision) as (program, _):
+            if not isinstance(program, Staged):
+                return program.launch(arrays)
+            made = program.run_in(arrays, [], None, "device")
+            held = {n: a for n, a in made.items() if isinstance(a, DeviceArray)}
+            return Launch(held, None, arrange=lambda found: {**made, **found})
+
+    @contextmanager
+    def _used(
+        self, arrays: Mapping[str, Any], device: Target, precision: str
+    ) -> Iterator[tuple[Program | Staged, float | None]]:
+        """The program for accepted inputs, which stays open meanwhile, and the seconds of compiling it, None where that
+        was done before."""
         begin = time.perf_counter()
         with self._lock:
             program, new = self._program(*flattened(arrays, self._declared), device, precision)
             self._running[id(program)] += 1
-        start = time.perf_counter()
-        compiled = start - begin if new else None
         try:
-            if isinstance(program, Staged):
-                return program.run_in(arrays, parts, compiled, out)
-            made = program.run(arrays, out)
-            parts.append(program.part(time.perf_counter() - start, compiled))
-            return made
+            yield program, time.perf_counter() - begin if new else None
         finally:
             with self._lock:
                 self._running[id(program)] -= 1
                 self._drop(program)
+
+    def run_part(
+        self, arrays: Mapping[str, Any], device: Target, precision: str, parts: list[Part], out: Out = "host"
+    ) -> dict[str, Any]:
+        """The outputs for accepted inputs; adds to `parts` what was run."""
+        with self._used(arrays, device, precision) as (program, compiled):
+            if isinstance(program, Staged):
+                return program.run_in(arrays, parts, compiled, out)
+            start = time.perf_counter()
+            made = program.run(arrays, out)
+            parts.append(program.part(time.perf_counter() - start, compiled))
+            return made
 
     def compile(
         self, shapes: Mapping[str, Sequence[int]] | None = None, values: Mapping[str, Any] | None = None, *,
@@ -274,6 +308,9 @@ class Model(Closing):
     ) -> tuple[Program | Staged, bool]:
         """The program for these inputs, and whether it was compiled now. It is cut where a shape depends on values; a
         few numbers become part of the program instead."""
+        if self._seen is not None and self._seen.add(arrays):
+            self._axes, self._varying = self._seen.dims()
+            self._buckets = Buckets("the rest of the model", tuple(self._varying.values()), kept=KEPT_BUCKETS)
         while True:
             fixed = self._constant_inputs(arrays)
             types = tuple((n, a.shape, a.dtype.name) for n, a in sorted(arrays.items()))
@@ -290,13 +327,14 @@ class Model(Closing):
                 self._fixed.clear()
                 continue
             try:
-                program: Program | Staged
-                if self._varying:
-                    program = self._fitted(arrays, nests, fixed, device, precision)
+                if not self._varying:
+                    program, new = self._exact(arrays, nests, fixed, device, precision), True
+                elif self._seen is None:
+                    program, new = self._fitted(arrays, nests, fixed, device, precision)
                 else:
-                    program = self._compile(arrays, nests, fixed, device, precision, self._cuts(arrays))
+                    program, new = self._rounded(arrays, nests, fixed, device, precision)
             except NeedsValues as need:
-                if self._varying and (need.local or need.names <= self._fixed):
+                if self._varying and self._seen is None and (need.local or need.names <= self._fixed):
                     raise UnsupportedOp(
                         f"{need.what} depends on values; a model that is cut there has no buckets: leave dims out"
                     ) from need
@@ -305,7 +343,7 @@ class Model(Closing):
             self._programs[key] = program
             while len(self._programs) > CACHE:
                 self._drop(self._programs.popitem(last=False)[1])
-            return program, True
+            return program, new
 
     def _constant_inputs(self, arrays: Mapping[str, Array]) -> dict[str, Array]:
         """The inputs whose values become part of the program: another run's may have been shorter than this one's."""
@@ -351,6 +389,9 @@ class Model(Closing):
                 program.close()
             self._programs.clear()
             self._buckets.close()
+            for block in self._blocks.values():
+                block.close()
+            self._blocks.clear()
             if self._around is not self:  # the sessions are the whole model's
                 return
             for _, weights in self._sessions.values():
@@ -401,20 +442,33 @@ class Model(Closing):
     ) -> Program | Staged:  # fmt: skip
         with listening(self._progress), refused_memory("compiling the model"):
             budget = self.budget(arrays)
-            graph, held, builder = self._build(arrays, nests, fixed, cuts)
+            graph, held, builder = self._build(arrays, nests, fixed, cuts, packs=True)
             compiled = self._loaded(graph, held, budget, device, precision)
         program = Program(compiled, nests, fixed, builder, budget.steps, self._progress)
-        if not builder.later:
-            return program
+        return self._staged(program, builder, budget, device, precision, None) if builder.later else program
+
+    def _staged(
+        self, program: Program, builder: GraphBuilder, budget: Budget, device: Target, precision: str,
+        shared: dict[Any, Block] | None,
+    ) -> Staged:  # fmt: skip
+        """The program with the nodes behind its cut. Those of `shared` serve the programs of several lengths."""
         nodes = [self._proto.graph.node[k] for k in builder.later]
         read = {name for node in nodes for name in reads(node)}
         constants = {n: self._initializers[n] for n in read if n in self._initializers}
         constants |= {n: a for n, a in self._constants.items() if n in read} | builder.constants
         asking = [k for k, asks in enumerate(builder.later.values()) if asks]
         wanted = [o.name for o in self._proto.graph.output]
-        block = Block(self, nodes, wanted, device, precision, constants, asking)
+        key = (device, precision, *builder.later.items())
+        block = None if shared is None else shared.get(key)
+        if block is None:
+            block = Block(self, nodes, wanted, device, precision, constants, asking)
+            if shared is not None:
+                shared[key] = block
+        else:  # what is equal at this length too is known to be constant by its identity
+            known = block.constants
+            constants = {n: known[n] if n in known and _key(known[n]) == _key(a) else a for n, a in constants.items()}
         run = Budget(budget.nbytes, budget.steps, budget.steps + len(nodes))
-        return Staged(program, block, builder.kinds, constants, wanted, run, self._check)
+        return Staged(program, block, builder.kinds, constants, wanted, run, self._check, shared is None)
 
     def session(self, device: Target, precision: str) -> tuple[Session, Weights]:
         """The session for a device and the weights there, which all programs share."""
@@ -445,15 +499,16 @@ class Model(Closing):
         made._proto.graph.output.extend(onnx.ValueInfoProto(name=name) for name in wanted)
         made._declared = {i.name: info_of(i, fed=True) for i in made._proto.graph.input}
         made.dims, made.inputs, made.outputs = {}, list(made._declared.values()), []
-        made._varying, made._buckets = {}, Buckets("the rest of the model", ())
+        made._varying, made._axes, made._buckets = {}, {}, Buckets("the rest of the model", ())
         made._constants = dict(constants)
         made._around, made._sessions = self._around, {}
         made._begin()
+        made._seen = SeenLengths()
         return made
 
     def reports(self) -> list[Report]:
-        """The report of each program."""
-        return [program.report() for program in self.programs]
+        """The report of each program; those of several lengths may be one."""
+        return [program.report() for program in {id(p.graph): p for p in self.programs}.values()]
 
     def _loaded(
         self, graph: Graph, held: Mapping[str, Array | PackedArray], budget: Budget, device: Target, precision: str
@@ -468,34 +523,59 @@ class Model(Closing):
             weights.set(name, held[name])
         return compiled.prepare()
 
-    def _fitted(
+    def _exact(
         self, arrays: Mapping[str, Array], nests: Mapping[str, Structure], fixed: Mapping[str, Array], device: Target,
         precision: str,
-    ) -> Program:  # fmt: skip
-        """The program of the bucket that holds the lengths of these inputs."""
-        dims, declared = self._varying, self._declared
-        lengths = lengths_of(arrays, declared, dims)
-        largest = at_lengths(arrays, declared, dims, tuple(d.max for d in dims.values()))
-        budget = self.budget(largest)
+    ) -> Program | Staged:  # fmt: skip
+        return self._compile(arrays, nests, fixed, device, precision, self._cuts(arrays))
 
-        def build(at: tuple[int, ...]) -> tuple[Graph, Program]:
-            found = at_lengths(arrays, declared, dims, at)
+    def _rounded(
+        self, arrays: Mapping[str, Array], nests: Mapping[str, Structure], fixed: Mapping[str, Array], device: Target,
+        precision: str,
+    ) -> tuple[Program | Staged, bool]:  # fmt: skip
+        """The program behind a cut for lengths that vary: of their bucket, and where it cannot be padded of just these
+        lengths, then and from then on. Nothing that one of exact lengths can do is refused."""
+        if 0 not in (n for a in arrays.values() for n in a.shape):
+            try:
+                return self._fitted(arrays, nests, fixed, device, precision, self._cuts(arrays))
+            except (UnsupportedOp, ByteLimitExceeded, StepLimitExceeded):
+                self._seen, self._varying = None, {}
+        return self._exact(arrays, nests, fixed, device, precision), True
+
+    def _fitted(
+        self, arrays: Mapping[str, Array], nests: Mapping[str, Structure], fixed: Mapping[str, Array], device: Target,
+        precision: str, cuts: Callable[[NeedsValues, Any], bool] | None = None,
+    ) -> tuple[Program | Staged, bool]:  # fmt: skip
+        """The program of the bucket that holds the lengths of these inputs, and whether it was compiled now."""
+        dims, axes = self._varying, self._axes
+        lengths = lengths_of(arrays, axes, dims)
+        sizes = tuple(d.bucket(n) for d, n in zip(dims.values(), lengths, strict=True))
+        budget = self.budget(at_lengths(arrays, axes, dims, sizes))
+        new = False
+
+        def build(at: tuple[int, ...]) -> tuple[Graph, tuple[Program, GraphBuilder]]:
+            found = at_lengths(arrays, axes, dims, at)
             with building(budget):
-                graph, builder = self.build(found, fixed, nests)
-            return put_together(graph), Program(None, nests, fixed, builder, budget.steps, self._progress)
+                graph, builder = self.build(found, fixed, nests, cuts)
+            program = Program(None, nests, fixed, builder, budget.steps, self._progress)
+            return put_together(graph), (program, builder)
 
-        def compile(graph: Graph, _: Program) -> CompiledGraph:
+        def compile(graph: Graph, _: object) -> CompiledGraph:
+            nonlocal new
+            new = True
             with building(budget):
                 made, held = share_weights(graph)
             budget.check_few(made, self._own)
             return self._loaded(made, held, budget, device, precision)
 
-        types = tuple((n, a.shape, a.dtype.name) for n, a in sorted(largest.items()))
+        types = tuple((n, axes.get(n) or a.shape, a.dtype.name) for n, a in sorted(arrays.items()))
         key = (device, precision, repr(sorted(nests.items())), types, tuple((n, _key(a)) for n, a in fixed.items()))
         with listening(self._progress), refused_memory("compiling the model"):
-            fitted, program = self._buckets.program(key, lengths, build, compile)
+            fitted, (program, builder) = self._buckets.program(key, lengths, build, compile)
         program.fit(fitted)
-        return program
+        if builder.later:
+            return self._staged(program, builder, budget, device, precision, self._blocks), new
+        return program, new
 
     def lengths(self) -> LengthReport:
         """The programs for the buckets of dimensions given as an rlx.Dim: how often each ran, and what the padding
@@ -511,12 +591,15 @@ class Model(Closing):
 
     def _build(
         self, arrays: Mapping[str, Array], nests: Mapping[str, Structure], fixed: Mapping[str, Array],
-        cuts: Callable[[NeedsValues, Any], bool] | None = None,
+        cuts: Callable[[NeedsValues, Any], bool] | None = None, packs: bool = False,
     ) -> tuple[Graph, dict[str, Array | PackedArray], GraphBuilder]:  # fmt: skip
-        """The graph that is compiled, its large constants as parameters, and their values."""
+        """The graph that is compiled, its large constants as parameters, and their values; with `packs` what the host
+        reads behind a cut in few outputs."""
         budget = self.budget(arrays)
         with building(budget):
             graph, builder = self.build(arrays, fixed, nests, cuts)
+            if packs and builder.later:
+                builder.pack()
             report("optimizing")
             made, weights = share_weights(put_together(graph))
         budget.check_few(made, self._own)

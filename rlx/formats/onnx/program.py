@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -25,8 +27,11 @@ from rlx.packed import PackedArray
 from rlx.runtime import CompiledGraph
 from rlx.runtime.array import Array as DeviceArray
 from rlx.runtime.buckets import FittedProgram
+from rlx.runtime.launch import Launch
 from rlx.runtime.outs import Out
 from rlx.runtime.report import Report
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +87,7 @@ class Program(Closing):
         self._fixed = dict(fixed)
         self._outputs = dict(builder.outputs)
         self._types = dict(builder.output_types)
+        self._packs = dict(builder.packs)
         self._words = builder.known.words
         self._draw = Sampler(builder.known.draws.wanted)
 
@@ -96,6 +102,11 @@ class Program(Closing):
         """The compiled graph; for lengths that vary, that of the bucket."""
         assert self._runs is not None
         return self._runs if isinstance(self._runs, CompiledGraph) else self._runs.compiled
+
+    @property
+    def rounded(self) -> bool:
+        """Whether a bucket's program runs, which serves other lengths too."""
+        return isinstance(self._runs, FittedProgram)
 
     def fit(self, runs: FittedProgram) -> None:
         """Sets what a program runs whose lengths vary, once its bucket is known."""
@@ -144,6 +155,19 @@ class Program(Closing):
 
         Raises: GraphError, ShapeError, DTypeError; ShapeError when an input whose value was compiled in has another
         value, or a sequence another number of items."""
+        feeds, words = self._feeds(inputs)
+        with refused_memory("running the model"):
+            return self._results(words, self._run(lambda runs: runs.run(feeds, out)))
+
+    def launch(self, inputs: Mapping[str, Any] | None = None) -> Launch[dict[str, Any]]:
+        """Begins a run and returns while the device is at work, as `CompiledGraph.launch` does; results as in `run`
+        with `out="device"`. It waits for results of a type that rlx does not have. Raises: as `run`."""
+        feeds, words = self._feeds(inputs)
+        with refused_memory("running the model"):
+            return self._run(lambda runs: runs.launch(feeds)).arranged(partial(self._results, words))
+
+    def _feeds(self, inputs: Mapping[str, Any] | None) -> tuple[dict[str, Any], StringTable]:
+        """The graph's inputs for a run's, and the run's strings."""
         wanted = self._inputs
         for name in inputs or ():
             if name not in wanted:
@@ -165,23 +189,37 @@ class Program(Closing):
         # The strings of a run's inputs enter a table of this run alone.
         words = StringTable(self._words) if any(v.dtype == STRING for v in given.values()) else self._words
         with refused_memory("running the model"):
-            made = self._run({n: words.to_carrier(v) for n, v in given.items()} | self._draw(), out)
-            arrays = {
-                n: a if isinstance(a := made[n], DeviceArray) and a.dtype.np == dtype
-                else words.from_carrier(np.asarray(a), dtype)
-                for n, dtype in self._types.items()
-            }  # fmt: skip
+            return {n: words.to_carrier(v) for n, v in given.items()} | self._draw(), words
+
+    def _results(self, words: StringTable, results: Mapping[str, Any]) -> dict[str, Any]:
+        """The model's outputs for those of the graph."""
+        made = dict(results)
+        for name, parts in self._packs.items():
+            made |= _parted(np.asarray(made.pop(name)), parts)
+        arrays = {
+            n: a if isinstance(a := made[n], DeviceArray) and a.dtype.np == dtype
+            else words.from_carrier(np.asarray(a), dtype)
+            for n, dtype in self._types.items()
+        }  # fmt: skip
         return {n: assembled(nest, arrays.__getitem__) for n, nest in self._outputs.items()}
 
-    def _run(self, feeds: Mapping[str, Array], out: Out) -> dict[str, Any]:
+    def _run(self, work: Callable[[CompiledGraph | FittedProgram], T]) -> T:
         runs = self._runs
         assert runs is not None
         with step_budget(self._steps, weighed=True):
             if self._started:
-                return runs.run(feeds, out)
+                return work(runs)
             with listening(self._progress):
                 report("running", 0, 1)
-                made = runs.run(feeds, out)
+                made = work(runs)
                 report("running", 1, 1)
             self._started = True
             return made
+
+
+def _parted(array: Array, parts: Sequence[tuple[str, tuple[int, ...]]]) -> dict[str, Array]:
+    """The arrays that one flat array consists of."""
+    ends = np.cumsum([math.prod(shape) for _, shape in parts])
+    return {
+        name: part.reshape(shape) for (name, shape), part in zip(parts, np.split(array, ends[:-1]), strict=True)
+    }

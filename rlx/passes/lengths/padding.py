@@ -75,6 +75,7 @@ def _with_zeros(array: Any, shape: tuple[int, ...]) -> Any:
     given = getattr(array, "shape", None)
     if given == shape or given is None or len(given) != len(shape):
         return array
+    array = np.asarray(array)
     made = np.zeros(shape, array.dtype)
     made[tuple(map(slice, given))] = array
     return made

@@ -26,7 +26,11 @@ from rlx.ops.elementwise.prims import evaluate_trees
 from rlx.runtime.custom import FAMILY
 
 MAX_WORD = 4096  # characters of a name, a label or an attribute
-MAX_NODES = 1 << 17  # of a graph, those of a body counted at each use: each is planned and built there
+# Steps of reading and planning the graphs of a file, each some tens of µs: 2 s in all. The graphs of networks take some
+# thousands; only a file that is trusted may ask for more.
+MAX_STEPS, MAX_TRUSTED = 1 << 15, 1 << 20
+# Steps of a node, those of a body counted at each use, and of a node's use of a body; parts of a tree that are a step.
+_NODE, _BODY, _PARTS = 2, 16, 4
 MAX_ID = 1 << 40  # of a tensor
 MAX_ITEMS = 1 << 16  # of one attribute
 MAX_SPREAD = (
@@ -116,19 +120,31 @@ class GraphsReader:
 
     Raises: ModelFormatError, and what ops raise for attributes and inputs that they refuse."""
 
-    def __init__(self, exprs: Any, block: Callable[[Any], Bytes], where: str) -> None:
+    def __init__(self, exprs: Any, block: Callable[[Any], Bytes], where: str, trusted: bool = False) -> None:
         self._where = where
         self._read = block
+        self._limit = self._left = MAX_TRUSTED if trusted else MAX_STEPS
+        # The steps of trees, by their expressions and the dtypes for which they were evaluated.
+        self._tried: dict[tuple[Any, ...], int] = {}
         self._raw: dict[int, Bytes] = {}  # a block that is named a thousand times is in memory once
+        self._arrays: dict[tuple[int, TensorType], np.ndarray[Any, Any]] = {}
         self._graphs: list[Graph] = []
-        self._measures: list[
-            tuple[int, int]
-        ] = []  # (nodes, those of bodies at each use; control ops nested) of each
+        self._numbers: dict[int, int] = {}  # of graphs, by id
+        self._measures: list[tuple[int, int]] = []  # (steps; control ops nested) of each
         self._exprs: list[Expr] = []
         self._size: list[tuple[int, int]] = []  # (nodes with shared parts counted at each use, depth) of each
         known: dict[tuple[Any, ...], int] = {}
         for entry in _listed(exprs, "expressions", where):
+            self._spend(1)
             self._add_expr(entry, known)
+
+    def _spend(self, steps: int) -> None:
+        self._left -= steps
+        if self._left < 0:
+            raise ModelFormatError(
+                f"{self._where}: its graphs take more than {self._limit:,} steps to read and plan (a node takes "
+                f"{_NODE}, those of a body at each use); trusted=True allows more, for files whose writer you trust"
+            )
 
     def _wrong(self, what: str) -> ModelFormatError:
         return ModelFormatError(f"{self._where}: {what}; save the program anew")
@@ -146,23 +162,24 @@ class GraphsReader:
                 raise self._wrong(f"makes tensor {node.outputs[0].id} twice")
             tensors.update((t.id, t) for t in node.outputs)
             end = max(end, graph._next_id)
+            before = count
             for body in bodies(node).values():
-                number = next(i for i, g in enumerate(self._graphs) if g is body)
-                inside, below = self._measures[number]
-                count, depth = count + inside, max(depth, 1 + below)
+                inside, below = self._measures[self._numbers[id(body)]]
+                count, depth = count + _BODY + inside, max(depth, 1 + below)
                 if body.states or body.updates:
                     raise self._wrong(f"{node}: its body {shown(body.name)} has states of its own")
-            count += 1
-            if depth > MAX_DEPTH or count > MAX_NODES:
-                raise self._wrong(
-                    f"has {count} nodes, control ops nested {depth} deep; at most {MAX_NODES}, {MAX_DEPTH}"
-                )
+            count += _NODE
+            self._spend(count - before)
+            if depth > MAX_DEPTH:
+                raise self._wrong(f"has control ops nested {depth} deep; at most {MAX_DEPTH}")
         for what, add in (("outputs", graph.output), ("updates", graph.update)):
             if not isinstance(data[what], dict):
                 raise self._wrong(f"has {what} that are no object: {shown(data[what])}")
+            self._spend(_NODE * len(data[what]))
             for name, number in data[what].items():
                 add(self._word(name), self._tensor(number, tensors))
         graph._next_id = end
+        self._numbers[id(graph)] = len(self._graphs)
         self._graphs.append(graph)
         self._measures.append((count, depth))
         return graph
@@ -193,8 +210,13 @@ class GraphsReader:
             raise self._wrong(f"has a node of the op {name} with an array among its attributes")
         node = graph.add(op, ins, attrs, label)[0].node
         if "trees" in attrs:  # the definition refuses a primitive that these dtypes have not
-            zeros = [np.zeros((), t.dtype.np) for t in node.inputs]
-            evaluate_trees(attrs["trees"], zeros, False, ())
+            trees, dtypes = attrs["trees"], tuple(t.dtype.name for t in node.inputs)
+            tried = (tuple(map(id, trees)), dtypes)  # the reader keeps every expression: ids are not used again
+            if tried not in self._tried:
+                self._tried[tried] = len(linearize(trees)) // _PARTS
+                self._spend(self._tried[tried])
+                evaluate_trees(trees, [np.zeros((), t.dtype.np) for t in node.inputs], False, ())
+            self._spend(self._tried[tried])  # it is printed for each node
         return node
 
     def _tensor(self, number: Any, tensors: Mapping[int, Tensor]) -> Tensor:
@@ -237,17 +259,18 @@ class GraphsReader:
             case {"expr": number, **rest} if not rest and _within(number, self._exprs):
                 return self._exprs[number]
             case {"array": number, "shape": list(shape), "dtype": str(name), **rest} if not rest:
-                return array_of(
-                    TensorType(self._shape(shape), self._dtype(name)), self._block(number), self._where
-                )
+                return self._array(number, TensorType(self._shape(shape), self._dtype(name)))
         raise self._wrong(f"has an attribute that is {shown(value)}")
 
-    def _block(self, number: Any) -> Bytes:
-        if isinstance(number, int) and number in self._raw:
-            return self._raw[number]
-        raw = self._read(number)
-        self._raw[number] = raw
-        return raw
+    def _array(self, number: Any, t: TensorType) -> np.ndarray[Any, Any]:
+        """A block as an array of a type. What was read and checked once is not again."""
+        known = isinstance(number, int) and (number, t) in self._arrays
+        if not known:
+            raw = self._raw[number] if isinstance(number, int) and number in self._raw else self._read(number)
+            self._raw[number] = raw
+            self._spend(raw.nbytes >> 16 if t.dtype.kind == "b" else 0)
+            self._arrays[number, t] = array_of(t, raw, self._where)
+        return self._arrays[number, t]
 
     def _shape(self, dims: list[Any]) -> tuple[int, ...]:
         if any(isinstance(d, bool) or not isinstance(d, int) or d < 0 for d in dims):

@@ -125,10 +125,12 @@ def load_program(
 
     `device` is one of the kind that the program was saved on, None for the very same; or a session on it, of the
     precision that the program was compiled for. Tensors that are in `weights` and `state` already stay as they are, so
-    that several programs share one copy; the others are read from the file. Its contents are checked like those of any
+    that several programs share one copy; the others are read from the file, all or, where loading fails, none. Its
+    contents are checked like those of any
     file from elsewhere. Machine code cannot be checked: unless the file is `trusted`, kernels come from this machine's
     own cache (RLX_CACHE_DIR), and those that are not in it are compiled anew. With `trusted=True` they come from the
-    file; give it for files whose writer you trust.
+    file, and its graphs may be larger than what is read and planned in some seconds; give it for files whose writer you
+    trust.
 
     >>> rlx.Session("cuda").compile(graph).save("model.rlx")
     >>> program = rlx.load_program("model.rlx")
@@ -152,11 +154,13 @@ def load_program(
         wanted = [name for name in listed if weights is None or weights.find(name) is None]
         with file.reading(listed[name] for name in wanted) as blocks, ExitStack() as threads:
             with _blamed(file):
-                declared, prepared = _graphs(file)
+                declared, prepared = _graphs(file, trusted)
                 threads.callback(_warm_up(session.device, prepared.graph))
                 _check_support(file, session, prepared.graph)
             weights = _store("weights", Weights, weights, session, made)
             state = _store("state", State, state, session, made)
+            made.callback(weights.taking_back(declared.params))
+            made.callback(state.taking_back(declared.states))
             weights.check({name: t.type for name, t in declared.params.items()})
             state.check({name: t.type for name, t in declared.states.items()}, states=True)
             with _blamed(file):
@@ -329,10 +333,10 @@ def _session_of(file: ProgramFile, device: str | Session | None) -> Session:
     return device
 
 
-def _graphs(file: ProgramFile) -> tuple[Graph, Prepared]:
+def _graphs(file: ProgramFile, trusted: bool = False) -> tuple[Graph, Prepared]:
     """The graph that the user gave, which stands for its own signature, and the one that runs."""
     table = file.table
-    reader = GraphsReader(table["exprs"], file.block, str(file.path))
+    reader = GraphsReader(table["exprs"], file.block, str(file.path), trusted)
     if not isinstance(table["graphs"], list):
         raise file.wrong("lists no graphs")
     graphs = [reader.read(data) for data in table["graphs"]]
@@ -437,6 +441,9 @@ def _check_blocks(file: ProgramFile, declared: Graph) -> None:
     for entry in (*states.values(), *kernels):
         if not isinstance(entry, list) or len(entry) != 2:
             raise file.wrong(f"has {shown(entry)} in the place of a block and what it is")
+    for name, (_, length) in states.items():
+        if type(length) is not int:
+            raise file.wrong(f"has {shown(length)} valid bytes of the state {shown(name)}")
     blocks = [*weights.values(), *(b for b, _ in states.values() if b is not None), *(b for _, b in kernels)]
     for number in blocks:
         file.nbytes(number)

@@ -70,23 +70,23 @@ def _series(r: Any) -> Any:
 
 
 def _log(x: Any) -> Any:
-    m, e = math.frexp(float(x))  # m from 1/2 to 1
-    if m < float(_F(math.sqrt(0.5))):
-        m, e = 2 * m, e - 1
+    m, e = np.frexp(_F(x))  # m from 1/2 to 1
+    small = m < _F(math.sqrt(0.5))
+    m, e = np.where(small, 2 * m, m), np.where(small, e - 1, e)
     r = _F(m - 1)
     return _F(_F(_F(_series(r) + _F(_F(e) * _F(-2.12194440e-4))) + r) + _F(_F(e) * _F(0.693359375)))
 
 
-def gumbel_of(word: int) -> Any:
-    """The steps of the definition, one IEEE operation each, written from its docstring; SciPy checks the value."""
-    w = word & _MASK
+def gumbel_of(words: Any) -> Any:
+    """The steps of the definition, one IEEE operation each, written from its docstring; SciPy checks the values."""
+    w = np.asarray(words, np.int64) & _MASK
     u = _F(_F((w >> 8) * 2.0**-24) + _F(_F((w & 255) * 2.0**-32) + _F(2.0**-33)))
-    waited = _F(u - _series(_F(-u))) if u < _F(0.25) else -_log(max(_F(_F(1) - u), _F(2.0**-25)))
+    waited = np.where(u < _F(0.25), _F(u - _series(_F(-u))), -_log(np.maximum(_F(_F(1) - u), _F(2.0**-25))))
     return -_log(waited)
 
 
 def _gumbel(word: Array) -> Array:
-    made = one_by_one(gumbel_of, np.float32)(word)
+    made = np.asarray(gumbel_of(word), np.float32)
     u = (word.view(np.uint32).astype(np.float64) + 0.5) / 2**32
     exact = outside("scipy.stats").gumbel_r.ppf(1 - u) if word.size else made
     exact = np.where(u < 2.0**-20, -np.log(-np.log1p(-u)), exact)  # 1 - u has lost the digits of a small u

@@ -87,7 +87,7 @@ def _apart(ins: Sequence[Array], outs: Sequence[Array], ctx: BindContext) -> tup
     kept: list[Array] = []
     before: list[Step] = []
     for a in ins:
-        if any(np.may_share_memory(a, o) and not _same_place(a, o) for o in outs):
+        if any(np.may_share_memory(a, o) and not same_place(a, o) for o in outs):
             saved = ctx.scratch(a.shape, a.dtype)
             before.append(partial(np.copyto, saved, a))
             a = saved
@@ -95,7 +95,7 @@ def _apart(ins: Sequence[Array], outs: Sequence[Array], ctx: BindContext) -> tup
     return kept, before
 
 
-def _same_place(a: Array, o: Array) -> bool:
+def same_place(a: Array, o: Array) -> bool:
     return (
         a.shape == o.shape
         and a.strides == o.strides
@@ -111,7 +111,7 @@ def _finish(code: Code, ins: Sequence[Array], outs: Sequence[Array]) -> tuple[li
     results = list(code.results)
     for i, result in enumerate(results):
         others = (o for j, o in enumerate(outs) if j != i)
-        if result.kind == "arg" and any(_same_place(ins[result.index], o) for o in others):
+        if result.kind == "arg" and any(same_place(ins[result.index], o) for o in others):
             # Another result overwrites this argument in place: read it before anything is written.
             results[i] = code.register(result.dtype)
             calls.insert(0, Call(None, (result,), results[i]))
@@ -125,7 +125,7 @@ def _finish(code: Code, ins: Sequence[Array], outs: Sequence[Array]) -> tuple[li
     for i, (result, out) in enumerate(zip(results, outs, strict=True)):
         if result.kind == "reg" and result.index not in homes and result.dtype == out.dtype:
             start = written[result.index]
-            if not any(last_read.get(k, -1) > start and _same_place(a, out) for k, a in enumerate(ins)):
+            if not any(last_read.get(k, -1) > start and same_place(a, out) for k, a in enumerate(ins)):
                 homes[result.index] = i
                 continue
         calls.append(Call(None, (result,), Operand("out", i, out.dtype)))
@@ -181,10 +181,10 @@ class _Grid:
 
     def __init__(self, shape: tuple[int, ...], ins: Sequence[Array], outs: Sequence[Array]) -> None:
         arrays = [np.broadcast_to(a, shape) if a.shape != shape else a for a in (*ins, *outs)]
-        self.shape = _merged(shape, [a.strides for a in arrays])
+        self.shape = merged(shape, [a.strides for a in arrays])
         self.size = int(np.prod(self.shape, dtype=np.int64))
-        laid = [_laid(a, shape, self.shape) for a in arrays]
-        self.ins, self.outs = laid[: len(ins)], laid[len(ins) :]
+        views = [laid(a, shape, self.shape) for a in arrays]
+        self.ins, self.outs = views[: len(ins)], views[len(ins) :]
         self.whole: _Slices = tuple(slice(0, n) for n in self.shape)
 
     def spread(self) -> frozenset[int]:
@@ -287,7 +287,7 @@ def _interval(fn: Any, bound: Any) -> tuple[Any, Any]:
     return np.asarray(low, dtype), bound
 
 
-def _merged(shape: tuple[int, ...], strides: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
+def merged(shape: tuple[int, ...], strides: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
     dims: list[int] = []
     last: list[int] = []
     for axis, n in enumerate(shape):
@@ -302,7 +302,7 @@ def _merged(shape: tuple[int, ...], strides: Sequence[tuple[int, ...]]) -> tuple
     return tuple(dims) or (1,)
 
 
-def _laid(array: Array, shape: tuple[int, ...], merged: tuple[int, ...]) -> Array:
+def laid(array: Array, shape: tuple[int, ...], merged: tuple[int, ...]) -> Array:
     """A view of the array with the axes merged to the shape `merged`, which its strides allow."""
     if array.shape == merged:
         return array

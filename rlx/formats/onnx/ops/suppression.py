@@ -7,7 +7,11 @@ import numpy as np
 from rlx.formats.onnx.reader.elements import Array
 from rlx.ops.control import steps
 
-_ROUND = 1 << 12  # boxes that are compared with one box in about a step's time
+_PAIRS = 1 << 12  # of boxes that are compared in about a step's time
+_BLOCK = 32  # boxes of a group that are compared with the others at once
+_LARGE = 1 << 13  # boxes of a table
+# An f32 differs from the true number by less than this part of it, or this much; squares of the largest are finite.
+_ROUNDING, _TINY, _LARGEST = 2e-6, 1e-34, 1e18
 
 
 def suppressed(boxes: Array, scores: Array, limit: int, overlap: float, least: float | None, centred: bool) -> Array:
@@ -41,7 +45,16 @@ def _of_class(corners: Array, scores: Array, limit: int, overlap: float, least: 
     if limit <= 0 or not len(order):
         return order[:0]
     ranked = corners[order]
-    kept = np.sort(np.concatenate([_rounds(ranked, m, limit, overlap) for m in _apart(ranked, overlap)]))
+    found: list[Array] = []
+    boxes: _Boxes | None = None
+    for table in _apart(ranked, overlap):
+        # Of many groups one box each is work enough for a call of NumPy; of few groups several boxes are.
+        if table.size > _LARGE:
+            found += _rounds(ranked, table, limit, overlap)
+        else:
+            boxes = boxes or _Boxes(ranked, overlap)
+            found += _blocks(boxes, table, limit)
+    kept = np.sort(np.concatenate(found))
     chosen: Array = order[kept[:limit]]
     return chosen
 
@@ -79,14 +92,14 @@ def _apart(corners: Array, overlap: float) -> list[Array]:
     return tables
 
 
-def _rounds(corners: Array, table: Array, limit: int, overlap: float) -> Array:
+def _rounds(corners: Array, table: Array, limit: int, overlap: float) -> list[Array]:
     """The ranks that stay. In each round the best box left of every group stays, and what it covers goes."""
     kept = []
     left = table >= 0
     y0, x0, y1, x1 = np.moveaxis(corners[table], -1, 0)
     area = (y1 - y0) * (x1 - x0)
     for _ in range(min(limit, table.shape[1])):
-        steps.spend("NonMaxSuppression", 1 + left.size // _ROUND)
+        steps.spend("NonMaxSuppression", 1 + left.size // _PAIRS)
         first = left.argmax(1)
         rows = np.arange(len(left))
         some: Array = left[rows, first]
@@ -110,4 +123,99 @@ def _rounds(corners: Array, table: Array, limit: int, overlap: float) -> Array:
             if not where.size:
                 break
             table, left, y0, x0, y1, x1, area = (a[:, where] for a in (table, left, y0, x0, y1, x1, area))
-    return np.concatenate(kept) if kept else np.zeros(0, np.int64)
+    return kept
+
+
+def _blocks(boxes: _Boxes, table: Array, limit: int) -> list[Array]:
+    """The ranks that stay. The next boxes of every group are compared with each other, and those of them that stay
+    with the boxes behind them, of which what they cover goes."""
+    found = []
+    left, rest = table >= 0, boxes.of(table)
+    count = np.zeros(len(table), np.int64)
+    while table.shape[1]:
+        width = min(_BLOCK, table.shape[1])
+        steps.spend("NonMaxSuppression", 1 + width * table.size // _PAIRS)
+        block, stays, near = table[:, :width], left[:, :width], rest[..., :width]
+        over = boxes.cover(block, near, block, near) & np.triu(np.ones((width, width), np.bool_), 1)
+        # A box stays if no better one that stays covers it: right from the first box on, one more in each round.
+        before, possible = None, stays
+        while before is None or not np.array_equal(before, stays):
+            before, stays = stays, possible & ~(over & stays[:, :, None]).any(1)
+        found.append(block[stays])
+        count += stays.sum(1)
+        table, left, rest = table[:, width:], left[:, width:] & (count < limit)[:, None], rest[..., width:]
+        some = np.flatnonzero(left.any(1))
+        if not some.size:
+            break
+        if 4 * len(some) < 3 * len(left):
+            table, block, count = table[some], block[some], count[some]
+            left, stays = left[some], stays[some]
+            rest, near = rest[:, some], near[:, some]
+        best, stays = _first(block, stays)
+        near = near if best is block else boxes.of(best)
+        left &= ~(boxes.cover(best, near, table, rest) & stays[:, :, None]).any(1)
+        behind, left = _first(table, left)
+        table, rest = behind, rest if behind is table else boxes.of(behind)
+    return found
+
+
+def _first(table: Array, which: Array) -> tuple[Array, Array]:
+    """The elements of each row that count, in order and first, as wide as the longest row; the table as it is where
+    that is hardly less."""
+    counts = which.sum(1)
+    width = int(counts.max(initial=0))
+    if 2 * width > table.shape[1]:
+        return table, which
+    order = np.argsort(~which, axis=1, kind="stable")[:, :width]
+    return np.take_along_axis(table, order, 1), np.arange(width) < counts[:, None]
+
+
+class _Boxes:
+    """Pairs of boxes of which one covers more than `overlap` of their union. They are compared in f32; a pair that its
+    rounding could decide, and any with a number that f32 does not hold, is compared in f64."""
+
+    def __init__(self, corners: Array, overlap: float) -> None:
+        self._corners = np.ascontiguousarray(corners.T)
+        self._overlap = overlap
+        y0, x0, y1, x1 = self._corners
+        self._area = (y1 - y0) * (x1 - x0)
+        # shared > overlap · (a + b - shared), where shared > part · a + part · b
+        part = self._area * (overlap / (1 + overlap) if overlap >= 0 else 0)
+        limits = np.stack([part * (1 + _ROUNDING) + _TINY, part * (1 - _ROUNDING) - _TINY])
+        with np.errstate(over="ignore", under="ignore"):
+            self._small = np.concatenate([self._corners, limits]).astype(np.float32)
+        large = np.abs(self._corners).max(initial=0)
+        self._exact = overlap >= 0 and large < _LARGEST and np.array_equal(self._small[:4], self._corners)
+
+    def of(self, table: Array) -> Array:
+        """What `cover` compares of a table of boxes (groups, n): (6, groups, n)."""
+        return self._small[:, table]
+
+    def cover(self, first: Array, near: Array, second: Array, rest: Array) -> Array:
+        """Of tables (groups, n) and (groups, m) of boxes, which pairs (groups, n, m) are; -1 is any box."""
+        if not self._exact:
+            return self._decided(first[:, :, None], second[:, None, :])
+        a, b = near[..., None], rest[:, :, None]
+        high = np.minimum(a[2], b[2])
+        other = np.maximum(a[0], b[0])
+        high -= other
+        np.maximum(high, 0, out=high)
+        wide = np.minimum(a[3], b[3])
+        np.maximum(a[1], b[1], out=other)
+        wide -= other
+        np.maximum(wide, 0, out=wide)
+        high *= wide
+        found: Array = high > np.add(a[4], b[4], out=wide)
+        unsure = found != (high >= np.add(a[5], b[5], out=wide))
+        if unsure.any():
+            g, i, j = np.nonzero(unsure)
+            found[g, i, j] = self._decided(first[g, i], second[g, j])
+        return found
+
+    def _decided(self, first: Array, second: Array) -> Array:
+        a, b = self._corners[:, first], self._corners[:, second]
+        high = np.minimum(a[2], b[2]) - np.maximum(a[0], b[0])
+        wide = np.minimum(a[3], b[3]) - np.maximum(a[1], b[1])
+        shared = np.maximum(high, 0) * np.maximum(wide, 0)
+        found: Array = shared > self._overlap * (self._area[first] + self._area[second] - shared)
+        return found

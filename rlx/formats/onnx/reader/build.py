@@ -48,6 +48,7 @@ Attribute = onnx.AttributeProto
 Scope = dict[str, "AnyValue | None"]
 
 UNCHECKED = "holds numbers that cannot be computed with"
+PACKED_BYTES, PACKED_FROM = 1 << 16, 4  # what outputs are joined behind a cut, and from how many on
 ADDED_STEPS = 4  # the steps that adding a node of the graph takes
 
 
@@ -102,6 +103,7 @@ class GraphBuilder:
         self.kinds: dict[str, str] = {}
         self.constants: dict[str, Array] = {}
         self.later: dict[int, bool] = {}
+        self.packs: dict[str, list[tuple[str, tuple[int, ...]]]] = {}
         self._absent: set[str] = set()  # the names of what later nodes make
         self._cuts: Callable[[NeedsValues, Any], bool] = _never
 
@@ -155,6 +157,23 @@ class GraphBuilder:
             except NeedsValues:
                 pass
         self._output(onnx.ValueInfoProto(name=name), scope)
+
+    def pack(self) -> None:
+        """Joins small tensors that only nodes behind the cut read to one output of each dtype: a detector of 90 classes
+        has 180, each of which the host would wait for. `packs` says what such an output consists of."""
+        wanted = {o.name for o in self.model.graph.output}
+        by_dtype: dict[Any, list[str]] = {}
+        for name, t in self.graph.outputs.items():
+            if name in self.outputs and name not in wanted and 0 < t.type.nbytes <= PACKED_BYTES:
+                by_dtype.setdefault(t.dtype, []).append(name)
+        for dtype, names in by_dtype.items():
+            if len(names) < PACKED_FROM:
+                continue
+            parts = [self.graph.outputs.pop(n) for n in names]
+            flat = [self.graph.add("reshape", (t,), {"shape": (t.size,)})[0] for t in parts]
+            joined = f"what is read behind the cut, {dtype}"
+            self.packs[joined] = [(n, t.shape) for n, t in zip(names, parts, strict=True)]
+            self.graph.output(joined, self.graph.add("concat", tuple(flat), {"axis": 0})[0])
 
     def value_of(self, found: Value, what: str) -> Array:
         """The value of a tensor. Raises: NeedsValues."""

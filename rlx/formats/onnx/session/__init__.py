@@ -28,6 +28,7 @@ from rlx.formats.onnx.session.options import (
 )
 from rlx.runtime import Dim
 from rlx.runtime.dims import Otherwise
+from rlx.runtime.launch import Launch
 from rlx.runtime.outs import Out
 
 PROVIDERS = {"CUDAExecutionProvider": "cuda", "VulkanExecutionProvider": "vulkan", "CPUExecutionProvider": "cpu"}
@@ -135,9 +136,19 @@ class InferenceSession:
         """
         return self._run(output_names, input_feed, run_options, "host")
 
-    def _run(
-        self, output_names: Sequence[str] | None, input_feed: Mapping[str, Any], run_options: Any, out: Out
-    ) -> list[Any]:
+    def launch(
+        self, output_names: Sequence[str] | None, input_feed: Mapping[str, Any], run_options: Any = None
+    ) -> Launch[list[Any]]:
+        """Begins a run and returns while the device is at work; `wait` gives the named outputs in order. ONNX Runtime
+        has nothing like it. Raises: as `run`; results and waiting: as Model.launch."""
+        names, input_feed = self._checked(output_names, input_feed, run_options)
+        begun = self.model.launch(input_feed, self.device, self.precision)
+        return begun.arranged(lambda results: [results[n] for n in names])
+
+    def _checked(
+        self, output_names: Sequence[str] | None, input_feed: Mapping[str, Any], run_options: Any
+    ) -> tuple[Sequence[str], Mapping[str, Any]]:
+        """The names of the outputs, and the inputs. Raises: GraphError."""
         check_run_options(run_options)
         made = [o.name for o in self.model.outputs]
         if isinstance(output_names, str):
@@ -148,12 +159,18 @@ class InferenceSession:
         if isinstance(input_feed, Mapping):
             here = find_device(self.device).id
             input_feed = {n: fed(v, here) for n, v in input_feed.items()}
+        return output_names or made, input_feed
+
+    def _run(
+        self, output_names: Sequence[str] | None, input_feed: Mapping[str, Any], run_options: Any, out: Out
+    ) -> list[Any]:
+        names, input_feed = self._checked(output_names, input_feed, run_options)
         start = time.perf_counter_ns()
         results = self.model.run(input_feed, self.device, self.precision, out)
         if getattr(self._options, "enable_profiling", False):
             took = time.perf_counter_ns() - start
             self._profile.append({"ts": (start - self._started) // 1000, "dur": took // 1000})
-        return [results[n] for n in (output_names or made)]
+        return [results[n] for n in names]
 
     def run_with_ort_values(
         self, output_names: Sequence[str] | None, input_dict_ort_values: Mapping[str, Any], run_options: Any = None

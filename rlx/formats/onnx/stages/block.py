@@ -17,6 +17,7 @@ from rlx.formats.onnx.reader.build import Frame, GraphBuilder
 from rlx.formats.onnx.reader.call import NeedsValues, Value, constant
 from rlx.formats.onnx.reader.draws import Draw, Draws, generator_of, numbers
 from rlx.formats.onnx.reader.elements import NAMES, Array, element
+from rlx.formats.onnx.reader.held import Held
 from rlx.formats.onnx.reader.read import called, label_of, node_name, reads, subgraphs
 from rlx.formats.onnx.reader.schemas import schema_of
 from rlx.formats.onnx.reader.structure import assembled, flattened, held, proto_of, structure_of
@@ -69,7 +70,7 @@ class Values(dict[str, Any]):
     def host(self, name: str) -> Any:
         """A value on the host, read from the device once."""
         found = self[name]
-        if isinstance(found, DeviceArray | list):
+        if type(found) is not np.ndarray and isinstance(found, DeviceArray | list):
             found = self[name] = _hosted(found)
         return found
 
@@ -78,6 +79,13 @@ def _hosted(value: Any) -> Any:
     if isinstance(value, list):
         return [_hosted(v) for v in value]
     return np.asarray(value) if isinstance(value, DeviceArray) else value
+
+
+def _fed(value: Any) -> Any:
+    """A value as an input of a model, which asks for its shape and NumPy's dtype."""
+    if isinstance(value, list):
+        return [_fed(v) for v in value]
+    return Held(value) if isinstance(value, DeviceArray) else value
 
 
 class Rest(Protocol):
@@ -149,6 +157,7 @@ class Step:
         self.layer = any(word in self.kind for word in _LAYERS)
         known = self.plain and self.kind in FUNCTIONS and self._read(model, schema)
         self.function = FUNCTIONS[self.kind] if known else None
+        self.twin: Step | None = None  # an earlier node that makes the same of the same values
 
     def _read(self, model: Around, schema: Any) -> bool:
         """Reads the attributes that a function may ask for; whether there are no others, and no faults that the
@@ -189,9 +198,10 @@ class Block:
         self._wanted = list(wanted)
         self._device = device
         self._precision = precision
-        self._constants = constants
+        self.constants = constants
         builder = self._builder()
         self.steps = [Step(model, n, k, builder.imports, k in asking) for k, n in enumerate(nodes)]
+        _find_twins(self.steps)
         self.reached = 0  # the nodes that the host has run
         self._rests: dict[tuple[int, tuple[str, ...]], Rest] = {}
         self._lock = renewed(self, "_lock", threading.RLock)  # of the rests, and of the graphs in the steps
@@ -214,7 +224,8 @@ class Block:
         begin, before = time.perf_counter(), len(values.parts)
         for k, step in enumerate(self.steps):
             spend(step.where, 1)
-            made = self._made(step, values)
+            twin = step.twin
+            made = self._made(step, values) if twin is None else [values[n] for n in twin.outputs]
             if made is NotImplemented and step.plain and step.kind in ("If", "Loop"):
                 made = self._branch(step, values) if step.kind == "If" else self._loop(step, values)
             if made is NotImplemented:
@@ -251,9 +262,9 @@ class Block:
             ZeroDivisionError,
         ):
             return NotImplemented  # the builder says in its own words what is wrong
-        if made is NotImplemented:
-            return made
-        if isinstance(made, tuple):
+        if type(made) is np.ndarray:
+            return (made,)
+        if made is NotImplemented or isinstance(made, tuple):
             return made
         return (made if isinstance(made, np.ndarray | list) or made is None else np.asarray(made),)
 
@@ -300,7 +311,7 @@ class Block:
         nodes = self._nodes[k:]
         made = {n for node in nodes for n in node.output}
         read = {n for step in self.steps[k:] for n in step.reads} - made
-        constants = {n: values[n] for n in read if n in self._constants and values[n] is self._constants[n]}
+        constants = {n: values[n] for n in read if n in self.constants and values[n] is self.constants[n]}
         names = sorted(read - set(constants))
         kinds = {n: values.kind(n) for n in names}
         key = (k, tuple(kinds.values()))
@@ -309,7 +320,7 @@ class Block:
                 wanted = [n for n in self._wanted if n in made]
                 self._rests[key] = self._model.rest(nodes, kinds, wanted, constants)
             rest = self._rests[key]
-        feeds = {n: values[n] for n in names}
+        feeds = {n: _fed(values[n]) for n in names}
         return rest.run_part(feeds, self._device, self._precision, values.parts)
 
     # -- control operators
@@ -325,7 +336,7 @@ class Block:
                     array.flags.writeable = False  # a result that is one of them is copied
                 wanted = [o.name for o in graph.output]
                 step.blocks[name] = Block(
-                    self._model, graph.node, wanted, self._device, self._precision, {**self._constants, **held}
+                    self._model, graph.node, wanted, self._device, self._precision, {**self.constants, **held}
                 )
             return graph, step.blocks[name]
 
@@ -339,7 +350,7 @@ class Block:
                 f"{step.where}: its graph takes {len(graph.input)} inputs, {len(given)} come"
             )
         inner = values.inner()
-        inner.update({i.name: block._constants[i.name] for i in graph.initializer})
+        inner.update({i.name: block.constants[i.name] for i in graph.initializer})
         for info, value, kind in zip(graph.input, given, kinds, strict=True):
             inner[info.name] = value
             inner.kinds.pop(info.name, None)
@@ -392,6 +403,22 @@ class Block:
                 values.kinds[name] = kind
         outs = zip(collected, graph.output[1 + len(state) :], strict=True)
         return (*state, *(_stacked(step, rows, info) for rows, info in outs))
+
+
+def _find_twins(steps: Sequence[Step]) -> None:
+    """Notes which nodes repeat an earlier one: exporters write NonZero twice for a mask that is read twice."""
+    first: dict[Any, Step] = {}
+    same: dict[str, str] = {}
+    for step in steps:
+        if step.function is None or not all(step.outputs):
+            continue
+        node = step.node
+        read = tuple(same.get(n, n) for n in step.inputs)
+        key = (step.kind, read, tuple(a.SerializeToString() for a in node.attribute), step.n_outputs)
+        twin = first.setdefault(key, step)
+        if twin is not step:
+            step.twin = twin
+            same.update(zip(step.outputs, twin.outputs, strict=True))
 
 
 def _large(step: Step, values: Values) -> bool:

@@ -302,6 +302,8 @@ def _gather_nd(c: Called, x: Array, indices: Array) -> Any:
     if c.attrs.get("batch_dims") or not 0 < depth <= x.ndim:
         return NotImplemented
     take(indices.size // depth * math.prod(x.shape[depth:]) * x.itemsize, c.where)
+    if depth == 1:
+        return x.take(indices[..., 0], 0)
     return x[tuple(indices[..., k] for k in range(depth))]
 
 

@@ -51,6 +51,7 @@ class Staged(Closing):
         wanted: Sequence[str],
         budget: Budget,
         check: Callable[[Mapping[str, Any]], None],
+        owns: bool = True,
     ) -> None:
         self.first = first
         self.block = block
@@ -60,6 +61,7 @@ class Staged(Closing):
         self._wanted = list(wanted)
         self._budget = budget
         self._check = check
+        self._owns = owns  # the block; else the programs of other lengths use it too
 
     def __repr__(self) -> str:
         return f"Staged({self.first!r}, then {len(self.block.steps):,} nodes behind a cut)"
@@ -109,8 +111,8 @@ class Staged(Closing):
     ) -> dict[str, Any]:
         """As run, with the parts added to `parts`; `compiled` is how long compiling took, if it was for this run."""
         begin = time.perf_counter()
-        # What only the programs behind the cut read stays on the device.
-        made = self.first.run(inputs, "device")
+        # What only the programs behind the cut read stays on the device, but padded results are cut on the host.
+        made = self.first.run(inputs, "host" if self.first.rounded else "device")
         if self.graph.program.nodes:
             parts.append(self.first.part(time.perf_counter() - begin, compiled))
         given = {n: unheld(v) for n, v in inputs.items()}
@@ -126,8 +128,8 @@ class Staged(Closing):
         return {n: _owned(v, shared) for n, v in results.items()}
 
     def close(self) -> None:
-        """Frees the memory of every part; the weights stay with the model. Idempotent."""
-        close_each(self.first.close, self.block.close)
+        """Frees the memory of every part that no other program uses; the weights stay with the model. Idempotent."""
+        close_each(self.first.close, *([self.block.close] if self._owns else []))
 
 
 def _arrays(value: Any) -> Iterator[Any]:

@@ -1,0 +1,99 @@
+"""The processor at hand as LLVM needs to know it: its architecture and features, read from the system."""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+
+FEATURES_ENV = "RLX_CPU_FEATURES"
+# The flag in /proc/cpuinfo, where it differs from LLVM's name of the feature.
+_RENAMED = {
+    "pni": "sse3", "sse4_1": "sse4.1", "sse4_2": "sse4.2", "abm": "lzcnt", "bmi1": "bmi", "avx_vnni": "avxvnni",
+    "avx512_vnni": "avx512vnni", "avx512_bf16": "avx512bf16", "avx512_fp16": "avx512fp16", "avx512_bitalg":
+    "avx512bitalg", "avx512_vbmi2": "avx512vbmi2", "avx512_vpopcntdq": "avx512vpopcntdq", "amx_tile": "amx-tile",
+    "amx_int8": "amx-int8", "amx_bf16": "amx-bf16", "asimddp": "dotprod", "asimdhp": "fullfp16",
+}  # fmt: skip
+# What kernels may be compiled for; other features of a processor change no kernel.
+_KNOWN = frozenset({
+    "sse3", "ssse3", "sse4.1", "sse4.2", "popcnt", "avx", "avx2", "fma", "f16c", "bmi", "bmi2", "lzcnt", "avxvnni",
+    "avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl", "avx512vbmi", "avx512vbmi2", "avx512vnni",
+    "avx512bf16", "avx512fp16", "avx512bitalg", "avx512vpopcntdq", "amx-tile", "amx-int8", "amx-bf16",
+    "dotprod", "fullfp16", "i8mm", "bf16",
+})  # fmt: skip
+_AVX512 = frozenset({"avx512f", "avx512bw", "avx512dq", "avx512vl"})
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """An architecture, "x86_64" or "aarch64", and LLVM's names of the features that kernels may use."""
+
+    arch: str
+    features: frozenset[str]
+
+    @property
+    def vector_bytes(self) -> int:
+        """Bytes of the widest vector: 64 with AVX-512, 32 with AVX2, else 16."""
+        if self.arch == "x86_64":
+            return 64 if self.features >= _AVX512 else 32 if {"avx2", "fma"} <= self.features else 16
+        return 16
+
+    def lanes(self, bits: int = 32) -> int:
+        """Elements of so many bits in a vector."""
+        return 8 * self.vector_bytes // bits
+
+    @property
+    def registers(self) -> int:
+        """Vector registers."""
+        return 32 if self.arch == "aarch64" or self.vector_bytes == 64 else 16
+
+    @property
+    def has_fma(self) -> bool:
+        """Whether a fused multiply-add is one instruction; without it LLVM would call a function of the C library."""
+        return self.arch == "aarch64" or "fma" in self.features
+
+    @property
+    def llvm_features(self) -> str:
+        """The features as LLVM's target machine takes them. Vectors are as wide as the processor has them."""
+        named = [f"+{f}" for f in sorted(self.features)]
+        return ",".join([*named, "-prefer-256-bit"] if self.arch == "x86_64" else named)
+
+    @property
+    def triple(self) -> str:
+        return f"{self.arch}-unknown-linux-gnu"
+
+    def without(self, *features: str) -> Machine:
+        """The machine with features withheld, each with those that contain it: "avx512f" takes all of AVX-512 away."""
+        gone = {
+            f
+            for f in self.features
+            for w in features
+            if f == w or (w == "avx512f" and f.startswith("avx512"))
+        }
+        return replace(self, features=self.features - gone)
+
+
+@cache
+def this_machine() -> Machine | None:
+    """The processor of this process; None where the engine has no code for it. The environment's RLX_CPU_FEATURES, such
+    as "avx2,fma,f16c", keeps it to the features named there."""
+    arch = {"amd64": "x86_64", "arm64": "aarch64"}.get(platform.machine().lower(), platform.machine().lower())
+    if arch not in ("x86_64", "aarch64") or not sys.platform.startswith("linux") or sys.maxsize < 1 << 32:
+        return None
+    words: set[str] = set()
+    path = Path("/proc/cpuinfo")
+    if path.exists():
+        for line in path.read_text().splitlines():
+            if line.startswith(("flags", "Features")):
+                words = set(line.partition(":")[2].split())
+                break
+    found = frozenset(_RENAMED.get(w, w) for w in words) & _KNOWN
+    asked = os.environ.get(FEATURES_ENV)
+    if asked is not None:
+        found &= frozenset(asked.replace(" ", "").split(","))
+    made = Machine(arch, found)
+    least = {"avx2", "fma", "f16c"} if arch == "x86_64" else frozenset[str]()
+    return made if made.features >= least else None

@@ -1,0 +1,175 @@
+"""The engine's part of one executable: binds nodes to kernels, compiles all of them together, runs tables of steps."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from rlx.backends.cpu.arena import LATEST, CpuBuffer
+from rlx.backends.cpu.context import Array
+from rlx.backends.cpu.engine import runner
+from rlx.backends.cpu.engine.choice import CannotCompile
+from rlx.backends.cpu.engine.compile import addresses
+from rlx.backends.cpu.engine.machine import this_machine
+from rlx.backends.cpu.engine.step import ENGINE_BINDERS, Declined, EngineContext, EngineStep, load_binders
+from rlx.backends.cpu.engine.workers import POOL
+from rlx.driver.device import Bytes
+from rlx.errors import RlxError, UnsupportedOp
+from rlx.ir import Node, Tensor
+
+_LEAD = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p)
+# For less work another thread costs more than it saves: it takes up to 5 µs to wake one.
+_WORTH_A_THREAD_NS = 15_000.0
+_CHUNKS_A_THREAD = 4  # chunks of a step for each thread: some end sooner than others
+_PAUSE_NS = 2_000_000.0  # a thread looks up from its work about as often, to see whether a signal waits
+
+
+class Segment:
+    """Consecutive steps of the engine, as one table that one call runs."""
+
+    def __init__(self) -> None:
+        self.steps: list[EngineStep] = []
+        self._keep: list[Any] = []
+        self._lead: Callable[[], int] = _unfinished
+
+    def __call__(self) -> None:
+        state = self._lead()
+        if state:
+            self._on(state)
+
+    def finish(self, places: Sequence[int], lead: int, work: int, threads: int) -> None:
+        """Makes the table; `places` are the kernels' addresses, `lead` and `work` the runner's functions."""
+        table = np.zeros((len(self.steps), runner.ROW_WORDS), np.int64)
+        for row, step, place in zip(table, self.steps, places, strict=True):
+            words = np.array([w if w < 1 << 63 else w - (1 << 64) for w in step.words] or [0], np.int64)
+            wanted = min(
+                threads, int(step.cost_ns * step.items / _WORTH_A_THREAD_NS), -(-step.items // step.grain)
+            )
+            if wanted > 1:
+                size = max(step.grain, -(-step.items // (wanted * _CHUNKS_A_THREAD)))
+            else:
+                size = max(step.grain, min(step.items, int(_PAUSE_NS / max(step.cost_ns, 1e-3))), 1)
+            row[:6] = place, words.ctypes.data, step.items, size, max(wanted, 1), -(-step.items // size)
+            self._keep.append((words, step.keep))
+        self._table = table
+        job = self._job = np.zeros(runner.JOB_WORDS, np.int64)
+        job[runner.STEPS], job[runner.TABLE] = len(self.steps), table.ctypes.data
+        job[runner.POOL_CELL], job[runner.THREADS] = POOL.cell.ctypes.data, threads
+        call = _LEAD(lead)
+        self._lead = partial(call, job.ctypes.data)
+        self._threads, self._work = threads, work
+
+    def _on(self, state: int) -> None:
+        """Goes on with a run that returned before its end. What is raised here ends the run when no thread is in it."""
+        forks = POOL.forks
+        try:
+            while state:
+                if state == runner.NO_POOL:
+                    POOL.grow(self._threads, self._work)
+                if POOL.forks != forks:
+                    self._job[[runner.STEP, runner.ITEM, runner.SHARED, runner.OWNS]] = 0
+                    raise RlxError("the process was forked within a run: the child cannot finish it")
+                state = self._lead()
+        except BaseException:
+            self._job[runner.CANCEL] = 1
+            while self._lead():
+                pass
+            self._job[runner.CANCEL] = 0
+            raise
+
+
+class EngineProgram:
+    """Binds the nodes of one executable, as far as there are kernels. `finish` compiles; no segment runs before.
+
+    `sources` are the buffers that hold weights: where one has been written, weights are packed anew (`refresh`)."""
+
+    def __init__(
+        self, acquire: Callable[[int], Bytes], threads: int, is_fixed: Callable[[Tensor], bool],
+        sources: Sequence[CpuBuffer],
+    ) -> None:  # fmt: skip
+        machine = this_machine()
+        assert machine is not None
+        load_binders()
+        self._ctx = EngineContext(machine, threads, acquire, is_fixed)
+        self._segments: list[Segment] = []
+        self._open: Segment | None = None
+        self._prepares: list[Callable[[], object]] = []
+        self._sources = list(sources)
+        self._seen: tuple[int, list[int]] = (0, [])
+
+    def bind(
+        self, node: Node, ins: Sequence[Array], outs: Sequence[Array], alike: bool = False
+    ) -> tuple[list[Segment], list[EngineStep]] | None:
+        """The segment that this node begins, if it does, and the node's steps; None where NumPy has to run it."""
+        self._ctx.alike = alike
+        made = None
+        for binder in ENGINE_BINDERS.get(node.op.name) or (
+            ENGINE_BINDERS["*"] if node.op.elementwise else ()
+        ):
+            with suppress(Declined):
+                made = binder(node, ins, outs, self._ctx)
+            if made is not None:
+                break
+        if made is None:
+            return None
+        begun: list[Segment] = []
+        if self._open is None:
+            self._open = Segment()
+            self._segments.append(self._open)
+            begun = [self._open]
+        self._open.steps += made
+        return begun, made
+
+    def runs(self, step: object) -> bool:
+        """Whether a call of the executable is one of the engine's."""
+        return isinstance(step, Segment) or step == self.refresh
+
+    def cut(self) -> None:
+        """Ends the open segment: what follows is NumPy's."""
+        self._open = None
+
+    def finish(self) -> None:
+        """Compiles and loads all kernels, and packs weights."""
+        steps = [step for segment in self._segments for step in segment.steps]
+        if not steps:
+            return
+        machine, threads = self._ctx.machine, self._ctx.threads
+        try:
+            lead, work, *places = addresses([*runner.specs(machine), *(s.spec for s in steps)], machine)
+        except (UnsupportedOp, RuntimeError) as error:  # llvmlite raises RuntimeError
+            raise CannotCompile(f"a kernel of the compiled engine cannot be made: {error}") from error
+        at = 0
+        for segment in self._segments:
+            segment.finish(places[at : at + len(segment.steps)], lead, work, threads)
+            at += len(segment.steps)
+        self._prepares = [s.prepare for s in steps if s.prepare is not None]
+        self._prepare(LATEST[0], [b.stamp for b in self._sources])
+
+    @property
+    def prepares(self) -> bool:
+        """Whether steps depend on packed weights: `refresh` has to be called before each run."""
+        return bool(self._prepares)
+
+    def refresh(self) -> None:
+        """Packs the weights anew if any was written since."""
+        latest = LATEST[0]
+        if latest != self._seen[0]:
+            stamps = [b.stamp for b in self._sources]
+            if stamps != self._seen[1]:
+                self._prepare(latest, stamps)
+            else:
+                self._seen = latest, stamps
+
+    def _prepare(self, latest: int, stamps: list[int]) -> None:
+        for prepare in self._prepares:
+            prepare()
+        self._seen = latest, stamps
+
+
+def _unfinished() -> int:
+    raise AssertionError("a segment is run before its program is finished")

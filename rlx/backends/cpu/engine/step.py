@@ -1,0 +1,99 @@
+"""What a binder of the engine returns, EngineStep; what it is given, EngineContext; and the registry of binders.
+
+    @engine("relu")
+    def bind_relu(node, ins, outs, ctx): -> list[EngineStep] | None
+
+None, or an exception of type `Declined` with the reason, leaves the node to NumPy.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+import struct
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache
+
+from rlx.backends.cpu.context import Array
+from rlx.backends.cpu.engine.compile import KernelSpec
+from rlx.backends.cpu.engine.machine import Machine
+from rlx.driver.device import Bytes
+from rlx.ir import Node, Tensor
+
+
+@dataclass(slots=True)
+class EngineStep:
+    """One kernel over its work items.
+
+    `words` are the 8-byte words of its args: addresses, sizes, bits of floats (`f32_word`). `items` are independent of
+    each other, and a thread takes at least `grain` of them at once; `cost_ns` is about how long one takes, by which a
+    step decides whether more than one thread is worth waking. `prepare` is called before the first run, and again when
+    a weight has changed. `keep` holds what the addresses point to. `name` is what the report says (the spec's class).
+    """
+
+    spec: KernelSpec
+    words: Sequence[int]
+    items: int
+    grain: int = 1
+    keep: tuple[object, ...] = ()
+    prepare: Callable[[], object] | None = None
+    name: str = ""
+    cost_ns: float = 1000.0
+
+
+class Declined(Exception):
+    """Raised by a binder that leaves a node to NumPy; its text is the reason."""
+
+
+@dataclass(slots=True)
+class EngineContext:
+    """The machine, the number of threads, and memory that lives as long as the program.
+
+    `is_fixed` says of a tensor whether it is a weight or a constant, which changes between runs at most, with
+    `prepare` called again. `alike`: all rows of the node are to be summed in one order, whatever their number."""
+
+    machine: Machine
+    threads: int
+    acquire: Callable[[int], Bytes]
+    is_fixed: Callable[[Tensor], bool]
+    alike: bool = False
+
+
+EngineBinder = Callable[[Node, Sequence[Array], Sequence[Array], EngineContext], "list[EngineStep] | None"]
+ENGINE_BINDERS: dict[str, list[EngineBinder]] = {}
+
+
+def engine(*names: str) -> Callable[[EngineBinder], EngineBinder]:
+    """Registers a binder of the engine for these ops; of several for one op the first that does not decline is taken,
+    in the order of their modules' names. "*" are all elementwise ops without one."""
+
+    def add(binder: EngineBinder) -> EngineBinder:
+        for name in names:
+            ENGINE_BINDERS.setdefault(name, []).append(binder)
+        return binder
+
+    return add
+
+
+@cache
+def load_binders() -> None:
+    """Imports all modules of this folder, whose binders register themselves."""
+    package = importlib.import_module(__package__ or "")
+    for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+        importlib.import_module(module.name)
+
+
+def address(array: Array) -> int:
+    """The address of an array's first element."""
+    found: int = array.__array_interface__["data"][0]
+    return found
+
+
+def f32_word(x: float) -> int:
+    """The bits of an f32 as a word of args, which a kernel reads by `k.word(i, F32)`."""
+    return int(struct.unpack("<I", struct.pack("<f", x))[0])
+
+
+def f64_word(x: float) -> int:
+    return int(struct.unpack("<q", struct.pack("<d", x))[0])

@@ -1,0 +1,61 @@
+"""The engine's threads: one pool for the process, whose workers stay in compiled code (`runner`)."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import threading
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from rlx.backends.cpu.engine.runner import DONE, LIMIT, POOL_WORDS
+
+_WORK = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64)
+_MOST = 256
+
+
+class Pool:
+    """The shared words of the workers. `cell` holds the pool's address for running jobs; in the child of a fork it is 0
+    until the child has workers of its own. `forks` counts how often that was."""
+
+    def __init__(self) -> None:
+        self.cell: npt.NDArray[np.int64] = np.zeros(1, np.int64)
+        self.forks = 0
+        self._kept: list[Any] = []  # memory of pools: workers may be in it until the process ends
+        self._lock = threading.Lock()
+        self._workers = 0
+        os.register_at_fork(after_in_child=self._forget)
+
+    def _forget(self) -> None:
+        self._lock = threading.Lock()
+        self._workers = 0
+        self.cell[0] = 0
+        self.forks += 1
+
+    def grow(self, threads: int, work: int) -> None:
+        """Sees to it that there are workers for `threads` threads, the leader among them; `work` is the address of the
+        function that they run."""
+        wanted = min(threads, _MOST) - 1
+        with self._lock:
+            if not self.cell[0]:
+                raw = np.zeros(8 * POOL_WORDS + 64, np.uint8)
+                start = -raw.ctypes.data % 64
+                words = raw[start : start + 8 * POOL_WORDS].view(np.int64)
+                words[LIMIT + 1] = 0  # how long a leader sleeps at once: seconds, nanoseconds
+                words[LIMIT + 2] = 20_000_000
+                self._kept.append(raw)
+                self.cell[0] = words.ctypes.data
+                self._workers = 0
+            function = _WORK(work)
+            while self._workers < wanted:
+                self._workers += 1
+                threading.Thread(
+                    target=function, args=(int(self.cell[0]), self._workers), name=f"rlx-engine-{self._workers}",
+                    daemon=True,
+                ).start()  # fmt: skip
+
+
+POOL = Pool()
+assert DONE == 8

@@ -1,0 +1,42 @@
+"""The commands of the command line. `main` imports this module, so that Ctrl-C meanwhile ends in one line too."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from rlx.cli.bench import bench
+from rlx.cli.check import check
+from rlx.cli.convert import convert
+from rlx.cli.devices import devices
+from rlx.cli.embed import embed
+from rlx.cli.generate import chat, generate
+from rlx.cli.inspect import inspect
+from rlx.cli.run import run
+from rlx.cli.selftest import selftest
+
+app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
+for command in (devices, embed, generate, chat, run, inspect, convert, check, bench, selftest):
+    app.command()(command)
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        from importlib.metadata import version
+
+        print(f"rlx {version('rlx')}")
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """One tensor program, any device, the same answer.
+
+    `rlx devices` lists the devices; `rlx run model.onnx` runs a model on the best one, `rlx check` compares all of
+    them.
+    """
