@@ -72,6 +72,7 @@ class ModelWeights:
     ) -> None:
         self.source = source
         self.config = config
+        self.positions = context
         self._architecture = architecture
         self._dtype = dtype
         self._wanted: dict[str, _Wanted] = {}
