@@ -148,7 +148,8 @@ def measure_batch(d: Decoder, args: argparse.Namespace) -> None:
             while count < args.tokens * args.batch // 2:
                 count += len(batch.step(16))
             rates.append(count / (time.perf_counter() - start))
-        print(f"  {args.batch} sequences: {max(rates):,.0f} tok/s ({', '.join(f'{r:,.0f}' for r in rates)})", flush=True)
+        listed = ", ".join(f"{r:,.0f}" for r in rates)
+        print(f"  {args.batch} sequences: {max(rates):,.0f} tok/s ({listed})", flush=True)
 
 
 def show_steps(d: Decoder, session: rlx.Session, args: argparse.Namespace) -> None:

@@ -17,8 +17,8 @@ from rlx.models.language.config import Attention, Experts, LanguageConfig, Rope
 
 
 class WeightTypes(Protocol):
-    """What a graph asks of a model's weights; asking is what makes a weight one of the model's. `positions` are the rows
-    of the ropes' tables."""
+    """What a graph asks of a model's weights; asking is what makes a weight one of the model's. `positions` are the
+    rows of the ropes' tables."""
 
     positions: int
 
