@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from rlx.cli import app
+from rlx.cli.app import app
 from rlx.driver.memory.planner_views import update_copies
 from rlx.errors import DTypeError, GraphError, ModelFormatError, OutOfDeviceMemory, RlxError, ShapeError
 from rlx.models import LanguageModel, load
@@ -211,7 +211,9 @@ def test_a_model_that_does_not_fit_says_what_would(
     folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from rlx.backends.cpu import device as cpu
+    from rlx.runtime import compiled
 
+    monkeypatch.setattr(compiled, "_SMALL", 0)
     for free, what in ((40_000, "context=|fewer bits"), (1000, "a file of fewer bits a weight would fit")):
         kind = next(c for c in vars(cpu).values() if isinstance(c, type) and "free_bytes" in vars(c))
         monkeypatch.setattr(kind, "free_bytes", lambda self, free=free: free)
