@@ -23,6 +23,7 @@ import numpy as np
 import rlx
 from rlx.dtypes import DType, as_dtype
 from rlx.models.language.architectures import architecture_of
+from rlx.models.language.batch import Batch
 from rlx.models.language.config import Fields, LanguageConfig
 from rlx.models.language.decoder import Decoder, Sampling
 from rlx.models.language.weights import ModelWeights
@@ -122,6 +123,8 @@ def measure(device: str, args: argparse.Namespace) -> None:
               f"load {load:.1f} s, build {build:.1f} s", flush=True)  # fmt: skip
         if args.steps:
             show_steps(d, session, args)
+        if args.batch:
+            measure_batch(d, args)
         ids = np.random.default_rng(1).integers(0, d.config.vocabulary, args.prompt).astype(np.int32)
         times = []
         for _ in range(3):
@@ -131,6 +134,22 @@ def measure(device: str, args: argparse.Namespace) -> None:
             times.append(time.perf_counter() - start)
         print(f"  prompt of {args.prompt}: {1e3 * min(times):.1f} ms ({args.prompt / min(times):,.0f} tok/s), first "
               f"{times[0]:.2f} s", flush=True)  # fmt: skip
+
+
+def measure_batch(d: Decoder, args: argparse.Namespace) -> None:
+    """Several sequences at once: tokens a second of all together."""
+    with Batch(d, args.batch, min(args.context, args.prompt + 4 * args.tokens)) as batch:
+        for i in range(args.batch):
+            batch.add(np.full(args.prompt, i, np.int32))
+        batch.step()
+        rates = []
+        for _ in range(3):
+            start, count = time.perf_counter(), 0
+            while count < args.tokens * args.batch // 2:
+                count += len(batch.step(16))
+            rates.append(count / (time.perf_counter() - start))
+        listed = ", ".join(f"{r:,.0f}" for r in rates)
+        print(f"  {args.batch} sequences: {max(rates):,.0f} tok/s ({listed})", flush=True)
 
 
 def show_steps(d: Decoder, session: rlx.Session, args: argparse.Namespace) -> None:
@@ -161,6 +180,7 @@ def main() -> None:
     parser.add_argument("--prompt", type=int, default=2048)
     parser.add_argument("--tokens", type=int, default=256)
     parser.add_argument("--bandwidth", type=float, default=0.0, help="bytes a second, to compare with")
+    parser.add_argument("--batch", type=int, default=0, help="time so many sequences at once too")
     parser.add_argument("--steps", action="store_true")
     args = parser.parse_args()
     for device in args.devices:

@@ -48,6 +48,8 @@ class Batch(Closing):
             raise DTypeError(f"slots is {slots!r}; expected an integer from 2")
         if decoder.config.recurrent:
             raise GraphError("a batch of a recurrent model is not there yet; generate one after the other")
+        if context is not None and (type(context) is not int or not 1 <= context <= decoder.context):
+            raise DTypeError(f"context is {context!r}; expected an integer from 1 to the model's {decoder.context}")
         self._decoder = Decoder(
             decoder.config, decoder.source, decoder.session, context or decoder.context, slots=slots, like=decoder,
             activations=decoder.activations, cache=decoder.cache,

@@ -17,7 +17,10 @@ from rlx.models.language.config import Attention, Experts, LanguageConfig, Rope
 
 
 class WeightTypes(Protocol):
-    """What a graph asks of a model's weights; asking is what makes a weight one of the model's."""
+    """What a graph asks of a model's weights; asking is what makes a weight one of the model's. `positions` are the
+    rows of the ropes' tables."""
+
+    positions: int
 
     def dtype_of(self, name: str, shape: tuple[int, ...]) -> DType:
         """The dtype in which the weight of this name and shape is kept."""
@@ -210,7 +213,7 @@ class Blocks:
     def _rotated(self, x: Tensor, rope: Rope | None) -> Tensor:
         if rope is None:
             return x
-        cos, sin = (self.weight(t, (self.size.context, rope.width // 2)) for t in table_names(rope))
+        cos, sin = (self.weight(t, (self._weights.positions, rope.width // 2)) for t in table_names(rope))
         return ops.rope(x, cos, sin, self._places, axis=1, interleaved=rope.interleaved)
 
     def _cached(self, name: str, fresh: Tensor) -> Tensor:

@@ -14,6 +14,7 @@ from rlx.driver.progress import report
 from rlx.dtypes import DType, as_dtype, f32
 from rlx.errors import DTypeError, ModelFormatError
 from rlx.formats.files import shown
+from rlx.formats.quantized import QuantizedTensors
 from rlx.models.language.architectures.base import Architecture, Recipe, Value, alone, joined
 from rlx.models.language.blocks import table_names
 from rlx.models.language.config import LanguageConfig, Rope
@@ -34,19 +35,19 @@ class Source(Protocol):
 
 
 class Arrays:
-    """Tensors by name, as a safetensors file gives them, as a Source."""
+    """The tensors of a folder by name, packed ones too, as a Source."""
 
     def __init__(self, tensors: Mapping[str, Any], where: str) -> None:
         self.where = where
         self._tensors = tensors
-        self.kinds: dict[str, tuple[tuple[int, ...], DType]] = {}
-        for name in tensors:
-            value = tensors[name]
-            try:
-                kind = value.dtype if isinstance(value, PackedArray) else as_dtype(value.dtype)
-            except DTypeError as error:
-                raise ModelFormatError(f"{where}: tensor {shown(name)}: {error}") from error
-            self.kinds[name] = (tuple(value.shape), kind)
+        self.kinds: Mapping[str, tuple[tuple[int, ...], DType]]
+        if isinstance(tensors, QuantizedTensors):
+            self.kinds = tensors.kinds
+            return
+        try:
+            self.kinds = {name: (tuple(value.shape), as_dtype(value.dtype)) for name, value in tensors.items()}
+        except DTypeError as error:
+            raise ModelFormatError(f"{where}: {error}") from error
 
     def read(self, name: str) -> Value:
         found: Value = self._tensors[name]
@@ -72,6 +73,7 @@ class ModelWeights:
     ) -> None:
         self.source = source
         self.config = config
+        self.positions = context
         self._architecture = architecture
         self._dtype = dtype
         self._wanted: dict[str, _Wanted] = {}
@@ -127,8 +129,6 @@ class ModelWeights:
             return _Wanted(shape, f32, recipe)
         held = {self.source.kinds[self._names[n]][1] for n in recipe.files}
         dtype = held.pop()
-        if recipe.dtype is not None:
-            return _Wanted(shape, recipe.dtype, recipe)
         if held or not (dtype.is_packed or dtype.name in ("f32", "f16", "bf16", "f64")):
             listed = ", ".join(sorted(str(d) for d in {dtype, *held}))
             self._problems.append(f"{recipe.files[0]!r} has dtype {listed}, expected f32, f16, bf16 or packed")

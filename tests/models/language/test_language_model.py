@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 from rlx.cli.app import app
 from rlx.driver.memory.planner_views import update_copies
 from rlx.errors import DTypeError, GraphError, ModelFormatError, OutOfDeviceMemory, RlxError, ShapeError
+from rlx.formats.quantized import QuantizedTensors
 from rlx.models import LanguageModel, load
 from rlx.models.language import decoder as decoding
 from rlx.models.language.architectures import gpt_oss
@@ -233,7 +234,9 @@ def test_experts_in_mxfp4_are_those_of_the_file() -> None:
     numbers = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6])
     quants = np.stack([blocks & 15, blocks >> 4], -1).reshape(2, 6, 2, 32)
     want = np.where(quants & 8, -1, 1) * numbers[quants & 7] * 2.0 ** (scales[..., None].astype(int) - 127)
-    tensors = {"layers.0.mlp.experts.gate_up_proj_blocks": blocks, "layers.0.mlp.experts.gate_up_proj_scales": scales}
+    name = "layers.0.mlp.experts.gate_up_proj"
+    held = {f"{name}_blocks": blocks, f"{name}_scales": scales}
+    tensors = QuantizedTensors(held, {"quant_method": "mxfp4"}, "a folder")
     for which, part in enumerate(("gate", "up")):
         recipe = gpt_oss.names(f"layers.0.mlp.experts.{part}_proj.weight", None, tensors)  # type: ignore[arg-type]
         made = recipe.make([tensors[name] for name in recipe.files])

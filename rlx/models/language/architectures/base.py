@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from rlx.dtypes import DType
 from rlx.models.language.config import (
     ATTENTION,
     MOST_HEADS,
@@ -47,7 +46,6 @@ class Recipe:
 
     files: tuple[str, ...]
     make: Callable[[Sequence[Value]], Value] = alone
-    dtype: DType | None = None  # of what `make` packs
     derived: bool = False  # whether numbers change, so that a packed or half-precision tensor must become floats first
 
 

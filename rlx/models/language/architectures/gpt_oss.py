@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from rlx.dtypes import as_dtype
 from rlx.models.language.architectures.base import (
     Architecture,
     Recipe,
@@ -51,18 +50,15 @@ def names(name: str, config: LanguageConfig, tensors: Mapping[str, Any]) -> Reci
     whole = f"{before}.mlp.experts.{file}"
     if what == "bias":
         return Recipe((f"{whole}_bias",), lambda values: np.asarray(values[0])[:, each])
-    if f"{whole}_blocks" in tensors:
-        return Recipe((f"{whole}_blocks", f"{whole}_scales"), lambda v: _packed(v, each), dtype=as_dtype("mxfp4"))
-    return Recipe((whole,), lambda values: np.ascontiguousarray(np.asarray(values[0])[:, :, each].swapaxes(1, 2)))
 
+    def taken(values: Sequence[Value]) -> Value:
+        (value,) = values
+        if isinstance(value, PackedArray):  # whose rows are outputs
+            data = value.data[:, each]
+            return PackedArray(value.dtype, (*data.shape[:2], value.shape[2]), data)
+        return np.ascontiguousarray(value[:, :, each].swapaxes(1, 2))
 
-def _packed(values: Sequence[Value], each: slice) -> Value:
-    """Blocks of 32 elements, two neighbours a byte, as GGUF has them: element i beside element i + 16."""
-    blocks, scales = (np.asarray(v)[:, each] for v in values)
-    quants = np.stack([blocks & 15, blocks >> 4], -1).reshape(*blocks.shape[:-1], 32)
-    made = np.concatenate([scales[..., None], quants[..., :16] | quants[..., 16:] << 4], -1)
-    shape = (*blocks.shape[:2], 32 * blocks.shape[2])
-    return PackedArray.from_gguf(np.ascontiguousarray(made), "mxfp4", shape)
+    return Recipe((whole,), taken)
 
 
 ARCHITECTURES = {"gpt_oss": Architecture(gpt_oss, names)}
