@@ -79,7 +79,7 @@ class BucketedCalls(Generic[T]):
 
 def _of_shape(array: Any, shape: tuple[int, ...]) -> Any:
     """An array of another shape, without memory: tracing reads only types."""
-    return np.broadcast_to(np.zeros((), array.dtype), shape)
+    return np.broadcast_to(np.zeros((), getattr(array.dtype, "np", array.dtype)), shape)
 
 
 def _keys(skeleton: Any, path: tuple[str, ...]) -> Iterator[tuple[int, tuple[str, ...]]]:

@@ -9,12 +9,11 @@ from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-import numpy as np
-
 from rlx.driver.locks import renewed
 from rlx.errors import GraphError, UnsupportedOp
-from rlx.ir import Graph
-from rlx.runtime.array import Array as DeviceArray
+from rlx.ir import Graph, TensorType
+from rlx.runtime.array import Array
+from rlx.runtime.array import array as make_array
 from rlx.runtime.compiled import CompiledGraph
 from rlx.runtime.dims import Dim, Otherwise
 from rlx.runtime.launch import Launch
@@ -47,6 +46,38 @@ class _Bucket:
     ran: int = 0
 
 
+def _padded(array: Array, shape: tuple[int, ...]) -> Any:
+    """An Array followed by zeros up to a shape, where these lie behind all of its elements; else a NumPy array as it
+    is, for the host to pad."""
+    if array.shape == shape:
+        return array
+    if len(array.shape) != len(shape) or not _is_prefix(shape, array.shape):
+        return array.numpy()
+    buffer = array.device.acquire(max(TensorType(shape, array.dtype).nbytes, 1))
+    if array.nbytes:
+        buffer.copy_from(array._held(), array._offset, 0, array.nbytes)
+    return Array(array.device, buffer, shape, array.dtype)
+
+
+def _cut(array: Array, fit: Fit, name: str) -> Array:
+    """The true part of a result: in the same memory where it is its beginning, else a copy made by the host."""
+    axes = fit.outputs[name]
+    sizes, true = zip(*(f for axis in axes for f in axis), strict=True) if any(axes) else ((), ())
+    if sizes == true:
+        return array
+    if _is_prefix(sizes, true):
+        shape = tuple(math.prod(n for _, n in axis) for axis in axes)
+        return Array(array.device, array._held(), shape, array.dtype, array._offset)
+    return make_array(fit.cut({name: array.numpy()})[name], device=array.device)
+
+
+def _is_prefix(sizes: tuple[int, ...], true: tuple[int, ...]) -> bool:
+    """Whether the first `true` elements along each axis are, in row-major order, the beginning of the whole: only one
+    axis is longer, and those before it have one element."""
+    longer = [k for k, (size, n) in enumerate(zip(sizes, true, strict=True)) if size != n]
+    return len(longer) == 1 and math.prod(sizes[: longer[0]]) == 1
+
+
 class FittedProgram:
     """A bucket's program at given lengths, which runs as a `CompiledGraph` of just these would."""
 
@@ -62,25 +93,26 @@ class FittedProgram:
         return self.bucket.compiled
 
     def run(self, inputs: Mapping[str, Any] | None = None, out: Out = "host") -> dict[str, Any]:
-        """Runs on arrays of the true lengths, as `CompiledGraph.run`. Raises: GraphError for `out="device"`."""
-        if out != "host":
-            raise GraphError(
-                f'out="{out}": results of lengths that vary are cut on the host; leave out `out`, or dims'
-            )
-        # What is on a device and as long as in the program stays there.
-        given = {n: a if isinstance(a, DeviceArray) else np.asarray(a) for n, a in (inputs or {}).items()}
+        """Runs on arrays of the true lengths, as `CompiledGraph.run`.
+
+        rlx.Arrays are padded and cut on the device where the padding lies behind all of their elements, as that of a
+        first axis does, and through the host elsewhere."""
         fit, bucket = self._fit, self.bucket
-        made = bucket.compiled.run(given if fit is None else fit.pad(given))
+        given: dict[str, Any] = dict(inputs or {})
+        if fit is not None:
+            shapes = fit.inputs
+            given = fit.pad({n: _padded(a, shapes[n]) if isinstance(a, Array) else a for n, a in given.items()})
+        made = bucket.compiled.run(given, out)
         bucket.runs += 1
         bucket.asked += self._asked
         bucket.ran += self._ran
-        return made if fit is None else fit.cut(made)
+        if fit is None or out == "host":
+            return made if fit is None else fit.cut(made)
+        return {n: _cut(a, fit, n) for n, a in made.items()}
 
     def launch(self, inputs: Mapping[str, Any] | None = None) -> Launch[dict[str, Any]]:
-        """Refuses, as `run` does for `out="device"`."""
-        raise GraphError(
-            "launch: results of lengths that vary are cut on the host; call the function, or leave out dims"
-        )
+        """Refuses: results of lengths that vary are cut once they are there."""
+        raise GraphError("launch: results of lengths that vary are cut once they are there; leave out dims, or run it")
 
     def report(self) -> Report:
         return self.compiled.report()

@@ -106,6 +106,7 @@ class CompiledGraph(Closing):
             self._version = -1
             prepared = self._prepare()
             self._plan = self._make_plan(prepared)
+            self._planned = id(prepared), options.planner
             self._check_memory(stores + self._plan.total_bytes, prepared.graph)
             weights.declare(params)  # the stores learn of this graph once it is known to fit
             state.reserve(states)
@@ -544,8 +545,9 @@ class CompiledGraph(Closing):
             )
         self._drop()
         with self.weights.lock:
-            prepared = self._prepare()
-            self._plan = self._make_plan(prepared)
+            prepared, planned = self._prepare(), self._planned
+            if prepared.graph.params or prepared.graph.states or planned != (id(prepared), self.options.planner):
+                self._plan = self._make_plan(prepared)  # whose slots may have moved
             self._version = self.weights.version
         room = self.options.room
         self.last_used = room.now()

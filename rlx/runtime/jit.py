@@ -152,10 +152,6 @@ class Jitted(Generic[P, R]):
         otherwise: Otherwise = "error",
     ) -> None:
         check_out(what, out)
-        if dims is not None and (out != "host" or donate):
-            raise GraphError(
-                f"{what}: with dims arrays are padded and cut on the host; leave out out={out!r} and donate={donate!r}"
-            )
         self._out: Out = out
         self._donate = (donate,) if isinstance(donate, str) else tuple(donate)
         functools.update_wrapper(self, function)
@@ -368,7 +364,7 @@ def jit(
 
     `dims` names axes whose length varies: `dims={"x": (rlx.Dim("batch", max=64), None), "y": ("batch",)}`, for each
     argument one entry an axis, or a dict of axes by number, or a Dim alone for the first axis; in a dict of arrays, a
-    dict of these. `out="device"`, `donate` and `save` do not go with `dims`. One program then
+    dict of these. `donate`, `save` and `launch` do not go with `dims`. One program then
     serves each bucket of lengths (1, 2, 4 … 64): arrays are followed by zeros up to the bucket's size, sums and other
     ops that combine elements along such an axis get masks, and results are cut to the true length. They are what a
     program of just that length gives, but for the order of sums. The function is traced once for each length, which

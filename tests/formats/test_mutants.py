@@ -186,7 +186,8 @@ def test_files_that_say_something_else(kind: str, tmp_path: Path) -> None:
     mutants.lay(folder, kind)
     originals = {name: (folder / name).read_bytes() for name in mutants.FILES[kind]}
     mutants.use(folder, kind, 0)
-    found = [mutants.attempt(kind, seed, folder, originals) for seed in range(300 if kind == "gguf" else count(25, 120))]
+    seeds = 300 if kind == "gguf" else count(25, 120)
+    found = [mutants.attempt(kind, seed, folder, originals) for seed in range(seeds)]
     assert [e for e in found if e["outcome"] not in ("loaded", "ModelFormatError")] == []
     assert {e["outcome"] for e in found} == {"loaded", "ModelFormatError"}
 

@@ -14,7 +14,7 @@ from rlx.ops.interpret import evaluate
 from rlx.ops.pytree import flatten
 from rlx.passes.lengths import Refused, Unlike, padded
 from rlx.runtime import buckets
-from tests.devices import device_here
+from tests.devices import device_here, or_skip
 from tests.full import count, thinned
 from tests.lengths.networks import NETWORKS, poisoned
 from tests.lengths.random_lengths import LARGEST, LEAST, graph_of_length
@@ -338,10 +338,8 @@ def test_declarations_and_lengths_that_do_not_fit() -> None:
         g(np.ones((5, 2)), np.ones((5, 2)))
     with pytest.raises(ShapeError, match=r"3 in argument 'y' of shape .*, and 2 in argument 'x'"):
         g(np.ones((2, 2)), np.ones((3, 2)))
-    with pytest.raises(GraphError, match="cut on the host"):
-        rlx.jit(f, dims={"x": batch, "y": batch}, out="device", device="cpu")(
-            np.ones((3, 2)), np.ones((3, 2))
-        )
+    with pytest.raises(GraphError, match="leave out dims"):
+        g.launch(np.ones((3, 2)), np.ones((3, 2)))
     with pytest.raises(GraphError, match="donate"):
         rlx.jit(f, dims={"x": batch}, donate="x")
     with pytest.raises(GraphError, match="dims, which were not given"):
@@ -386,3 +384,32 @@ def test_what_a_declaration_cannot_be_is_said() -> None:
     f = rlx.jit(lambda x: x * 2, dims={"x": (rlx.Dim("b", max=8), None, None)}, device="cpu")
     with pytest.raises(ShapeError, match=r"has 3 entries.*shape \(2, 3\)"):
         f(np.ones((2, 3), np.float32))
+
+
+@pytest.mark.parametrize("device", ["cpu", "vulkan"])
+def test_arrays_of_a_device_are_padded_and_cut_there(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with or_skip():
+        session = rlx.Session(device)
+    batch, words = rlx.Dim("batch", max=16), rlx.Dim("words", max=8)
+
+    def f(x: Any, y: Any) -> Any:
+        return x * 2 + y, rlx.sum(x, axis=0)
+
+    first = rlx.jit(f, device=session, dims={"x": batch, "y": batch}, out="device")
+    second = rlx.jit(f, device=session, dims={"x": (None, words), "y": (None, words)}, out="device")
+    rows = np.random.default_rng(1).standard_normal((11, 3)).astype(np.float32)
+    held = rlx.array(rows, device=session)
+    first(rows, rows)
+    with monkeypatch.context() as patch:
+        patch.setattr(rlx.Array, "numpy", lambda self: pytest.fail("a copy to the host"))
+        made, total = first(held, first(held, rows)[0])
+    np.testing.assert_allclose(made, rows * 5, rtol=1e-5)
+    np.testing.assert_allclose(total, rows.sum(axis=0), rtol=1e-4, atol=1e-5)
+    for function in (first, second):
+        for n in (3, 5):
+            x = np.random.default_rng(n).standard_normal((n, n)).astype(np.float32)
+            for given in (x, rlx.array(x, device=session)):
+                made, total = function(given, x)
+                assert isinstance(made, rlx.Array) and made.device is session.device
+                np.testing.assert_allclose(made, x * 3, rtol=1e-5)
+                np.testing.assert_allclose(total, x.sum(axis=0), rtol=1e-4, atol=1e-5)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from rlx.cli import app
+from rlx.cli.app import app
 from rlx.driver.memory.planner_views import update_copies
 from rlx.errors import DTypeError, GraphError, ModelFormatError, OutOfDeviceMemory, RlxError, ShapeError
 from rlx.formats.quantized import QuantizedTensors
@@ -211,11 +211,10 @@ def test_settings_that_do_not_fit_are_named(change: dict[str, Any], message: str
 def test_a_model_that_does_not_fit_says_what_would(
     folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from rlx.backends.cpu import device as cpu
+    from rlx.backends.cpu.device import CpuDevice
 
     for free, what in ((40_000, "context=|fewer bits"), (1000, "a file of fewer bits a weight would fit")):
-        kind = next(c for c in vars(cpu).values() if isinstance(c, type) and "free_bytes" in vars(c))
-        monkeypatch.setattr(kind, "free_bytes", lambda self, free=free: free)
+        monkeypatch.setattr(CpuDevice, "free_bytes", lambda self, free=free: free)
         with pytest.raises(OutOfDeviceMemory, match=what):
             load(folders["llama"], "cpu", context=64)
 
