@@ -1,7 +1,7 @@
 """A small language model of this repository's own pages: trained with rlx, written as a folder and as GGUF files, and
 asked to go on from a prompt.
 
-    python examples/train_language.py [--steps 300] [--out tiny-pages] [--device auto]
+    python examples/train_language.py [--steps 800] [--out tiny-pages] [--device auto]
 
 The model is a Llama of some two million weights: it learns the look of the pages, and little else. It is a model to try
 the commands with, offline: `rlx generate tiny-pages-q4_k.gguf -p "The device"`. The weights are states of the graph,
@@ -133,7 +133,7 @@ def train(device: str, steps: int, tokens: np.ndarray) -> dict[str, np.ndarray]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--steps", type=int, default=300)
+    parser.add_argument("--steps", type=int, default=800)
     parser.add_argument("--out", type=Path, default=Path("tiny-pages"))
     parser.add_argument("--device", default="auto")
     args = parser.parse_args()
