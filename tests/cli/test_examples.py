@@ -21,8 +21,9 @@ import onnx
 import pytest
 
 import rlx
-from examples import demo, onnx_minilm, splats, train, welch
+from examples import demo, onnx_minilm, splats, train, train_language, welch
 from rlx.ir import REGISTRY
+from rlx.models import load
 from tests.models.tiny import write_model
 from tests.onnx.models import I64, model, node
 
@@ -86,6 +87,23 @@ def test_train(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[st
         first, last = map(float, re.findall(r"(?:loss|steps) (\d\.\d+)", line))
         assert 0.5 < first < 1 and last < 0.01
         assert "100.0% of the points" in line
+
+
+@pytest.mark.full
+def test_train_language(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Three steps: the loss falls, and the files that it writes go on from a prompt."""
+    out = tmp_path / "pages"
+    monkeypatch.setattr(sys, "argv", ["train_language.py", "--steps", "3", "--out", str(out), "--device", "cpu"])
+    train_language.main()
+    lines = capsys.readouterr().out.splitlines()
+    losses = [float(line.split()[-1]) for line in lines if line.startswith("step")]
+    assert losses[-1] < losses[0] and lines[-1].startswith("The device")
+    with load(out, "cpu", context=32) as folder, load(tmp_path / "pages-f16.gguf", "cpu", context=32) as file:
+        tokens = folder.tokenize("The device")
+        assert file.tokenize("The device") == tokens
+        np.testing.assert_allclose(file.logits(tokens), folder.logits(tokens), atol=0.02)
 
 
 def test_welch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -31,7 +31,8 @@ class WeightTypes(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """What a program of a model is made for: sequences, tokens of each in a run, rows of their caches, dtypes."""
+    """What a program of a model is made for: sequences, tokens of each in a run, rows of their caches, dtypes. A
+    context of 0 means no caches: tokens attend to those of the same run, as in training."""
 
     batch: int
     chunk: int
@@ -154,7 +155,10 @@ class Blocks:
         a, name = self.config.attention, f"layers.{index}.self_attn"
         assert a is not None
         q, k, v = self._heads(x, name, a, a.ropes[index])
-        keys, values = self._cached(f"keys.{index}", k), self._cached(f"values.{index}", v)
+        if self.size.context:
+            keys, values = self._cached(f"keys.{index}", k), self._cached(f"values.{index}", v)
+        else:
+            keys, values = k, v
         length = self._one if self._one is not None else self.at
         if a.sinks:
             made = self._with_sinks(q, keys, values, a, index)
@@ -162,7 +166,7 @@ class Blocks:
             made = ops.attention(
                 _turned(ops.cast(q, self.size.cache)), _turned(keys), _turned(values), scale=a.scale,
                 causal=self.size.chunk > 1 or a.windows[index] is not None, window=a.windows[index], softcap=a.softcap,
-                kv_len=length + self.size.chunk,
+                kv_len=length + self.size.chunk if self.size.context else None,
             )  # fmt: skip
         mixed = ops.cast(ops.reshape(_turned(made), (self.rows, a.heads * a.head_size)), self.size.activations)
         return self.linear(mixed, f"{name}.o_proj", self.config.width, a.out_bias)

@@ -60,9 +60,7 @@ def language_graph(
     at = given("at", (size.batch,), i32)
     slot = g.input("slot", (), i32) if size.slots > size.batch else None
     blocks = Blocks(g, config, size, weights, at, slot)
-    x = blocks.embedding(ids)
-    for index in range(config.layers):
-        x = _layer(blocks, x, index)
+    x = through_layers(blocks, ids)
     if head in ("token", "next"):
         x, place = _last(g, x, size), at
         if size.chunk > 1:
@@ -85,6 +83,14 @@ def language_graph(
     else:
         g.output("hidden", ops.reshape(ops.cast(x, f32), (size.batch, size.chunk, config.width)))
     return g
+
+
+def through_layers(blocks: Blocks, ids: Tensor) -> Tensor:
+    """The tokens after all layers, before the last norm: (batch · chunk, width)."""
+    x = blocks.embedding(ids)
+    for index in range(blocks.config.layers):
+        x = _layer(blocks, x, index)
+    return x
 
 
 def _layer(b: Blocks, x: Tensor, index: int) -> Tensor:
