@@ -67,7 +67,7 @@ def _rescue(summed: Callable[[Array], Array], x: Array, axes: Sequence[int], out
 
 def _reduced(ufunc: Any, x: Array, axes: Sequence[int], out: Array, ctx: BindContext) -> list[Step]:
     """Reduces runs of neighbouring axes one after the other, the last first; `out` keeps reduced axes with extent 1."""
-    runs = _runs(x.shape, axes)
+    runs = runs_of(x.shape, axes)
     if not runs:
         return [partial(np.copyto, out, x)]
     steps: list[Step] = []
@@ -80,7 +80,7 @@ def _reduced(ufunc: Any, x: Array, axes: Sequence[int], out: Array, ctx: BindCon
     return steps
 
 
-def _runs(shape: Sequence[int], axes: Sequence[int]) -> list[tuple[int, int]]:
+def runs_of(shape: Sequence[int], axes: Sequence[int]) -> list[tuple[int, int]]:
     """The reduced axes as runs [first, end) of neighbours in memory, the last run first. An axis of extent 1 does not
     end a run, and alone makes none."""
     runs: list[tuple[int, int]] = []

@@ -346,6 +346,8 @@ class Kernel:
 
     def halves(self, a: Value) -> tuple[Value, Value]:
         n = a.type.lanes // 2
+        if n == 1:
+            return self.extract(a, 0), self.extract(a, 1)
         return self.shuffle(a, None, range(n)), self.shuffle(a, None, range(n, 2 * n))
 
     def fold(self, a: Value, join: Any) -> Value:

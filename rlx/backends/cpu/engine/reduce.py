@@ -1,0 +1,198 @@
+"""sum, mean, max and min over any axes: runs of neighbouring axes one after the other, along memory or across it.
+
+Sums of f32 and halves are added in f64. That costs little where memory is read once, no partial sum leaves its range,
+and what one step leaves to the next is as exact as the whole.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from rlx.backends.cpu.context import Array
+from rlx.backends.cpu.engine.ir import F32, F64, I32, I64, PTR, Kernel, Type, Value
+from rlx.backends.cpu.engine.rowwise import (
+    STORED,
+    UNROLL,
+    accumulators,
+    blocks,
+    contiguous,
+    folded,
+    load_wide,
+    name_of,
+    store_wide,
+)
+from rlx.backends.cpu.engine.step import EngineContext, EngineStep, address, engine, f64_word
+from rlx.backends.cpu.reduce import runs_of
+from rlx.ir import Node
+
+_INTEGERS = {"i32": I32, "i64": I64}
+_LONG = 1 << 16  # elements of a run of which few are reduced at once: it is cut into parts
+_PART = 1 << 14  # elements that a part has at least
+_FEW = 16  # items, of which a step should have more
+
+
+@dataclass(frozen=True, slots=True)
+class Reduction:
+    """(before, n, after) elements to (before, parts, after): over n, in parts. An item is a part of a row (`across` is
+    False, after is 1) or of a block of neighbouring columns. Words: x, y, n, parts, elements of a part, after, blocks of
+    columns, and the f64 by which a result is divided."""
+
+    join: str
+    source: str
+    target: str
+    held: str
+    divided: bool
+    across: bool
+    lanes: int
+
+    @property
+    def width(self) -> int:
+        """Columns of an item."""
+        return self.lanes * UNROLL
+
+    def ir(self) -> str:
+        k, lanes = Kernel("kernel"), self.lanes
+        n, parts, length, after, columns = (k.word(i) for i in range(2, 7))
+        with k.loop(k.first, k.last) as item:
+            row = k.binary("udiv", item, columns)
+            column = (item - row * columns) * self.width
+            outer = k.binary("udiv", row, parts)
+            part = row - outer * parts
+            start = part * length
+            end = start + length
+            end = k.select(k.cmp("slt", end, n), end, n)
+            sums = accumulators(k, lanes, self._neutral, self._type)
+            if self.across:
+                rest = k.select(k.cmp("slt", after - column, self.width), after - column, self.width)
+                base = outer * n * after + column
+
+                def each(i: Value, mask: Value | None, number: int) -> None:
+                    with k.loop(start, end) as at:
+                        v = self._load(k, base + at * after + i, mask)
+                        sums[number].value = self._joined(k, sums[number].value, v)
+
+                whole = k.cmp("eq", rest, self.width)
+                with k.when(whole), k.loop(start, end) as at:
+                    for u in range(UNROLL):
+                        v = self._load(k, base + at * after + u * lanes, None)
+                        sums[u].value = self._joined(k, sums[u].value, v)
+                with k.when(~whole):
+                    for u in range(UNROLL):
+                        left = rest - u * lanes
+                        left = k.select(k.cmp("sgt", left, 0), left, 0)
+                        with k.when(k.cmp("sgt", left, 0)):
+                            each(k.const(I64, u * lanes), k.tail(left, lanes), u)
+                to = row * after + column
+                for u in range(UNROLL):
+                    left = rest - u * lanes
+                    with k.when(k.cmp("sgt", left, 0)):
+                        self._store(k, sums[u].value, to + u * lanes, k.tail(left, lanes))
+            else:
+                base = outer * n + start
+
+                def add(i: Value, u: int, mask: Value | None) -> None:
+                    v = self._load(k, base + i, mask)
+                    if mask is not None:
+                        v = k.select(mask, v, self._neutral)
+                    sums[u].value = self._joined(k, sums[u].value, v)
+
+                blocks(k, end - start, lanes, add)
+                made = folded(k, sums, lambda a, b: self._joined(k, a, b))
+                one = k.insert(k.const(self._type.of(lanes), 0), made, 0)
+                self._store(k, one, row, k.tail(k.const(I64, 1), lanes))
+        return k.text()
+
+    @property
+    def _type(self) -> Type:
+        return {"f32": F32, "f64": F64, **_INTEGERS}[self.held]
+
+    @property
+    def _neutral(self) -> float:
+        if self.join == "add":
+            return 0
+        least, greatest = (-math.inf, math.inf)
+        if self.held in _INTEGERS:
+            bits = self._type.bits
+            least, greatest = -(1 << (bits - 1)), (1 << (bits - 1)) - 1
+        return least if self.join == "max" else greatest
+
+    def _joined(self, k: Kernel, a: Value, b: Value) -> Value:
+        if self.join == "add":
+            return a + b
+        return k.max(a, b) if self.join == "max" else k.min(a, b)
+
+    def _load(self, k: Kernel, at: Value, mask: Value | None) -> Value:
+        x = k.word(0, PTR)
+        if self.source in STORED:
+            v = load_wide(k, x, self.source, at, self.lanes, mask)
+            return k.cast("fpext", v, F64) if self.held == "f64" else v
+        kind = F64 if self.source == "f64" else _INTEGERS[self.source]
+        return k.load(kind.of(self.lanes), k.at(x, at, kind), mask)
+
+    def _store(self, k: Kernel, v: Value, at: Value, mask: Value) -> None:
+        y = k.word(1, PTR)
+        if self.divided:
+            v = v / k.word(7, F64)
+        if self.target in STORED:
+            store_wide(k, k.cast("fptrunc", v, F32) if self.held == "f64" else v, y, self.target, at, mask)
+        else:
+            k.store(v, k.at(y, at, self._type), mask)
+
+
+@engine("sum", "mean", "max", "min")
+def bind_reduce(
+    node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: EngineContext
+) -> list[EngineStep] | None:
+    x, y = ins[0], outs[0]
+    join, source, target = str(node.op.joins), name_of(x), name_of(y)
+    if source != target or source not in (*STORED, *_INTEGERS) or not contiguous(x, y) or x.size == 0:
+        return None
+    held = source if source in _INTEGERS else "f64" if join == "add" else "f32"
+    stages = _stages(x.shape, node.attrs["axes"])
+    if not stages:
+        return None
+    count = math.prod(x.shape[i] for i in node.attrs["axes"])
+    lanes = ctx.machine.lanes()
+    steps: list[EngineStep] = []
+    current, dtype, todo = x, source, stages
+    while todo:
+        (before, n, after), *todo = todo
+        columns = -(-after // (lanes * UNROLL)) if after > 1 else 1
+        parts = 1
+        if before * columns < _FEW and n * after >= _LONG and n > 1:
+            parts = min(n, n * after // _PART)
+        length = -(-n // parts)
+        parts = -(-n // length)
+        if parts > 1:
+            todo.insert(0, (before, parts, after))
+        last = not todo
+        result = y if last else _memory(ctx, before * parts * after, held)
+        spec = Reduction(
+            join, dtype, target if last else held, held, last and node.op.averages, after > 1, lanes
+        )  # fmt: skip
+        words = (address(current), address(result), n, parts, length, after, columns, f64_word(count))
+        cost = length * (min(after, lanes * UNROLL)) * 0.1
+        grain = max(1, int(10_000 / (cost + 20)))
+        steps.append(
+            EngineStep(spec, words, before * parts * columns, grain, (current, result), cost_ns=cost)
+        )
+        current, dtype = result, held
+    return steps
+
+
+def _stages(shape: Sequence[int], axes: Sequence[int]) -> list[tuple[int, int, int]]:
+    """(before, n, after) of each run of axes, in the order in which they are reduced."""
+    left, found = list(shape), []
+    for first, end in runs_of(shape, axes):
+        found.append((math.prod(left[:first]), math.prod(left[first:end]), math.prod(left[end:])))
+        left[first:end] = [1] * (end - first)
+    return found
+
+
+def _memory(ctx: EngineContext, numel: int, held: str) -> Array:
+    dtype = np.dtype({"f32": np.float32, "f64": np.float64, "i32": np.int32, "i64": np.int64}[held])
+    return ctx.acquire(numel * dtype.itemsize).view(dtype)

@@ -1,0 +1,128 @@
+"""What the row kernels share: a row in blocks of vectors with a masked tail, floats of every width as f32, exp."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from rlx.backends.cpu.context import Array
+from rlx.backends.cpu.engine.ir import F16, F32, I16, I32, PTR, Kernel, Type, Value, Variable
+from rlx.dtypes import as_dtype
+
+STORED = {"f32": F32, "f16": I16, "bf16": I16}  # the dtypes that are computed in f32, as they are loaded
+UNROLL = 4  # vectors in flight: one sum's additions would wait for each other
+# (first element, number of the vector in its group, mask or None)
+Body = Callable[[Value, int, "Value | None"], None]
+
+
+def blocks(k: Kernel, n: Value, lanes: int, body: Body, unroll: int = UNROLL) -> None:
+    """Calls the body for every vector of n elements. Vectors of whole groups of `unroll` have no mask."""
+    step = lanes * unroll
+    whole = n & -step
+    with k.loop(0, whole, step) as i:
+        for u in range(unroll):
+            body(i + u * lanes, u, None)
+    with k.loop(whole, n, lanes) as i:
+        body(i, 0, k.tail(n - i, lanes))
+
+
+def load_wide(
+    k: Kernel,
+    base: Value,
+    dtype: str,
+    at: Value | int,
+    lanes: int,
+    mask: Value | None = None,
+    other: float = 0.0,
+) -> Value:
+    """A vector of an array's elements as f32; masked lanes are `other`."""
+    kind = STORED[dtype]
+    raw = k.load(kind.of(lanes), k.at(base, at, kind), mask)
+    wide = raw if dtype == "f32" else widened(k, raw, dtype)
+    return wide if mask is None or other == 0.0 else k.select(mask, wide, other)
+
+
+def widened(k: Kernel, raw: Value, dtype: str) -> Value:
+    """The bits of halves as f32."""
+    if dtype == "f16":
+        return k.cast("fpext", k.bits(raw, F16), F32)
+    return k.bits(k.cast("zext", raw, I32) << 16, F32)
+
+
+def narrowed(k: Kernel, v: Value, dtype: str) -> Value:
+    """f32 rounded to the bits of halves, to nearest even."""
+    if dtype == "f16":
+        return k.bits(k.cast("fptrunc", v, F16), I16)
+    u = k.bits(v, I32)
+    rounded = u + ((u >> 16) & 1) + 0x7FFF
+    return k.cast("trunc", k.select(k.cmp("uno", v, v), u | 0x400000, rounded) >> 16, I16)
+
+
+def store_wide(
+    k: Kernel, v: Value, base: Value, dtype: str, at: Value | int, mask: Value | None = None
+) -> None:
+    """Stores f32 as elements of the dtype."""
+    made = v if dtype == "f32" else narrowed(k, v, dtype)
+    k.store(made, k.at(base, at, STORED[dtype]), mask)
+
+
+def kept(k: Kernel, v: Value, mask: Value | None, other: float = 0.0) -> Value:
+    """v, with `other` in masked lanes."""
+    return v if mask is None else k.select(mask, v, other)
+
+
+def greater(k: Kernel, a: Value, b: Value | float) -> Value:
+    """a > b ? a : b, one instruction; b where either is NaN."""
+    return k.select(k.cmp("ogt", a, b), a, b)
+
+
+def accumulators(
+    k: Kernel, lanes: int, start: float = 0.0, type: Type = F32, count: int = UNROLL
+) -> list[Variable]:
+    return [k.variable(k.const(type.of(lanes), start)) for _ in range(count)]
+
+
+def folded(k: Kernel, parts: Sequence[Variable], join: Callable[[Value, Value], Value]) -> Value:
+    """All lanes of all accumulators joined in a fixed order."""
+    values = [p.value for p in parts]
+    while len(values) > 1:
+        values = [join(a, b) for a, b in zip(values[::2], values[1::2], strict=True)]
+    return k.fold(values[0], join)
+
+
+def total(k: Kernel, parts: Sequence[Variable]) -> Value:
+    return folded(k, parts, lambda a, b: a + b)
+
+
+def exp_of_difference(k: Kernel, x: Value) -> Value:
+    """exp(x) of x ≤ 0 or NaN, as softmax needs it: m_exp of math32.h, with results below 2^-126 as 0."""
+    low = k.cmp("olt", x, -87.33)
+    held = k.select(low, k.const(x.type, -87.33), x)
+    t = k.fma(held, 1.442695022, 12582912.0)  # the last bits of x / ln 2 + 3 * 2^22 are the power of two
+    n = t - 12582912.0
+    r = k.fma(n, -1.4286067653e-06, k.fma(n, -6.9314575195e-01, held))
+    p = k.const(x.type, 1.395063009e-03)
+    for c in (8.368969895e-03, 4.166620225e-02, 1.666651815e-01, 0.5):
+        p = k.fma(p, r, c)
+    e = k.fma(r * r, p, r) + 1.0
+    made = k.bits(k.bits(e, I32) + (k.bits(t, I32) << 23), F32)
+    return k.select(low, k.const(x.type, 0.0), made)
+
+
+def room(k: Kernel, nbytes: int) -> Value:
+    """Memory of one call, on its stack."""
+    name = k.name()
+    k.places.append(f"{name} = alloca [{nbytes} x i8], align 64")
+    return Value(k, PTR, name)
+
+
+def name_of(array: Array) -> str:
+    return as_dtype(array.dtype).name
+
+
+def grain_of(n: int) -> int:
+    """Rows of n elements that a thread takes at once: some 10 µs of work."""
+    return max(1, (1 << 14) // max(n, 1))
+
+
+def contiguous(*arrays: Array) -> bool:
+    return all(a.flags.c_contiguous for a in arrays)
