@@ -38,8 +38,8 @@ _FEW = 16  # items, of which a step should have more
 @dataclass(frozen=True, slots=True)
 class Reduction:
     """(before, n, after) elements to (before, parts, after): over n, in parts. An item is a part of a row (`across` is
-    False, after is 1) or of a block of neighbouring columns. Words: x, y, n, parts, elements of a part, after, blocks of
-    columns, and the f64 by which a result is divided."""
+    False, after is 1) or of a block of neighbouring columns. Words: x, y, n, parts, elements of a part, after, blocks
+    of columns, and the f64 by which a result is divided."""
 
     join: str
     source: str
