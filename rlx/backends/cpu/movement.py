@@ -9,7 +9,7 @@ import numpy as np
 
 from rlx.backends.cpu.context import Array, BindContext, Step
 from rlx.backends.cpu.kernels import cpu_kernel
-from rlx.ir import Node
+from rlx.ir import Attrs, Node
 
 _NS_A_BYTE = 0.08
 _PIECE = 1 << 18  # bytes that one piece of a large copy has at least
@@ -54,13 +54,16 @@ def bind_expand(node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: Bi
 
 @cpu_kernel("slice")
 def bind_slice(node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: BindContext) -> list[Step]:
-    attrs = node.attrs
-    cut = tuple(
+    return copies(ins[0][cut_of(node.attrs)], outs[0], ctx)
+
+
+def cut_of(attrs: Attrs) -> tuple[slice, ...]:
+    """The slices of the op `slice`."""
+    return tuple(
         # A stop of -1 under a negative step means "past the front"; to Python it would mean the last element.
         slice(start, None if step < 0 and stop < 0 else stop, step)
         for start, stop, step in zip(attrs["starts"], attrs["stops"], attrs["steps"], strict=True)
     )
-    return copies(ins[0][cut], outs[0], ctx)
 
 
 @cpu_kernel("concat")

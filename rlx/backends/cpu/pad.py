@@ -22,35 +22,45 @@ _BOXES = 256  # at most; with more (a short axis mirrored many times) `pad` gath
 @cpu_kernel("pad")
 def bind_pad(node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: BindContext) -> list[Step]:
     x, out = ins[0], outs[0]
+    pairs = boxes(node, x, out)
+    if pairs is None:
+        pads, mode = node.attrs["pads"], node.attrs["mode"]
+        tables = [sources(n, a, b, mode) for n, (a, b) in zip(x.shape, pads, strict=True)]
+        return _by_index(x, out, [(axis, t) for axis, t in enumerate(tables) if any(pads[axis])], ctx)
+    return [step for source, target in pairs for step in copies(source, target, ctx)]
+
+
+def boxes(node: Node, x: Array, out: Array) -> list[tuple[Array, Array]] | None:
+    """The parts of the output beside what each is a copy of; None where they are too many."""
     pads, mode = node.attrs["pads"], node.attrs["mode"]
-    tables = [sources(n, a, b, mode) for n, (a, b) in zip(x.shape, pads, strict=True)]
     if mode == "constant":
-        return _constant(x, out, pads, filling(node.attrs["value"], node.output.dtype), ctx)
+        return _constant(x, out, pads, filling(node.attrs["value"], node.output.dtype))
+    tables = [sources(n, a, b, mode) for n, (a, b) in zip(x.shape, pads, strict=True)]
     runs = [_runs(t) for t in tables]
     if math.prod(map(len, runs)) > _BOXES:
-        return _by_index(x, out, [(axis, t) for axis, t in enumerate(tables) if any(pads[axis])], ctx)
-    steps: list[Step] = []
+        return None
+    pairs = []
     for box in itertools.product(*runs):
         target = out[tuple(slice(at, at + n) for at, n, _, _ in box)]
         source = x[tuple(_cut(first, step, n) for _, n, first, step in box)]
-        steps += copies(np.broadcast_to(source, target.shape), target, ctx)
-    return steps
+        pairs.append((np.broadcast_to(source, target.shape), target))
+    return pairs
 
 
 def _constant(
-    x: Array, out: Array, pads: Sequence[tuple[int, int]], value: Array, ctx: BindContext
-) -> list[Step]:
-    """Fills the border with the value, two slabs for each axis, and copies x into the box that is left."""
-    steps: list[Step] = []
+    x: Array, out: Array, pads: Sequence[tuple[int, int]], value: Array
+) -> list[tuple[Array, Array]]:
+    """The border, two slabs for each axis, beside the value, and the box that is left beside x."""
+    pairs = []
     rest = out
     for axis, ((before, _), n) in enumerate(zip(pads, x.shape, strict=True)):
         head = (slice(None),) * axis
         for part in (slice(0, before), slice(before + n, None)):
             slab = rest[(*head, part)]
             if slab.size:
-                steps.append(partial(np.copyto, slab, value))
+                pairs.append((np.broadcast_to(value.astype(out.dtype, copy=False), slab.shape), slab))
         rest = rest[(*head, slice(before, before + n))]
-    return steps + (copies(x, rest, ctx) if x.size else [])
+    return [*pairs, (x, rest)] if x.size else pairs
 
 
 def _runs(table: npt.NDArray[np.int64]) -> list[tuple[int, int, int, int]]:

@@ -440,8 +440,8 @@ class _Bound:
             "most": (query - n_q).reshape(blocks, span).max(1),
         }
         spec = Attention(
-            self.dtype, size, vectors, "" if mask is None else name_of(mask), bool(tables["mask_offsets"].any()), causal,
-            window is not None, cap is not None, self.lengths is not None, machine.lanes(), machine.registers,
+            self.dtype, size, vectors, "" if mask is None else name_of(mask), bool(tables["mask_offsets"].any()),
+            causal, window is not None, cap is not None, self.lengths is not None, machine.lanes(), machine.registers,
         )  # fmt: skip
         outer = self.group if self.folded else 1  # query heads of an item
         arrays = {"q": q, "k": k, "v": v, "y": y, "mask": mask, "lengths": self.lengths, **tables}
