@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from rlx.backends.cpu.context import Array
 from rlx.backends.cpu.engine.ir import F32, I64, PTR, Kernel, Value, Variable
-from rlx.backends.cpu.engine.rowwise import STORED, load_wide, name_of, room, store_wide
+from rlx.backends.cpu.engine.rowwise import STORED, larger, load_wide, name_of, room, store_wide
 from rlx.backends.cpu.engine.step import EngineContext, EngineStep, address, engine
 from rlx.ir import Node
 from rlx.ops.pool import divisors
@@ -56,7 +56,7 @@ class PoolLast:
                         at = corner + c + (ky * row_step * width + kx * column_step) * channels
                         for u, one in enumerate(held):
                             v = load_wide(k, x, dtype, at + u * lanes, lanes, mask)
-                            one.value = one.value + v if self.join == "add" else k.max(one.value, v)
+                            one.value = one.value + v if self.join == "add" else larger(k, one.value, v)
                     for u, one in enumerate(held):
                         v = one.value
                         if self.join == "add":
@@ -73,8 +73,8 @@ class PoolLast:
 
 @dataclass(frozen=True, slots=True)
 class PoolFirst:
-    """Planes (N·C, H, W): an item is a row of the result. The rows under it are joined first, then elements of that row,
-    which has its padding around it. Words: as PoolLast's, and the padding on the left; `room` is its length at most."""
+    """Planes (N·C, H, W): an item is a row of the result. The rows under it are joined first, then elements of that
+    row, which has its padding around it. Words: as PoolLast's, and the padding on the left; `room` is its length at most."""
 
     join: str
     dtype: str
@@ -128,7 +128,7 @@ class PoolFirst:
         return k.text()
 
     def _join(self, k: Kernel, held: Variable, v: Value) -> None:
-        held.value = held.value + v if self.join == "add" else k.max(held.value, v)
+        held.value = held.value + v if self.join == "add" else larger(k, held.value, v)
 
 
 def _every(k: Kernel, parts: list[Value], stride: int) -> Value:

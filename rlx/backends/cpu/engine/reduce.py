@@ -21,6 +21,7 @@ from rlx.backends.cpu.engine.rowwise import (
     blocks,
     contiguous,
     folded,
+    larger,
     load_wide,
     name_of,
     store_wide,
@@ -123,6 +124,8 @@ class Reduction:
     def _joined(self, k: Kernel, a: Value, b: Value) -> Value:
         if self.join == "add":
             return a + b
+        if self.join == "max" and self.held in STORED:
+            return larger(k, a, b)
         return k.max(a, b) if self.join == "max" else k.min(a, b)
 
     def _load(self, k: Kernel, at: Value, mask: Value | None) -> Value:

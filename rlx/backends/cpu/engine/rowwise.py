@@ -162,3 +162,8 @@ def transposed(k: Kernel, rows: Sequence[Value]) -> list[Value]:
                 made[i], made[i + step] = k.shuffle(a, b, low), k.shuffle(a, b, high)
         step *= 2
     return made
+
+
+def larger(k: Kernel, held: Value, v: Value) -> Value:
+    """The greater float; NaN once either is NaN. Shorter than `k.max`: one comparison, for the new value."""
+    return k.select(k.cmp("uno", v, v), v, greater(k, v, held))
