@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from rlx.backends.cpu.context import Array
+from rlx.backends.cpu.engine.formulas import apply
 from rlx.backends.cpu.engine.ir import F32, I8, I32, I64, PTR, Kernel, Type, Value, Variable
 from rlx.backends.cpu.engine.rowwise import (
     STORED,
@@ -24,7 +25,6 @@ from rlx.backends.cpu.engine.rowwise import (
     name_of,
     room,
     store_wide,
-    tanh,
     transposed,
     widened,
 )
@@ -254,7 +254,7 @@ class _Text:
                 s = k.load(self.vector, at)
                 if spec.cap:
                     cap = k.splat(k.word(_WORDS.index("cap"), F32), lanes)
-                    s = tanh(k, s / cap) * cap
+                    s = apply(k, "m_tanh", s / cap) * cap
                 if spec.mask:
                     m = (
                         one

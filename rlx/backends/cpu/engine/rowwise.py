@@ -128,27 +128,6 @@ def contiguous(*arrays: Array) -> bool:
     return all(a.flags.c_contiguous for a in arrays)
 
 
-def tanh(k: Kernel, x: Value) -> Value:
-    """m_tanh of math32.h."""
-    a = k.unary("fabs", x)
-    z = x * x
-    p = k.const(x.type, -3.625258396e-04)
-    for c in (
-        2.315476071e-03,
-        -7.965227589e-03,
-        2.149941213e-02,
-        -5.388410762e-02,
-        1.333241165e-01,
-        -3.333329856e-01,
-    ):
-        p = k.fma(p, z, c)
-    near = k.fma(a * z, p, a)
-    e = exp_of_difference(k, k.select(k.cmp("ogt", a, 10.0), k.const(x.type, 10.0), a) * -2.0)
-    far = (1.0 - e) / (1.0 + e)
-    made = k.select(k.cmp("olt", a, 1.0), near, far)
-    return k.call(f"llvm.copysign.{x.type.suffix}", x.type, made, x)
-
-
 def transposed(k: Kernel, rows: Sequence[Value]) -> list[Value]:
     """The transpose of a square of vectors: in each round, half the lanes change places with another row's."""
     made, lanes = list(rows), len(rows)

@@ -1,14 +1,17 @@
-"""softmax along the last axis, a row at a time."""
+"""softmax, log_softmax, logsumexp and softmax's gradient, along memory a row at a time, else by blocks of columns."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rlx.backends.cpu.context import Array
-from rlx.backends.cpu.engine.ir import F32, PTR, Kernel, Value
+from rlx.backends.cpu.engine.formulas import apply
+from rlx.backends.cpu.engine.ir import F32, I64, PTR, Kernel, Value
 from rlx.backends.cpu.engine.rowwise import (
     STORED,
+    UNROLL,
     accumulators,
     blocks,
     contiguous,
@@ -25,59 +28,193 @@ from rlx.backends.cpu.engine.rowwise import (
 from rlx.backends.cpu.engine.step import EngineContext, EngineStep, address, engine
 from rlx.ir import Node
 
+_NS = 0.7  # of an element
 
-@engine("softmax")
+
+@engine("softmax", "log_softmax", "logsumexp")
 def bind_softmax(
     node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: EngineContext
 ) -> list[EngineStep] | None:
-    x, y = ins[0], outs[0]
-    n, dtype = x.shape[-1] if x.ndim else 1, name_of(x)
-    if dtype not in STORED or node.attrs["axis"] != x.ndim - 1 or not contiguous(x, y):
+    x, y, axis, dtype = ins[0], outs[0], node.attrs["axis"], name_of(ins[0])
+    if dtype not in STORED or x.size == 0 or not contiguous(x, y):
         return None
-    spec = Softmax(dtype, ctx.machine.lanes())
-    words = (address(x), address(y), n)
-    return [EngineStep(spec, words, x.size // n, grain_of(n), cost_ns=n * 0.7)]
+    n, after, lanes = x.shape[axis], math.prod(x.shape[axis + 1 :]), ctx.machine.lanes()
+    words = (address(x), address(y), n, after)
+    if after == 1:
+        rows = Softmax(node.op.name, dtype, lanes)
+        return [EngineStep(rows, words, x.size // n, grain_of(n), cost_ns=n * _NS)]
+    width = lanes * UNROLL
+    items = x.size // (n * after) * -(-after // width)
+    columns = SoftmaxColumns(node.op.name, dtype, lanes)
+    return [EngineStep(columns, words, items, grain_of(n * width), cost_ns=n * width * _NS)]
+
+
+def _shift(k: Kernel, op: str, top: Value) -> Value:
+    """What is subtracted from a row: for logsumexp no infinite maximum, since inf - inf would be NaN."""
+    if op != "logsumexp":
+        return top
+    infinite = k.cmp("oeq", k.unary("fabs", top), math.inf)
+    return k.select(infinite, k.const(top.type, 0.0), top)
+
+
+def _exponential(k: Kernel, op: str, difference: Value) -> Value:
+    """Only where an infinite maximum is not subtracted are differences above 0; there any finite sum will do."""
+    if op == "logsumexp":
+        difference = k.select(k.cmp("ogt", difference, 0.0), k.const(difference.type, 0.0), difference)
+    return exp_of_difference(k, difference)
+
+
+def _result(k: Kernel, op: str, x: Value, shift: Value, factor: Value, dtype: str) -> Value:
+    """An element of the result from the row's element (f32 softmax: its exponential) and its 1 / sum or log(sum)."""
+    if op == "log_softmax":
+        return x - shift - factor
+    return (x if dtype == "f32" else exp_of_difference(k, x - shift)) * factor
 
 
 @dataclass(frozen=True, slots=True)
 class Softmax:
-    """Rows of a dtype. Words: x, y, elements of a row. An f32 result holds the exponentials between the two passes;
-    exponentials of halves are computed twice, since they must not be rounded before they are summed."""
+    """Rows of a dtype. Words: x, y, elements of a row. A softmax in f32 stores the exponentials between its two passes;
+    those of halves are computed twice, since they must not be rounded before they are summed."""
 
+    op: str
     dtype: str
     lanes: int
 
     def ir(self) -> str:
-        k, dtype, lanes = Kernel("kernel"), self.dtype, self.lanes
+        k, op, dtype, lanes = Kernel("kernel"), self.op, self.dtype, self.lanes
+        stores = op == "softmax" and dtype == "f32"
         xs, ys, n = k.word(0, PTR), k.word(1, PTR), k.word(2)
         with k.loop(k.first, k.last) as row:
-            x, y = (k.at(p, row * n, STORED[dtype]) for p in (xs, ys))
-            tops = accumulators(k, lanes, float("-inf"))
+            x = k.at(xs, row * n, STORED[dtype])
+            y = k.at(ys, row if op == "logsumexp" else row * n, STORED[dtype])
+            tops = accumulators(k, lanes, -math.inf)
 
             def top(i: Value, u: int, mask: Value | None, x: Value = x) -> None:
-                v = load_wide(k, x, dtype, i, lanes, mask, float("-inf"))
+                v = load_wide(k, x, dtype, i, lanes, mask, -math.inf)
                 tops[u].value = greater(k, v, tops[u].value)
 
             # A NaN may be lost here; its own exponential is NaN again, and so is the sum.
             blocks(k, n, lanes, top)
-            best = k.splat(folded(k, tops, lambda a, b: greater(k, a, b)), lanes)
+            best = folded(k, tops, lambda a, b: greater(k, a, b))
+            shift = k.splat(_shift(k, op, best), lanes)
             sums = accumulators(k, lanes)
 
-            def exponential(i: Value, mask: Value | None, x: Value = x) -> Value:
-                return exp_of_difference(k, load_wide(k, x, dtype, i, lanes, mask) - best)
-
-            def add(i: Value, u: int, mask: Value | None, y: Value = y) -> None:
-                e = exponential(i, mask)
-                if dtype == "f32":
+            def add(i: Value, u: int, mask: Value | None, x: Value = x, y: Value = y) -> None:
+                e = _exponential(k, op, load_wide(k, x, dtype, i, lanes, mask) - shift)
+                if stores:
                     store_wide(k, e, y, dtype, i, mask)
                 sums[u].value = sums[u].value + kept(k, e, mask)
 
             blocks(k, n, lanes, add)
-            inverse = k.splat(k.const(F32, 1.0) / total(k, sums), lanes)
+            added = k.splat(total(k, sums), lanes)
+            factor = 1.0 / added if op == "softmax" else apply(k, "m_log", added)
+            if op == "logsumexp":
+                one = k.tail(k.const(I64, 1), lanes)
+                store_wide(k, factor + k.splat(best, lanes), y, dtype, 0, one)
 
-            def scale(i: Value, u: int, mask: Value | None, y: Value = y) -> None:
-                e = load_wide(k, y, dtype, i, lanes, mask) if dtype == "f32" else exponential(i, mask)
-                store_wide(k, e * inverse, y, dtype, i, mask)
+            def write(i: Value, u: int, mask: Value | None, x: Value = x, y: Value = y) -> None:
+                v = load_wide(k, y if stores else x, dtype, i, lanes, mask)
+                store_wide(k, _result(k, op, v, shift, factor, dtype), y, dtype, i, mask)
 
-            blocks(k, n, lanes, scale)
+            if op != "logsumexp":
+                blocks(k, n, lanes, write)
+        return k.text()
+
+
+@dataclass(frozen=True, slots=True)
+class SoftmaxColumns:
+    """(before, n, after) elements along n: an item is a block of columns. Words: x, y, n, after."""
+
+    op: str
+    dtype: str
+    lanes: int
+
+    def ir(self) -> str:
+        k, op, dtype, lanes = Kernel("kernel"), self.op, self.dtype, self.lanes
+        stores = op == "softmax" and dtype == "f32"
+        x, y, n, after = k.word(0, PTR), k.word(1, PTR), k.word(2), k.word(3)
+        width = lanes * UNROLL
+        count = k.binary("udiv", after + (width - 1), k.const(I64, width))
+        with k.loop(k.first, k.last) as item:
+            outer = k.binary("udiv", item, count)
+            first = (item - outer * count) * width
+            end = k.select(k.cmp("slt", first + width, after), first + width, after)
+            with k.loop(first, end, lanes) as column:
+                left = end - column
+                mask = k.tail(k.select(k.cmp("slt", left, lanes), left, lanes), lanes)
+                base = outer * n * after + column
+                top = k.variable(k.const(F32.of(lanes), -math.inf))
+                with k.loop(0, n) as i:
+                    v = load_wide(k, x, dtype, base + i * after, lanes, mask)
+                    top.value = greater(k, v, top.value)
+                best = top.value
+                shift = _shift(k, op, best)
+                added = k.variable(k.const(F32.of(lanes), 0.0))
+                with k.loop(0, n) as i:
+                    at = base + i * after
+                    e = _exponential(k, op, load_wide(k, x, dtype, at, lanes, mask) - shift)
+                    if stores:
+                        store_wide(k, e, y, dtype, at, mask)
+                    added.value = added.value + e
+                factor = 1.0 / added.value if op == "softmax" else apply(k, "m_log", added.value)
+                if op == "logsumexp":
+                    store_wide(k, factor + best, y, dtype, outer * after + column, mask)
+                else:
+                    with k.loop(0, n) as i:
+                        at = base + i * after
+                        v = load_wide(k, y if stores else x, dtype, at, lanes, mask)
+                        store_wide(k, _result(k, op, v, shift, factor, dtype), y, dtype, at, mask)
+        return k.text()
+
+
+@engine("softmax_grad")
+def bind_softmax_grad(
+    node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: EngineContext
+) -> list[EngineStep] | None:
+    dtypes = [name_of(a) for a in (*ins, *outs)]
+    n = outs[0].shape[-1] if outs[0].ndim else 1
+    if (
+        not set(dtypes) <= STORED.keys()
+        or node.attrs["axis"] != outs[0].ndim - 1
+        or not contiguous(*ins, *outs)
+    ):
+        return None
+    spec = SoftmaxGradient(*dtypes, ctx.machine.lanes())
+    words = (*map(address, (*ins, *outs)), n)
+    return [EngineStep(spec, words, outs[0].size // n, grain_of(n), cost_ns=n * _NS)]
+
+
+@dataclass(frozen=True, slots=True)
+class SoftmaxGradient:
+    """Rows of y·(d - Σ d·y). Words: d, y, result, elements of a row."""
+
+    gradient: str
+    dtype: str
+    result: str
+    lanes: int
+
+    def ir(self) -> str:
+        k, lanes = Kernel("kernel"), self.lanes
+        kinds = (self.gradient, self.dtype, self.result)
+        n = k.word(3)
+        with k.loop(k.first, k.last) as row:
+            d, y, made = (k.at(k.word(i, PTR), row * n, STORED[kind]) for i, kind in enumerate(kinds))
+            sums = accumulators(k, lanes)
+
+            def add(i: Value, u: int, mask: Value | None, d: Value = d, y: Value = y) -> None:
+                term = load_wide(k, d, kinds[0], i, lanes, mask) * load_wide(k, y, kinds[1], i, lanes, mask)
+                sums[u].value = sums[u].value + term
+
+            blocks(k, n, lanes, add)
+            mean = k.splat(total(k, sums), lanes)
+
+            def write(
+                i: Value, u: int, mask: Value | None, d: Value = d, y: Value = y, made: Value = made
+            ) -> None:
+                v = load_wide(k, y, kinds[1], i, lanes, mask) * (
+                    load_wide(k, d, kinds[0], i, lanes, mask) - mean
+                )
+                store_wide(k, v, made, kinds[2], i, mask)
+
+            blocks(k, n, lanes, write)
         return k.text()
