@@ -1,12 +1,15 @@
-"""layer_norm, rms_norm and their forms with a residual, a row at a time."""
+"""layer_norm, rms_norm, their forms with a residual and group_norm, a row at a time; layer_norm over channels."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from rlx.backends.cpu.context import Array
-from rlx.backends.cpu.engine.ir import F32, PTR, Kernel, Value
+from rlx.backends.cpu.engine.ir import F32, I64, PTR, Kernel, Value
 from rlx.backends.cpu.engine.rowwise import (
     STORED,
     accumulators,
@@ -22,6 +25,8 @@ from rlx.backends.cpu.engine.rowwise import (
 from rlx.backends.cpu.engine.step import EngineContext, EngineStep, address, engine, f32_word
 from rlx.ir import Node
 
+_NS = 0.7  # of an element
+
 
 @engine("layer_norm", "rms_norm", "add_layer_norm", "add_rms_norm")
 def bind_norm(
@@ -33,22 +38,64 @@ def bind_norm(
     if not (set(dtypes) <= STORED.keys() and contiguous(*ins, *outs)):
         return None
     x, y, n = ins[0], outs[-1], ins[0].shape[-1]
-    few = -(-n // 16)
     spec = Norm(
         dtypes[0], dtypes[1], dtypes[2] if len(weights) == 2 else None, node.op.centres, residual, len(outs) == 2,
-        ctx.machine.lanes(),
+        False, ctx.machine.lanes(),
     )  # fmt: skip
     places = [x, operands[-1], weights[0], weights[-1], outs[0], y]
-    words = (
-        *map(address, places), n, f32_word(node.attrs["eps"]), f32_word(1 / n), few, f32_word(1 / few),
-    )  # fmt: skip
-    return [EngineStep(spec, words, x.size // n, grain_of(n), cost_ns=n * 0.7)]
+    words = (*map(address, places), *_sizes(node, n))
+    return [EngineStep(spec, words, x.size // n, grain_of(n), cost_ns=n * _NS)]
+
+
+@engine("group_norm")
+def bind_group_norm(
+    node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: EngineContext
+) -> list[EngineStep] | None:
+    (x, gamma, beta), y, groups = ins, outs[0], node.attrs["groups"]
+    dtypes = [name_of(a) for a in ins]
+    if not (set(dtypes) <= STORED.keys() and contiguous(*ins, y)) or x.size == 0:
+        return None
+    per, inner = x.shape[1] // groups, math.prod(x.shape[2:])
+    n = per * inner
+    spec = Norm(dtypes[0], dtypes[1], dtypes[2], True, False, False, True, ctx.machine.lanes())
+    words = (*map(address, (x, x, gamma, beta, y, y)), *_sizes(node, n), groups, per, inner)
+    return [EngineStep(spec, words, x.size // n, grain_of(n), cost_ns=n * _NS)]
+
+
+@engine("layer_norm_channels")
+def bind_layer_norm_channels(
+    node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: EngineContext
+) -> list[EngineStep] | None:
+    (x, gamma, beta), y = ins, outs[0]
+    dtypes = [name_of(a) for a in ins]
+    if not (set(dtypes) <= STORED.keys() and contiguous(gamma, beta)) or x.size == 0:
+        return None
+    n, inner, lanes = x.shape[1], math.prod(x.shape[2:]), ctx.machine.lanes()
+    places = (x, x, gamma, beta, y, y)
+    if all(np.moveaxis(a, 1, -1).flags.c_contiguous for a in (x, y)):  # channels last, or one pixel
+        rows = Norm(dtypes[0], dtypes[1], dtypes[2], True, False, False, False, lanes)
+        words = (*map(address, places), *_sizes(node, n))
+        return [EngineStep(rows, words, x.size // n, grain_of(n), cost_ns=n * _NS)]
+    if not contiguous(x, y):
+        return None
+    words = (*map(address, places), *_sizes(node, n), inner)
+    columns = NormChannels(*dtypes, lanes)
+    items = x.shape[0] * -(-inner // lanes)
+    return [EngineStep(columns, words, items, grain_of(n * lanes), cost_ns=n * lanes * _NS)]
+
+
+def _sizes(node: Node, n: int) -> tuple[int, ...]:
+    """The words behind the addresses."""
+    few = -(-n // 16)
+    return n, f32_word(node.attrs["eps"]), f32_word(1 / n), few, f32_word(1 / few)
 
 
 @dataclass(frozen=True, slots=True)
 class Norm:
     """Rows of x, or of x + residual; `keep`: that sum is an output too. Words: x, residual, gamma, beta, sum, y,
-    elements of a row, eps, 1 / elements, elements of the row's first sixteenth, its reciprocal.
+    elements of a row, eps, 1 / elements, elements of the row's first sixteenth, its reciprocal. `by_channel`: a row is
+    a group of channels, which gamma and beta have an element for; then the number of groups, a group's channels, and a
+    channel's elements follow.
 
     The sum is computed anew in every pass and stored in the last one, since an output may lie in either operand."""
 
@@ -58,6 +105,7 @@ class Norm:
     centre: bool
     residual: bool
     keep: bool
+    by_channel: bool
     lanes: int
 
     def ir(self) -> str:
@@ -105,15 +153,105 @@ class Norm:
             inverse = k.splat(k.const(F32, 1.0) / root, lanes)
 
             def write(
-                i: Value, u: int, mask: Value | None, y: Value = y, total_out: Value = total_out
-            ) -> None:
+                i: Value, mask: Value | None, gamma: Value, beta: Value | None,
+                y: Value = y, total_out: Value = total_out, inverse: Value = inverse,
+            ) -> None:  # fmt: skip
                 v = value(i, mask)
-                made = centred(v) * inverse * load_wide(k, given[2], self.gamma, i, lanes, mask)
-                if self.beta is not None:
-                    made = made + load_wide(k, given[3], self.beta, i, lanes, mask)
+                made = centred(v) * inverse * gamma
+                if beta is not None:
+                    made = made + beta
                 if self.keep:
                     store_wide(k, v, total_out, self.dtype, i, mask)
                 store_wide(k, made, y, self.dtype, i, mask)
 
-            blocks(k, n, lanes, write, unroll=2)
+            if self.by_channel:
+                groups, per, inner = (k.word(i) for i in (11, 12, 13))
+                first_channel = (row - k.binary("udiv", row, groups) * groups) * per
+                with k.loop(0, per) as c:
+                    gamma, beta = self._weights(k, first_channel + c, None, 1)
+                    start = c * inner
+                    blocks(
+                        k,
+                        inner,
+                        lanes,
+                        lambda i, u, mask, g=gamma, b=beta, s=start: write(s + i, mask, g, b),
+                        unroll=2,
+                    )
+            else:
+                blocks(
+                    k,
+                    n,
+                    lanes,
+                    lambda i, u, mask: write(i, mask, *self._weights(k, i, mask, lanes)),
+                    unroll=2,
+                )
+        return k.text()
+
+    def _weights(self, k: Kernel, at: Value, mask: Value | None, lanes: int) -> tuple[Value, Value | None]:
+        """gamma and beta from an element on; one of them, over all lanes, for a channel."""
+        found: list[Value | None] = []
+        for number, dtype in ((2, self.gamma), (3, self.beta)):
+            if dtype is None:
+                found.append(None)
+                continue
+            if lanes == 1:
+                mask = k.tail(k.const(I64, 1), self.lanes)
+            v = load_wide(k, k.word(number, PTR), dtype, at, self.lanes, mask)
+            found.append(k.splat(k.extract(v, 0), self.lanes) if lanes == 1 else v)
+        gamma = found[0]
+        assert gamma is not None
+        return gamma, found[1]
+
+
+@dataclass(frozen=True, slots=True)
+class NormChannels:
+    """layer_norm over the channels of (N, C, inner): an item is a vector of neighbouring positions. Words: as Norm's,
+    and inner."""
+
+    dtype: str
+    gamma: str
+    beta: str
+    lanes: int
+
+    def ir(self) -> str:
+        k, lanes = Kernel("kernel"), self.lanes
+        x, y = k.word(0, PTR), k.word(5, PTR)
+        n, few, inner = k.word(6), k.word(9), k.word(11)
+        eps, of_n, of_few = (k.splat(k.word(i, F32), lanes) for i in (7, 8, 10))
+        count = k.binary("udiv", inner + (lanes - 1), k.const(I64, lanes))
+        nothing = k.const(F32.of(lanes), 0.0)
+        with k.loop(k.first, k.last) as item:
+            outer = k.binary("udiv", item, count)
+            column = (item - outer * count) * lanes
+            left = inner - column
+            mask = k.tail(k.select(k.cmp("slt", left, lanes), left, lanes), lanes)
+            base = outer * n * inner + column
+
+            def value(c: Value | int, base: Value = base, mask: Value = mask) -> Value:
+                at = base if isinstance(c, int) else base + c * inner
+                return load_wide(k, x, self.dtype, at, lanes, mask)
+
+            def mean(until: Value, by: Value, shift: Value) -> Value:
+                added = k.variable(nothing)
+                with k.loop(0, until) as c:
+                    v = value(c) - shift
+                    added.value = added.value + v
+                return added.value * by
+
+            near = value(0)
+            near = near + mean(few, of_few, near)
+            far = mean(n, of_n, near)
+            squares = k.variable(nothing)
+            with k.loop(0, n) as c:
+                v = value(c) - near - far
+                squares.value = k.fma(v, v, squares.value)
+            inverse = 1.0 / k.unary("sqrt", squares.value * of_n + eps)
+            one = k.tail(k.const(I64, 1), lanes)
+            with k.loop(0, n) as c:
+                gamma, beta = (
+                    k.splat(k.extract(load_wide(k, k.word(i, PTR), dtype, c, lanes, one), 0), lanes)
+                    for i, dtype in ((2, self.gamma), (3, self.beta))
+                )
+                made = (value(c) - near - far) * inverse * gamma + beta
+                store_wide(k, made, y, self.dtype, base + c * inner, mask)
         return k.text()

@@ -1,0 +1,144 @@
+"""resize: one axis after the other, each element a weighted sum of a few."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from rlx.backends.cpu.context import Array
+from rlx.backends.cpu.engine.index import Gather
+from rlx.backends.cpu.engine.ir import F32, I32, I64, PTR, Kernel, Value
+from rlx.backends.cpu.engine.movement import copies
+from rlx.backends.cpu.engine.rowwise import (
+    STORED,
+    grain_of,
+    load_wide,
+    name_of,
+    store_wide,
+    widened,
+)
+from rlx.backends.cpu.engine.step import EngineContext, EngineStep, address, engine
+from rlx.ir import Node
+from rlx.ops.resize import AxisTable, tables
+
+
+@dataclass(frozen=True, slots=True)
+class ResizeAxis:
+    """(before, n, after) elements to (before, count, after). An item is an element of the new axis, with all that lie
+    behind it; `along` memory, where after is 1, it is a whole row. Words: x, y, indices and weights (taps, count), n,
+    count, after."""
+
+    source: str
+    target: str
+    taps: int
+    along: bool
+    lanes: int
+
+    def ir(self) -> str:
+        k = Kernel("kernel")
+        n, count, after = k.word(4), k.word(5), k.word(6)
+        with k.loop(k.first, k.last) as item:
+            if self.along:
+                self._row(k, item * n, item * count, count)
+            else:
+                outer = k.binary("udiv", item, count)
+                self._element(k, outer * n, item - outer * count, item * after, count, after)
+        return k.text()
+
+    def _row(self, k: Kernel, base: Value, to: Value, count: Value) -> None:
+        lanes, x, y, indices, weights = self.lanes, *(k.word(i, PTR) for i in range(4))
+        kind = STORED[self.source]
+        with k.loop(0, count, lanes) as i:
+            left = count - i
+            mask = k.tail(k.select(k.cmp("slt", left, lanes), left, lanes), lanes)
+            made = k.const(F32.of(lanes), 0.0)
+            for tap in range(self.taps):
+                at = count * tap + i
+                index = k.load(I32.of(lanes), k.at(indices, at, I32), mask)
+                row = k.at(x, base, kind)
+                places = k.op(PTR.of(lanes), f"getelementptr {kind}, {row}, {index}")
+                v = k.call(
+                    f"llvm.masked.gather.{kind.of(lanes).suffix}.v{lanes}p0", kind.of(lanes), places,
+                    f"i32 {kind.size}", mask, k.const(kind.of(lanes), 0),
+                )  # fmt: skip
+                wide = v if self.source == "f32" else widened(k, v, self.source)
+                w = k.load(F32.of(lanes), k.at(weights, at, F32), mask)
+                made = wide * w + made if tap else wide * w
+            store_wide(k, made, y, self.target, to + i, mask)
+
+    def _element(self, k: Kernel, base: Value, i: Value, to: Value, count: Value, after: Value) -> None:
+        lanes, x, y, indices, weights = self.lanes, *(k.word(i, PTR) for i in range(4))
+        rows, factors = [], []
+        for tap in range(self.taps):
+            at = count * tap + i
+            index = k.cast("sext", k.load(I32, k.at(indices, at, I32)), I64)
+            rows.append(k.at(x, (base + index) * after, STORED[self.source]))
+            factors.append(k.splat(k.load(F32, k.at(weights, at, F32)), lanes))
+        with k.loop(0, after, lanes) as j:
+            left = after - j
+            mask = k.tail(k.select(k.cmp("slt", left, lanes), left, lanes), lanes)
+            made: Value | None = None
+            for row, w in zip(rows, factors, strict=True):
+                term = load_wide(k, row, self.source, j, lanes, mask) * w
+                made = term if made is None else made + term
+            assert made is not None
+            store_wide(k, made, y, self.target, to + j, mask)
+
+
+@engine("resize")
+def bind_resize(
+    node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: EngineContext
+) -> list[EngineStep] | None:
+    x, y = ins[0], outs[0]
+    plan = tables(x.shape, node.attrs)
+    if not plan:
+        return copies(x, y, ctx)
+    order = list(range(x.ndim))
+    if not (x.flags.c_contiguous and y.flags.c_contiguous):
+        order = [0, *range(2, x.ndim), 1]  # channels last
+        x, y = x.transpose(order), y.transpose(order)
+        if not (x.flags.c_contiguous and y.flags.c_contiguous):
+            return None
+    nearest, dtype = node.attrs["mode"] == "nearest", name_of(x)
+    if x.size == 0 or not (dtype in STORED or (nearest and x.itemsize in (1, 2, 4, 8))):
+        return None
+    steps = []
+    for number, table in enumerate(plan):
+        axis, last = order.index(table.axis), number == len(plan) - 1
+        shape = (*x.shape[:axis], len(table.index), *x.shape[axis + 1 :])
+        between = x.dtype if nearest else np.dtype(np.float32)
+        made = y if last else ctx.acquire(math.prod(shape) * between.itemsize).view(between).reshape(shape)
+        steps.append(_along(x, made, table, axis, nearest, ctx))
+        x = made
+    return steps
+
+
+def _along(
+    x: Array, made: Array, table: AxisTable, axis: int, nearest: bool, ctx: EngineContext
+) -> EngineStep:
+    before, after = math.prod(x.shape[:axis]), math.prod(x.shape[axis + 1 :])
+    indices = np.ascontiguousarray(table.index.T, np.int32)
+    weights = np.ascontiguousarray(table.weight.T, np.float32)
+    n, count = x.shape[axis], made.shape[axis]
+    keep = (x, made, indices, weights)
+    if nearest and not (after == 1 and name_of(x) in STORED):
+        spec = Gather(x.itemsize, 4, after == 1, ctx.machine.vector_bytes)
+        words = (address(x), address(indices), address(made), count, n, after)
+        return EngineStep(
+            spec, words, before * count, grain_of(after + 16), keep, cost_ns=5 + after * x.itemsize * 0.1
+        )
+    along = after == 1
+    resized = ResizeAxis(name_of(x), name_of(made), table.taps, along, ctx.machine.lanes())
+    words = (*map(address, keep), n, count, after)
+    numel = count if along else after
+    return EngineStep(
+        resized,
+        words,
+        before if along else before * count,
+        grain_of(numel),
+        keep,
+        cost_ns=numel * table.taps * 0.4,
+    )
