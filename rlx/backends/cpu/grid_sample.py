@@ -15,7 +15,7 @@ from rlx.backends.cpu.elementwise.evaluate import bind_trees
 from rlx.backends.cpu.kernels import cpu_kernel
 from rlx.backends.cpu.rows import working
 from rlx.backends.cpu.windows import padded
-from rlx.dtypes import as_dtype, i64
+from rlx.dtypes import DType, as_dtype, i64
 from rlx.ir import Expr, Node
 from rlx.ir import expr as ex
 from rlx.ops.grid_sample import Exprs, axis_taps
@@ -28,7 +28,7 @@ def bind_grid_sample(node: Node, ins: Sequence[Array], outs: Sequence[Array], ct
     steps: list[Step] = []
     x = padded(x, (), dtype, 0, ctx, steps)
     grid = padded(grid, (), dtype, 0, ctx, steps)
-    corners = _corners(node, x.shape[2:], dtype)
+    corners = corners_of(node, x.shape[2:], dtype)
     count = math.prod(out.shape[2:])
     mark = ctx.mark()
     for n in range(len(x)):
@@ -38,8 +38,8 @@ def bind_grid_sample(node: Node, ins: Sequence[Array], outs: Sequence[Array], ct
     return steps
 
 
-def _corners(
-    node: Node, sizes: tuple[int, ...], dtype: np.dtype[Any]
+def corners_of(
+    node: Node, sizes: tuple[int, ...], dtype: np.dtype[Any], index: DType = i64
 ) -> list[tuple[Expr, Expr | None, Expr | None]]:
     """For each neighbour, expressions of the grid's columns: its flat index, its weight (None is 1), and whether it
     lies outside the image (None is never)."""
@@ -50,7 +50,7 @@ def _corners(
     for corner in product(*axes):
         place = weight = inside = None
         for size, (p, w, good) in zip(sizes, corner, strict=True):
-            whole = ex.cast(p, i64)
+            whole = ex.cast(p, index)
             place = whole if place is None else place * size + whole
             weight = w if weight is None else weight if w is None else weight * w
             inside = good if inside is None else ex.call("and", inside, good)

@@ -28,8 +28,7 @@ _NONE = (1 << 31) - 1
 @dataclass(frozen=True, slots=True)
 class Extreme:
     """(before, n, after) elements to the place along n: an item is a row, or `across` memory a vector of columns.
-    Words:
-    x, y, n, after."""
+    Words: x, y, n, after."""
 
     dtype: str
     largest: bool
