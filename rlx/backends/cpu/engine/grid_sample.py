@@ -1,4 +1,4 @@
-"""grid_sample: indices and weights of a vector of places at once, then a gather from each channel for each neighbour."""
+"""grid_sample: indices and weights of a vector of places at once, then a gather from each channel per neighbour."""
 
 from __future__ import annotations
 

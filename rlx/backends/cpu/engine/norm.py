@@ -79,7 +79,7 @@ def bind_layer_norm_channels(
     if not contiguous(x, y):
         return None
     words = (*map(address, places), *_sizes(node, n), inner)
-    columns = NormChannels(*dtypes, lanes)
+    columns = NormChannels(dtypes[0], dtypes[1], dtypes[2], lanes)
     items = x.shape[0] * -(-inner // lanes)
     return [EngineStep(columns, words, items, grain_of(n * lanes), cost_ns=n * lanes * _NS)]
 
@@ -169,22 +169,24 @@ class Norm:
                 first_channel = (row - k.binary("udiv", row, groups) * groups) * per
                 with k.loop(0, per) as c:
                     gamma, beta = self._weights(k, first_channel + c, None, 1)
-                    start = c * inner
-                    blocks(
-                        k,
-                        inner,
-                        lanes,
-                        lambda i, u, mask, g=gamma, b=beta, s=start: write(s + i, mask, g, b),
-                        unroll=2,
-                    )
+
+                    def write_channel(
+                        i: Value,
+                        u: int,
+                        mask: Value | None,
+                        c: Value = c,
+                        gamma: Value = gamma,
+                        beta: Value | None = beta,
+                    ) -> None:
+                        write(c * inner + i, mask, gamma, beta)
+
+                    blocks(k, inner, lanes, write_channel, unroll=2)
             else:
-                blocks(
-                    k,
-                    n,
-                    lanes,
-                    lambda i, u, mask: write(i, mask, *self._weights(k, i, mask, lanes)),
-                    unroll=2,
-                )
+
+                def write_row(i: Value, u: int, mask: Value | None) -> None:
+                    write(i, mask, *self._weights(k, i, mask, lanes))
+
+                blocks(k, n, lanes, write_row, unroll=2)
         return k.text()
 
     def _weights(self, k: Kernel, at: Value, mask: Value | None, lanes: int) -> tuple[Value, Value | None]:

@@ -179,7 +179,7 @@ def bind_softmax_grad(
         or not contiguous(*ins, *outs)
     ):
         return None
-    spec = SoftmaxGradient(*dtypes, ctx.machine.lanes())
+    spec = SoftmaxGradient(dtypes[0], dtypes[1], dtypes[2], ctx.machine.lanes())
     words = (*map(address, (*ins, *outs)), n)
     return [EngineStep(spec, words, outs[0].size // n, grain_of(n), cost_ns=n * _NS)]
 
