@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from rlx.backends.cpu.context import Array
@@ -11,7 +11,6 @@ from rlx.backends.cpu.engine.formulas import apply
 from rlx.backends.cpu.engine.ir import F32, I64, PTR, Kernel, Value
 from rlx.backends.cpu.engine.rowwise import (
     STORED,
-    UNROLL,
     accumulators,
     blocks,
     contiguous,
@@ -22,6 +21,7 @@ from rlx.backends.cpu.engine.rowwise import (
     kept,
     load_wide,
     name_of,
+    room,
     store_wide,
     total,
 )
@@ -29,6 +29,7 @@ from rlx.backends.cpu.engine.step import EngineContext, EngineStep, address, eng
 from rlx.ir import Node
 
 _NS = 0.7  # of an element
+COLUMNS = 16  # vectors in a block of columns
 
 
 @engine("softmax", "log_softmax", "logsumexp")
@@ -43,10 +44,10 @@ def bind_softmax(
     if after == 1:
         rows = Softmax(node.op.name, dtype, lanes)
         return [EngineStep(rows, words, x.size // n, grain_of(n), cost_ns=n * _NS)]
-    width = lanes * UNROLL
-    items = x.size // (n * after) * -(-after // width)
     columns = SoftmaxColumns(node.op.name, dtype, lanes)
-    return [EngineStep(columns, words, items, grain_of(n * width), cost_ns=n * width * _NS)]
+    items = x.size // (n * after) * -(-after // columns.width)
+    numel = n * min(after, columns.width)
+    return [EngineStep(columns, words, items, grain_of(numel), cost_ns=numel * _NS)]
 
 
 def _shift(k: Kernel, op: str, top: Value) -> Value:
@@ -123,47 +124,77 @@ class Softmax:
 
 @dataclass(frozen=True, slots=True)
 class SoftmaxColumns:
-    """(before, n, after) elements along n: an item is a block of columns. Words: x, y, n, after."""
+    """(before, n, after) elements along n: an item is a block of columns, which is read row by row, with the columns'
+    maxima and sums on the stack. Words: x, y, n, after."""
 
     op: str
     dtype: str
     lanes: int
 
+    @property
+    def width(self) -> int:
+        """Columns in a block."""
+        return self.lanes * COLUMNS
+
     def ir(self) -> str:
         k, op, dtype, lanes = Kernel("kernel"), self.op, self.dtype, self.lanes
         stores = op == "softmax" and dtype == "f32"
         x, y, n, after = k.word(0, PTR), k.word(1, PTR), k.word(2), k.word(3)
-        width = lanes * UNROLL
-        count = k.binary("udiv", after + (width - 1), k.const(I64, width))
+        count = k.binary("udiv", after + (self.width - 1), k.const(I64, self.width))
+        tops, sums = (room(k, 4 * self.width) for _ in range(2))
+        vector = F32.of(lanes)
         with k.loop(k.first, k.last) as item:
             outer = k.binary("udiv", item, count)
-            first = (item - outer * count) * width
-            end = k.select(k.cmp("slt", first + width, after), first + width, after)
-            with k.loop(first, end, lanes) as column:
-                left = end - column
-                mask = k.tail(k.select(k.cmp("slt", left, lanes), left, lanes), lanes)
-                base = outer * n * after + column
-                top = k.variable(k.const(F32.of(lanes), -math.inf))
+            first = (item - outer * count) * self.width
+            size = after - first
+            size = k.select(k.cmp("slt", size, self.width), size, self.width)
+            base = outer * n * after + first
+
+            def row(
+                start: Value, body: Callable[[Value, Value, Value, Value], None], size: Value = size
+            ) -> None:
+                """body(element, mask, place of its maximum, place of its sum) for the vectors of a row."""
+                with k.loop(0, size, lanes) as c:
+                    left = size - c
+                    mask = k.tail(k.select(k.cmp("slt", left, lanes), left, lanes), lanes)
+                    body(start + c, mask, k.at(tops, c, F32), k.at(sums, c, F32))
+
+            def begin(at: Value, mask: Value, top: Value, total: Value) -> None:
+                k.store(k.const(vector, -math.inf), top)
+                k.store(k.const(vector, 0.0), total)
+
+            def raise_top(at: Value, mask: Value, top: Value, total: Value) -> None:
+                k.store(greater(k, load_wide(k, x, dtype, at, lanes, mask), k.load(vector, top)), top)
+
+            def add(at: Value, mask: Value, top: Value, total: Value) -> None:
+                shift = _shift(k, op, k.load(vector, top))
+                e = _exponential(k, op, load_wide(k, x, dtype, at, lanes, mask) - shift)
+                if stores:
+                    store_wide(k, e, y, dtype, at, mask)
+                k.store(k.load(vector, total) + e, total)
+
+            def divide(at: Value, mask: Value, top: Value, total: Value) -> None:
+                t = k.load(vector, total)
+                k.store(1.0 / t if op == "softmax" else apply(k, "m_log", t), total)
+
+            def write(at: Value, mask: Value, top: Value, total: Value) -> None:
+                v = load_wide(k, y if stores else x, dtype, at, lanes, mask)
+                made = _result(k, op, v, k.load(vector, top), k.load(vector, total), dtype)
+                store_wide(k, made, y, dtype, at, mask)
+
+            def write_total(at: Value, mask: Value, top: Value, total: Value) -> None:
+                store_wide(k, k.load(vector, total) + k.load(vector, top), y, dtype, at, mask)
+
+            row(base, begin)
+            for body in (raise_top, add):
                 with k.loop(0, n) as i:
-                    v = load_wide(k, x, dtype, base + i * after, lanes, mask)
-                    top.value = greater(k, v, top.value)
-                best = top.value
-                shift = _shift(k, op, best)
-                added = k.variable(k.const(F32.of(lanes), 0.0))
+                    row(base + i * after, body)
+            row(base, divide)
+            if op == "logsumexp":
+                row(outer * after + first, write_total)
+            else:
                 with k.loop(0, n) as i:
-                    at = base + i * after
-                    e = _exponential(k, op, load_wide(k, x, dtype, at, lanes, mask) - shift)
-                    if stores:
-                        store_wide(k, e, y, dtype, at, mask)
-                    added.value = added.value + e
-                factor = 1.0 / added.value if op == "softmax" else apply(k, "m_log", added.value)
-                if op == "logsumexp":
-                    store_wide(k, factor + best, y, dtype, outer * after + column, mask)
-                else:
-                    with k.loop(0, n) as i:
-                        at = base + i * after
-                        v = load_wide(k, y if stores else x, dtype, at, lanes, mask)
-                        store_wide(k, _result(k, op, v, shift, factor, dtype), y, dtype, at, mask)
+                    row(base + i * after, write)
         return k.text()
 
 

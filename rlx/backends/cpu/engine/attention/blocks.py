@@ -8,39 +8,23 @@ queries. Follows Dao et al., 2022 (FlashAttention), in the form for registers an
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
-import numpy as np
-
-from rlx.backends.cpu.context import Array
+from rlx.backends.cpu.engine.attention.words import LOWEST, POINTERS, TINY, WORDS, mask_type
 from rlx.backends.cpu.engine.formulas import apply
-from rlx.backends.cpu.engine.ir import F32, I8, I32, I64, PTR, Kernel, Type, Value, Variable
+from rlx.backends.cpu.engine.ir import F32, I32, I64, PTR, Kernel, Type, Value, Variable
 from rlx.backends.cpu.engine.rowwise import (
     STORED,
     exp_of_difference,
     greater,
     load_wide,
-    name_of,
     room,
     store_wide,
     transposed,
     widened,
 )
-from rlx.backends.cpu.engine.step import EngineContext, EngineStep, address, engine, f32_word
-from rlx.ir import Node
-from rlx.ops.attention.parts import NO_TOKENS, ByToken, heads_first, rest
 
-_WORDS = (
-    "q", "k", "v", "y", "mask", "lengths", "q_offsets", "y_offsets", "mask_offsets", "places", "least", "most",
-    "heads", "blocks", "group", "n_k", "rows", "window", "q_batch", "q_head", "k_batch", "k_head", "k_row", "v_batch",
-    "v_head", "v_row", "y_batch", "y_head", "mask_batch", "mask_head", "mask_key", "length_stride", "scale", "cap",
-)  # fmt: skip
-_POINTERS = frozenset(_WORDS[:12])
 _KEYS = 64  # in a block, at most
-_LOWEST = -3.4028234663852886e38
-_TINY = 1.1754943508222875e-38
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,8 +69,8 @@ class _Text:
     def __init__(self, spec: Attention) -> None:
         self.spec, self.k = spec, Kernel("kernel")
         k, lanes = self.k, spec.lanes
-        self.w = {name: k.word(i, PTR if name in _POINTERS else I64) for i, name in enumerate(_WORDS[:-2])}
-        self.scale = k.splat(k.word(_WORDS.index("scale"), F32), lanes)
+        self.w = {name: k.word(i, PTR if name in POINTERS else I64) for i, name in enumerate(WORDS[:-2])}
+        self.scale = k.splat(k.word(WORDS.index("scale"), F32), lanes)
         self.vector = F32.of(lanes)
         self.padded = -(-spec.size // lanes) * lanes
         row = 4 * spec.queries
@@ -113,7 +97,7 @@ class _Text:
         with k.loop(0, self.padded * spec.vectors) as i:
             k.store(k.const(self.vector, 0), k.at(self.made, i * spec.lanes, F32))
         best, total = (
-            [k.variable(k.const(self.vector, start)) for _ in range(spec.vectors)] for start in (_LOWEST, 0.0)
+            [k.variable(k.const(self.vector, start)) for _ in range(spec.vectors)] for start in (LOWEST, 0.0)
         )
         low, high = self._range(b, block)
         with k.loop(low, high, spec.keys) as start:
@@ -179,7 +163,7 @@ class _Text:
         k, spec, lanes = self.k, self.spec, self.spec.lanes
         for n in range(spec.vectors):
             t = total[n].value
-            inverse = 1.0 / k.select(k.cmp("olt", t, _TINY), k.const(t.type, _TINY), t)
+            inverse = 1.0 / k.select(k.cmp("olt", t, TINY), k.const(t.type, TINY), t)
             with k.loop(0, self.padded, lanes) as d:
                 mask = self._part(d)
                 columns = []
@@ -248,12 +232,12 @@ class _Text:
             key = start + j
             one = None
             if spec.mask and not spec.by_query:
-                one = self._spread(k.load(_mask_type(spec.mask), self._mask_at(base + key * w["mask_key"])))
+                one = self._spread(k.load(mask_type(spec.mask), self._mask_at(base + key * w["mask_key"])))
             for n in range(spec.vectors):
                 at = k.at(self.scores, j * spec.queries + n * lanes, F32)
                 s = k.load(self.vector, at)
                 if spec.cap:
-                    cap = k.splat(k.word(_WORDS.index("cap"), F32), lanes)
+                    cap = k.splat(k.word(WORDS.index("cap"), F32), lanes)
                     s = apply(k, "m_tanh", s / cap) * cap
                 if spec.mask:
                     m = (
@@ -280,7 +264,7 @@ class _Text:
         return tops
 
     def _mask_at(self, offset: Value) -> Value:
-        return self.k.at(self.w["mask"], offset, _mask_type(self.spec.mask))
+        return self.k.at(self.w["mask"], offset, mask_type(self.spec.mask))
 
     def _spread(self, m: Value) -> Value:
         """An element of the mask, or a vector of them, as a vector: i1 of a bool, else f32."""
@@ -292,7 +276,7 @@ class _Text:
 
     def _gathered(self, offset: Value, row: Value) -> Value:
         """The mask's elements of the queries from `row` on."""
-        k, lanes, kind = self.k, self.spec.lanes, _mask_type(self.spec.mask)
+        k, lanes, kind = self.k, self.spec.lanes, mask_type(self.spec.mask)
         offsets = k.load(I64.of(lanes), k.at(self.w["mask_offsets"], row, I64))
         base = self._mask_at(offset)
         places = k.op(PTR.of(lanes), f"getelementptr {kind}, {base}, {offsets}")
@@ -357,109 +341,3 @@ class _Text:
         for held, row_places in zip(sums, places, strict=True):
             for total, place in zip(held, row_places, strict=True):
                 k.store(total.value, place)
-
-
-def _mask_type(dtype: str) -> Type:
-    return I8 if dtype == "bool" else STORED[dtype]
-
-
-@engine("attention")
-def bind_attention(
-    node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: EngineContext
-) -> list[EngineStep] | None:
-    given, lengths = rest("attention", node.inputs[3:])
-    tokens: ByToken = node.attrs.get("tokens", NO_TOKENS)
-    y = outs[0].swapaxes(1, 2) if ByToken.Y in tokens else outs[0]
-    q, k, v, *others = heads_first(ins, tokens)
-    dtype = name_of(q)
-    mask = None if given is None else np.broadcast_to(others[0], (*q.shape[:3], k.shape[2]))
-    if dtype not in STORED or k.shape[2] == 0 or not all(_steps(a)[3] == 1 for a in (q, k, v, y)):
-        return None
-    if mask is not None and name_of(mask) not in (*STORED, "bool"):
-        return None
-    return _Bound(node, q, k, v, y, mask, others[-1] if lengths is not None else None, dtype, ctx).steps()
-
-
-def _steps(a: Array) -> list[int]:
-    """Strides in elements; 0 along an axis of one element but for the last."""
-    found = [s // a.itemsize if n > 1 else 0 for s, n in zip(a.strides, a.shape, strict=True)]
-    return [*found[:-1], found[-1] or (1 if a.shape[-1] == 1 else 0)]
-
-
-class _Bound:
-    """An attention as steps: one for whole blocks of queries, one for those that are left."""
-
-    def __init__(
-        self,
-        node: Node,
-        q: Array,
-        k: Array,
-        v: Array,
-        y: Array,
-        mask: Array | None,
-        lengths: Array | None,
-        dtype: str,
-        ctx: EngineContext,
-    ) -> None:
-        self.node, self.q, self.k, self.v, self.y = node, q, k, v, y
-        self.mask, self.lengths, self.dtype, self.ctx = mask, lengths, dtype, ctx
-        self.group = q.shape[1] // k.shape[1]
-        # The few queries of several heads that share keys lie in the same vectors.
-        self.folded = self.group > 1 and q.shape[2] < ctx.machine.lanes()
-        self.rows = q.shape[2] * (self.group if self.folded else 1)
-
-    def steps(self) -> list[EngineStep]:
-        lanes = self.ctx.machine.lanes()
-        needed = -(-self.rows // lanes)
-        vectors = min(3, needed)
-        whole = self.rows // (vectors * lanes)
-        left = self.rows - whole * vectors * lanes
-        steps = [self._step(0, whole * vectors * lanes, vectors)] if whole else []
-        if left:
-            steps.append(self._step(self.rows - left, left, -(-left // lanes)))
-        return steps
-
-    def _step(self, start: int, count: int, vectors: int) -> EngineStep:
-        node, q, k, v, y, mask = self.node, self.q, self.k, self.v, self.y, self.mask
-        (batch, heads, n_q, size), n_k = q.shape, k.shape[2]
-        machine = self.ctx.machine
-        qs, ks, vs, ys = map(_steps, (q, k, v, y))
-        ms = [0, 0, 0, 0] if mask is None else [s // mask.itemsize for s in mask.strides]
-        causal, window, cap = node.attrs["causal"], node.attrs.get("window"), node.attrs.get("softcap")
-        span = vectors * machine.lanes()
-        blocks = -(-count // span)
-        # The rows of all blocks; lanes behind the last row repeat it.
-        row = np.minimum(np.arange(blocks * span), count - 1) + start
-        head, query = np.divmod(row, n_q) if self.folded else (np.zeros_like(row), row)
-        tables: dict[str, Any] = {
-            "q_offsets": head * qs[1] + query * qs[2],
-            "y_offsets": head * ys[1] + query * ys[2],
-            "mask_offsets": head * ms[1] + query * ms[2],
-            "places": (query - n_q).astype(np.int32),
-            "least": (query - n_q).reshape(blocks, span).min(1),
-            "most": (query - n_q).reshape(blocks, span).max(1),
-        }
-        spec = Attention(
-            self.dtype, size, vectors, "" if mask is None else name_of(mask), bool(tables["mask_offsets"].any()),
-            causal, window is not None, cap is not None, self.lengths is not None, machine.lanes(), machine.registers,
-        )  # fmt: skip
-        outer = self.group if self.folded else 1  # query heads of an item
-        arrays = {"q": q, "k": k, "v": v, "y": y, "mask": mask, "lengths": self.lengths, **tables}
-        words = {name: 0 if a is None else address(a) for name, a in arrays.items()}
-        words |= {
-            "heads": heads // outer, "blocks": blocks, "group": 1 if self.folded else self.group, "n_k": n_k,
-            "rows": count, "window": min(window or 0, n_q + n_k), "q_batch": qs[0], "q_head": qs[1] * outer,
-            "k_batch": ks[0], "k_head": ks[1], "k_row": ks[2], "v_batch": vs[0], "v_head": vs[1], "v_row": vs[2],
-            "y_batch": ys[0], "y_head": ys[1] * outer, "mask_batch": ms[0], "mask_head": ms[1] * outer,
-            "mask_key": ms[3], "length_stride": int(self.lengths is not None and self.lengths.size > 1),
-            "scale": f32_word(node.attrs["scale"]), "cap": f32_word(cap or 1.0),
-        }  # fmt: skip
-        cost = span * n_k * (size * 0.02 + 0.3) * 16 / machine.lanes()
-        items = batch * heads // outer * blocks
-        return EngineStep(
-            spec,
-            [words[name] for name in _WORDS],
-            items,
-            keep=(*tables.values(), *arrays.values()),
-            cost_ns=cost,
-        )
