@@ -36,6 +36,10 @@ _PART = 1 << 14  # elements that a part has at least
 _FEW = 16  # items, of which a step should have more
 
 
+def _vectors(across: bool, lanes: int) -> int:
+    return 2 * UNROLL if across and lanes == 16 else UNROLL
+
+
 @dataclass(frozen=True, slots=True)
 class Reduction:
     """(before, n, after) elements to (before, parts, after): over n, in parts. An item is a part of a row (`across` is
@@ -51,9 +55,14 @@ class Reduction:
     lanes: int
 
     @property
+    def vectors(self) -> int:
+        """Accumulators: of an item's vectors of columns, or of one row."""
+        return _vectors(self.across, self.lanes)
+
+    @property
     def width(self) -> int:
         """Columns of an item."""
-        return self.lanes * UNROLL
+        return self.lanes * self.vectors
 
     def ir(self) -> str:
         k, lanes = Kernel("kernel"), self.lanes
@@ -66,7 +75,7 @@ class Reduction:
             start = part * length
             end = start + length
             end = k.select(k.cmp("slt", end, n), end, n)
-            sums = accumulators(k, lanes, self._neutral, self._type)
+            sums = accumulators(k, lanes, self._neutral, self._type, self.vectors)
             if self.across:
                 rest = k.select(k.cmp("slt", after - column, self.width), after - column, self.width)
                 base = outer * n * after + column
@@ -78,17 +87,17 @@ class Reduction:
 
                 whole = k.cmp("eq", rest, self.width)
                 with k.when(whole), k.loop(start, end) as at:
-                    for u in range(UNROLL):
+                    for u in range(self.vectors):
                         v = self._load(k, base + at * after + u * lanes, None)
                         sums[u].value = self._joined(k, sums[u].value, v)
                 with k.when(~whole):
-                    for u in range(UNROLL):
+                    for u in range(self.vectors):
                         left = rest - u * lanes
                         left = k.select(k.cmp("sgt", left, 0), left, 0)
                         with k.when(k.cmp("sgt", left, 0)):
                             each(k.const(I64, u * lanes), k.tail(left, lanes), u)
                 to = row * after + column
-                for u in range(UNROLL):
+                for u in range(self.vectors):
                     left = rest - u * lanes
                     with k.when(k.cmp("sgt", left, 0)):
                         self._store(k, sums[u].value, to + u * lanes, k.tail(left, lanes))
@@ -164,7 +173,8 @@ def bind_reduce(
     current, dtype, todo = x, source, stages
     while todo:
         (before, n, after), *todo = todo
-        columns = -(-after // (lanes * UNROLL)) if after > 1 else 1
+        width = lanes * _vectors(after > 1, lanes)
+        columns = -(-after // width)
         parts = 1
         if before * columns < _FEW and n * after >= _LONG and n > 1:
             parts = min(n, n * after // _PART)
@@ -178,7 +188,7 @@ def bind_reduce(
             join, dtype, target if last else held, held, last and node.op.averages, after > 1, lanes
         )  # fmt: skip
         words = (address(current), address(result), n, parts, length, after, columns, f64_word(count))
-        cost = length * (min(after, lanes * UNROLL)) * 0.1
+        cost = length * (min(after, width)) * 0.1
         grain = max(1, int(10_000 / (cost + 20)))
         steps.append(
             EngineStep(spec, words, before * parts * columns, grain, (current, result), cost_ns=cost)
