@@ -2,8 +2,8 @@
 
     python benchmarks/cpu_engine_rows.py [NAME …] [--threads 1] [--rounds 5]
 
-Each model is one or a few operators, in f32. Inputs and outputs are bound, so that no copy of them is measured. Medians and
-minima of all runs; no time is asserted.
+Each model is one or a few operators, in f32. Inputs and outputs are bound, so that no copy of them is measured. Medians
+and minima of all runs; no time is asserted.
 """
 
 from __future__ import annotations

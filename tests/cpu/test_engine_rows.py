@@ -1,0 +1,72 @@
+"""The compiled engine's row kernels, attention, copies and pools: cases of every op, on vectors of several lengths."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+import rlx
+from rlx.backends.cpu.engine import choice, program
+from rlx.backends.cpu.engine.machine import this_machine
+from rlx.conformance.case import all_cases
+from rlx.conformance.runner import run_case, sample
+from tests.full import count
+
+pytestmark = pytest.mark.skipif(
+    choice.why_not() is not None, reason=f"no compiled engine: {choice.why_not()}"
+)
+Array = npt.NDArray[Any]
+OPS = frozenset(
+    """softmax log_softmax logsumexp softmax_grad layer_norm rms_norm add_layer_norm add_rms_norm group_norm
+    layer_norm_channels sum mean max min attention transpose expand slice concat pad gather gather_elements
+    dynamic_slice dynamic_update_slice max_pool avg_pool resize rope argmax cumsum grid_sample""".split()
+)
+CASES = [c for c in all_cases() if c.op in OPS]
+
+
+def session(threads: int = 1) -> rlx.Session:
+    return rlx.Session("cpu", threads=threads, engine="compiled")
+
+
+@pytest.mark.parametrize("withheld", ["", "avx512f"])
+def test_cases_on_wide_and_narrow_vectors(withheld: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = this_machine()
+    assert machine is not None
+    if withheld:
+        monkeypatch.setattr(program, "this_machine", lambda: machine.without(withheld))
+    outcomes = {c.id: run_case(session(), c) for c in sample(CASES, count(1, 20))}
+    assert not {name: o.message for name, o in outcomes.items() if o.status != "pass"}
+
+
+def several(x: rlx.Tensor, image: rlx.Tensor) -> tuple[rlx.Tensor, ...]:
+    heads = rlx.reshape(x, (4, 8, 64, 32))
+    return (
+        rlx.softmax(x),
+        rlx.softmax(x, axis=0),
+        rlx.sum(x),
+        rlx.mean(x, axis=0),
+        rlx.attention(heads, heads, heads, causal=True),
+        rlx.transpose(heads, (0, 3, 1, 2)),
+        rlx.max_pool(image, 3, strides=2, pads=1),
+        rlx.cumsum(x, axis=1),
+    )
+
+
+def test_any_number_of_threads_gives_the_same_bits() -> None:
+    rng = np.random.default_rng(0)
+    x, image = (rng.standard_normal(s).astype(np.float32) for s in ((512, 128), (2, 5, 40, 41)))
+    made = [rlx.jit(several, device=session(n))(x, image) for n in (1, 2, 5)]
+    for other in made[1:]:
+        assert all(np.array_equal(a, b) for a, b in zip(made[0], other, strict=True))
+
+
+def test_a_sum_that_leaves_the_range_midway_is_finite() -> None:
+    x = np.array([3e38, 3e38, 3e38, -3e38, -3e38] * 31 + [-3e38] * 30, np.float32)
+    run = rlx.jit(
+        lambda x: (rlx.sum(x), rlx.mean(x), rlx.sum(rlx.expand_dims(x, 1), axis=0)), device=session()
+    )
+    total, mean, columns = run(x)
+    assert total == columns[0] == x[0] and np.isclose(mean, x[0] / x.size, rtol=1e-6)
