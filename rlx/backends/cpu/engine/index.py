@@ -119,8 +119,9 @@ def bind_gather_elements(
 
 @dataclass(frozen=True, slots=True)
 class DynamicSlice:
-    """Rows of a window of x, whose first element the starts say, copied to or from a dense array. Words: x, dense array,
-    starts, elements of a row, then of each axis: elements of x and of the window, distance in x and in the array."""
+    """Rows of a window of x, whose first element the starts say, copied to or from a dense array. Words: x, dense
+    array, starts, elements of a row, then of each axis: elements of x and of the window, distance in x and in the
+    array."""
 
     unit: int
     index: int

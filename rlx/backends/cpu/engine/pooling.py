@@ -74,7 +74,8 @@ class PoolLast:
 @dataclass(frozen=True, slots=True)
 class PoolFirst:
     """Planes (N·C, H, W): an item is a row of the result. The rows under it are joined first, then elements of that
-    row, which has its padding around it. Words: as PoolLast's, and the padding on the left; `room` is its length at most."""
+    row, which has its padding around it. Words: as PoolLast's, and the padding on the left; `room` is its length at
+    most."""
 
     join: str
     dtype: str
