@@ -116,7 +116,7 @@ _AT_ONCE = 24
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
     """A worker tells the reporting process of tests that passed with a later report: the five messages that each would
-    make take longer than a small test."""
+    make take longer than a small test. A worker that dies fails the run, which then counts fewer tests."""
     if not hasattr(item.config, "workerinput") or item.config.option.xmlpath or item.config.option.verbose > 0:
         return None
     reports = runtestprotocol(item, nextitem=nextitem, log=False)

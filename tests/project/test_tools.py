@@ -105,7 +105,8 @@ def test_a_run_without_vulkan_fails_when_vulkan_is_required(
     repo: Path, tmp_path: Path, setting: str, status: int, workers: tuple[str, ...]
 ) -> None:
     shutil.copy(repo / "tests/conftest.py", tmp_path)
-    (tmp_path / "test_none.py").write_text("def test_nothing():\n    pass\n", encoding="utf-8")
+    text = "import pytest\n@pytest.mark.parametrize('n', range(60))\ndef test_nothing(n):\n    pass\n"
+    (tmp_path / "test_none.py").write_text(text, encoding="utf-8")
     (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers = vulkan: x\n", encoding="utf-8")
     env = {k: v for k, v in os.environ.items() if not k.startswith("PYTEST")} | {
         "RLX_REQUIRE_VULKAN": setting
@@ -120,4 +121,4 @@ def test_a_run_without_vulkan_fails_when_vulkan_is_required(
     )
     assert done.returncode == status, done.stdout
     assert ("Vulkan was not exercised" in done.stdout) == bool(status)
-    assert done.stdout.splitlines()[-1].startswith("1 passed")
+    assert done.stdout.splitlines()[-1].startswith("60 passed")

@@ -223,7 +223,9 @@ class CpuExecutable:
     def close(self) -> None:
         self._steps = []
         self.node_steps = []
-        self._engine = None
+        engine, self._engine = getattr(self, "_engine", None), None
+        if engine is not None:
+            engine.close()
         for owned in self._owned:
             owned.close()
         self._owned = []

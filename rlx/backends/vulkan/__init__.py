@@ -56,7 +56,13 @@ class VulkanBackend:
 
     def opened(self, index: int) -> VulkanDevice | None:
         found = self._open.get(index)
-        return found if found is not None and found.dead is None else None
+        if found is None or found.dead is not None:
+            return None
+        from rlx.backends.vulkan.opened import bury_lost
+
+        with self._lock:
+            bury_lost()  # as `open` does: what is left of a lost device goes when the next one is asked for
+        return found
 
     def free_bytes(self, index: int) -> int | None:
         from rlx.backends.vulkan.discovery import local_heaps, physical_devices

@@ -26,6 +26,7 @@ _LEAD = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p)
 # For less work another thread costs more than it saves: it takes up to 5 µs to wake one.
 _WORTH_A_THREAD_NS = 15_000.0
 _CHUNKS_A_THREAD = 4  # chunks of a step for each thread: some end sooner than others
+_UNDER_WAY = [runner.STEP, runner.ITEM, runner.SHARED, runner.OWNS]
 _PAUSE_NS = 2_000_000.0  # a thread looks up from its work about as often, to see whether a signal waits
 
 
@@ -36,11 +37,17 @@ class Segment:
         self.steps: list[EngineStep] = []
         self._keep: list[Any] = []
         self._lead: Callable[[], int] = _unfinished
+        self._job = np.zeros(runner.JOB_WORDS, np.int64)
 
     def __call__(self) -> None:
-        state = self._lead()
-        if state:
-            self._on(state)
+        # A signal's handler may raise between any two instructions: no other thread may be in the steps then.
+        try:
+            state = self._lead()
+            if state:
+                self._on(state)
+        except BaseException:
+            self.end()
+            raise
 
     def finish(self, places: Sequence[int], lead: int, work: int, threads: int) -> None:
         """Makes the table; `places` are the kernels' addresses, `lead` and `work` the runner's functions."""
@@ -57,7 +64,7 @@ class Segment:
             row[:6] = place, words.ctypes.data, step.items, size, max(wanted, 1), -(-step.items // size)
             self._keep.append((words, step.keep))
         self._table = table
-        job = self._job = np.zeros(runner.JOB_WORDS, np.int64)
+        job = self._job
         job[runner.STEPS], job[runner.TABLE] = len(self.steps), table.ctypes.data
         job[runner.POOL_CELL], job[runner.THREADS] = POOL.cell.ctypes.data, threads
         call = _LEAD(lead)
@@ -65,22 +72,31 @@ class Segment:
         self._threads, self._work = threads, work
 
     def _on(self, state: int) -> None:
-        """Goes on with a run that returned before its end. What is raised here ends the run when no thread is in it."""
-        forks = POOL.forks
-        try:
-            while state:
-                if state == runner.NO_POOL:
-                    POOL.grow(self._threads, self._work)
-                if POOL.forks != forks:
-                    self._job[[runner.STEP, runner.ITEM, runner.SHARED, runner.OWNS]] = 0
-                    raise RlxError("the process was forked within a run: the child cannot finish it")
-                state = self._lead()
-        except BaseException:
-            self._job[runner.CANCEL] = 1
-            while self._lead():
-                pass
-            self._job[runner.CANCEL] = 0
-            raise
+        """Goes on with a run that returned before its end."""
+        while state:
+            if state == runner.UNFINISHED:
+                self.end()
+            elif state == runner.NO_POOL:
+                POOL.grow(self._threads, self._work)
+            if state == runner.PAUSED and self._orphaned():
+                raise RlxError("the process was forked within a run: the child cannot finish it")
+            self._job[runner.RESUMES] = state != runner.UNFINISHED
+            state = self._lead()
+
+    def end(self) -> None:
+        """Ends a run that was left, once no thread is in its steps. Idempotent."""
+        while self._job[runner.CANCEL] or self._job[_UNDER_WAY].any():
+            with suppress(BaseException):  # another signal, while the exception of the first is on its way
+                if self._orphaned():
+                    self._job[_UNDER_WAY] = 0
+                self._job[runner.CANCEL] = 1
+                while self._lead():
+                    pass
+                self._job[runner.CANCEL] = 0
+
+    def _orphaned(self) -> bool:
+        """Whether the run that is under way shares a step with threads of the parent, which a fork has left behind."""
+        return bool(self._job[runner.OWNS]) and self._job[runner.POOL] != POOL.cell[0]
 
 
 class EngineProgram:
@@ -149,6 +165,11 @@ class EngineProgram:
             at += len(segment.steps)
         self._prepares = [s.prepare for s in steps if s.prepare is not None]
         self._prepare(LATEST[0], [b.stamp for b in self._sources])
+
+    def close(self) -> None:
+        """Ends runs that were left, so that memory can be freed."""
+        for segment in self._segments:
+            segment.end()
 
     @property
     def prepares(self) -> bool:

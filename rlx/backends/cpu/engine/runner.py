@@ -17,13 +17,13 @@ from rlx.backends.cpu.engine.machine import Machine
 # A row of a table: kernel, args, items, items of a chunk, threads at most, chunks.
 ROW_WORDS = 8
 # Words of a job.
-STEP, ITEM, STEPS, TABLE, POOL_CELL, SHARED, OWNS, CANCEL, THREADS = range(9)
+STEP, ITEM, STEPS, TABLE, POOL_CELL, SHARED, OWNS, CANCEL, THREADS, RESUMES, POOL = range(11)
 JOB_WORDS = 16
 # Words of the pool, a cache line each.
 CLAIM, DONE, ROW, BELL, SLEEPERS, LEADER_SLEEPS, OWNER, LIMIT = range(0, 64, 8)
 POOL_WORDS = 64
-# What `lead` gives back.
-FINISHED, PAUSED, NO_POOL = 0, 1, 2
+# What `lead` gives back. A job is left unfinished where an exception comes between two calls.
+FINISHED, PAUSED, NO_POOL, UNFINISHED = range(4)
 
 _X86 = {
     "pause": 'call void asm sideeffect "pause", "~{memory}"()',
@@ -148,6 +148,18 @@ start:
   %step0 = load i64, ptr %stepat, align 8
   %shared0 = load i64, ptr %sharedat, align 8
   %resumed = icmp ne i64 %shared0, 0
+  %item0 = load i64, ptr %itemat, align 8
+  %owns0 = load i64, ptr %ownsat, align 8
+  %resumesat = getelementptr i64, ptr %job, i64 9
+  %resumes = load i64, ptr %resumesat, align 8
+  store i64 0, ptr %resumesat, align 8
+  %asked = or i64 %resumes, %cancelled
+  %fresh = icmp eq i64 %asked, 0
+  %left1 = or i64 %step0, %item0
+  %left2 = or i64 %left1, %owns0
+  %left3 = or i64 %left2, %shared0
+  %dirty = icmp ne i64 %left3, 0
+  %refuse = and i1 %fresh, %dirty
   %doneat = getelementptr i64, ptr %pool, i64 8
   %rowat = getelementptr i64, ptr %pool, i64 16
   %bellat = getelementptr i64, ptr %pool, i64 24
@@ -155,10 +167,14 @@ start:
   %sleepsat = getelementptr i64, ptr %pool, i64 40
   %ownerat = getelementptr i64, ptr %pool, i64 48
   %limitat = getelementptr i64, ptr %pool, i64 56
+  br i1 %refuse, label %refused, label %clean
+refused:
+  ret i64 3
+clean:
   br label %next
 next:
-  %step = phi i64 [ %step0, %start ], [ %step1, %advance ]
-  %inside = phi i1 [ %resumed, %start ], [ false, %advance ]
+  %step = phi i64 [ %step0, %clean ], [ %step1, %advance ]
+  %inside = phi i1 [ %resumed, %clean ], [ false, %advance ]
   %over = icmp sge i64 %step, %count
   %stop0 = xor i1 %inside, true
   %stop1 = and i1 %cancel, %stop0
@@ -177,7 +193,11 @@ go:
 choose:
   %fewer = icmp slt i64 %threads, %wanted
   %limit = select i1 %fewer, i64 %threads, i64 %wanted
-  %alone = icmp sle i64 %limit, 1
+  %few = icmp sle i64 %limit, 1
+  ; A step that was begun alone, as the pool was another's, goes on alone.
+  %begun1 = load i64, ptr %itemat, align 8
+  %begun2 = icmp ne i64 %begun1, 0
+  %alone = or i1 %few, %begun2
   br i1 %alone, label %serial, label %several
 several:
   %nopool = icmp eq ptr %pool, null
@@ -197,6 +217,8 @@ acquired:
   store i64 1, ptr %ownsat, align 8
   br label %publish
 publish:
+  %poolat = getelementptr i64, ptr %job, i64 10
+  store ptr %pool, ptr %poolat, align 8
   store atomic i32 0, ptr %doneat seq_cst, align 8
   store atomic i64 0, ptr %sleepsat seq_cst, align 8
   store atomic ptr %row, ptr %rowat seq_cst, align 8

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from rlx.backends.cpu.engine.runner import DONE, LIMIT, POOL_WORDS
+from rlx.backends.cpu.engine.runner import LIMIT, POOL_WORDS
 
 _WORK = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64)
 _MOST = 256
@@ -18,21 +18,20 @@ _MOST = 256
 
 class Pool:
     """The shared words of the workers. `cell` holds the pool's address for running jobs; in the child of a fork it is 0
-    until the child has workers of its own. `forks` counts how often that was."""
+    until the child has workers of its own."""
 
     def __init__(self) -> None:
         self.cell: npt.NDArray[np.int64] = np.zeros(1, np.int64)
-        self.forks = 0
         self._kept: list[Any] = []  # memory of pools: workers may be in it until the process ends
         self._lock = threading.Lock()
         self._workers = 0
-        os.register_at_fork(after_in_child=self._forget)
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=self._forget)
 
     def _forget(self) -> None:
         self._lock = threading.Lock()
         self._workers = 0
         self.cell[0] = 0
-        self.forks += 1
 
     def grow(self, threads: int, work: int) -> None:
         """Sees to it that there are workers for `threads` threads, the leader among them; `work` is the address of the
@@ -58,4 +57,3 @@ class Pool:
 
 
 POOL = Pool()
-assert DONE == 8

@@ -70,7 +70,8 @@ class _Bound:
         if self.rows <= _FEW:
             return [self._step(0, self.rows, 0)]
         needed = -(-self.rows // lanes)
-        vectors = min(3, needed)
+        most = 4 if self.q.shape[3] <= 32 and self.ctx.machine.registers == 32 else 3  # as the caches hold
+        vectors = min(most, needed)
         whole = self.rows // (vectors * lanes)
         left = self.rows - whole * vectors * lanes
         steps = [self._step(0, whole * vectors * lanes, vectors)] if whole else []

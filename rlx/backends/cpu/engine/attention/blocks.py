@@ -52,7 +52,7 @@ class Attention:
     @property
     def tile(self) -> int:
         """Keys, or elements of the result, whose vectors of queries are in registers."""
-        return 8 if self.registers == 32 or self.vectors == 1 else 4
+        return 8 if self.vectors == 1 or (self.registers == 32 and self.vectors < 4) else 4
 
     @property
     def keys(self) -> int:
@@ -103,7 +103,7 @@ class _Text:
         with k.loop(low, high, spec.keys) as start:
             left = high - start
             count = k.select(k.cmp("slt", left, spec.keys), left, spec.keys)
-            self._score(keys, start, count, high)
+            self._score(keys, values, start, count)
             tops = self._adjust(b, h, first, start, count, best)
             factors = self._exponentials(count, tops, best, total)
             self._add_values(values, start, count, factors)
@@ -189,7 +189,7 @@ class _Text:
             k.store(v, k.at(self.wide, j * spec.size + d, F32), mask)
         return self.wide, k.const(I64, spec.size)
 
-    def _score(self, keys: Value, start: Value, count: Value, high: Value) -> None:
+    def _score(self, keys: Value, values: Value, start: Value, count: Value) -> None:
         """scores[j][r] = Σ keys[j][d]·query[d][r]. Rows behind the last key repeat it and are not used."""
         k, spec, lanes = self.k, self.spec, self.spec.lanes
         base, stride = self._rows(keys, self.w["k_row"], start, count)
@@ -199,6 +199,8 @@ class _Text:
             for i in range(spec.tile):
                 at = k.select(k.cmp("slt", j + i, count), j + i, count - 1)
                 rows.append(k.at(base, at * stride, F32))
+                self._prefetch(keys, self.w["k_row"], start + j + (spec.tile + i))
+                self._prefetch(values, self.w["v_row"], start + j + i)
             sums = [[k.variable(k.const(self.vector, 0)) for _ in range(spec.vectors)] for _ in rows]
             with k.loop(0, spec.size, unroll) as d:
                 for u in range(unroll):
@@ -218,6 +220,13 @@ class _Text:
                 for n, total in enumerate(held):
                     at = k.at(self.scores, (j + i) * spec.queries + n * lanes, F32)
                     k.store(total.value * self.scale, at)
+
+    def _prefetch(self, base: Value, stride: Value, row: Value) -> None:
+        """Asks for a row, since rows that lie apart are no stream that a processor would recognize."""
+        kind = STORED[self.spec.dtype]
+        here = self.k.at(base, row * stride, kind)
+        for nbytes in range(0, self.spec.size * kind.size, 64):
+            self.k.prefetch(self.k.at(here, nbytes))
 
     def _adjust(
         self, b: Value, h: Value, first: Value, start: Value, count: Value, best: list[Variable]
