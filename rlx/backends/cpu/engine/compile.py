@@ -68,27 +68,35 @@ def images(specs: Sequence[KernelSpec], machine: Machine) -> list[bytes]:
     missing = [n for n, image in enumerate(found) if image is None]
     for done, n in enumerate(missing):
         report("kernels", done, len(missing))
-        found[n] = made = machine_code(specs[n].ir(), machine)
+        text = specs[n].ir()
+        # A spec's key changes with any source of the engine, its text seldom does.
+        by_text = [_digest("compile.py", "elf.py"), machine.arch, machine.llvm_features, text]
+        made = store.get(by_text)
+        if made is None:
+            made = machine_code(text, machine)
+            store.put(by_text, made)
+        found[n] = made
         store.put(keys[n], made)
     return [image for image in found if image is not None]
 
 
 def key_parts(spec: KernelSpec, machine: Machine) -> list[Part]:
     """What a kernel's machine code depends on."""
-    return [compilers(), machine.arch, machine.llvm_features, canonical(spec)]
+    return [_digest(), machine.arch, machine.llvm_features, canonical(spec)]
 
 
 @cache
-def compilers() -> bytes:
-    """A digest of what makes kernels: this folder, the headers of the formulas, and the version of llvmlite."""
+def _digest(*names: str) -> bytes:
+    """A digest of llvmlite's version and of the sources that make kernels: these files of this folder, or all of it and
+    the headers of the formulas."""
     digest = hashlib.sha256(version("llvmlite").encode())
     backends = files("rlx.backends")
-    folders = [backends / "cpu" / "engine", backends / "gpu" / "device_code"]
+    folders = [backends / "cpu" / "engine"] + ([] if names else [backends / "gpu" / "device_code"])
     while folders:
         for file in sorted(folders.pop().iterdir(), key=lambda f: f.name):
-            if file.is_dir() and not file.name.startswith("__"):
+            if file.is_dir() and not file.name.startswith("__") and not names:
                 folders.append(file)
-            elif file.name.endswith((".py", ".h")):
+            elif file.name.endswith((".py", ".h")) and (not names or file.name in names):
                 digest.update(file.name.encode() + b"\0" + hashlib.sha256(file.read_bytes()).digest())
     return digest.digest()
 

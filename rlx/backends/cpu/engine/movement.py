@@ -216,22 +216,34 @@ def all_copies(pairs: Sequence[tuple[Array, Array]], ctx: EngineContext) -> list
     return steps
 
 
-@engine("reshape", "transpose", "expand", "slice")
-def bind_movement(
+@engine("reshape")
+def bind_reshape(
     node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: EngineContext
 ) -> list[EngineStep] | None:
-    x, out = ins[0], outs[0]
-    if node.op.name == "reshape":
-        if not out.flags.c_contiguous:
-            return None
-        return copies(x, out.reshape(x.shape), ctx)
-    if node.op.name == "transpose":
-        x = x.transpose(node.attrs["perm"])
-    elif node.op.name == "expand":
-        x = np.broadcast_to(x, out.shape)
-    else:
-        x = x[cut_of(node.attrs)]
-    return copies(x, out, ctx)
+    if not outs[0].flags.c_contiguous:
+        return None
+    return copies(ins[0], outs[0].reshape(ins[0].shape), ctx)
+
+
+@engine("transpose")
+def bind_transpose(
+    node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: EngineContext
+) -> list[EngineStep] | None:
+    return copies(ins[0].transpose(node.attrs["perm"]), outs[0], ctx)
+
+
+@engine("expand")
+def bind_expand(
+    node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: EngineContext
+) -> list[EngineStep] | None:
+    return copies(np.broadcast_to(ins[0], outs[0].shape), outs[0], ctx)
+
+
+@engine("slice")
+def bind_slice(
+    node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: EngineContext
+) -> list[EngineStep] | None:
+    return copies(ins[0][cut_of(node.attrs)], outs[0], ctx)
 
 
 @engine("concat")

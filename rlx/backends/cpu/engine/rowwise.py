@@ -54,7 +54,7 @@ def narrowed(k: Kernel, v: Value, dtype: str) -> Value:
         return k.bits(k.cast("fptrunc", v, F16), I16)
     u = k.bits(v, I32)
     rounded = u + ((u >> 16) & 1) + 0x7FFF
-    return k.cast("trunc", k.select(k.cmp("uno", v, v), u | 0x400000, rounded) >> 16, I16)
+    return k.cast("trunc", k.select(k.cmp("uno", v, v), k.fence(u | 0x400000), rounded) >> 16, I16)
 
 
 def store_wide(

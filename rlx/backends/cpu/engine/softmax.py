@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from rlx.backends.cpu.context import Array
 from rlx.backends.cpu.engine.formulas import apply
@@ -32,9 +33,8 @@ _NS = 0.7  # of an element
 COLUMNS = 16  # vectors in a block of columns
 
 
-@engine("softmax", "log_softmax", "logsumexp")
-def bind_softmax(
-    node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: EngineContext
+def _bind(
+    how: str, node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: EngineContext
 ) -> list[EngineStep] | None:
     x, y, axis, dtype = ins[0], outs[0], node.attrs["axis"], name_of(ins[0])
     if dtype not in STORED or x.size == 0 or not contiguous(x, y):
@@ -42,32 +42,36 @@ def bind_softmax(
     n, after, lanes = x.shape[axis], math.prod(x.shape[axis + 1 :]), ctx.machine.lanes()
     words = (address(x), address(y), n, after)
     if after == 1:
-        rows = Softmax(node.op.name, dtype, lanes)
+        rows = Softmax(how, dtype, lanes)
         return [EngineStep(rows, words, x.size // n, grain_of(n), cost_ns=n * _NS)]
-    columns = SoftmaxColumns(node.op.name, dtype, lanes)
+    columns = SoftmaxColumns(how, dtype, lanes)
     items = x.size // (n * after) * -(-after // columns.width)
     numel = n * min(after, columns.width)
     return [EngineStep(columns, words, items, grain_of(numel), cost_ns=numel * _NS)]
 
 
-def _shift(k: Kernel, op: str, top: Value) -> Value:
+for _op, _how in (("softmax", "shares"), ("log_softmax", "logs"), ("logsumexp", "total")):
+    engine(_op)(partial(_bind, _how))
+
+
+def _shift(k: Kernel, how: str, top: Value) -> Value:
     """What is subtracted from a row: for logsumexp no infinite maximum, since inf - inf would be NaN."""
-    if op != "logsumexp":
+    if how != "total":
         return top
     infinite = k.cmp("oeq", k.unary("fabs", top), math.inf)
     return k.select(infinite, k.const(top.type, 0.0), top)
 
 
-def _exponential(k: Kernel, op: str, difference: Value) -> Value:
+def _exponential(k: Kernel, how: str, difference: Value) -> Value:
     """Only where an infinite maximum is not subtracted are differences above 0; there any finite sum will do."""
-    if op == "logsumexp":
+    if how == "total":
         difference = k.select(k.cmp("ogt", difference, 0.0), k.const(difference.type, 0.0), difference)
     return exp_of_difference(k, difference)
 
 
-def _result(k: Kernel, op: str, x: Value, shift: Value, factor: Value, dtype: str) -> Value:
+def _result(k: Kernel, how: str, x: Value, shift: Value, factor: Value, dtype: str) -> Value:
     """An element of the result from the row's element (f32 softmax: its exponential) and its 1 / sum or log(sum)."""
-    if op == "log_softmax":
+    if how == "logs":
         return x - shift - factor
     return (x if dtype == "f32" else exp_of_difference(k, x - shift)) * factor
 
@@ -77,17 +81,17 @@ class Softmax:
     """Rows of a dtype. Words: x, y, elements of a row. A softmax in f32 stores the exponentials between its two passes;
     those of halves are computed twice, since they must not be rounded before they are summed."""
 
-    op: str
+    how: str
     dtype: str
     lanes: int
 
     def ir(self) -> str:
-        k, op, dtype, lanes = Kernel("kernel"), self.op, self.dtype, self.lanes
-        stores = op == "softmax" and dtype == "f32"
+        k, how, dtype, lanes = Kernel("kernel"), self.how, self.dtype, self.lanes
+        stores = how == "shares" and dtype == "f32"
         xs, ys, n = k.word(0, PTR), k.word(1, PTR), k.word(2)
         with k.loop(k.first, k.last) as row:
             x = k.at(xs, row * n, STORED[dtype])
-            y = k.at(ys, row if op == "logsumexp" else row * n, STORED[dtype])
+            y = k.at(ys, row if how == "total" else row * n, STORED[dtype])
             tops = accumulators(k, lanes, -math.inf)
 
             def top(i: Value, u: int, mask: Value | None, x: Value = x) -> None:
@@ -97,27 +101,27 @@ class Softmax:
             # A NaN may be lost here; its own exponential is NaN again, and so is the sum.
             blocks(k, n, lanes, top)
             best = folded(k, tops, lambda a, b: greater(k, a, b))
-            shift = k.splat(_shift(k, op, best), lanes)
+            shift = k.splat(_shift(k, how, best), lanes)
             sums = accumulators(k, lanes)
 
             def add(i: Value, u: int, mask: Value | None, x: Value = x, y: Value = y) -> None:
-                e = _exponential(k, op, load_wide(k, x, dtype, i, lanes, mask) - shift)
+                e = _exponential(k, how, load_wide(k, x, dtype, i, lanes, mask) - shift)
                 if stores:
                     store_wide(k, e, y, dtype, i, mask)
                 sums[u].value = sums[u].value + kept(k, e, mask)
 
             blocks(k, n, lanes, add)
             added = k.splat(total(k, sums), lanes)
-            factor = 1.0 / added if op == "softmax" else apply(k, "m_log", added)
-            if op == "logsumexp":
+            factor = 1.0 / added if how == "shares" else apply(k, "m_log", added)
+            if how == "total":
                 one = k.tail(k.const(I64, 1), lanes)
                 store_wide(k, factor + k.splat(best, lanes), y, dtype, 0, one)
 
             def write(i: Value, u: int, mask: Value | None, x: Value = x, y: Value = y) -> None:
                 v = load_wide(k, y if stores else x, dtype, i, lanes, mask)
-                store_wide(k, _result(k, op, v, shift, factor, dtype), y, dtype, i, mask)
+                store_wide(k, _result(k, how, v, shift, factor, dtype), y, dtype, i, mask)
 
-            if op != "logsumexp":
+            if how != "total":
                 blocks(k, n, lanes, write)
         return k.text()
 
@@ -127,7 +131,7 @@ class SoftmaxColumns:
     """(before, n, after) elements along n: an item is a block of columns, which is read row by row, with the columns'
     maxima and sums on the stack. Words: x, y, n, after."""
 
-    op: str
+    how: str
     dtype: str
     lanes: int
 
@@ -137,8 +141,8 @@ class SoftmaxColumns:
         return self.lanes * COLUMNS
 
     def ir(self) -> str:
-        k, op, dtype, lanes = Kernel("kernel"), self.op, self.dtype, self.lanes
-        stores = op == "softmax" and dtype == "f32"
+        k, how, dtype, lanes = Kernel("kernel"), self.how, self.dtype, self.lanes
+        stores = how == "shares" and dtype == "f32"
         x, y, n, after = k.word(0, PTR), k.word(1, PTR), k.word(2), k.word(3)
         count = k.binary("udiv", after + (self.width - 1), k.const(I64, self.width))
         tops, sums = (room(k, 4 * self.width) for _ in range(2))
@@ -167,19 +171,19 @@ class SoftmaxColumns:
                 k.store(greater(k, load_wide(k, x, dtype, at, lanes, mask), k.load(vector, top)), top)
 
             def add(at: Value, mask: Value, top: Value, total: Value) -> None:
-                shift = _shift(k, op, k.load(vector, top))
-                e = _exponential(k, op, load_wide(k, x, dtype, at, lanes, mask) - shift)
+                shift = _shift(k, how, k.load(vector, top))
+                e = _exponential(k, how, load_wide(k, x, dtype, at, lanes, mask) - shift)
                 if stores:
                     store_wide(k, e, y, dtype, at, mask)
                 k.store(k.load(vector, total) + e, total)
 
             def divide(at: Value, mask: Value, top: Value, total: Value) -> None:
                 t = k.load(vector, total)
-                k.store(1.0 / t if op == "softmax" else apply(k, "m_log", t), total)
+                k.store(1.0 / t if how == "shares" else apply(k, "m_log", t), total)
 
             def write(at: Value, mask: Value, top: Value, total: Value) -> None:
                 v = load_wide(k, y if stores else x, dtype, at, lanes, mask)
-                made = _result(k, op, v, k.load(vector, top), k.load(vector, total), dtype)
+                made = _result(k, how, v, k.load(vector, top), k.load(vector, total), dtype)
                 store_wide(k, made, y, dtype, at, mask)
 
             def write_total(at: Value, mask: Value, top: Value, total: Value) -> None:
@@ -190,7 +194,7 @@ class SoftmaxColumns:
                 with k.loop(0, n) as i:
                     row(base + i * after, body)
             row(base, divide)
-            if op == "logsumexp":
+            if how == "total":
                 row(outer * after + first, write_total)
             else:
                 with k.loop(0, n) as i:
