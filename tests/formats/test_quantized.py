@@ -11,10 +11,12 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+import rlx
 from rlx.errors import ModelFormatError
 from rlx.formats import safetensors
 from rlx.formats.huggingface import ModelFolder
 from rlx.packed import PackedArray
+from tests.formats.gguf.test_convert import LLAMA, folder
 
 RNG = np.random.default_rng(3)
 ROWS, COLUMNS = 16, 256
@@ -149,6 +151,18 @@ def test_weights_are_the_numbers_of_their_definition(name: str, tmp_path: Path) 
         tensors["q.scales"]
 
 
+def without(arrays: Arrays, name: str) -> Arrays:
+    return {n: a for n, a in arrays.items() if n != name}
+
+
+def changed(
+    make: Any, drop: str = "", settings: dict[str, Any] | None = None, **arrays: Any
+) -> tuple[Arrays, Any]:
+    made, given, _ = make()
+    renamed = {name.replace("__", "."): a for name, a in arrays.items()}
+    return {**without(made, drop), **renamed}, {**given, **(settings or {})}
+
+
 def test_mxfp4_experts(tmp_path: Path) -> None:
     q, e = codes(16, (2, 4, 3, 32)), RNG.integers(120, 132, (2, 4, 3))
     blocks = (q[..., 0::2] | q[..., 1::2] << 4).astype(np.uint8)
@@ -160,16 +174,31 @@ def test_mxfp4_experts(tmp_path: Path) -> None:
     assert np.array_equal(found.dequantize(), expected.reshape(2, 4, 96))
 
 
-def without(arrays: Arrays, name: str) -> Arrays:
-    return {n: a for n, a in arrays.items() if n != name}
-
-
-def changed(
-    make: Any, drop: str = "", settings: dict[str, Any] | None = None, **arrays: Any
-) -> tuple[Arrays, Any]:
-    made, given, _ = make()
-    renamed = {name.replace("__", "."): a for name, a in arrays.items()}
-    return {**without(made, drop), **renamed}, {**given, **(settings or {})}
+def test_a_model_of_quantized_weights_gives_what_its_numbers_give(tmp_path: Path) -> None:
+    config = {**LLAMA, "rope_scaling": None, "num_hidden_layers": 1, "vocab_size": 40}
+    plain = {n: a for n, a in folder(tmp_path / "plain", config).items() if "layers.1." not in n}
+    arrays: Arrays = {}
+    for name, value in plain.items():
+        if value.ndim == 1 or "_proj" not in name:
+            arrays[name] = value
+            continue
+        rows, columns = value.shape
+        stem, n = name.removesuffix(".weight"), columns // 32
+        q, z, s = codes(16, value.shape), codes(16, (rows, n)), scales((rows, n)) / 8
+        arrays |= {f"{stem}.qweight": words(q, 4).T, f"{stem}.scales": s.T, f"{stem}.qzeros": words(z.T, 4)}
+        plain[name] = (np.repeat(s, 32, 1).astype(float) * (q - np.repeat(z + 1, 32, 1))).astype(np.float32)
+    (tmp_path / "packed").mkdir()
+    for where, held in (("plain", plain), ("packed", arrays)):
+        safetensors.save(
+            tmp_path / where / "model.safetensors", {n: np.ascontiguousarray(a) for n, a in held.items()}
+        )
+    settings = {"quant_method": "gptq", "bits": 4, "group_size": 32}
+    (tmp_path / "packed" / "config.json").write_text(json.dumps({**config, "quantization_config": settings}))
+    tokens = np.array([3, 17, 5, 30, 2], np.int32)
+    with rlx.models.load(tmp_path / "plain", "cpu") as a, rlx.models.load(tmp_path / "packed", "cpu") as b:
+        expected, found = a.logits(tokens), b.logits(tokens)
+    error = np.square(found - expected, dtype=np.float64).sum() / np.square(expected, dtype=np.float64).sum()
+    assert error <= 1e-11
 
 
 REFUSED: dict[str, tuple[Any, str]] = {

@@ -77,8 +77,8 @@ def folder_to_gguf(
         )  # refuses those that rlx does not make
     config = source.config
     family = BY_MODEL_TYPE.get(str(config.get("model_type")))
-    if family is None or family.architecture == "mamba":
-        known = ", ".join(name for name in BY_MODEL_TYPE if name != "mamba")
+    if family is None or family.stacked or family.architecture == "mamba":
+        known = ", ".join(name for name, f in BY_MODEL_TYPE.items() if not f.stacked and name != "mamba")
         raise ModelFormatError(
             f"{source.path}: model_type {shown(config.get('model_type'))} is not one of {known}"
         )
@@ -369,6 +369,8 @@ def gguf_to_folder(file: GgufFile, folder: str | os.PathLike[str], dtype: DTypeL
     if kind.name not in _FLOATS:
         raise DTypeError(f"convert: a folder holds {', '.join(_FLOATS)}, got {kind}")
     model = GgufModel(file)
+    if model.family.stacked:
+        raise ModelFormatError(f"{file.path}: a folder of {model.family.model_type} is not written")
     if target.exists():
         raise FileExistsError(f"{target}: exists already; give the name of a new folder")
     with _made_whole(target) as made:

@@ -53,7 +53,7 @@ class GgufModel:
     def _add(self, tensor: GgufTensor) -> None:
         block, _, rest = tensor.name.removeprefix("blk.").partition(".")
         for kind, stem in EXPERTS.items():
-            if rest == f"{stem}.weight" and len(tensor.shape) == 3:
+            if rest == f"{stem}.weight" and len(tensor.shape) == 3 and not self.family.stacked:
                 if tensor.shape[0] > MAX_EXPERTS:
                     self._refuse(f"tensor {shown(tensor.name)} has {tensor.shape[0]:,} experts")
                 for e in range(tensor.shape[0]):
@@ -136,6 +136,10 @@ class GgufModel:
             self._gemma(config)
         if arch == "qwen3moe":
             config["norm_topk_prob"] = True
+        if arch == "gpt-oss":
+            config["attention_bias"] = True
+            if config.get("rope_scaling", {}).get("rope_type") == "yarn":
+                config["rope_scaling"]["truncate"] = False  # as the model was made; GGUF does not say
         if arch in ("llama", "qwen2"):
             first = "blk.0.attn_q.bias" in self.file.tensors
             config["attention_bias"] = first and arch == "llama"
@@ -148,6 +152,8 @@ class GgufModel:
         found = self.file.metadata.get(key)
         if isinstance(found, list) and found and len(set(map(str, found))) == 1:
             found = found[0]  # llama.cpp allows a number for each layer
+            if type(found) not in (int, kind):
+                self._refuse(f"{key} is a list of {type(found).__name__}, expected {kind.__name__}")
         elif isinstance(found, list):
             self._refuse(f"{key} has a number for each layer; rlx has models of equal layers only")
         else:

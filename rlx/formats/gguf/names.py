@@ -44,6 +44,11 @@ _MAMBA = {
     "norm": "attn_norm", "mixer.in_proj": "ssm_in", "mixer.conv1d": "ssm_conv1d", "mixer.x_proj": "ssm_x",
     "mixer.dt_proj": "ssm_dt", "mixer.A_log": "ssm_a", "mixer.D": "ssm_d", "mixer.out_proj": "ssm_out",
 }  # fmt: skip
+_GPT_OSS = {
+    **_ATTENTION, "input_layernorm": "attn_norm", "post_attention_layernorm": "post_attention_norm",
+    "mlp.router": "ffn_gate_inp", "self_attn.sinks": "attn_sinks.weight", "mlp.experts.gate_proj": "ffn_gate_exps",
+    "mlp.experts.up_proj": "ffn_up_exps", "mlp.experts.down_proj": "ffn_down_exps",
+}  # fmt: skip
 EXPERTS = {"gate_proj": "ffn_gate_exps", "up_proj": "ffn_up_exps", "down_proj": "ffn_down_exps"}
 
 # Settings that most architectures share: config.json's name, GGUF's after the name of the architecture.
@@ -78,13 +83,13 @@ class Family:
     optional: Mapping[str, str] = field(default_factory=dict)  # settings that a file may lack
     changes: Mapping[str, Change] = field(default_factory=dict)  # by the end of a tensor's name in GGUF
     class_name: str = "LlamaForCausalLM"
-    paired: bool = False  # neighbouring pairs of a head are rotated
+    stacked: bool = False  # experts keep the names of their stack; a folder of this kind cannot be written
 
     def gguf_name(self, name: str) -> str | None:
         """GGUF's name of a tensor; None for one that GGUF does not have."""
         if name.startswith(f"{self.layers}."):
             number, _, rest = name.removeprefix(f"{self.layers}.").partition(".")
-            stem, suffix = _parted(rest)
+            stem, suffix = (rest, "") if rest in self.block else _parted(rest)
             found = self.block.get(stem)
             return f"blk.{number}.{found}{suffix}" if found and number.isdecimal() else None
         stem, suffix = _parted(name)
@@ -94,8 +99,8 @@ class Family:
     def folder_name(self, name: str) -> str | None:
         """The name that a folder's file has for a tensor of GGUF; None where it has none."""
         match = _BLOCK.fullmatch(name)
-        stem, suffix = _parted(match[2] if match else name)
-        table = self.block if match else self.top
+        rest, table = (match[2], self.block) if match else (name, self.top)
+        stem, suffix = (rest, "") if rest in table.values() else _parted(rest)
         found = next((theirs for theirs, ours in table.items() if ours == stem), None)
         if found is None:
             return None
@@ -135,8 +140,8 @@ _MAMBA_COUNTS = {
     "intermediate_size": "ssm.inner_size", "state_size": "ssm.state_size", "time_step_rank": "ssm.time_step_rank",
 }  # fmt: skip
 FAMILIES = (
-    Family("llama", "llama", _LLAMA, changes=_PAIRS, paired=True),
-    Family("llama", "mistral", _LLAMA, changes=_PAIRS, paired=True, class_name="MistralForCausalLM"),
+    Family("llama", "llama", _LLAMA, changes=_PAIRS),
+    Family("llama", "mistral", _LLAMA, changes=_PAIRS, class_name="MistralForCausalLM"),
     Family("qwen2", "qwen2", _LLAMA, class_name="Qwen2ForCausalLM"),
     Family("qwen3", "qwen3", _LLAMA | _QK_NORMS, class_name="Qwen3ForCausalLM"),
     Family(
@@ -153,6 +158,12 @@ FAMILIES = (
     ),
     Family("phi3", "phi3", _PHI3, optional=_WINDOW, class_name="Phi3ForCausalLM"),
     Family("olmo2", "olmo2", _AFTER, class_name="Olmo2ForCausalLM"),
+    Family(
+        "gpt-oss", "gpt_oss", _GPT_OSS, optional=_WINDOW,
+        counts={**COUNTS, "num_local_experts": "expert_count", "num_experts_per_tok": "expert_used_count",
+                "intermediate_size": "expert_feed_forward_length"},
+        class_name="GptOssForCausalLM", stacked=True,
+    ),
     Family(
         "gpt2", "gpt2", _GPT2,
         top={"wte": "token_embd", "wpe": "position_embd", "ln_f": "output_norm", "lm_head": "output"}, layers="h",

@@ -120,10 +120,13 @@ def test_names_are_those_of_the_package(family: Family) -> None:
     known = package.get_tensor_name_map(arch, 4)
     prefix = "transformer." if family.model_type == "gpt2" else ""
     for stem in [*(f"{family.layers}.3.{part}" for part in family.block), *family.top]:
-        suffix = "" if stem.endswith(("A_log", ".D")) else ".weight"
+        if ".experts." in stem:
+            continue
+        suffix = "" if stem.endswith(("A_log", ".D", ".sinks")) else ".weight"
         expected = known.get_name(f"{prefix}{stem}" if stem != "lm_head" else stem)
-        assert family.gguf_name(f"{stem}{suffix}") == f"{expected}{suffix}", stem
-        assert family.folder_name(f"{expected}{suffix}") == f"{stem}{suffix}"
+        ending = ".weight" if stem.endswith(".sinks") else suffix
+        assert family.gguf_name(f"{stem}{suffix}") == f"{expected}{ending}", stem
+        assert family.folder_name(f"{expected}{ending}") == f"{stem}{suffix}"
 
 
 @pytest.mark.judged
@@ -250,6 +253,7 @@ MODELS: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     ({"llama.block_count": -1}, {}, "expected at most"),
     ({"llama.attention.head_count": 0}, {}, "expected 1 or more"),
     ({"llama.attention.head_count": [4, 2]}, {}, "a number for each layer"),
+    ({"llama.attention.head_count": [[4], [4]]}, {}, "a list of list"),
     ({"llama.attention.head_count": 5}, {}, "5 heads"),
     ({"llama.attention.value_length": 4}, {}, "one size only"),
     ({"llama.rope.dimension_count": 99}, {}, "at most the 16"),
@@ -272,6 +276,48 @@ def test_files_that_contradict_themselves(
         gguf.write(tmp_path / "x.gguf", {**file.metadata, **changes}, {**file.tensors, **tensors})
     with gguf.read(tmp_path / "x.gguf") as file, pytest.raises(ModelFormatError, match=words):
         read_all(file)
+
+
+def test_experts_of_gpt_oss_keep_their_stack(tmp_path: Path) -> None:
+    """GGUF's names of gpt-oss, whose gates stand apart from the others and whose sinks have an ending."""
+    arch = "gpt-oss."
+    keys = {"block_count": 1, "context_length": 64, "embedding_length": 32, "expert_feed_forward_length": 32}
+    keys |= {
+        "attention.head_count": 2,
+        "attention.head_count_kv": 1,
+        "attention.key_length": 16,
+        "expert_count": 2,
+    }
+    keys |= {
+        "expert_used_count": 1,
+        "attention.sliding_window": 4,
+        "rope.scaling.original_context_length": 16,
+    }
+    settings: dict[str, Any] = {f"{arch}{k}": v for k, v in keys.items()}
+    settings |= {"general.architecture": "gpt-oss", f"{arch}attention.layer_norm_rms_epsilon": 1e-5}
+    settings |= {f"{arch}rope.scaling.type": "yarn", f"{arch}rope.scaling.factor": 4.0}
+    experts = rlx.quantize(formula("e", (2, 32, 32), 1.0), "mxfp4")
+    tensors: dict[str, Any] = {
+        "token_embd.weight": formula("t", (8, 32), 1.0), "blk.0.attn_sinks.weight": formula("s", (2,), 1.0),
+        "blk.0.ffn_gate_exps.weight": experts, "blk.0.ffn_gate_exps.bias": formula("b", (2, 32), 1.0),
+        "blk.0.ffn_gate_inp.weight": formula("r", (2, 32), 1.0),
+        "blk.0.post_attention_norm.weight": np.ones(32, np.float32),
+    }  # fmt: skip
+    gguf.write(tmp_path / "m.gguf", settings, tensors)
+    with gguf.read(tmp_path / "m.gguf") as file:
+        model = GgufModel(file)
+        block = "model.layers.0."
+        assert set(model.kinds) == {
+            "model.embed_tokens.weight", f"{block}self_attn.sinks", f"{block}mlp.experts.gate_proj.weight",
+            f"{block}mlp.experts.gate_proj.bias", f"{block}mlp.router.weight",
+            f"{block}post_attention_layernorm.weight",
+        }  # fmt: skip
+        found: Any = model.read(f"{block}mlp.experts.gate_proj.weight")
+        assert found.shape == (2, 32, 32) and np.array_equal(found.data, experts.data)
+        assert model.config["rope_scaling"]["truncate"] is False and model.config["num_local_experts"] == 2
+        assert model.config["sliding_window"] == 4 and model.config["intermediate_size"] == 32
+        with pytest.raises(ModelFormatError, match="is not written"):
+            convert.gguf_to_folder(file, tmp_path / "b")
 
 
 def read_all(file: gguf.GgufFile) -> None:

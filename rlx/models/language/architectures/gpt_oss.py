@@ -42,7 +42,7 @@ def gpt_oss(f: Fields) -> LanguageConfig:
 def names(name: str, config: LanguageConfig, tensors: Mapping[str, Any]) -> Recipe:
     name = name.replace(".mlp.gate.", ".mlp.router.")
     before, found, kind = name.partition(".mlp.experts.")
-    if not found:
+    if not found or name in tensors:  # GGUF has gates and the others apart
         return same_name(name, config, tensors)
     part, _, what = kind.partition(".")
     # Gates and the others take turns in one tensor.
