@@ -17,6 +17,7 @@ from rlx.errors import DTypeError, ModelFormatError, RlxError
 from rlx.formats import gguf
 from rlx.packed import PackedArray
 from tests.formats.gguf import malformed as m
+from tests.outside import outside
 
 RNG = np.random.default_rng(5)
 METADATA: dict[str, Any] = {
@@ -73,7 +74,7 @@ class TestRoundTrip:
 
     @pytest.mark.judged
     def test_the_package_reads_what_is_written(self, tmp_path: Path) -> None:
-        package = pytest.importorskip("gguf")
+        package = outside("gguf")
         given = {**PLAIN, "q4_k": rlx.quantize(ROWS, "q4_k"), "mxfp4": rlx.quantize(ROWS, "mxfp4")}
         gguf.write(tmp_path / "x.gguf", METADATA, given)
         found = package.GGUFReader(tmp_path / "x.gguf")
@@ -91,7 +92,7 @@ class TestRoundTrip:
 
     @pytest.mark.judged
     def test_what_the_package_writes_is_read(self, tmp_path: Path) -> None:
-        package = pytest.importorskip("gguf")
+        package = outside("gguf")
         writer = package.GGUFWriter(tmp_path / "x.gguf", "llama")
         numbers = {
             "uint8": 200,
