@@ -19,7 +19,8 @@ import re
 import struct
 import threading
 import weakref
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType, TracebackType
@@ -50,6 +51,7 @@ MAX_NESTING = 4  # of arrays
 MAX_BYTES = (1 << 63) - 1  # of one array; NumPy applies this limit even where a dimension is zero
 MAX_SHARDS = 1000
 _PIECE = 1 << 20  # bytes of blocks that are moved into planes at once
+_PER_THREAD, _MOST_THREADS = 4 << 20, 8  # bytes of a tensor that are worth a thread, and how many read one
 _SHARD = re.compile(r"(.*)-(\d{5})-of-(\d{5})\.gguf", re.DOTALL)
 _OTHERS = {
     b"ggml": "a file of ggml before GGUF",
@@ -90,17 +92,39 @@ class GgufTensor:
             shape = (max(stop - start, 0), *shape[1:])
         made = np.empty(self.dtype.array_shape(shape), self.dtype.np)
         if not self.dtype.is_packed:
-            self._source.read_into(_bytes_of(made), offset, self.name)
+            flat = made.reshape(-1).view(np.uint8)
+            _spread(
+                lambda i, j: self._source.read_into(flat[i:j], offset + i, self.name), flat.size, flat.size
+            )
             return made
         rows = made.reshape(-1, made.shape[-1]) if made.size else made.reshape(0, 1)
-        step = max(1, _PIECE // rows.shape[1])
-        piece = np.empty(min(step, len(rows)) * rows.shape[1], np.uint8)
-        for at in range(0, len(rows), step):
-            part = rows[at : at + step]
-            raw = piece[: part.size]
-            self._source.read_into(raw, offset + at * rows.shape[1], self.name)
-            move_blocks(self.dtype, part, raw, into_planes=True)
+        width = rows.shape[1]
+
+        def fill(first: int, last: int) -> None:
+            step = max(1, _PIECE // width)
+            piece = np.empty(min(step, last - first) * width, np.uint8)
+            for at in range(first, last, step):
+                part = rows[at : min(at + step, last)]
+                raw = piece[: part.size]
+                self._source.read_into(raw, offset + at * width, self.name)
+                move_blocks(self.dtype, part, raw, into_planes=True)
+
+        _spread(fill, len(rows), made.size)
         return PackedArray(self.dtype, shape, made)
+
+
+def _spread(work: Callable[[int, int], None], count: int, nbytes: int) -> None:
+    """Calls `work` with ranges that make up 0..count, on threads where there is enough to do: a processor copies a
+    gigabyte a second or two, a file in memory gives several times that."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    n = min(_MOST_THREADS, cores, nbytes // _PER_THREAD)
+    if n < 2:
+        work(0, count)
+        return
+    ends = [count * i // n for i in range(n + 1)]
+    with ThreadPoolExecutor(n) as pool:
+        for _ in pool.map(work, ends, ends[1:]):
+            pass
 
 
 class GgufFile:
@@ -422,7 +446,3 @@ class _Header:
                 f"at byte {self.size:,}" + ("; it may have been cut short" if self.size > self.data else "")
             )
         return GgufTensor(name, shape, dtype, nbytes, begin, self.source)
-
-
-def _bytes_of(array: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
-    return array.reshape(-1).view(np.uint8)

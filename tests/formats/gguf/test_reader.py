@@ -15,6 +15,7 @@ import rlx
 from rlx import dtypes
 from rlx.errors import DTypeError, ModelFormatError, RlxError
 from rlx.formats import gguf
+from rlx.formats.gguf import reader
 from rlx.packed import PackedArray
 from tests.formats.gguf import malformed as m
 from tests.outside import outside
@@ -143,6 +144,25 @@ class TestRoundTrip:
             late: Any = file.tensors["late"].read()
             assert file.version == 2 and late.shape == (4, 2) and late[0, 0] == 32
             assert np.array_equal(np.asarray(file.tensors["a"].read()), np.arange(8))
+
+
+def test_large_tensors_are_read_by_threads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reader, "_PER_THREAD", 1000)
+    monkeypatch.setattr(reader, "_PIECE", 1500)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: range(5), raising=False)
+    floats = RNG.standard_normal((37, 256)).astype(np.float32)
+    packed = rlx.quantize(floats, "q8_0")
+    gguf.write(tmp_path / "x.gguf", {}, {"f": floats, "q": packed})
+    with gguf.read(tmp_path / "x.gguf") as file:
+        assert stored(file.tensors["f"].read()) == stored(floats)
+        assert stored(file.tensors["q"].read()) == stored(packed)
+        assert stored(file.tensors["q"].read(3, 20)) == stored(
+            PackedArray(packed.dtype, (17, 256), packed.data[3:20])
+        )
+        os.truncate(tmp_path / "x.gguf", 4000)
+        for name in "fq":
+            with pytest.raises(ModelFormatError, match="cut short"):
+                file.tensors[name].read()
 
 
 class TestWriting:
