@@ -111,7 +111,7 @@ def _table() -> Iterable[tuple[str, PreTokenizer]]:
         ),
         ("gpt-2 phi-2 mpt jais trillion granite-docling exaone4 mellum", plain),
         ("olmo modern-bert", composed),
-        ("roberta-bpe", PreTokenizer([byte_level(True)], bos=True, sep=True)),
+        ("roberta-bpe jina-v1-en jina-v2-code", PreTokenizer([byte_level(True)], sep=True)),
         ("starcoder refact command-r smollm codeshell exaone minerva-7b", apart),
         ("falcon", PreTokenizer(falcon)),
         ("bloom gpt3-finnish poro-chat", _split(_BLOOM)),

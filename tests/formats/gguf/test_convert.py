@@ -202,6 +202,21 @@ def test_a_tokenizer_and_its_template_go_along(tmp_path: Path) -> None:
     assert all(t.chat_template == "{{ messages }}" for t in found)
 
 
+@pytest.mark.judged
+def test_transformers_reads_the_tokenizer_that_is_written(tmp_path: Path) -> None:
+    transformers = outside("transformers")
+    folder(tmp_path / "a", LLAMA, text=True)
+    convert.folder_to_gguf(tmp_path / "a", tmp_path / "m.gguf", "q8_0")
+    with gguf.read(tmp_path / "m.gguf") as file:
+        convert.gguf_to_folder(file, tmp_path / "b")
+        ours = GgufModel(file).tokenizer()
+    known = transformers.PreTrainedTokenizerFast.from_pretrained(tmp_path / "b")
+    for text in ("the theory\n", "", "<|im_end|>ü 🙂", "  x ", "日本 123456"):
+        ids = ours.encode(text, parse_special=True)
+        assert known(text)["input_ids"] == ids
+        assert known.decode(ids, clean_up_tokenization_spaces=False) == ours.decode(ids, special=True)
+
+
 def test_a_large_model_is_written_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     arrays = folder(tmp_path / "a", LLAMA)
     convert.folder_to_gguf(tmp_path / "a", tmp_path / "m.gguf")
