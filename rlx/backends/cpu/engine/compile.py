@@ -71,7 +71,7 @@ def images(specs: Sequence[KernelSpec], machine: Machine) -> list[bytes]:
         report("kernels", done, len(missing))
         text = specs[n].ir()
         # A spec's key changes with any source of the engine, its text seldom does.
-        by_text = [_digest("compile.py", "elf.py"), machine.arch, machine.llvm_features, text]
+        by_text: list[Part] = [_digest("compile.py", "elf.py"), machine.arch, machine.llvm_features, text]
         made = store.get(by_text)
         if made is None:
             made = machine_code(text, machine)
