@@ -7,8 +7,9 @@ import hashlib
 import threading
 from collections.abc import Sequence
 from functools import cache
-from importlib.metadata import version
 from importlib.resources import files
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any, Protocol
 
 from rlx.backends.cpu.engine.code_memory import map_code
@@ -70,7 +71,7 @@ def images(specs: Sequence[KernelSpec], machine: Machine) -> list[bytes]:
         report("kernels", done, len(missing))
         text = specs[n].ir()
         # A spec's key changes with any source of the engine, its text seldom does.
-        by_text = [_digest("compile.py", "elf.py"), machine.arch, machine.llvm_features, text]
+        by_text: list[Part] = [_digest("compile.py", "elf.py"), machine.arch, machine.llvm_features, text]
         made = store.get(by_text)
         if made is None:
             made = machine_code(text, machine)
@@ -89,7 +90,16 @@ def key_parts(spec: KernelSpec, machine: Machine) -> list[Part]:
 def _digest(*names: str) -> bytes:
     """A digest of llvmlite's version and of the sources that make kernels: these files of this folder, or all of it and
     the headers of the formulas."""
-    digest = hashlib.sha256(version("llvmlite").encode())
+    found = find_spec("llvmlite")
+    assert found is not None and found.origin is not None
+    # Its version, without the third of all time that importlib.metadata would take here.
+    stated = Path(found.origin).with_name("_version.py")
+    if not stated.exists():
+        from importlib.metadata import version
+
+        digest = hashlib.sha256(version("llvmlite").encode())
+    else:
+        digest = hashlib.sha256(stated.read_bytes())
     backends = files("rlx.backends")
     folders = [backends / "cpu" / "engine"] + ([] if names else [backends / "gpu" / "device_code"])
     while folders:
