@@ -2,7 +2,7 @@
 
 A format is a function of a `Block` and of the number of an element; it gives the `lanes` elements from there on, in
 their order. Integers of at most four bits, and codes of a book of 16 numbers, are looked up in a register where the
-can: the table of a group holds its elements' values, scale and minimum included.
+processor can: the table of a group holds its elements' values, scale and minimum included.
 """
 
 from __future__ import annotations
