@@ -18,7 +18,7 @@ from rlx.backends.cpu.engine.compile import addresses
 from rlx.backends.cpu.engine.gemm.product import choose_tile
 from rlx.backends.cpu.engine.machine import Machine, this_machine
 from rlx.backends.cpu.engine.packed.decode import FORMATS
-from rlx.backends.cpu.engine.step import EngineContext, EngineStep, load_binders
+from rlx.backends.cpu.engine.step import ENGINE_BINDERS, EngineContext, EngineStep, load_binders
 from rlx.conformance.oracle import evaluate
 from rlx.dtypes import PACKED
 from rlx.ir import Node
@@ -50,7 +50,8 @@ def bound(
     node: Node, ins: Sequence[Array], outs: Sequence[Array], machine: Machine, fixed: bool
 ) -> list[EngineStep]:
     ctx = EngineContext(machine, 1, ArrayMemory(), lambda t: fixed)
-    (binder, *_) = load_binders()[node.op.name]
+    load_binders()
+    (binder, *_) = ENGINE_BINDERS[node.op.name]
     steps = binder(node, ins, outs, ctx)
     assert steps is not None
     return steps

@@ -17,8 +17,6 @@ from rlx.backends.cpu.conv.last import last_convolutions
 from rlx.backends.cpu.elementwise.bind import bind_elementwise, trees_of
 from rlx.backends.cpu.elementwise.evaluate import same_place
 from rlx.backends.cpu.engine.choice import CannotCompile, usable
-from rlx.backends.cpu.engine.layout import channels_last_tensors, is_moved, with_channels_last
-from rlx.backends.cpu.engine.step import Following
 from rlx.backends.cpu.kernels import BINDERS, bind_reference, load_kernels
 from rlx.backends.cpu.quiet import quiet_call, quietly
 from rlx.driver import Buffer, BuildOptions, DeviceArena, Dispatch, MemoryPlan
@@ -91,16 +89,17 @@ class CpuExecutable:
         ctx = BindContext(acquire, self._options.threads)
         last = last_convolutions(graph)
 
-        images = channels_last_tensors(graph, plan) if compiled else frozenset()
+        order: Mapping[int, tuple[int, ...]] = {}  # of the tensors that lie otherwise than in that of their shapes
 
         def array(t: Tensor) -> Array:
             found = _array(t, plan, arena)
-            return with_channels_last(found) if t.id in images else found
+            return np.moveaxis(found.reshape(order[t.id]), -1, 1) if t.id in order else found
 
-        if compiled:
-            from rlx.backends.cpu.engine.program import (
-                EngineProgram,  # which a program on NumPy does not need
-            )
+        if compiled:  # a program on NumPy needs none of these modules, which not every system could import
+            from rlx.backends.cpu.engine.layout import channels_last_tensors
+            from rlx.backends.cpu.engine.program import EngineProgram
+
+            order = channels_last_tensors(graph, plan)
 
             fixed = set() if body else {t.id for t in graph.params.values()}
             held = {plan.slots[t].segment for t in fixed if t in plan.slots}
@@ -142,6 +141,8 @@ class CpuExecutable:
         alike: bool,
     ) -> bool:
         """Binds a node and an elementwise one behind it as one step of the engine. False where that cannot be."""
+        from rlx.backends.cpu.engine.step import Following
+
         assert self._engine is not None
         product, out = node.outputs[0], following.outputs[0]
         alone = uses[product.id] == sum(t is product for t in following.inputs)
@@ -213,7 +214,7 @@ class CpuExecutable:
         given, made = list(ins), list(outs)
         for arrays, written in ((given, False), (made, True)):
             for i, x in enumerate(arrays):
-                if is_moved(x):
+                if not x.flags.c_contiguous:
                     arrays[i] = ctx.kept(x.shape, x.dtype)
                     (after if written else before).append(
                         partial(np.copyto, x, arrays[i]) if written else partial(np.copyto, arrays[i], x)

@@ -14,17 +14,16 @@ from collections.abc import Sequence
 import numpy as np
 
 from rlx.backends.cpu.context import Array
+from rlx.backends.cpu.engine.step import IMAGES, load_binders
 from rlx.driver import MemoryPlan
 from rlx.driver.memory.planner_views import view_offset
 from rlx.ir import Graph, Node, Tensor, TensorType, bodies, node_of
 
-# Ops beside the elementwise ones whose results have the order of their first input, and which read no other image.
-_FOLLOWS = frozenset({"max_pool", "avg_pool"})
 
-
-def channels_last_tensors(graph: Graph, plan: MemoryPlan) -> frozenset[int]:
-    """The ids of the tensors that lie with their channels last: those that a convolution reads or writes, and those
-    that are tied to one by ops that work on either order."""
+def channels_last_tensors(graph: Graph, plan: MemoryPlan) -> dict[int, tuple[int, ...]]:
+    """The shape (N, *S, C) in memory of each tensor, by its id, that lies with its channels last: those that a
+    convolution reads or writes, and those that are tied to one by ops that work on either order."""
+    load_binders()
     fixed = {t.id for ts in (graph.inputs, graph.outputs, graph.updates) for t in ts.values()}
     for node in graph.nodes:
         if node.op.leaf or bodies(node) or view_offset(node) is not None:
@@ -43,19 +42,22 @@ def channels_last_tensors(graph: Graph, plan: MemoryPlan) -> frozenset[int]:
 
     wanted: set[int] = set()
     for node in graph.nodes:
-        if node.op.name == "conv":
+        images = IMAGES.get(node.op.name)
+        if images == "makes":
             wanted.update(t.id for t in (node.inputs[0], node.output) if free(t))
         tied = [t for t in _tied(node) if free(t)]
         for t in tied[1:]:
             parent[root(t.id)] = root(tied[0].id)
     roots = {root(i) for i in wanted}
     every = (t for node in graph.nodes for t in node.outputs)
-    return frozenset(t.id for t in every if free(t) and root(t.id) in roots)
+    last = (t for t in every if free(t) and root(t.id) in roots)
+    return {t.id: (t.shape[0], *t.shape[2:], t.shape[1]) for t in last}
 
 
 def _tied(node: Node) -> Sequence[Tensor]:
     """The images of a node that should have the same order."""
-    if node.op.name in _FOLLOWS:
+    images = IMAGES.get(node.op.name)
+    if images == "follows":
         return (node.inputs[0], node.output)
     if node.op.elementwise:
         shape = node.outputs[0].shape
@@ -63,22 +65,11 @@ def _tied(node: Node) -> Sequence[Tensor]:
     return ()
 
 
-def with_channels_last(x: Array) -> Array:
-    """The array of the same shape on the same contiguous memory whose elements lie with their channels last."""
-    n, c, *sizes = x.shape
-    return np.moveaxis(x.reshape(n, *sizes, c), -1, 1)
-
-
-def is_moved(x: Array) -> bool:
-    """Whether the array lies in another order than that of its shape."""
-    return not x.flags.c_contiguous
-
-
 def in_memory_order(node: Node, ins: Sequence[Array]) -> tuple[Node, Sequence[Array]]:
     """A reduction over the pixels of an image whose channels lie last, as one of an array of (N, *S, C): it gives the
     same elements in the same order. Any other node as it is."""
     axes = node.attrs.get("axes")
-    if node.op.joins is None or axes is None or len(ins) != 1 or not is_moved(ins[0]):
+    if node.op.joins is None or axes is None or len(ins) != 1 or ins[0].flags.c_contiguous:
         return node, ins
     rank = ins[0].ndim
     if 1 in axes or not set(range(2, rank)) <= set(axes):

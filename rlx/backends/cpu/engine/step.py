@@ -14,6 +14,7 @@ import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
+from typing import Literal
 
 from rlx.backends.cpu.context import Array
 from rlx.backends.cpu.engine.compile import KernelSpec
@@ -72,20 +73,27 @@ class EngineContext:
     following: Following | None = None
 
 
+Images = Literal["makes", "follows"]
 EngineBinder = Callable[[Node, Sequence[Array], Sequence[Array], EngineContext], "list[EngineStep] | None"]
 ENGINE_BINDERS: dict[str, list[EngineBinder]] = {}
 TAKES_FOLLOWING: set[EngineBinder] = set()
+IMAGES: dict[str, Images] = {}
 
 
-def engine(*names: str, takes_following: bool = False) -> Callable[[EngineBinder], EngineBinder]:
+def engine(
+    *names: str, takes_following: bool = False, images: Images | None = None
+) -> Callable[[EngineBinder], EngineBinder]:
     """Registers a binder of the engine for these ops; of several for one op the first that does not decline is taken,
-    in the order of their modules' names. "*" are all elementwise ops without one."""
+    in the order of their modules' names. "*" are all elementwise ops without one. `images` says of a binder of images
+    whose channels lie last whether it "makes" them, or "follows" the order of its first input."""
 
     def add(binder: EngineBinder) -> EngineBinder:
         if takes_following:
             TAKES_FOLLOWING.add(binder)
         for name in names:
             ENGINE_BINDERS.setdefault(name, []).append(binder)
+            if images is not None:
+                IMAGES[name] = images
         return binder
 
     return add

@@ -33,7 +33,7 @@ from rlx.ir import Expr, Node
 _FEW_CHANNELS = 8  # up to so many, a row of the filter is one tap of an image with zeros around it
 
 
-@engine("conv", takes_following=True)
+@engine("conv", takes_following=True, images="makes")
 def bind_conv(
     node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: EngineContext
 ) -> list[EngineStep] | None:

@@ -15,7 +15,7 @@ from rlx.ir import Node
 from rlx.ops.pool import divisors
 
 
-@engine("max_pool", "avg_pool")
+@engine("max_pool", "avg_pool", images="follows")
 def bind_pool(
     node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: EngineContext
 ) -> list[EngineStep] | None:
