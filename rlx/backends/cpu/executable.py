@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
@@ -113,7 +114,7 @@ class CpuExecutable:
         todo = [node for node in graph.nodes if not node.op.leaf]
         uses = use_counts(graph) if compiled else {}
         taken = False
-        for node, following in zip(todo, [*todo[1:], None], strict=True):
+        for node, following in zip_longest(todo, todo[1:]):
             if taken:
                 taken = False
                 continue

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from rlx.backends.cpu.context import Array
-from rlx.backends.cpu.engine.step import IMAGES, load_binders
+from rlx.backends.cpu.engine.step import ENGINE_BINDERS, IMAGES, load_binders
 from rlx.driver import MemoryPlan
 from rlx.driver.memory.planner_views import view_offset
 from rlx.ir import Graph, Node, Tensor, TensorType, bodies, node_of
@@ -42,8 +42,7 @@ def channels_last_tensors(graph: Graph, plan: MemoryPlan) -> dict[int, tuple[int
 
     wanted: set[int] = set()
     for node in graph.nodes:
-        images = IMAGES.get(node.op.name)
-        if images == "makes":
+        if "makes" in _images(node):
             wanted.update(t.id for t in (node.inputs[0], node.output) if free(t))
         tied = [t for t in _tied(node) if free(t)]
         for t in tied[1:]:
@@ -54,10 +53,14 @@ def channels_last_tensors(graph: Graph, plan: MemoryPlan) -> dict[int, tuple[int
     return {t.id: (t.shape[0], *t.shape[2:], t.shape[1]) for t in last}
 
 
+def _images(node: Node) -> set[str]:
+    """What the binders of a node do with images."""
+    return {IMAGES[b] for b in ENGINE_BINDERS.get(node.op.name, ()) if b in IMAGES}
+
+
 def _tied(node: Node) -> Sequence[Tensor]:
     """The images of a node that should have the same order."""
-    images = IMAGES.get(node.op.name)
-    if images == "follows":
+    if "follows" in _images(node):
         return (node.inputs[0], node.output)
     if node.op.elementwise:
         shape = node.outputs[0].shape

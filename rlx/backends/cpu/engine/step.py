@@ -77,7 +77,7 @@ Images = Literal["makes", "follows"]
 EngineBinder = Callable[[Node, Sequence[Array], Sequence[Array], EngineContext], "list[EngineStep] | None"]
 ENGINE_BINDERS: dict[str, list[EngineBinder]] = {}
 TAKES_FOLLOWING: set[EngineBinder] = set()
-IMAGES: dict[str, Images] = {}
+IMAGES: dict[EngineBinder, Images] = {}
 
 
 def engine(
@@ -90,10 +90,10 @@ def engine(
     def add(binder: EngineBinder) -> EngineBinder:
         if takes_following:
             TAKES_FOLLOWING.add(binder)
+        if images is not None:
+            IMAGES[binder] = images
         for name in names:
             ENGINE_BINDERS.setdefault(name, []).append(binder)
-            if images is not None:
-                IMAGES[name] = images
         return binder
 
     return add
