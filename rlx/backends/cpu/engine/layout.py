@@ -61,7 +61,7 @@ def _images(node: Node) -> set[str]:
 def _tied(node: Node) -> Sequence[Tensor]:
     """The images of a node that should have the same order."""
     if "follows" in _images(node):
-        return (node.inputs[0], node.output)
+        return [t for t in (*node.inputs, node.output) if t.ndim == node.output.ndim]
     if node.op.elementwise:
         shape = node.outputs[0].shape
         return [t for t in (*node.inputs, *node.outputs) if t.shape == shape]

@@ -85,7 +85,7 @@ def engine(
 ) -> Callable[[EngineBinder], EngineBinder]:
     """Registers a binder of the engine for these ops; of several for one op the first that does not decline is taken,
     in the order of their modules' names. "*" are all elementwise ops without one. `images` says of a binder of images
-    whose channels lie last whether it "makes" them, or "follows" the order of its first input."""
+    whose channels lie last whether it "makes" them, or "follows" the order of its inputs."""
 
     def add(binder: EngineBinder) -> EngineBinder:
         if takes_following:

@@ -161,7 +161,6 @@ def _depthwise(
         taps,
         c % (vectors * lanes) != 0,
         machine.registers,
-        "weighted",
         operands,
         tree,
     )

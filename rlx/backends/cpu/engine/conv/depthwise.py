@@ -1,9 +1,8 @@
-"""Depthwise convolution, and pooling: each channel by itself, channels last, window by window through addresses."""
+"""Depthwise convolution: each channel by itself, channels last, window by window through addresses."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
 from rlx.backends.cpu.engine import trees
 from rlx.backends.cpu.engine.gemm.kernel import Operand
@@ -17,15 +16,13 @@ WORDS = ("table", "w", "out", "positions", "channels", "out_row", "w_row", "bloc
 
 @dataclass(frozen=True, slots=True)
 class DepthwiseKernel:
-    """Weighted sums over `taps`, maxima or means, for `vectors` · `lanes` channels at once. `w` has the weights
-    (taps, channels), or for means what the sum at each position is divided by."""
+    """Sums over `taps` for `vectors` · `lanes` channels at once; `w` has the weights (taps, channels)."""
 
     lanes: int
     vectors: int
     taps: int
     masked: bool
     registers: int = 32
-    how: Literal["weighted", "max", "mean"] = "weighted"
     operands: tuple[Operand, ...] = ()  # of the epilogue, behind the words above
     epilogue: Expr | None = None
 
@@ -34,9 +31,7 @@ class DepthwiseKernel:
         vector, width = F32.of(lanes), self.lanes * self.vectors
         w = {name: k.word(i, PTR if i < 3 else I64) for i, name in enumerate(WORDS)}
         groups = k.binary("udiv", w["channels"] + (width - 1), k.const(I64, width))
-        held = (
-            self.how == "weighted" and self.taps * self.vectors <= self.registers * 7 // 8 - self.vectors - 1
-        )
+        held = self.taps * self.vectors <= self.registers * 7 // 8 - self.vectors - 1
         with k.loop(k.first, k.last) as item:
             block = k.binary("udiv", item, groups)
             channel = (item - block * groups) * width
@@ -77,21 +72,11 @@ class DepthwiseKernel:
                     for t in range(self.taps):
                         sums = [k.fma(pixel(t, n), factors[t][n], s) for n, s in enumerate(sums)]
                 else:
-                    begun = start if self.how != "max" else [pixel(0, n) for n in range(self.vectors)]
-                    totals = [k.variable(s) for s in begun]
-                    with k.loop(0 if self.how != "max" else 1, self.taps) as tap:
+                    totals = [k.variable(s) for s in start]
+                    with k.loop(0, self.taps) as tap:
                         for n, total in enumerate(totals):
-                            x = pixel(tap, n)
-                            if self.how == "weighted":
-                                total.value = k.fma(x, weight(tap, n), total.value)
-                            elif self.how == "max":
-                                total.value = k.max(total.value, x)
-                            else:
-                                total.value = total.value + x
+                            total.value = k.fma(pixel(tap, n), weight(tap, n), total.value)
                     sums = [t.value for t in totals]
-                    if self.how == "mean":
-                        count = k.load(F32, k.at(w["w"], position, F32))
-                        sums = [s / count for s in sums]
                 out = k.at(k.at(w["out"], position * w["out_row"]), channel, F32)
                 for n, made in enumerate(sums):
                     if self.epilogue is not None:

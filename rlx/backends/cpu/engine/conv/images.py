@@ -29,8 +29,7 @@ def channels_last(x: Array) -> Array | None:
 def to_channels_last(
     x: Array, ctx: EngineContext, steps: list[EngineStep], pads: Sequence[tuple[int, int]] | None = None
 ) -> Array:
-    """x (N, C, *S), C-contiguous, as (N, *S, C): a copy that steps make in each run, with zeros around it for `pads`.
-    """
+    """x (N, C, *S), C-contiguous, as (N, *S, C): a copy that each run makes, with zeros around it for `pads`."""
     n, c, *sizes = x.shape
     around = pads or [(0, 0)] * len(sizes)
     room = [a + s + b for s, (a, b) in zip(sizes, around, strict=True)]
