@@ -86,6 +86,11 @@ class BindContext:
         nbytes = int(np.prod(shape, dtype=np.int64)) * kind.itemsize
         return self._scratch[thread].take(nbytes).view(kind).reshape(tuple(shape))
 
+    def kept(self, shape: Sequence[int], dtype: npt.DTypeLike) -> Array:
+        """An uninitialized array that no other node's scratch overlaps."""
+        kind = np.dtype(dtype)
+        return self._acquire(int(np.prod(shape, dtype=np.int64)) * kind.itemsize).view(kind).reshape(tuple(shape))
+
     def mark(self) -> list[tuple[int, int]]:
         """The top of every thread's scratch stack."""
         return [scratch.mark() for scratch in self._scratch]

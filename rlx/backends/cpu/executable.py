@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
@@ -14,7 +15,8 @@ import numpy as np
 from rlx.backends.cpu.arena import CpuBuffer
 from rlx.backends.cpu.context import Array, ArrayMemory, BindContext, Step, in_order
 from rlx.backends.cpu.conv.last import last_convolutions
-from rlx.backends.cpu.elementwise.bind import bind_elementwise
+from rlx.backends.cpu.elementwise.bind import bind_elementwise, trees_of
+from rlx.backends.cpu.elementwise.evaluate import same_place
 from rlx.backends.cpu.engine.choice import CannotCompile, usable
 from rlx.backends.cpu.kernels import BINDERS, bind_reference, load_kernels
 from rlx.backends.cpu.quiet import quiet_call, quietly
@@ -25,7 +27,10 @@ from rlx.driver.memory.plan import BodyPlan
 from rlx.driver.memory.planner_views import is_alias, update_copies
 from rlx.driver.times import Times
 from rlx.ir import Graph, Node, Tensor, bodies
+from rlx.ir import expr as ex
+from rlx.ir.expr import substitute
 from rlx.passes.bodies import body_name
+from rlx.passes.rewriting import use_counts
 
 if TYPE_CHECKING:
     from rlx.backends.cpu.engine.program import EngineProgram
@@ -85,13 +90,17 @@ class CpuExecutable:
         ctx = BindContext(acquire, self._options.threads)
         last = last_convolutions(graph)
 
-        def array(t: Tensor) -> Array:
-            return _array(t, plan, arena)
+        order: Mapping[int, tuple[int, ...]] = {}  # of the tensors that lie otherwise than in that of their shapes
 
-        if compiled:
-            from rlx.backends.cpu.engine.program import (
-                EngineProgram,  # which a program on NumPy does not need
-            )
+        def array(t: Tensor) -> Array:
+            found = _array(t, plan, arena)
+            return np.moveaxis(found.reshape(order[t.id]), -1, 1) if t.id in order else found
+
+        if compiled:  # a program on NumPy needs none of these modules, which not every system could import
+            from rlx.backends.cpu.engine.layout import channels_last_tensors
+            from rlx.backends.cpu.engine.program import EngineProgram
+
+            order = channels_last_tensors(graph, plan)
 
             fixed = set() if body else {t.id for t in graph.params.values()}
             held = {plan.slots[t].segment for t in fixed if t in plan.slots}
@@ -102,9 +111,17 @@ class CpuExecutable:
         for node in graph.nodes:
             if node.op.is_constant and node.output.id in plan.slots:
                 arena.write_bytes(node.output.id, node.attrs["value"])
-            if node.op.leaf:
+        todo = [node for node in graph.nodes if not node.op.leaf]
+        uses = use_counts(graph) if compiled else {}
+        taken = False
+        for node, following in zip_longest(todo, todo[1:]):
+            if taken:
+                taken = False
                 continue
-            self._add(node, array, plan, ctx, node.outputs[0].id in last)
+            alike = node.outputs[0].id in last
+            taken = following is not None and compiled and self._add_both(node, following, array, uses, alike)
+            if not taken:
+                self._add(node, array, plan, ctx, alike)
         if self._engine is not None:
             self._engine.finish()
         # Updates come last, after every read of the old values.
@@ -115,6 +132,50 @@ class CpuExecutable:
             # Other programs may have packed these tensors as weights.
             written = {id(b): b for b in states if isinstance(b, CpuBuffer)}
             self._steps += [b.written for b in written.values()]
+
+    def _add_both(
+        self,
+        node: Node,
+        following: Node,
+        array: Callable[[Tensor], Array],
+        uses: Mapping[int, int],
+        alike: bool,
+    ) -> bool:
+        """Binds a node and an elementwise one behind it as one step of the engine. False where that cannot be."""
+        from rlx.backends.cpu.engine.step import Following
+
+        assert self._engine is not None
+        product, out = node.outputs[0], following.outputs[0]
+        alone = uses[product.id] == sum(t is product for t in following.inputs)
+        if not (following.op.elementwise and alone and len(node.outputs) == len(following.outputs) == 1):
+            return False
+        if out.type != product.type or is_alias(following, self._plan) or bodies(node) or not out.size:
+            return False
+        made, ins = array(out), [array(t) for t in node.inputs]
+        others = [t for t in following.inputs if t is not product]
+        beside = [array(t) for t in others]
+        # The result is written while the product reads its inputs; of the epilogue's it may lie over one.
+        if any(np.may_share_memory(made, x) for x in ins):
+            return False
+        if any(np.may_share_memory(made, x) and not same_place(x, made) for x in beside):
+            return False
+        places = iter(range(1, len(others) + 1))
+        args = [ex.arg(0 if t is product else next(places), t.dtype) for t in following.inputs]
+        tree = substitute(trees_of(following)[0], args)
+        bound = self._engine.bind(node, ins, [array(product)], alike, Following(tree, tuple(beside), made))
+        if bound is None:
+            return False
+        begun, kernels = bound
+        self._steps += begun
+        self.node_steps += [(node, [*begun]), (following, [])]
+        names = tuple(k.name or type(k.spec).__name__ for k in kernels)
+        self.dispatch.append(Dispatch(node.name, node.op.name, "native", names, by="engine"))
+        self.dispatch.append(
+            Dispatch(following.name, following.op.name, "native", names[-1:], within=node.name, by="engine")
+        )
+        if self._times.wanted:
+            self._engine.cut()
+        return True
 
     def _add(
         self, node: Node, array: Callable[[Tensor], Array], plan: MemoryPlan, ctx: BindContext, alike: bool
@@ -139,11 +200,27 @@ class CpuExecutable:
                     self._engine.cut()
                 return
             self._engine.cut()
-        steps = _bind(node, ins, outs, ctx, alike)
+        steps = self._bind_in_order(node, ins, outs, ctx, alike)
         self._steps += steps
         self.node_steps.append((node, steps))
         kernel = node.op.name if _has_kernel(node) else f"reference:{node.op.name}"
         self.dispatch.append(Dispatch(name, node.op.name, "native", (kernel,), by="numpy"))
+
+    def _bind_in_order(
+        self, node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: BindContext, alike: bool
+    ) -> list[Step]:
+        """NumPy's calls. Its binders take arrays in the order of their shapes: those that lie otherwise are copied."""
+        before: list[Step] = []
+        after: list[Step] = []
+        given, made = list(ins), list(outs)
+        for arrays, written in ((given, False), (made, True)):
+            for i, x in enumerate(arrays):
+                if not x.flags.c_contiguous:
+                    arrays[i] = ctx.kept(x.shape, x.dtype)
+                    (after if written else before).append(
+                        partial(np.copyto, x, arrays[i]) if written else partial(np.copyto, arrays[i], x)
+                    )
+        return [*before, *_bind(node, given, made, ctx, alike), *after]
 
     def _add_control(self, node: Node) -> None:
         self.dispatch.append(Dispatch(node.name, node.op.name, "control"))

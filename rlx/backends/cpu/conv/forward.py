@@ -16,14 +16,11 @@ from rlx.backends.cpu.elementwise.evaluate import bind_trees
 from rlx.backends.cpu.kernels import cpu_kernel
 from rlx.backends.cpu.matmul import integers
 from rlx.backends.cpu.matmul.blas import MIN_IN_LIST, load_team
-from rlx.backends.cpu.matmul.dense import in_one_call, multiply
+from rlx.backends.cpu.matmul.dense import epilogue_of, in_one_call, multiply
 from rlx.backends.cpu.movement import copies
 from rlx.backends.cpu.rows import F32, working
 from rlx.backends.cpu.windows import padded, view_windows
-from rlx.dtypes import f32
-from rlx.ir import Expr, Node, get_op
-from rlx.ir import expr as ex
-from rlx.ops.matmul import ACTIVATIONS
+from rlx.ir import Node
 
 _NS_A_FLOP = 1 / 100
 _COLUMNS = 1 << 18  # elements in one block of columns: it stays in the second-level cache
@@ -51,29 +48,12 @@ def bind_conv(node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: Bind
     return steps + _Columns(node, x, w, ins, out, ctx).steps()
 
 
-def _epilogue(node: Node, bias: bool = True) -> Expr | None:
-    """The epilogue as an expression, None where there is none: argument 0 is the sum (f32 for f16 and bf16), argument 1
-    the bias unless the sum contains it."""
-    kept = node.output.dtype
-    held = f32 if kept.is_half else kept
-    tree = ex.arg(0, held)
-    if bias and len(node.inputs) == 3:
-        tree = ex.call("add", tree, ex.cast(ex.arg(1, node.inputs[2].dtype), held))
-    activation = node.attrs.get("activation")
-    if activation is not None:
-        name, attrs = ACTIVATIONS[activation]
-        rule = get_op(name).expr
-        assert rule is not None
-        tree = rule([tree], attrs)
-    return None if tree.prim == "arg" and held == kept else ex.cast(tree, kept)
-
-
 def _finish(
     node: Node, made: Array, ins: Sequence[Array], out: Array, channels: slice, ctx: BindContext, thread: int | None,
     axis: int = 1,
 ) -> list[Step]:  # fmt: skip
     """The epilogue of some channels, which lie along `axis`: bias, activation and rounding, from `made` to `out`."""
-    tree = _epilogue(node)
+    tree = epilogue_of(node)
     if tree is None:
         return [] if made is out else [partial(np.copyto, out, made)]
     bias = [ins[2][channels].reshape(-1, *(1,) * (out.ndim - 1 - axis))] if len(ins) == 3 else []
@@ -170,7 +150,7 @@ class _Columns:
         self, made: Array, result: Array, channels: slice, thread: int | None, axis: int
     ) -> list[Step]:
         if self.onto:
-            tree = _epilogue(self.node, bias=False)
+            tree = epilogue_of(self.node, bias=False)
             return [] if tree is None else bind_trees([tree], [made], [result], self.ctx, thread)
         return _finish(self.node, made, self.ins, result, channels, self.ctx, thread, axis)
 

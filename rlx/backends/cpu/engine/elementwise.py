@@ -218,6 +218,11 @@ def tree_step(
     if any(np.may_share_memory(a, o) and not same_place(a, o) for a in ins for o in outs):
         return None
     arrays = [np.broadcast_to(a, shape) if a.shape != shape else a for a in (*ins, *outs)]
+    order = sorted(range(len(shape)), key=lambda axis: -outs[0].strides[axis] if shape[axis] > 1 else 0)
+    if any(o.flags.c_contiguous is False for o in outs) and not any(e.prim == "index" for e in linearize(trees)):
+        # An array that lies in another order than its shape's, such as an image with its channels last.
+        arrays = [a.transpose(order) for a in arrays]
+        shape = arrays[0].shape
     dims = merged(shape, [a.strides for a in arrays])
     strides = [laid(a, shape, dims).strides for a in arrays]
     if len(dims) == 1:

@@ -246,7 +246,7 @@ def bind_slice(
     return copies(ins[0][cut_of(node.attrs)], outs[0], ctx)
 
 
-@engine("concat")
+@engine("concat", images="follows")
 def bind_concat(
     node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: EngineContext
 ) -> list[EngineStep] | None:
@@ -258,7 +258,7 @@ def bind_concat(
     return all_copies(pairs, ctx)
 
 
-@engine("pad")
+@engine("pad", images="follows")
 def bind_pad(
     node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: EngineContext
 ) -> list[EngineStep] | None:

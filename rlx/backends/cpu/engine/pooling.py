@@ -149,7 +149,7 @@ def _every(k: Kernel, parts: list[Value], stride: int) -> Value:
     return made
 
 
-@engine("max_pool", "avg_pool")
+@engine("max_pool", "avg_pool", images="follows")
 def bind_pool(
     node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: EngineContext
 ) -> list[EngineStep] | None:

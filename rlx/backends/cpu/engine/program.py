@@ -15,8 +15,17 @@ from rlx.backends.cpu.context import Array
 from rlx.backends.cpu.engine import runner
 from rlx.backends.cpu.engine.choice import CannotCompile
 from rlx.backends.cpu.engine.compile import addresses
+from rlx.backends.cpu.engine.layout import in_memory_order
 from rlx.backends.cpu.engine.machine import this_machine
-from rlx.backends.cpu.engine.step import ENGINE_BINDERS, Declined, EngineContext, EngineStep, load_binders
+from rlx.backends.cpu.engine.step import (
+    ENGINE_BINDERS,
+    TAKES_FOLLOWING,
+    Declined,
+    EngineContext,
+    EngineStep,
+    Following,
+    load_binders,
+)
 from rlx.backends.cpu.engine.workers import POOL
 from rlx.driver.device import Bytes
 from rlx.errors import RlxError, UnsupportedOp
@@ -119,16 +128,19 @@ class EngineProgram:
         self._seen: tuple[int, list[int]] = (0, [])
 
     def bind(
-        self, node: Node, ins: Sequence[Array], outs: Sequence[Array], alike: bool = False
-    ) -> tuple[list[Segment], list[EngineStep]] | None:
-        """The segment that this node begins, if it does, and the node's steps; None where NumPy has to run it."""
-        self._ctx.alike = alike
+        self, node: Node, ins: Sequence[Array], outs: Sequence[Array], alike: bool = False,
+        following: Following | None = None,
+    ) -> tuple[list[Segment], list[EngineStep]] | None:  # fmt: skip
+        """The segment that this node begins, if it does, and the node's steps; None where NumPy has to run it. With
+        `following`, the steps of both nodes, or None where they do not become one."""
+        self._ctx.alike, self._ctx.following = alike, following
         made = None
-        for binder in ENGINE_BINDERS.get(node.op.name) or (
-            ENGINE_BINDERS["*"] if node.op.elementwise else ()
-        ):
+        binders = ENGINE_BINDERS.get(node.op.name) or (ENGINE_BINDERS["*"] if node.op.elementwise else ())
+        for binder in binders:
+            if following is not None and binder not in TAKES_FOLLOWING:
+                continue
             with suppress(Declined):
-                made = binder(node, ins, outs, self._ctx)
+                made = binder(*in_memory_order(node, ins), outs, self._ctx)
             if made is not None:
                 break
         if made is None:

@@ -88,7 +88,7 @@ class ResizeAxis:
             store_wide(k, made, y, self.target, to + j, mask)
 
 
-@engine("resize")
+@engine("resize", images="follows")
 def bind_resize(
     node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: EngineContext
 ) -> list[EngineStep] | None:

@@ -14,12 +14,13 @@ import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
+from typing import Literal
 
 from rlx.backends.cpu.context import Array
 from rlx.backends.cpu.engine.compile import KernelSpec
 from rlx.backends.cpu.engine.machine import Machine
 from rlx.driver.device import Bytes
-from rlx.ir import Node, Tensor
+from rlx.ir import Expr, Node, Tensor
 
 
 @dataclass(slots=True)
@@ -46,29 +47,51 @@ class Declined(Exception):
     """Raised by a binder that leaves a node to NumPy; its text is the reason."""
 
 
+@dataclass(frozen=True, slots=True)
+class Following:
+    """An elementwise node behind a product whose result no other node reads, for the product's epilogue: its tree, in
+    which argument 0 is that result, the arrays of the other arguments, and the array of its own result."""
+
+    tree: Expr
+    operands: tuple[Array, ...]
+    out: Array
+
+
 @dataclass(slots=True)
 class EngineContext:
     """The machine, the number of threads, and memory that lives as long as the program.
 
     `is_fixed` says of a tensor whether it is a weight or a constant, which changes between runs at most, with
-    `prepare` called again. `alike`: all rows of the node are to be summed in one order, whatever their number."""
+    `prepare` called again. `alike`: all rows of the node are to be summed in one order, whatever their number.
+    `following`: what a binder that was registered with `takes_following` has to compute too, or decline."""
 
     machine: Machine
     threads: int
     acquire: Callable[[int], Bytes]
     is_fixed: Callable[[Tensor], bool]
     alike: bool = False
+    following: Following | None = None
 
 
+Images = Literal["makes", "follows"]
 EngineBinder = Callable[[Node, Sequence[Array], Sequence[Array], EngineContext], "list[EngineStep] | None"]
 ENGINE_BINDERS: dict[str, list[EngineBinder]] = {}
+TAKES_FOLLOWING: set[EngineBinder] = set()
+IMAGES: dict[EngineBinder, Images] = {}
 
 
-def engine(*names: str) -> Callable[[EngineBinder], EngineBinder]:
+def engine(
+    *names: str, takes_following: bool = False, images: Images | None = None
+) -> Callable[[EngineBinder], EngineBinder]:
     """Registers a binder of the engine for these ops; of several for one op the first that does not decline is taken,
-    in the order of their modules' names. "*" are all elementwise ops without one."""
+    in the order of their modules' names. "*" are all elementwise ops without one. `images` says of a binder of images
+    whose channels lie last whether it "makes" them, or "follows" the order of its inputs."""
 
     def add(binder: EngineBinder) -> EngineBinder:
+        if takes_following:
+            TAKES_FOLLOWING.add(binder)
+        if images is not None:
+            IMAGES[binder] = images
         for name in names:
             ENGINE_BINDERS.setdefault(name, []).append(binder)
         return binder

@@ -41,20 +41,20 @@ def bind_matmul(node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: Bi
     bias = ins[2] if len(ins) == 3 else None
     if a.shape[-1] == 0:
         zero = partial(np.copyto, out, 0, "unsafe")
-        return [zero, *_finish(_epilogue(node), out, out, bias, 0, ctx, None)]
+        return [zero, *_finish(epilogue_of(node), out, out, bias, 0, ctx, None)]
     if working(out.dtype) == F32 and ctx.blas is not None:
         # The GEMM adds to a result filled with the bias, which saves the pass that would add it.
-        return _by_tiles(a, b, bias, None, out, _epilogue(node, bias=False), ctx)
+        return _by_tiles(a, b, bias, None, out, epilogue_of(node, bias=False), ctx)
     if working(out.dtype) == F32 and _has_half(a, b, out):
-        return _by_tiles(a, b, None, bias, out, _epilogue(node), ctx)
-    return _by_numpy(a, b, bias, out, _epilogue(node), ctx)
+        return _by_tiles(a, b, None, bias, out, epilogue_of(node), ctx)
+    return _by_numpy(a, b, bias, out, epilogue_of(node), ctx)
 
 
 def _has_half(*arrays: Array) -> bool:
     return any(x.dtype != F32 for x in arrays)
 
 
-def _epilogue(node: Node, bias: bool = True) -> Expr | None:
+def epilogue_of(node: Node, bias: bool = True) -> Expr | None:
     """The epilogue as an expression, None where there is none: argument 0 is the product (f32 for f16 and bf16),
     argument 1 the bias unless the product contains it."""
     kept = node.output.dtype
@@ -62,7 +62,7 @@ def _epilogue(node: Node, bias: bool = True) -> Expr | None:
     tree = ex.arg(0, held)
     if bias and len(node.inputs) == 3:
         tree = ex.call("add", tree, ex.cast(ex.arg(1, node.inputs[2].dtype), held))
-    activation = node.attrs["activation"]
+    activation = node.attrs.get("activation")  # which transposed convolutions have not
     if activation is not None:
         name, attrs = ACTIVATIONS[activation]
         rule = get_op(name).expr

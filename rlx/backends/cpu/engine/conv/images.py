@@ -1,0 +1,105 @@
+"""Images with their channels last: whether an array is one, copies that are, and the addresses that windows read."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from rlx.backends.cpu.context import Array
+from rlx.backends.cpu.engine.gemm.product import Addresses
+from rlx.backends.cpu.engine.gemm.transpose import TransposeKernel
+from rlx.backends.cpu.engine.step import EngineContext, EngineStep, address
+
+Ints = Sequence[int]
+
+
+def channels_last(x: Array) -> Array | None:
+    """x (N, C, *S) as (N, *S, C) if its elements lie in this order, else None. Axes of one element lie anywhere."""
+    moved = np.moveaxis(x, 1, -1)
+    step = x.itemsize
+    for n, stride in zip(reversed(moved.shape), reversed(moved.strides), strict=True):
+        if n != 1 and stride != step:
+            return None
+        step *= n
+    return moved
+
+
+def to_channels_last(
+    x: Array, ctx: EngineContext, steps: list[EngineStep], pads: Sequence[tuple[int, int]] | None = None
+) -> Array:
+    """x (N, C, *S), C-contiguous, as (N, *S, C): a copy that each run makes, with zeros around it for `pads`."""
+    n, c, *sizes = x.shape
+    around = pads or [(0, 0)] * len(sizes)
+    room = [a + s + b for s, (a, b) in zip(sizes, around, strict=True)]
+    made = ctx.acquire(n * math.prod(room) * c * x.itemsize).view(x.dtype).reshape(n, *room, c)
+    made.view(np.uint8)[...] = 0
+    inside = made[(slice(None), *(slice(a, a + s) for s, (a, _) in zip(sizes, around, strict=True)))]
+    if pads is None:
+        positions = math.prod(sizes)
+        steps.append(
+            _transpose(x, made, ctx, c, positions, x.strides[1], made.itemsize * c, n, (1, 0, x.strides[0]),
+                       (0, made.strides[0]))
+        )  # fmt: skip
+        return made
+    # Rows of pixels, of which the padded image has more.
+    height, width = (1, sizes[0]) if len(sizes) == 1 else sizes
+    down_x, down = (0, 0) if len(sizes) == 1 else (x.strides[2], inside.strides[1])
+    steps.append(
+        _transpose(x, inside, ctx, c, width, x.strides[1], made.itemsize * c, n * height,
+                   (height, down_x, x.strides[0]), (down, inside.strides[0]))
+    )  # fmt: skip
+    return made
+
+
+def from_channels_last(made: Array, out: Array, ctx: EngineContext) -> EngineStep:
+    """(N, *S, C) copied to (N, C, *S), both contiguous."""
+    n, c, *sizes = out.shape
+    return _transpose(made, out, ctx, math.prod(sizes), c, made.itemsize * c, out.strides[1], n,
+                      (1, 0, made.strides[0]), (0, out.strides[0]))  # fmt: skip
+
+
+def _transpose(
+    x: Array, out: Array, ctx: EngineContext, rows: int, columns: int, x_row: int, out_row: int, batch: int,
+    x_batch: tuple[int, int, int], out_batch: tuple[int, int],
+) -> EngineStep:  # fmt: skip
+    lanes = ctx.machine.lanes()
+    inner, x_inner, x_outer = x_batch
+    words = (
+        address(x), address(out), rows, columns, x_row, out_row, inner, x_inner, x_outer, *out_batch, batch * rows,
+    )  # fmt: skip
+    items = batch * -(-columns // lanes)
+    cost = 2.0 * lanes * -(-rows // lanes)
+    return EngineStep(
+        TransposeKernel(lanes, x.itemsize), words, items, 1, (x, out), name="transpose", cost_ns=cost
+    )
+
+
+def window_addresses(
+    image: Array,
+    kernel: Ints,
+    strides: Ints,
+    dilations: Ints,
+    pads: Sequence[tuple[int, int]],
+    counts: Ints,
+    zero: int,
+) -> Addresses:
+    """(positions, taps): the address of the pixel under each tap of the window at each output position of an image
+    (N, *S, C); `zero` for those in the padding."""
+    n, *sizes, _ = image.shape
+    at = (np.arange(n) * image.strides[0]).reshape(n, *(1,) * (2 * len(sizes)))
+    inside = np.ones((1,) * at.ndim, bool)
+    rank = len(sizes)
+    for axis in range(rank):
+        place = (
+            np.arange(counts[axis])[:, None] * strides[axis]
+            - pads[axis][0]
+            + np.arange(kernel[axis])[None, :] * dilations[axis]
+        )
+        shape = [1] * at.ndim
+        shape[1 + axis], shape[1 + rank + axis] = counts[axis], kernel[axis]
+        at = at + (place * image.strides[1 + axis]).reshape(shape)
+        inside = inside & ((place >= 0) & (place < sizes[axis])).reshape(shape)
+    found = np.where(inside, at + address(image), zero)
+    return found.reshape(n * math.prod(counts), math.prod(kernel)).astype(np.int64, copy=False)

@@ -1,0 +1,125 @@
+"""Binds `matmul`: products of floats of at most 32 bits, with their epilogue."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from rlx.backends.cpu.context import Array
+from rlx.backends.cpu.engine.elementwise import tree_step
+from rlx.backends.cpu.engine.gemm.product import (
+    Addresses,
+    Panels,
+    Product,
+    Tile,
+    choose_tile,
+    gather_each_run,
+    in_place,
+    narrow_float,
+    pack_each_run,
+    pack_fixed,
+    product_steps,
+    with_following,
+)
+from rlx.backends.cpu.engine.packed.bind import FEW_ROWS, dot_steps
+from rlx.backends.cpu.engine.step import Declined, EngineContext, EngineStep, address, engine
+from rlx.backends.cpu.matmul.dense import epilogue_of
+from rlx.dtypes import as_dtype, f32
+from rlx.ir import Node
+from rlx.ir import expr as ex
+
+
+@engine("matmul", takes_following=True)
+def bind_matmul(
+    node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: EngineContext
+) -> list[EngineStep] | None:
+    out = outs[0]
+    if any(not narrow_float(x.dtype) for x in (*ins, out)):
+        raise Declined(f"{ins[0].dtype} @ {ins[1].dtype}")
+    a = np.swapaxes(ins[0], -1, -2) if node.attrs["transpose_a"] else ins[0]
+    b = np.swapaxes(ins[1], -1, -2) if node.attrs["transpose_b"] else ins[1]
+    if a.shape[-1] == 0 or a.size == 0 or b.size == 0:
+        raise Declined("no elements")
+    following = ctx.following
+    tree = with_following(epilogue_of(node), len(ins) - 2, following)
+    fixed = ctx.is_fixed(node.inputs[1])
+    operands = [(ins[2], 0, 0)] if len(ins) == 3 else []
+    (m, k), n = a.shape[-2:], b.shape[-1]
+    batch = out.shape[:-2]
+    steps: list[EngineStep] = []
+    merged = math.prod(b.shape[:-2]) == 1
+    if following is not None:
+        if not merged or not out.flags.c_contiguous:
+            raise Declined("a batch before another node")
+        operands += [_beside(x, out) for x in following.operands]
+        out = following.out
+    if following is None and merged and math.prod(batch) * m <= FEW_ROWS and _by_rows(a, b, out):
+        x, made = a.reshape(-1, k), out.reshape(-1, n)
+        weight = b.reshape(b.shape[-2:]).T
+        bias = ins[2] if len(ins) == 3 else None
+        return dot_steps(x, weight, as_dtype(b.dtype), made, bias, tree, ctx, "matvec")
+    if a.dtype != np.float32:
+        a = _widened(a, ctx, steps)
+    if merged:  # one b: all axes before the last are rows
+        rows: Addresses = np.zeros((), np.int64)
+        for size, stride in zip(a.shape[:-1], a.strides[:-1], strict=True):
+            rows = rows[..., None] + np.arange(size) * stride
+        rows = np.broadcast_to(rows, (*batch, m)).reshape(-1, 1) + address(a)
+        places = [(rows, 0, b.reshape(1, k, n), out.reshape(1, -1, n))]
+    else:
+        wide_a, wide_b = (np.broadcast_to(x, (*batch, *x.shape[-2:])) for x in (a, b))
+        rows = (np.arange(m) * a.strides[-2])[:, None]
+        outer = batch[:-1]
+        if math.prod(outer) > 64:
+            raise Declined(f"a batch of {batch}")
+        places = [
+            (rows + address(wide_a[i]), wide_a.strides[-3], wide_b[i], out[i]) for i in np.ndindex(*outer)
+        ]
+    tile = choose_tile(ctx.machine, len(places[0][0]), n)
+    for table, apart, right, result in places:
+        product = Product(table, k, a.strides[-1], result, apart, tree, operands, (a,))
+        steps += product_steps(product, _panels(right, tile, len(table), fixed, ctx), tile, ctx, "matmul")
+    return steps
+
+
+def _beside(x: Array, out: Array) -> tuple[Array, int, int]:
+    """An operand of the following node as one of the epilogue: of the result's shape, or a row."""
+    if x.shape == out.shape and x.flags.c_contiguous:
+        return x, out.shape[-1] * x.itemsize, 0
+    if x.ndim > 0 and x.size == x.shape[-1] == out.shape[-1]:
+        return x, 0, 0
+    raise Declined(f"{x.shape} beside {out.shape}")
+
+
+def _widened(a: Array, ctx: EngineContext, steps: list[EngineStep]) -> Array:
+    """Halves as f32, in memory of their own."""
+    wide = ctx.acquire(a.size * 4).view(np.float32).reshape(a.shape)
+    step = tree_step([ex.cast(ex.arg(0, as_dtype(a.dtype)), f32)], [a], [wide], ctx)
+    assert step is not None
+    steps.append(step)
+    return wide
+
+
+def _by_rows(a: Array, b: Array, out: Array) -> bool:
+    """Whether few rows are best multiplied with b's columns where they lie: with neighbouring terms."""
+    rows = a.flags.c_contiguous and out.flags.c_contiguous
+    return rows and b.strides[-2] == b.itemsize and b.strides[-1] == b.itemsize * b.shape[-2]
+
+
+def _panels(b: Array, tile: Tile, m: int, fixed: bool, ctx: EngineContext) -> Panels:
+    """b (batch, k, n) as the kernel reads it. Batches that are one matrix again and again have a stride of 0."""
+    width = tile.vectors * ctx.machine.lanes()
+    if fixed:
+        return (
+            replace(pack_fixed(b[:1], width, ctx), batch=0)
+            if b.strides[0] == 0
+            else pack_fixed(b, width, ctx)
+        )
+    if b.strides[2] == b.itemsize or b.shape[2] == 1:
+        return in_place(b, width)
+    if b.strides[1] == b.itemsize or b.shape[1] == 1:
+        return pack_each_run(b, width, ctx)
+    return gather_each_run(b[:, None], width, ctx)

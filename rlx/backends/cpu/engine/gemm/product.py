@@ -1,0 +1,236 @@
+"""Steps of a product: the tile, the table of a's rows, the panels of b."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from rlx.backends.cpu.context import Array
+from rlx.backends.cpu.engine.gemm.kernel import GemmKernel, Operand
+from rlx.backends.cpu.engine.gemm.pack import PackKernel
+from rlx.backends.cpu.engine.gemm.transpose import TransposeKernel
+from rlx.backends.cpu.engine.machine import Machine
+from rlx.backends.cpu.engine.step import Declined, EngineContext, EngineStep, Following, address
+from rlx.backends.cpu.engine.trees import printable
+from rlx.dtypes import DType, as_dtype, f32
+from rlx.ir import Expr
+from rlx.ir import expr as ex
+from rlx.ir.expr import substitute
+
+Addresses = npt.NDArray[np.int64]
+
+_LONGEST = 4608  # terms that one f32 adds up; NMSE grows with their number, and is 2e-12 there
+_CACHED = 1 << 20  # bytes of panels that stay in the second-level cache beside everything else
+_FIRST_LEVEL = 24_576  # bytes of a panel that stays in the first-level cache
+_CYCLES = 2.5  # in a nanosecond, about
+_AHEAD = 4096  # bytes of panels that are asked for before they are read
+_ROWS_AHEAD = 8  # rows of b, where it is read in place
+
+
+def narrow_float(dtype: np.dtype[Any]) -> bool:
+    """Whether it is a float of at most 32 bits."""
+    return dtype.name in ("float32", "float16", "bfloat16")
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """Rows and vectors of a tile, and about how many cycles a product takes with it for each term."""
+
+    rows: int
+    vectors: int
+    cycles: float
+
+
+def choose_tile(machine: Machine, m: int, n: int) -> Tile:
+    """The tile with the least time for m rows and n columns: of the edges' tiles only what is stored is useful."""
+    lanes, room = machine.lanes(), machine.registers
+    best: Tile | None = None
+    for vectors in range(1, 9):
+        # Beside the sums, registers hold a row of the panel and one element of a.
+        most = (room - vectors - (2 if vectors < 4 else 1)) // vectors
+        most = min(most, 24 // vectors if room == 32 else 12 // vectors)
+        panels = -(-n // (vectors * lanes))
+        for rows in {r for r in (1, 2, 3, 4, 5, 6, 8, 12) if r <= most} | {min(most, m)} - {0}:
+            whole, tail = divmod(m, rows)
+            cycles = panels * (whole * _cycles(rows, vectors) + (_cycles(tail, vectors) if tail else 0.0))
+            if best is None or cycles < best.cycles:
+                best = Tile(rows, vectors, cycles)
+    assert best is not None
+    return best
+
+
+def _cycles(rows: int, vectors: int) -> float:
+    """Cycles a term: two multiply-adds in a cycle, each of which takes four, and two and a half loads."""
+    return max(rows * vectors / 2, 4.0, (2 * rows + vectors) / 2.5) + 0.3
+
+
+@dataclass(slots=True)
+class Panels:
+    """b as the kernel reads it."""
+
+    at: int
+    dtype: DType
+    step: int  # bytes from a row to the next
+    panel: int  # bytes from a panel to the next
+    batch: int  # bytes from a matrix to the next
+    ahead: int = _AHEAD
+    in_place: bool = False
+    steps: tuple[EngineStep, ...] = ()
+    prepare: Callable[[], object] | None = None
+    keep: tuple[object, ...] = ()
+
+
+def pack_fixed(b: Array, width: int, ctx: EngineContext) -> Panels:
+    """Weights (batch, *terms, columns), any strides, packed when they change."""
+    batch, *axes, columns = b.shape
+    terms, panels = math.prod(axes), -(-columns // width)
+    made = ctx.acquire(batch * panels * terms * width * b.itemsize).view(b.dtype)
+    made = made.reshape(batch, panels, *axes, width)
+
+    def prepare() -> None:
+        for p in range(panels):
+            part = b[..., p * width : (p + 1) * width]
+            made[:, p, ..., : part.shape[-1]] = part
+            made[:, p, ..., part.shape[-1] :] = 0
+
+    step = width * b.itemsize
+    return Panels(
+        address(made),
+        as_dtype(b.dtype),
+        step,
+        terms * step,
+        panels * terms * step,
+        prepare=prepare,
+        keep=(made, b),
+    )
+
+
+def pack_each_run(b: Array, width: int, ctx: EngineContext) -> Panels:
+    """b (batch, terms, columns) with terms next to each other, packed in each run."""
+    batch, terms, columns = b.shape
+    size, panels, lanes = b.itemsize, -(-columns // width), ctx.machine.lanes()
+    made = ctx.acquire(batch * panels * terms * width * size)
+    step, panel = width * size, terms * width * size
+    steps = []
+    for i in range(batch):
+        words = (
+            address(b[i]), address(made) + i * panels * panel, width, terms, b.strides[2], step,
+            panels, width * b.strides[2], 0, panel, 0, columns,
+        )  # fmt: skip
+        kernel = TransposeKernel(lanes, size)
+        items = panels * -(-terms // lanes)
+        steps.append(EngineStep(kernel, words, items, 4, (made, b), name="pack", cost_ns=40.0))
+    return Panels(
+        address(made), as_dtype(b.dtype), step, panel, panels * panel, steps=tuple(steps), keep=(made, b)
+    )
+
+
+def gather_each_run(b: Array, width: int, ctx: EngineContext) -> Panels:
+    """b (batch, outer terms, inner terms, columns) of any strides, packed in each run."""
+    batch, outer, inner, columns = b.shape
+    panels, lanes = -(-columns // width), ctx.machine.lanes()
+    step, terms = width * b.itemsize, outer * inner
+    made = ctx.acquire(batch * panels * terms * step)
+    words = (
+        address(b), address(made), columns, b.strides[3], outer, b.strides[1], inner, b.strides[2], b.strides[0],
+        panels,
+    )  # fmt: skip
+    kernel = PackKernel(lanes, width // lanes, b.itemsize)
+    packing = EngineStep(
+        kernel, words, batch * panels, 1, (made, b), name="pack", cost_ns=terms * width * 0.5
+    )
+    return Panels(
+        address(made),
+        as_dtype(b.dtype),
+        step,
+        terms * step,
+        panels * terms * step,
+        steps=(packing,),
+        keep=(made, b),
+    )
+
+
+def in_place(b: Array, width: int) -> Panels:
+    """b (batch, terms, columns) with columns next to each other, read where it lies."""
+    step = b.strides[1]
+    return Panels(
+        address(b),
+        as_dtype(b.dtype),
+        step,
+        width * b.itemsize,
+        b.strides[0],
+        _ROWS_AHEAD * step,
+        True,
+        keep=(b,),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """What a product computes, beside b: out[m] = epilogue(sum over taps t of a[m, t] · b[t])."""
+
+    rows: Addresses  # (m, taps): where each row of a has the terms of each tap
+    terms: int
+    step_a: int
+    out: Array  # (batch, m, n), the last axis contiguous
+    batch_a: int
+    epilogue: Expr | None = None
+    # The epilogue's arguments from the second on: (array, bytes from a row to the next, from a batch to the next).
+    operands: Sequence[tuple[Array, int, int]] = ()
+    keep: tuple[object, ...] = ()
+
+
+def product_steps(p: Product, b: Panels, tile: Tile, ctx: EngineContext, name: str) -> list[EngineStep]:
+    machine = ctx.machine
+    batch, m, n = p.out.shape
+    taps, lanes = p.rows.shape[1], machine.lanes()
+    width = tile.vectors * lanes
+    tiles, panels = -(-m // tile.rows), -(-n // width)
+    length = taps * p.terms
+    flush = -(-p.terms // -(-p.terms // _LONGEST))
+    panel_bytes = length * width * 4
+    panels_first = taps > 1 or (panel_bytes > _FIRST_LEVEL and panel_bytes * panels > _CACHED)
+    table = row_table(p.rows, tile.rows)
+    spec = GemmKernel(
+        lanes, tile.rows, tile.vectors, m % tile.rows, n % width != 0, b.in_place and n % width != 0,
+        b.dtype, p.step_a != 4, length > _LONGEST, panels_first, m >= 64,
+        tuple(Operand(as_dtype(a.dtype), row != 0) for a, row, _ in p.operands), p.epilogue, as_dtype(p.out.dtype),
+    )  # fmt: skip
+    words = [
+        address(table), b.at, address(p.out), m, n, tiles, panels, taps, p.terms, p.step_a, b.step, b.panel,
+        p.out.strides[1], p.batch_a, b.batch, p.out.strides[0], flush, b.ahead,
+    ]  # fmt: skip
+    for array, row, apart in p.operands:
+        words += [address(array), row, apart]
+    keep = (table, p.out, *p.keep, *b.keep, *(a for a, _, _ in p.operands))
+    cost = _cycles(tile.rows, tile.vectors) * length / _CYCLES
+    step = EngineStep(spec, words, batch * tiles * panels, 1, keep, b.prepare, name, cost)
+    return [*b.steps, step]
+
+
+def row_table(rows: Addresses, height: int) -> Addresses:
+    """The addresses by tile, tap and row of the tile. Rows behind the last are the last again, and so is a tile behind
+    the last, of which the kernel prefetches rows."""
+    m, taps = rows.shape
+    tiles = -(-m // height)
+    every = np.minimum(np.arange((tiles + 1) * height), m - 1)
+    return np.ascontiguousarray(rows[every].reshape(tiles + 1, height, taps).transpose(0, 2, 1))
+
+
+def with_following(tree: Expr | None, count: int, following: Following | None) -> Expr | None:
+    """An epilogue of `count` operands and the elementwise node behind it as one tree, whose operands come after them.
+    Raises: Declined for what an epilogue cannot compute."""
+    if following is not None:
+        if any(not narrow_float(x.dtype) for x in following.operands):
+            raise Declined("operands of the following node")
+        own = ex.arg(0, f32) if tree is None else tree
+        beside = [ex.arg(1 + count + i, as_dtype(x.dtype)) for i, x in enumerate(following.operands)]
+        tree = substitute(following.tree, [own, *beside])
+    if tree is not None and not printable([tree]):
+        raise Declined("its epilogue")
+    return tree

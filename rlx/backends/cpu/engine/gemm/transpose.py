@@ -1,0 +1,66 @@
+"""Transposition of matrices of 16- or 32-bit elements, in blocks that lie in registers.
+
+It packs the second operand of a product, where that is computed in each run and lies with k last, and it moves images
+between channels first and channels last. A batch of matrices has two levels: batch b is `b % inner` steps of one
+distance and `b // inner` steps of another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rlx.backends.cpu.engine.ir import I16, I32, I64, PTR, Kernel, Value
+
+# Strides are in bytes. A batch has `rows` rows, of all the rows of all batches no more than `all_rows`.
+WORDS = (
+    "x", "out", "rows", "columns", "x_row", "out_row", "inner", "x_inner", "x_outer", "out_inner", "out_outer",
+    "all_rows",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class TransposeKernel:
+    """out[j, i] = x[i, j] for blocks of `lanes` columns: an item is a batch's columns from j to j + lanes."""
+
+    lanes: int
+    nbytes: int = 4  # of an element: 2 or 4
+
+    def ir(self) -> str:
+        k, lanes = Kernel("kernel"), self.lanes
+        element = I32 if self.nbytes == 4 else I16
+        w = {name: k.word(i, PTR if i < 2 else I64) for i, name in enumerate(WORDS)}
+        blocks = k.binary("udiv", w["columns"] + (lanes - 1), k.const(I64, lanes))
+        with k.loop(k.first, k.last) as item:
+            batch = k.binary("udiv", item, blocks)
+            first = (item - batch * blocks) * lanes
+            outer = k.binary("udiv", batch, w["inner"])
+            inner = batch - outer * w["inner"]
+            x = k.at(k.at(w["x"], inner * w["x_inner"] + outer * w["x_outer"]), first * self.nbytes)
+            out = k.at(w["out"], inner * w["out_inner"] + outer * w["out_outer"] + first * w["out_row"])
+            here = k.min(w["columns"] - first, lanes)
+            mask = k.tail(here, lanes)
+            count = k.min(w["rows"], w["all_rows"] - batch * w["rows"])
+            with k.loop(0, count, lanes) as i:
+                rows = [k.min(i + r if r else i, count - 1) for r in range(lanes)]
+                block = [k.load(element.of(lanes), k.at(x, row * w["x_row"]), mask) for row in rows]
+                made = transposed(k, block)
+                kept = k.tail(k.min(count - i, lanes), lanes)
+                for r, row in enumerate(made):
+                    with k.when(k.cmp("slt", k.const(I64, r), here)):
+                        k.store(row, k.at(k.at(out, w["out_row"] * r), i * self.nbytes), kept)
+        return k.text()
+
+
+def transposed(k: Kernel, rows: Sequence[Value]) -> list[Value]:
+    """The columns of a square of vectors, by exchanging halves, quarters and so on of pairs of rows."""
+    made, n, step = list(rows), len(rows), 1
+    while step < n:
+        low = [j if not j & step else n + j - step for j in range(n)]
+        high = [j + step if not j & step else n + j for j in range(n)]
+        for i in range(n):
+            if not i & step:
+                a, b = made[i], made[i + step]
+                made[i], made[i + step] = k.shuffle(a, b, low), k.shuffle(a, b, high)
+        step *= 2
+    return made

@@ -1,0 +1,66 @@
+"""Binds products with weights that are read row by row: `packed_matmul`, and few rows of a plain `matmul`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from rlx.backends.cpu.context import Array
+from rlx.backends.cpu.engine.gemm.product import narrow_float
+from rlx.backends.cpu.engine.packed.decode import decodes
+from rlx.backends.cpu.engine.packed.kernel import DotKernel
+from rlx.backends.cpu.engine.step import Declined, EngineContext, EngineStep, address, engine
+from rlx.dtypes import DType, as_dtype
+from rlx.ir import Expr, Node
+
+FEW_ROWS = 8  # rows of x for which a row of the weight is decoded once
+
+
+def dot_steps(
+    x: Array,
+    w: Array,
+    dtype: DType,
+    out: Array,
+    bias: Array | None,
+    epilogue: Expr | None,
+    ctx: EngineContext,
+    name: str,
+) -> list[EngineStep]:
+    """x (m, k) and out (m, n) with contiguous rows, w (n, bytes or elements of a row)."""
+    lanes = ctx.machine.lanes()
+    lookup = "avx512f" in ctx.machine.features and lanes == 16
+    m, units = len(x), x.shape[1] // dtype.storage.elements
+    steps = []
+    # Parts of about equal size: the fewer different ones, the fewer kernels.
+    parts = -(-m // FEW_ROWS)
+    each = -(-m // parts)
+    for start in range(0, m, each):
+        rows = min(each, m - start)
+        spec = DotKernel(
+            lanes, rows, dtype, as_dtype(x.dtype), as_dtype(out.dtype), None if bias is None else as_dtype(bias.dtype),
+            epilogue, lookup and dtype.is_packed,
+        )  # fmt: skip
+        words = (
+            address(x[start:]), address(w), address(out[start:]), 0 if bias is None else address(bias), len(w), units,
+            x.strides[0], w.strides[0], out.strides[0],
+        )  # fmt: skip
+        cost = lanes * x.shape[1] * (rows + 2) / lanes / 5
+        items = -(-len(w) // lanes)
+        steps.append(EngineStep(spec, words, items, 1, (x, w, out, bias), name=name, cost_ns=cost))
+    return steps
+
+
+@engine("packed_matmul")
+def bind_packed_matmul(
+    node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: EngineContext
+) -> list[EngineStep] | None:
+    x, out = (a.reshape(math.prod(a.shape[:-1]), a.shape[-1]) for a in (ins[0], outs[0]))
+    dtype = node.inputs[1].dtype
+    lookup = "avx512f" in ctx.machine.features and ctx.machine.lanes() == 16
+    if not node.attrs["transpose_q"] or not decodes(dtype, lookup):
+        raise Declined(f"{dtype}{' transposed' if not node.attrs['transpose_q'] else ''}")
+    if not narrow_float(x.dtype) or x.shape[1] == 0 or len(x) == 0:
+        raise Declined(f"x is {x.dtype}{x.shape}")
+    if not ins[0].flags.c_contiguous or not outs[0].flags.c_contiguous:
+        raise Declined("strides")
+    return dot_steps(x, ins[1], dtype, out, None, None, ctx, f"packed {dtype}")

@@ -1,0 +1,211 @@
+"""Products and convolutions of the compiled engine: what they compute, for each length of vectors."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+import rlx
+from rlx.backends.cpu.context import ArrayMemory
+from rlx.backends.cpu.engine import choice
+from rlx.backends.cpu.engine.compile import addresses
+from rlx.backends.cpu.engine.gemm.product import choose_tile
+from rlx.backends.cpu.engine.machine import Machine, this_machine
+from rlx.backends.cpu.engine.packed.decode import FORMATS
+from rlx.backends.cpu.engine.step import ENGINE_BINDERS, EngineContext, EngineStep, load_binders
+from rlx.conformance.oracle import evaluate
+from rlx.dtypes import PACKED
+from rlx.ir import Node
+from rlx.packed import PackedArray
+from tests.full import thinned
+
+pytestmark = pytest.mark.skipif(
+    choice.why_not() is not None, reason=f"no compiled engine: {choice.why_not()}"
+)
+Array = npt.NDArray[Any]
+_CALL = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
+_RNG = np.random.default_rng(0)
+_KEPT = frozenset({"q4_0", "q4_k", "q6_k", "int4_zp", "q8_0"})  # of the packed formats
+
+
+def machines() -> list[Machine]:
+    """The processor at hand, and without AVX-512 where it has that."""
+    found = this_machine()
+    if found is None:
+        return []
+    shorter = found.without("avx512f")
+    return [found, shorter] if shorter.vector_bytes != found.vector_bytes else [found]
+
+
+on_machines = pytest.mark.parametrize("machine", machines(), ids=lambda m: f"{8 * m.vector_bytes} bits")
+
+
+def bound(
+    node: Node, ins: Sequence[Array], outs: Sequence[Array], machine: Machine, fixed: bool
+) -> list[EngineStep]:
+    ctx = EngineContext(machine, 1, ArrayMemory(), lambda t: fixed)
+    load_binders()
+    (binder, *_) = ENGINE_BINDERS[node.op.name]
+    steps = binder(node, ins, outs, ctx)
+    assert steps is not None
+    return steps
+
+
+def run(steps: Sequence[EngineStep], machine: Machine, pieces: int = 1) -> None:
+    """Runs steps, each in some pieces, of which the last comes first."""
+    for step, place in zip(steps, addresses([s.spec for s in steps], machine), strict=True):
+        if step.prepare is not None:
+            step.prepare()
+        words = np.array([w if w < 1 << 63 else w - (1 << 64) for w in step.words], np.int64)
+        cuts = [step.items * i // pieces for i in range(pieces + 1)]
+        for first, last in reversed(list(pairwise(cuts))):
+            _CALL(place)(words.ctypes.data, first, last)
+
+
+def floats(*shape: int) -> Array:
+    return _RNG.standard_normal(shape).astype(np.float32)
+
+
+def close(got: Array, wanted: Array) -> bool:
+    return bool(((got - wanted) ** 2).sum() <= 1e-11 * (wanted**2).sum())
+
+
+@on_machines
+@pytest.mark.parametrize("fixed", [True, False], ids=["weights", "computed"])
+@pytest.mark.parametrize(
+    ("a", "b", "transposes"),
+    [
+        ((29, 37), (37, 75), (False, False)),
+        ((37, 29), (75, 37), (True, True)),
+        ((5, 37), (75, 37), (False, True)),
+        ((2, 3, 13, 40), (3, 40, 21), (False, False)),
+        ((2, 9, 4700), (4700, 16), (False, False)),
+    ],
+    ids=["plain", "transposed", "few rows", "batch", "long sums"],
+)
+@pytest.mark.sample(10)
+def test_a_product_is_right_and_does_not_depend_on_its_pieces(
+    a: tuple[int, ...], b: tuple[int, ...], transposes: tuple[bool, bool], fixed: bool, machine: Machine
+) -> None:
+    graph = rlx.Graph("product")
+    x, w = graph.input("x", a), graph.input("w", b)
+    n = b[-2 if transposes[1] else -1]
+    bias = graph.input("bias", (n,))
+    y = rlx.matmul(x, w, bias, transpose_a=transposes[0], transpose_b=transposes[1], activation="gelu")
+    graph.output("y", y)
+    given = {"x": floats(*a), "w": floats(*b), "bias": floats(n)}
+    made = [np.full(y.shape, np.nan, np.float32) for _ in range(2)]
+    for out, pieces in zip(made, (1, 3), strict=True):
+        run(bound(y.node, list(given.values()), [out], machine, fixed), machine, pieces)
+    assert close(made[0], evaluate(graph, given)[y.id])
+    assert made[0].tobytes() == made[1].tobytes()
+
+
+def network(graph: rlx.Graph) -> dict[str, Array]:
+    """Convolutions of all kinds, a residual, pools and what stands between them, of an image of three channels."""
+    values: dict[str, Array] = {"x": floats(2, 3, 21, 19)}
+
+    def weight(*shape: int) -> rlx.Tensor:
+        name = f"w{len(values)}"
+        values[name] = floats(*shape) / np.sqrt(np.prod(shape[1:])).astype(np.float32)
+        return graph.param(name, shape)
+
+    x = graph.input("x", (2, 3, 21, 19))
+    y = rlx.conv(x, weight(24, 3, 3, 3), weight(24), strides=2, pads=1, activation="relu")
+    z = rlx.conv(y, weight(24, 1, 3, 3), pads=1, groups=24) * 0.5
+    z = rlx.conv(z, weight(24, 24, 1, 1), weight(24))
+    y = rlx.relu(z + y)
+    y = rlx.conv(rlx.max_pool(y, 3, strides=2, pads=1), weight(40, 12, 3, 3), groups=2, dilations=2, pads=2)
+    y = y * rlx.sigmoid(rlx.mean(y, axis=(2, 3), keepdims=True))
+    graph.output("image", rlx.avg_pool(y, 2, pads=1))
+    graph.output("flat", rlx.reshape(y, (2, -1)))
+    return values
+
+
+def test_images_lie_with_their_channels_last_between_convolutions() -> None:
+    graph = rlx.Graph("network")
+    values = network(graph)
+    found = evaluate(graph, values)
+    wanted = {name: found[t.id] for name, t in graph.outputs.items()}
+    bits = set()
+    for threads in (1, 2, 4):
+        program = rlx.Session("cpu", threads=threads, engine="compiled").compile(graph)
+        program.set_params({k: v for k, v in values.items() if k != "x"})
+        got = program.run({"x": values["x"]})
+        assert all(close(got[name], wanted[name]) for name in wanted)
+        bits.add(b"".join(got[name].tobytes() for name in wanted))
+    assert len(bits) == 1
+    report = {d.op: d for d in program.report().nodes if d.by == "engine"}
+    assert {"conv", "max_pool"} <= report.keys()
+    assert any(d.within for d in program.report().nodes)  # the residual, in the product before it
+
+
+def test_weights_are_packed_again_when_they_change() -> None:
+    graph = rlx.Graph("linear")
+    x, w = graph.input("x", (33, 40)), graph.param("w", (40, 50))
+    graph.output("y", rlx.matmul(x, w))
+    program = rlx.Session("cpu", engine="compiled").compile(graph)
+    given = floats(33, 40)
+    for _ in range(2):
+        weight = floats(40, 50)
+        program.set_params({"w": weight})
+        assert close(program.run({"x": given})["y"], given.astype(np.float64) @ weight)
+
+
+@on_machines
+@pytest.mark.parametrize("name", thinned(sorted(FORMATS), _KEPT.__contains__))
+def test_packed_weights_are_decoded_exactly(name: str, machine: Machine) -> None:
+    if name in ("mxfp4", "iq4_nl", "iq4_xs") and machine.vector_bytes < 64:
+        pytest.skip("codebooks are looked up in registers of 512 bits")
+    dtype, n, k = PACKED[name], 19, 512
+    raw = _RNG.integers(0, 256, (n, k // dtype.storage.elements * dtype.storage.nbytes), np.uint8)
+    for plane in ("d", "dm", "s", "e"):  # scales that are numbers
+        at = 0
+        for p in dtype.storage.planes:
+            end = at + k // dtype.storage.elements * p.nbytes
+            if p.name == plane:
+                kind = np.float32 if plane == "s" else np.float16 if plane != "e" else np.uint8
+                count = (end - at) // np.dtype(kind).itemsize
+                numbers = (
+                    _RNG.uniform(0.01, 1, (n, count)) if plane != "e" else _RNG.integers(100, 140, (n, count))
+                )
+                raw[:, at:end] = numbers.astype(kind).view(np.uint8)
+            at = end
+    packed = PackedArray(dtype, (n, k), raw)
+    places = _RNG.permutation(k)[:8]
+    graph = rlx.Graph("packed")
+    y = rlx.packed_matmul(graph.input("x", (8, k)), graph.input("q", (n, k), dtype))
+    out = np.full((8, n), np.nan, np.float32)
+    run(bound(y.node, [np.eye(k, dtype=np.float32)[places], raw], [out], machine, True), machine)
+    assert np.array_equal(out.T, packed.dequantize()[:, places])  # each is one product and zeros
+
+
+@on_machines
+@pytest.mark.parametrize("kinds", [(np.uint8, np.int8), (np.int8, np.uint8), (np.int8, np.int8)])
+def test_products_of_bytes_are_exact(kinds: tuple[Any, Any], machine: Machine) -> None:
+    a, b = (
+        _RNG.integers(np.iinfo(t).min, np.iinfo(t).max + 1, s).astype(t)
+        for t, s in zip(kinds, ((7, 203), (9, 203)), strict=True)
+    )
+    a[0], b[0] = np.iinfo(kinds[0]).max, np.iinfo(kinds[1]).min
+    zeros = [np.array([131], np.int32), _RNG.integers(-300, 300, 9).astype(np.int32)]
+    graph = rlx.Graph("bytes")
+    tensors = [graph.input(n, x.shape, x.dtype) for n, x in zip("abcd", (a, b, *zeros), strict=True)]
+    y = rlx.integer_matmul(*tensors)
+    out = np.zeros((7, 9), np.int32)
+    run(bound(y.node, [a, b, *zeros], [out], machine, False), machine, 2)
+    wide = [x.astype(np.int64) - z.astype(np.int64)[:, None] for x, z in zip((a, b), zeros, strict=True)]
+    assert np.array_equal(out, wide[0] @ wide[1].T)
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (16, 384), (49, 2048), (3136, 64), (1, 5)])
+def test_a_tile_fits_into_the_registers(shape: tuple[int, int]) -> None:
+    for machine in machines():
+        tile = choose_tile(machine, *shape)
+        assert tile.rows * tile.vectors + tile.vectors + 1 <= machine.registers
