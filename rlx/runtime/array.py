@@ -42,6 +42,7 @@ class Array(Closing):
     _lender: Callable[[Array], None] | None = None
 
     _borrowed = False  # whether its memory is another library's
+    _shared: Buffer | None = None  # memory that other libraries may use while this object lives
 
     def __init__(
         self, device: Device, buffer: Buffer, shape: tuple[int, ...], dtype: DType, offset: int = 0
@@ -51,7 +52,6 @@ class Array(Closing):
         self._offset = offset
         self._gone: str | Exception = ""  # why there is no memory
         self._buffer: Buffer | None = buffer
-        self._shared: Buffer | None = None  # memory that other libraries may use while this object lives
         if offset < 0 or offset + self.type.nbytes > buffer.nbytes:
             raise ArenaError(
                 f"an array of {self.type} at byte {offset} leaves its memory of {buffer.nbytes} bytes"
@@ -77,7 +77,7 @@ class Array(Closing):
         the run that was to make it."""
         made = cls.__new__(cls)
         made.device, made.type, made._offset = device, t, 0
-        made._buffer, made._gone, made._shared = buffer, gone, None
+        made._buffer, made._gone = buffer, gone
         return made
 
     # -- what it is

@@ -8,14 +8,14 @@ from weakref import WeakSet
 from rlx.driver import Buffer, Device
 from rlx.driver.device import CUDA, DeviceInfo, Exporting, Importing
 from rlx.driver.registry import load_backend
-from rlx.errors import DeviceUnavailable, UnsupportedOp
+from rlx.errors import DeviceUnavailable, OutOfDeviceMemory, UnsupportedOp
 
 _refused: WeakSet[Device] = WeakSet()  # devices whose exported memory the other driver has refused
 
 
 def copy_between(source: Buffer, at: int, nbytes: int, here: Device, there: Device) -> Buffer | None:
     """A copy of `nbytes` bytes of device `here`, from offset `at` on, as memory of `there`; None where these are not
-    one GPU, or their drivers share no memory.
+    one GPU, or their drivers share no memory or have none left to share.
 
     One driver's memory is lent to the other's: the exporting side copies into or out of memory that both see. The host
     waits for the copy, since the two drivers know nothing of each other's queues. The memory goes back to the
@@ -32,9 +32,11 @@ def copy_between(source: Buffer, at: int, nbytes: int, here: Device, there: Devi
         if isinstance(there, Exporting) and isinstance(here, Importing) and _exports(there):
             own = there.acquire_exported(nbytes)
             seen = own.imported(here.import_memory)
-            other = here.foreign(seen.address, nbytes, (own, seen))
+            held: list[object] = [own, seen]
+            other = here.foreign(seen.address, nbytes, held)
             other.copy_from(source, at, 0, nbytes)
             here.mark().wait()
+            held.clear()  # else the copy would be kept to the next call of `here`, which lets go of foreign memory
             other.close()
             return own
     except UnsupportedOp as error:
@@ -43,6 +45,8 @@ def copy_between(source: Buffer, at: int, nbytes: int, here: Device, there: Devi
         _refused.add(here if isinstance(here, Exporting) else there)
         said = "arrays go through the host between %s and %s: %s"
         logging.getLogger(__name__).warning(said, here.info.id, there.info.id, error)
+    except OutOfDeviceMemory:
+        pass  # `there` may have in its own pool what the exporting driver cannot allocate
     return None
 
 

@@ -123,6 +123,9 @@ class Bound(Closing):
         return made
 
 
+_ENDED = object()  # in place of the program of a binding that is closed
+
+
 class BoundArrays(Mapping[str, "npt.NDArray[Any]"]):
     """The inputs or the outputs of a `Bound`, by name: views of the program's memory."""
 
@@ -160,16 +163,18 @@ def _runner(
     an object, and `Bound` is not: in a cycle the memory of a dropped program would stay until Python's collector
     runs."""
     weights, lock = owner.weights, owner._lock
-    bound: _Program | None = program  # None once it is ended, for which a run then needs no test of its own
+    # Once it is ended, what no owner has for its program, not even one without a recording: a run then needs no test of
+    # its own.
+    bound: object = program
 
     def end() -> None:
         nonlocal bound
-        bound = None
+        bound = _ENDED
 
     def run() -> None:
         with lock:
             if owner._program is not bound or owner._version != weights.version or program.broken_off:
-                if bound is None:
+                if bound is _ENDED:
                     _refuse(owner.graph.name)
                 _same(owner, program)
                 owner._gone = ""

@@ -106,7 +106,7 @@ class CompiledGraph(Closing):
             self._version = -1
             prepared = self._prepare()
             self._plan = self._make_plan(prepared)
-            self._planned = id(prepared), options.planner
+            self._planned = prepared, options.planner
             self._check_memory(stores + self._plan.total_bytes, prepared.graph)
             weights.declare(params)  # the stores learn of this graph once it is known to fit
             state.reserve(states)
@@ -545,9 +545,11 @@ class CompiledGraph(Closing):
             )
         self._drop()
         with self.weights.lock:
-            prepared, planned = self._prepare(), self._planned
-            if prepared.graph.params or prepared.graph.states or planned != (id(prepared), self.options.planner):
-                self._plan = self._make_plan(prepared)  # whose slots may have moved
+            prepared, (planned, planner) = self._prepare(), self._planned
+            graph = prepared.graph
+            if graph.params or graph.states or planned is not prepared or planner != self.options.planner:
+                self._plan = self._make_plan(prepared)  # the slots of weights and states may have moved
+                self._planned = prepared, self.options.planner
             self._version = self.weights.version
         room = self.options.room
         self.last_used = room.now()

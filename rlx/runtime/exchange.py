@@ -232,8 +232,8 @@ def cuda_interface(array: Array) -> dict[str, Any]:
     buffer, at, twin = array._held(), array._offset, cuda_twin(array.device.info)
     if array.dtype.is_packed or array.dtype is bf16:
         raise AttributeError(f"__cuda_array_interface__ has no type for {array.dtype}; DLPack passes on bf16")
-    if twin is not None:  # libraries ask several times: one copy for all
-        buffer, at = array._shared or array.to(twin.id)._held(), 0
+    if twin is not None:  # libraries ask several times, and threads at once: one copy for all, which none replaces
+        buffer, at = array._shared or vars(array).setdefault("_shared", array.to(twin.id)._held()), 0
     whole: dict[str, Any] | None = getattr(buffer, "__cuda_array_interface__", None)
     if whole is None:
         raise AttributeError(f"an array on {array.device.info.id} has no __cuda_array_interface__")

@@ -120,7 +120,7 @@ class Room:
                 held = ", ".join(f"{name!r} {n:,}" for name, n in self.holders)
                 raise RoomFull(
                     f"{nbytes:,} bytes are needed for weights or states; the session's memory_limit is {self.limit:,}, "
-                    f"of which {self.taken:,} are taken ({held}). Close what is not used, or raise the limit",
+                    f"of which {self.taken:,} are taken ({held or 'none'}). Close what is not used, or raise the limit",
                     self,
                 )
             self._claimed += nbytes

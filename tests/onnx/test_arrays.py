@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from onnx import helper
 
 import rlx
 from rlx.errors import DTypeError, GraphError, ShapeError
@@ -66,7 +67,14 @@ def test_models_and_sessions_are_launched(device: str) -> None:
 
 
 def test_a_cut_model_is_done_when_launch_returns() -> None:
-    proto = model([node("NonZero", "x", "at"), node("Neg", "x", "y")], {"x": [6]}, {"at": None, "y": [6]})
+    proto = model(
+        [node("NonZero", "x", "at"), node("Neg", "x", "y"), node("SequenceConstruct", "at at", "both")],
+        {"x": [6]}, {"at": None, "y": [6]},
+    )  # fmt: skip
+    proto.graph.output.append(helper.make_tensor_sequence_value_info("both", I64, None))
     begun = rlx.onnx.load(proto, strict=False).launch({"x": np.float32([0, 1, 0, 2, 3, 0])}, "cpu")
     assert begun.done()
-    np.testing.assert_array_equal(begun.wait("host")["at"], [[1, 3, 4]])
+    made = begun.wait("host")
+    np.testing.assert_array_equal(made["at"], [[1, 3, 4]])
+    assert {type(a) for a in begun.results["both"]} == {rlx.Array}
+    assert {type(a) for a in made["both"]} == {np.ndarray}  # what lists hold, too, is read

@@ -10,7 +10,9 @@ import logging
 import mmap
 import os
 import struct
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -22,7 +24,7 @@ from rlx.backends.cuda.api import Api
 from rlx.backends.cuda.device import CudaDevice, _describe
 from rlx.backends.vulkan import transfer
 from rlx.driver import registry
-from rlx.errors import DeviceUnavailable
+from rlx.errors import DeviceUnavailable, OutOfDeviceMemory
 from rlx.runtime import between, exchange
 from tests.cuda.unreal import Raised, Runtime
 
@@ -174,6 +176,40 @@ def test_libraries_that_know_cuda_get_a_copy_there(driver: Driver, no_host: Any)
     assert face["shape"] == (6,) and face == array.__cuda_array_interface__ and len(driver.mapped) == 1
     seen = np.ctypeslib.as_array((ctypes.c_float * 6).from_address(face["data"][0]))
     np.testing.assert_array_equal(seen, np.arange(6))
+
+
+def test_threads_that_ask_at_once_get_one_copy(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+    """None of them replaces the memory whose address another has been given."""
+    array, both, real = rlx.array(np.arange(6), device="vulkan"), threading.Barrier(2), rlx.Array.to
+
+    def slow(self: rlx.Array, device: Any) -> rlx.Array:
+        made = real(self, device)
+        both.wait(20)
+        return made
+
+    monkeypatch.setattr(rlx.Array, "to", slow)
+    with ThreadPoolExecutor(2) as threads:
+        faces = list(threads.map(lambda _: array.__cuda_array_interface__["data"], range(2)))
+    assert faces[0] == faces[1] == array.__cuda_array_interface__["data"]
+
+
+def test_a_copy_on_vulkan_returns_to_its_pool_without_a_call_of_cuda(driver: Driver) -> None:
+    there = rlx.array(np.arange(1000), device="vulkan").to("cuda")
+    vulkan: Any = there.to("vulkan").device
+    vulkan.bury()
+    assert vulkan.exported_pool.nbytes >= 8000
+
+
+def test_where_no_memory_is_left_to_share_arrays_go_through_the_host(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*args: Any) -> None:
+        raise OutOfDeviceMemory("full")
+
+    array = rlx.array(np.arange(6), device="vulkan")
+    with monkeypatch.context() as patched:
+        patched.setattr(array.device, "acquire_exported", full)
+        np.testing.assert_array_equal(array.to("cuda").to("vulkan").numpy(), np.arange(6))
 
 
 def test_a_refusal_is_logged_once_and_arrays_go_through_the_host(

@@ -269,3 +269,6 @@ def test_a_bindings_run_ends_with_the_binding(session: Session) -> None:
             ended()
     with exe.bind() as again:
         again.run()
+    exe.close()  # which leaves no program to compare with the binding's
+    with pytest.raises(GraphError, match="binding of 'stepped' is closed"):
+        run()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -221,6 +222,29 @@ def test_idle_programs_give_way_to_weights_and_states(session: rlx.Session) -> N
     for exe, want in zip(idle, results, strict=True):
         np.testing.assert_array_equal(exe.run({"x": X})["y"], want)
         assert session.room.taken <= session.room.limit
+
+
+def test_what_a_file_holds_keeps_to_the_limit_while_it_is_loaded(tmp_path: Path) -> None:
+    n, path = 100_000, tmp_path / "model.rlx"
+    with weighted(rlx.Session("cpu"), "saved", n) as exe:
+        exe.set_param("w", np.ones(n, np.float32))
+        exe.save(path)
+    tight = rlx.Session("cpu", memory_limit=300_000)
+    held = tight.info.taken_bytes()
+    for given in ({}, {"weights": rlx.Weights(tight.device)}):
+        with pytest.raises(OutOfDeviceMemory, match=r"weight 'w' .* memory_limit is 300,000"):
+            rlx.load_program(path, tight, **given)
+        assert tight.room.holders == [] and tight.info.taken_bytes() == held
+    full = rlx.Weights(tight.device)
+    full.declare({"w": TensorType((n,), rlx.f32)})
+    full.set("w", np.ones(n, np.float32))
+    with pytest.raises(OutOfDeviceMemory, match="0 are free within the session's memory_limit"):
+        rlx.load_program(path, tight, weights=full)  # not the file's fault
+    wide = rlx.Session("cpu", memory_limit=2_000_000)
+    with program(wide, 1) as idle:
+        idle.run({"x": X})
+        with rlx.load_program(path, wide) as loaded:  # for whose weights the idle program gives way
+            assert loaded.run({"x": np.float32(2)})["y"] == 2 * n and wide.room.taken <= 2_000_000
 
 
 def test_a_store_that_is_full_already_counts(session: rlx.Session) -> None:

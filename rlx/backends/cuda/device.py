@@ -105,7 +105,7 @@ class CudaBackend:
 
     def opened(self, index: int) -> CudaDevice | None:
         found = self._opened.get(index)
-        return None if found is None or found.closed or found.pid != os.getpid() else found
+        return found if found is not None and found.usable else None
 
     def free_bytes(self, index: int) -> int | None:
         found = self._infos.get(index)
@@ -216,6 +216,11 @@ class CudaDevice:
             self._set_device(self.info.index)
         except self._errors as error:
             raise self.failed(error, "making the device current") from error
+
+    @property
+    def usable(self) -> bool:
+        """Whether `enter` could succeed: the device is open in this process, and not lost."""
+        return not self.closed and not self._lost and os.getpid() == self.pid
 
     def doing(self, what: str) -> _Doing:
         """A context for calls on the device: CuPy's exceptions become typed errors that say `what` failed."""
@@ -355,12 +360,14 @@ class CudaDevice:
 
     def free_bytes(self) -> int:
         """Bytes that could still be acquired: those free on the device and those in the pool."""
+        self.enter()  # CUDA answers for the thread's current device
         with self.doing("asking for free memory"):
             return int(self.api.runtime.memGetInfo()[0]) + self._pool.nbytes
 
     def taken_bytes(self) -> int:
-        if self.closed or self._lost:
+        if not self.usable:
             return 0
+        self.enter()
         self.sweep()
         return sum(memory.nbytes for memory in tuple(self._allocated.values())) - self._pool.nbytes
 

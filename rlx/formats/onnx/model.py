@@ -37,7 +37,7 @@ from rlx.formats.onnx.reader.read import all_nodes, check_model, parse, reads, w
 from rlx.formats.onnx.reader.schemas import type_of
 from rlx.formats.onnx.reader.shared import share_weights
 from rlx.formats.onnx.reader.string_table import StringTable
-from rlx.formats.onnx.reader.structure import Structure, flattened
+from rlx.formats.onnx.reader.structure import Structure, assembled, flattened
 from rlx.formats.onnx.reader.tensors import to_array
 from rlx.formats.onnx.stages.block import Block, infos
 from rlx.formats.onnx.stages.seen import SeenLengths
@@ -185,9 +185,14 @@ class Model(Closing):
         with self._used(arrays, device, precision) as (program, _):
             if not isinstance(program, Staged):
                 return program.launch(arrays)
-            made = program.run_in(arrays, [], None, "device")
+            leaves, nests = flattened(program.run_in(arrays, [], None, "device"), ())
+            made: dict[str, Any] = dict(leaves)
             held = {n: a for n, a in made.items() if isinstance(a, DeviceArray)}
-            return Launch(held, None, arrange=lambda found: {**made, **found})
+
+            def arrange(found: Mapping[str, Any]) -> dict[str, Any]:
+                return {n: assembled(nest, {**made, **found}.__getitem__) for n, nest in nests.items()}
+
+            return Launch(held, None, arrange=arrange)
 
     @contextmanager
     def _used(

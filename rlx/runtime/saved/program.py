@@ -159,6 +159,8 @@ def load_program(
                 _check_support(file, session, prepared.graph)
             weights = _store("weights", Weights, weights, session, made)
             state = _store("state", State, state, session, made)
+            # Before they acquire anything, so that they keep to the session's memory_limit.
+            made.callback(session.room.unbind, *session.room.bind(weights, state))
             made.callback(weights.taking_back(declared.params))
             made.callback(state.taking_back(declared.states))
             weights.check({name: t.type for name, t in declared.params.items()})
