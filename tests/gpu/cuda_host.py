@@ -30,6 +30,8 @@ __all__ = ["compiler", "gemm", "launch", "without_barrier"]
 # Without optimizations: they take as long as all else, and runs of a few workgroups, which mostly go from thread to
 # thread, gain nothing. Without the libraries of C++, which no kernel needs: linking takes as long as a small kernel.
 _OPTIONS = ("-O0", "-march=native", "-fno-exceptions", "-nostartfiles", "-nodefaultlibs")
+# Most kernels read these, which takes as long as to compile one.
+_COMMON = ("cuda_host.h", "prims.h")
 
 
 @cache
@@ -48,15 +50,16 @@ def _library(kernel: FileKernel, headers: Path | None) -> ctypes.CDLL:
     assert signature is not None
     typed = [part.strip().rsplit(" ", 1) for part in signature[1].replace("\n", " ").split(",")]
     names = [name for _, name in typed]
-    text = ['#include "cuda_host.h"', source.text]
+    # The variant's definitions stand in the text: as options they would keep the compiler from headers read before.
+    defines = [o.removeprefix("--define-macro=") for o in source.options if o.startswith("--define-macro=")]
+    text = ['#include "cuda_host.h"', *(f"#define {d.replace('=', ' ', 1)}" for d in defines), source.text]
     text += [f"static {kind} arg_{name};" for kind, name in typed]
     text += [f"static void body() {{ {kernel.stem}({', '.join('arg_' + n for n in names)}); }}"]
     text += [f'extern "C" int run(int backwards, uint groups_x, uint groups_y, uint groups_z, {signature[1]}) {{']
     text += [f"    arg_{n} = {n};" for n in names]
     text += [f"    return rlx_grid(body, backwards != 0, {decl.block[0]}, groups_x, groups_y, groups_z);", "}"]
-    defines = [o.replace("--define-macro=", "-D") for o in source.options if o.startswith("--define-macro=")]
-    folders = (headers, *HEADER_FOLDERS) if headers else HEADER_FOLDERS
-    made = library("\n".join(text), (*_OPTIONS, *defines), folders)
+    folders, common = (HEADER_FOLDERS, _COMMON) if headers is None else ((headers, *HEADER_FOLDERS), ())
+    made = library("\n".join(text), _OPTIONS, folders, common=common)
     kinds = [ctypes.c_void_p if a.kind == "ptr" else _C[a.kind] for a in decl.args]
     made.run.argtypes = [ctypes.c_int, *[ctypes.c_uint32] * 3, *kinds]
     return made

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import os
 import shutil
@@ -14,7 +15,8 @@ from rlx.backends.cuda.sources import HEADER_FOLDERS, headers_of
 from tests.kept import kept
 
 HERE = Path(__file__).parent
-_OPTIONS = ("-std=c++17", "-ffp-contract=off", "-fPIC", "-w", "-shared", "-x", "c++", "-")
+_LANGUAGE = ("-std=c++17", "-ffp-contract=off", "-fPIC", "-w")
+_OPTIONS = (*_LANGUAGE, "-shared", "-x", "c++", "-")
 
 
 def compiler() -> str | None:
@@ -34,13 +36,29 @@ def _linker() -> tuple[str, ...]:
     return ("-fuse-ld=gold",) if shutil.which("ld.gold") else ()
 
 
+@cache
+def _read_before(headers: tuple[str, ...], options: tuple[str, ...]) -> Path:
+    """A folder in which g++ finds `headers` under the name of the first as it has read them before."""
+    folder = Path(tempfile.mkdtemp(prefix="rlx-host-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    command = [str(compiler()), *options, *(f"-I{place}" for place in (HERE, *HEADER_FOLDERS)), *_LANGUAGE]
+    every = folder / "every.h"
+    every.write_text("".join(f'#include "{name}"\n' for name in headers))
+    subprocess.run([*command, "-x", "c++-header", every, "-o", folder / f"{headers[0]}.gch"], check=True)
+    return folder
+
+
 def library(
     text: str,
     options: tuple[str, ...],
     folders: tuple[Path, ...] = HEADER_FOLDERS,
     mode: int = ctypes.DEFAULT_MODE,
+    common: tuple[str, ...] = (),
 ) -> ctypes.CDLL:
-    """The library of a C++ text, whose headers are looked up beside this module and in `folders`; loaded by `mode`."""
+    """The library of a C++ text, whose headers are looked up beside this module and in `folders`; loaded by `mode`.
+
+    A text that begins with `#include` of the first of the headers `common` takes all of them, read once for many texts.
+    """
     places = (HERE, *folders)
     headers = [part for header in headers_of(text, places) for part in header]
     key = (text, *headers, *options, *_OPTIONS, _identity(*(o for o in options if o.startswith("-m"))))
@@ -48,11 +66,12 @@ def library(
     with tempfile.TemporaryDirectory(prefix="rlx-host-") as folder:
         path = Path(folder) / "library.so"
         if made is None:
+            once = [_read_before(common, options)] if common else []
             command = [
                 str(compiler()),
                 *options,
                 *_linker(),
-                *(f"-I{place}" for place in places),
+                *(f"-I{place}" for place in (*once, *places)),
                 *_OPTIONS,
                 "-o",
                 str(path),
