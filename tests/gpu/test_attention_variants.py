@@ -136,7 +136,8 @@ def test_more_parts_than_keys(backend: str) -> None:
     "size",
     [
         pytest.param((1, 2, 2, 5, 9, 16), marks=pytest.mark.full),
-        (1, 4, 2, 70, 75, 20),
+        (2, 2, 1, 70, 75, 20),
+        pytest.param((2, 4, 2, 70, 75, 20), marks=pytest.mark.full),
         pytest.param((1, 2, 1, 66, 130, 64), marks=pytest.mark.full),
         (1, 1, 1, 3, 65, 256),
     ],
