@@ -200,6 +200,18 @@ def test_a_copy_on_vulkan_returns_to_its_pool_without_a_call_of_cuda(driver: Dri
     assert vulkan.exported_pool.nbytes >= 8000
 
 
+def test_a_device_that_cannot_import_closes_the_handle(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+    cuda: Any = registry.open_device("cuda")
+    handle, other = os.pipe()
+    with monkeypatch.context() as patched:
+        patched.setattr(cuda, "closed", True)
+        with pytest.raises(DeviceUnavailable):
+            cuda.import_memory(handle, 4096)
+    with pytest.raises(OSError, match="Bad file"):
+        os.fstat(handle)
+    os.close(other)
+
+
 def test_where_no_memory_is_left_to_share_arrays_go_through_the_host(
     driver: Driver, monkeypatch: pytest.MonkeyPatch
 ) -> None:

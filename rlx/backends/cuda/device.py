@@ -274,7 +274,11 @@ class CudaDevice:
 
     def import_memory(self, handle: int, nbytes: int) -> ImportedMemory:
         """See Importing."""
-        self.enter()
+        try:
+            self.enter()
+        except RlxError:
+            os.close(handle)
+            raise
         return ImportedMemory(self.info.id, handle, nbytes)
 
     def take(self, nbytes: int) -> Memory:
