@@ -162,7 +162,7 @@ def _encoders(
     stack: ExitStack, folder: Path, device: Sequence[str] | None, dims: dict[str, int], seed: int,
     precision: str, threads: int, first: First, seconds: float,
 ) -> bool:  # fmt: skip
-    from rlx.models import load
+    from rlx.models.sentence import load
 
     def one(name: str) -> None:
         with drawn(name):

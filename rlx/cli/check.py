@@ -131,7 +131,7 @@ def _check_built(built: Any, name: str, show: Show) -> int:
 
 def _check_encoder(folder: Path, name: str, dtype: str | None, show: Show) -> int:
     from rlx.conformance.compare import check_nodes
-    from rlx.models import load
+    from rlx.models.sentence import load
 
     with load(folder, name, dtype=dtype) as encoder:
         _, feeds, size = next(iter(encoder.batches(_SENTENCES)))

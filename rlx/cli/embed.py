@@ -29,7 +29,7 @@ def embed(
     Row i of the result is line i of the file, blank lines included.
     Without --out or --query the rows are printed, one line of numbers each.
     """
-    from rlx.models import load
+    from rlx.models.sentence import load
 
     sentences = _read_lines(file)
     listed = [i for i, sentence in enumerate(sentences) if sentence.strip()]  # a blank line cannot be an answer

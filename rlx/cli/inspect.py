@@ -49,6 +49,11 @@ def inspect(
         for line in inspect_gguf(file, nodes, device):
             print(line)
         return
+    if (file / "config.json").exists():
+        raise RlxError(
+            f"{file} is a Hugging Face folder; `rlx convert {file} -o {file.name}.gguf` makes a GGUF file of a "
+            "language model's, which rlx inspect shows"
+        )
     if is_saved(file):
         refuse_options(
             file, device=device, input=input, dim=dim, strict=strict, max_bytes=max_bytes, max_steps=max_steps

@@ -57,7 +57,7 @@ class BertConfig:
             raise ModelFormatError(f"{where}: {name} is {shown(config.get(name))}, expected {expected}")
 
         if config.get("model_type") != "bert":
-            wrong("model_type", "'bert': rlx.models.load reads BERT encoders")
+            wrong("model_type", "'bert', a sentence encoder; rlx generate takes language models")
         sizes = {}
         for name, most in _MOST.items():
             value = config.get(name)

@@ -6,6 +6,7 @@ import os
 from typing import Any
 
 from rlx.dtypes import DTypeLike
+from rlx.errors import ModelFormatError
 from rlx.formats.huggingface import ModelFolder
 from rlx.models import sentence
 from rlx.models.language.model import load_folder, load_gguf
@@ -36,6 +37,8 @@ def load(
     >>> for piece in model.generate("Once upon a time", max_tokens=100, temperature=0.8):
     ...     print(piece, end="", flush=True)
     """
+    if not os.path.exists(path):
+        raise ModelFormatError(f"{path} does not exist; give a GGUF file, or the folder of config.json and the weights")
     half = {"dtype": dtype, "activations": activations, "cache": cache}
     if os.path.isfile(path):
         return load_gguf(path, Session(device, precision=precision, threads=threads), context=context, **half)

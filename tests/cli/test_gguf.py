@@ -48,6 +48,10 @@ def test_mistakes(rlx: Rlx, model: Path, tmp_path: Path) -> None:
         (("convert", tmp_path / "none", "-o", tmp_path / "b"), "cannot be read"),
         (("inspect", tmp_path / "x.gguf"), "version 1"),
         (("inspect", tmp_path / "x.gguf", "--strict"), "no --strict"),
+        (("inspect", model), "rlx convert"),
+        (("embed", model, "-"), "expected 'bert'"),
+        (("check", model, "--device", "cpu"), "expected 'bert'"),
+        (("generate", tmp_path / "none.gguf", "-p", "a"), "give a GGUF file"),
     ):
         ran = rlx(*arguments)
         assert ran.status == 2 and words in ran.err and ran.err.count("\n") == 1, ran

@@ -384,7 +384,7 @@ def test_features_can_be_withheld(monkeypatch: pytest.MonkeyPatch) -> None:
     "lacks, said", [("compiler", "llvmlite is not installed"), ("memory", "Permission denied")]
 )
 def test_without_a_compiler_or_memory_for_code_numpy_runs(
-    lacks: str, said: str, monkeypatch: pytest.MonkeyPatch
+    lacks: str, said: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def refused(code: bytes) -> int:
         raise PermissionError(13, "Permission denied")
@@ -402,8 +402,10 @@ def test_without_a_compiler_or_memory_for_code_numpy_runs(
         exe = session().compile(graph)
         assert exe.run({"x": np.zeros(5, np.float32)})["y"].sum() == 5
         assert [d.by for d in exe.report()] == ["numpy"]
+        assert said in caplog.text and "NumPy runs programs on the CPU" in caplog.text
     finally:
         choice.why_not.cache_clear()
+        choice._warn.cache_clear()
 
 
 def test_a_kernel_that_cannot_be_made_leaves_its_program_to_numpy(

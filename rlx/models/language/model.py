@@ -17,6 +17,7 @@ from rlx.driver.closing import Closing
 from rlx.driver.locks import renewed
 from rlx.dtypes import DType, DTypeLike, as_dtype, f32
 from rlx.errors import DTypeError, GraphError, RlxError, ShapeError
+from rlx.formats.files import shown
 from rlx.formats.gguf.model import GgufModel
 from rlx.formats.gguf.reader import GgufFile
 from rlx.formats.huggingface import ModelFolder
@@ -257,12 +258,15 @@ class LanguageModel(Closing):
         """The model's answer to messages, each {"role": "system", "user" or "assistant", "content": text}, by the
         model's own template; settings as `generate`.
 
-        Raises: RlxError for a model without a template, ModelFormatError for one that fails."""
+        Raises: RlxError for a model without a template, ModelFormatError for one that fails, DTypeError for what are no
+        such messages."""
         return self.generate(self.chat_ids(messages), max_tokens, **settings)
 
     def chat_ids(self, messages: Sequence[Mapping[str, Any]]) -> list[int]:
         """The tokens of messages by the model's template, up to where its answer begins."""
         tokenizer = self.tokenizer
+        if not isinstance(messages, Sequence) or not all(isinstance(m, Mapping) for m in messages):
+            raise DTypeError(f'messages are {shown(messages)}; expected a list of {{"role": "user", "content": text}}')
         text = ChatTemplate.of(tokenizer).render([dict(m) for m in messages])
         return tokenizer.encode(text, special=False, parse_special=True)
 

@@ -11,7 +11,7 @@ class StopTexts:
     """Text comes in by `push`, and goes out except for what may be the beginning of a stop text."""
 
     def __init__(self, stops: Iterable[str]) -> None:
-        self.stops = tuple(stops)
+        self.stops = tuple(stops) if isinstance(stops, Iterable) else (stops,)
         for stop in self.stops:
             if not isinstance(stop, str) or not stop:
                 raise DTypeError(f"stop: {stop!r} is no text by which an answer could end")

@@ -24,10 +24,22 @@ class CannotCompile(Exception):
 
 def usable(engine: str | None) -> bool:
     """Whether a program uses the engine. Raises: RlxError for a value of RLX_CPU that is none of ENGINES."""
-    chosen = engine or os.environ.get(ENGINE_ENV) or DEFAULT
+    asked = engine or os.environ.get(ENGINE_ENV)
+    chosen = asked or DEFAULT
     if chosen not in ENGINES:
         raise RlxError(f"{ENGINE_ENV}={chosen!r} is none of {', '.join(ENGINES)}")
-    return chosen == "compiled" and why_not() is None
+    if chosen != "compiled":
+        return False
+    why = why_not()
+    if asked and why:
+        _warn(why)
+    return why is None
+
+
+@cache
+def _warn(why: str) -> None:
+    """Says once why who asked for kernels gets NumPy's: its results are right, but late."""
+    _log.warning("%s; NumPy runs programs on the CPU", why)
 
 
 @cache
@@ -44,6 +56,5 @@ def why_not() -> str | None:
     try:
         map_code([bytes(64)])
     except UnsupportedOp as error:
-        _log.warning("%s; NumPy runs programs on the CPU", error)
         return str(error)
     return None
