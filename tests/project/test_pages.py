@@ -13,6 +13,9 @@ import onnx
 import pytest
 
 import rlx
+from rlx.formats.gguf.convert import folder_to_gguf
+from tests.formats.gguf.test_convert import LLAMA
+from tests.formats.gguf.test_convert import folder as written
 from tests.onnx.models import model, node
 
 Names = dict[str, Any]
@@ -46,9 +49,17 @@ def a_graph(folder: Path) -> Names:
     return {"graph": graph, "array": array, "compiled": compiled, "function": lambda x: rlx.exp(x)}
 
 
+def a_language_model(folder: Path) -> Names:
+    """The name of what an example of the repository trains, for a model of a few numbers."""
+    written(folder / "tiny-pages", LLAMA, text=True)
+    folder_to_gguf(folder / "tiny-pages", folder / "tiny-pages-q4_k.gguf", None)
+    return {}
+
+
 PAGES: dict[str, Callable[[Path], Names]] = {
     "docs/arrays.md": lambda folder: {}, "docs/onnx.md": a_model, "docs/onnx-save.md": a_graph,
     "docs/lengths.md": a_pool, "docs/reports.md": lambda folder: {},
+    "docs/language.md": a_language_model,
 }  # fmt: skip
 
 
