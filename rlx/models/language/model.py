@@ -57,8 +57,8 @@ class Stats:
         if self.tokens > 1 and self.rest_seconds:
             rate = (self.tokens - 1) / self.rest_seconds
             lines += (
-                f"\nanswer: {self.tokens} tokens, {rate:,.1f} a second; {self.token_bytes / 1e9:.2f} GB of weights a "
-                f"token, {rate * self.token_bytes / 1e9:,.1f} GB/s"
+                f"\nanswer: {self.tokens} tokens, {rate:,.1f} a second; {self.token_bytes / 1e9:.3g} GB of weights a "
+                f"token, {rate * self.token_bytes / 1e9:,.4g} GB/s"
             )
         if self.build_seconds > 0.01:
             lines += f"\nprograms: {self.build_seconds:.1f} s"
