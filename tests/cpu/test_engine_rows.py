@@ -70,3 +70,21 @@ def test_a_sum_that_leaves_the_range_midway_is_finite() -> None:
     )
     total, mean, columns = run(x)
     assert total == columns[0] == x[0] and np.isclose(mean, x[0] / x.size, rtol=1e-6)
+
+
+def test_any_nan_makes_its_row_nan() -> None:
+    """Also one whose low bits would change the exponent of an exponential."""
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((1, 2, 20, 17)).astype(np.float32)
+    q = x.copy()
+    q.view(np.uint32)[0, 1, 3, 2] = 0x7FC00155
+
+    def build(q: rlx.Tensor, x: rlx.Tensor) -> tuple[rlx.Tensor, ...]:
+        one = rlx.attention(q[:, :, 3:4], x, x)
+        return rlx.softmax(q), rlx.softmax(q, axis=2), rlx.logsumexp(q, axis=3), rlx.attention(q, x, x), one
+
+    rows, columns, sums, blocks, one = (np.isnan(a) for a in rlx.jit(build, device=session())(q, x))
+    assert rows[0, 1, 3].all() and rows.sum() == 17
+    assert columns[0, 1, :, 2].all() and columns.sum() == 20
+    assert sums[0, 1, 3] and sums.sum() == 1
+    assert blocks[0, 1, 3].all() and blocks.sum() == one.sum() == 17

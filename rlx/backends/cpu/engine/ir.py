@@ -363,8 +363,10 @@ class Kernel:
         whole = self.cast("bitcast", mask, Type(f"i{mask.type.lanes}"))
         return self.cmp("ne", whole, 0)
 
-    def tail(self, count: Value, lanes: int) -> Value:
+    def tail(self, count: Value | int, lanes: int) -> Value:
         """The mask of the first `count` lanes (an i64, at most `lanes`)."""
+        if isinstance(count, int):
+            return self.lanes(I1, [i < count for i in range(lanes)])
         numbers = self.lanes(I64, range(lanes))
         return self.cmp("ult", numbers, self.splat(count, lanes))
 
@@ -385,7 +387,11 @@ class Kernel:
         )
 
     def store(self, value: Value, where: Value, mask: Value | None = None, align: int | None = None) -> None:
+        """The lanes of the mask, or all. LLVM 22 stores more bytes than the element has where one lane of a narrowed
+        vector is stored by a constant mask: such a lane (`tail(1, lanes)`) is stored as a scalar."""
         align = align or value.type.size
+        if mask is not None and mask.text == self.tail(1, mask.type.lanes).text:
+            value, mask = self.extract(value, 0), None
         if mask is None:
             self.line(f"store {value}, {where}, align {align}")
         else:

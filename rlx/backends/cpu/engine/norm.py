@@ -133,7 +133,7 @@ class Norm:
             # The mean is two numbers, as in `rlx.ops.numeric.centred`.
             shifts: list[Value] = []
             if self.centre:
-                first = k.splat(k.extract(value(0, k.tail(k.const(n.type, 1), lanes)), 0), lanes)
+                first = k.splat(k.extract(value(0, k.tail(1, lanes)), 0), lanes)
                 near = first + mean(few, of_few, first)
                 shifts = [near, mean(n, of_n, near)]
 
@@ -197,7 +197,7 @@ class Norm:
                 found.append(None)
                 continue
             if lanes == 1:
-                mask = k.tail(k.const(I64, 1), self.lanes)
+                mask = k.tail(1, self.lanes)
             v = load_wide(k, k.word(number, PTR), dtype, at, self.lanes, mask)
             found.append(k.splat(k.extract(v, 0), self.lanes) if lanes == 1 else v)
         gamma = found[0]
@@ -248,7 +248,7 @@ class NormChannels:
                 v = value(c) - near - far
                 squares.value = k.fma(v, v, squares.value)
             inverse = 1.0 / k.unary("sqrt", squares.value * of_n + eps)
-            one = k.tail(k.const(I64, 1), lanes)
+            one = k.tail(1, lanes)
             with k.loop(0, n) as c:
                 gamma, beta = (
                     k.splat(k.extract(load_wide(k, k.word(i, PTR), dtype, c, lanes, one), 0), lanes)

@@ -113,7 +113,7 @@ class Reduction:
                 blocks(k, end - start, lanes, add)
                 made = folded(k, sums, lambda a, b: self._joined(k, a, b))
                 one = k.insert(k.const(self._type.of(lanes), 0), made, 0)
-                self._store(k, one, row, k.tail(k.const(I64, 1), lanes))
+                self._store(k, one, row, k.tail(1, lanes))
         return k.text()
 
     @property

@@ -97,14 +97,15 @@ def exp_of_difference(k: Kernel, x: Value) -> Value:
     """exp(x) of x ≤ 0 or NaN, as softmax needs it: m_exp of math32.h, with results below 2^-126 as 0."""
     low = k.cmp("olt", x, -87.33)
     held = k.select(low, k.const(x.type, -87.33), x)
-    t = k.fma(held, 1.442695022, 12582912.0)  # the last bits of x / ln 2 + 3 * 2^22 are the power of two
-    n = t - 12582912.0
+    # The last bits of x / ln 2 + 3 * 2^22 + 127 are the exponent of the power of two as f32 has it.
+    t = k.fma(held, 1.442695022, 12583039.0)
+    n = t - 12583039.0
     r = k.fma(n, -1.4286067653e-06, k.fma(n, -6.9314575195e-01, held))
     p = k.const(x.type, 1.395063009e-03)
     for c in (8.368969895e-03, 4.166620225e-02, 1.666651815e-01, 0.5):
         p = k.fma(p, r, c)
     e = k.fma(r * r, p, r) + 1.0
-    made = k.bits(k.bits(e, I32) + (k.bits(t, I32) << 23), F32)
+    made = e * k.bits(k.bits(t, I32) << 23, F32)  # adding to the exponent would make a number of some NaNs
     return k.select(low, k.const(x.type, 0.0), made)
 
 

@@ -114,7 +114,7 @@ class Softmax:
             added = k.splat(total(k, sums), lanes)
             factor = 1.0 / added if how == "shares" else apply(k, "m_log", added)
             if how == "total":
-                one = k.tail(k.const(I64, 1), lanes)
+                one = k.tail(1, lanes)
                 store_wide(k, factor + k.splat(best, lanes), y, dtype, 0, one)
 
             def write(i: Value, u: int, mask: Value | None, x: Value = x, y: Value = y) -> None:

@@ -57,7 +57,7 @@ class _Text:
 
     def _mask_of(self, part: int) -> Value | None:
         left = self.spec.size - part
-        return None if left >= self.spec.lanes else self.k.tail(self.k.const(I64, left), self.spec.lanes)
+        return None if left >= self.spec.lanes else self.k.tail(left, self.spec.lanes)
 
     def _item(self, item: Value) -> None:
         k, w, spec, lanes = self.k, self.w, self.spec, self.spec.lanes
