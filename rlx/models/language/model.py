@@ -169,9 +169,11 @@ class LanguageModel(Closing):
         return self._pieces(self.tokens(ids, max_tokens, sampling, lookup=lookup), stream, stops)
 
     def _pieces(self, tokens: Iterator[int], stream: Any, stops: StopTexts) -> Iterator[str]:
+        known = self.tokenizer.vocabulary.tokens
         try:
             for token in tokens:
-                if piece := stops.push(stream.push(token)):
+                # Models have rows beyond their vocabulary, to fill blocks; a token of those has no text.
+                if piece := stops.push(stream.push(token) if token in known else ""):
                     yield piece
                 if stops.found:
                     self.stats.ended = "stop"
@@ -263,12 +265,13 @@ class LanguageModel(Closing):
     def chat_ids(self, messages: Sequence[Mapping[str, Any]]) -> list[int]:
         """The tokens of messages by the model's template, up to where its answer begins."""
         tokenizer = self.tokenizer
-        text = ChatTemplate.of(tokenizer).render([dict(m) for m in messages])
+        text = ChatTemplate.of(tokenizer).render(messages)
         return tokenizer.encode(text, special=False, parse_special=True)
 
     def close(self) -> None:
-        """Frees the model's memory on the device. Idempotent."""
-        self.decoder.close()
+        """Frees the model's memory on the device, after what another thread runs. Idempotent."""
+        with self._lock:
+            self.decoder.close()
 
 
 def half_or_full(what: str, dtype: DTypeLike) -> DType:

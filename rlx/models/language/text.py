@@ -11,6 +11,8 @@ class StopTexts:
     """Text comes in by `push`, and goes out except for what may be the beginning of a stop text."""
 
     def __init__(self, stops: Iterable[str]) -> None:
+        if not isinstance(stops, Iterable):
+            raise DTypeError(f"stop: {stops!r} is no text and no list of texts")
         self.stops = tuple(stops)
         for stop in self.stops:
             if not isinstance(stop, str) or not stop:
