@@ -212,18 +212,22 @@ class LanguageModel(Closing):
                     stats.ended = "context"
                     return
                 if self._owner is own:
+                    self._begin()
                     token = next(following)
                 else:  # the first token, or another call has used the caches since the last
                     same = self._common(whole)
                     self._forget(same)
                     stats.build_seconds += self.decoder.prepare(len(whole) - same, sampling)
                     start = time.perf_counter()
+                    self._begin()
                     token = self.decoder.prefill(np.asarray(whole[same:], np.int32), sampling)
                     following = self.decoder.guess(whole) if lookup else self.decoder.decode(token, sampling)
                     self._owner = own
                     if not stats.tokens:
                         stats.prompt, stats.reused = len(whole) - same, same
                 self._held = whole[:]
+            if token < 0:
+                raise RlxError(f'{self.where}: the logits are NaN; try activations="f32", or the file is damaged')
             if stats.tokens:
                 stats.rest_seconds += time.perf_counter() - start
             else:
@@ -248,6 +252,11 @@ class LanguageModel(Closing):
         self.decoder.reset(kept)
         del self._held[kept:]
         self._owner = None
+
+    def _begin(self) -> None:
+        """Before a run: the states of a recurrent model are not those of a known text if an exception ends it."""
+        if self.config.recurrent:
+            self._held = []
 
     def batch(self, slots: int, context: int | None = None) -> Batch:
         """Room for several sequences at once, beside the one of `generate`. Raises: as `Batch`."""

@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 from rlx.cli.app import app
 from rlx.driver.memory.planner_views import update_copies
 from rlx.errors import DTypeError, GraphError, ModelFormatError, OutOfDeviceMemory, RlxError, ShapeError
+from rlx.formats import safetensors
 from rlx.formats.quantized import QuantizedTensors
 from rlx.models import LanguageModel, load
 from rlx.models.language import decoder as decoding
@@ -23,6 +24,7 @@ from rlx.models.language.text import StopTexts
 from rlx.ops.rope.table import LinearScaling
 from rlx.packed import PackedArray
 from tests.models.language import tiny
+from tests.models.tiny import formula
 
 FAMILIES = {"llama": tiny.LLAMA, "gemma2": tiny.GEMMA}
 
@@ -239,6 +241,40 @@ def test_tokens_beyond_the_vocabulary_have_no_text(tmp_path: Path) -> None:
         tokens = list(model.tokens(model.tokenize("abc"), 40, Sampling(50.0)))
         known = model.tokenizer.decode([t for t in tokens if t < 30])
         assert max(tokens) >= 30 and "".join(model.generate("abc", 40, temperature=50.0)) == known
+
+
+def test_a_recurrent_model_begins_anew_after_an_interrupt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = {"model_type": "mamba", "vocab_size": 20, "hidden_size": 8, "num_hidden_layers": 1, "state_size": 4}
+    parts = {"norm.weight": (8,), "mixer.in_proj.weight": (32, 8), "mixer.conv1d.weight": (16, 1, 4)}
+    parts |= {"mixer.conv1d.bias": (16,), "mixer.x_proj.weight": (9, 16), "mixer.dt_proj.weight": (16, 1)}
+    parts |= {"mixer.dt_proj.bias": (16,), "mixer.A_log": (16, 4), "mixer.D": (16,), "mixer.out_proj.weight": (8, 16)}
+    shapes = {f"backbone.layers.0.{name}": shape for name, shape in parts.items()}
+    shapes |= {"backbone.embeddings.weight": (20, 8), "backbone.norm_f.weight": (8,)}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    safetensors.save(tmp_path / "model.safetensors", {name: formula(name, s, 1.0) for name, s in shapes.items()})
+    longer = [3, 4, 5, 6, 7]
+    with load(tmp_path, "cpu", context=32) as model:
+        want = list(model.tokens(longer, 8))
+        assert len(list(model.tokens(longer[:3], 1))) == 1
+        prefill = model.decoder.prefill
+
+        def interrupted(*args: Any) -> None:
+            prefill(*args)
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(model.decoder, "prefill", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            list(model.tokens(longer, 8))
+        monkeypatch.undo()
+        assert list(model.tokens(longer, 8)) == want
+
+
+def test_logits_of_nan_are_an_error(tmp_path: Path) -> None:
+    folder = tiny.write_language_model(tmp_path)
+    arrays = {**tiny.weights(), "model.norm.weight": np.full(24, np.nan, np.float32)}
+    safetensors.save(folder / "model.safetensors", arrays)
+    with load(folder, "cpu", context=16) as model, pytest.raises(RlxError, match="logits are NaN"):
+        list(model.tokens([1, 2], 3, Sampling(1.0)))
 
 
 def test_scaling_counts_beside_empty_rope_parameters() -> None:
