@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from rlx.errors import DTypeError, ModelFormatError, RlxError
+from rlx.formats.tokenizer import chat
 from rlx.formats.tokenizer.chat import ChatTemplate
 from tests.full import thinned
 from tests.outside import outside
@@ -194,6 +195,21 @@ def test_after_one_that_ended_its_process_others_are_rendered() -> None:
     with pytest.raises(ModelFormatError):
         rendered(HOSTILE["tuples compared"][0])
     assert rendered("{{ messages | length }}") == "4"
+
+
+def test_an_interrupt_leaves_no_answer_for_the_next_rendering(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert rendered("{{ 1 }}") == "1"
+
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    running = chat._PROCESS._process
+    assert running is not None
+    monkeypatch.setattr(running.stdout, "readline", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        rendered("{{ 2 }}")
+    monkeypatch.undo()
+    assert rendered("{{ 3 }}") == "3"
 
 
 def test_messages_that_are_wrong() -> None:

@@ -21,7 +21,7 @@ from rlx.dtypes import PACKED, DType, DTypeLike, as_dtype, f32
 from rlx.errors import DTypeError, ModelFormatError
 from rlx.formats import safetensors
 from rlx.formats.files import shown
-from rlx.formats.gguf.model import GgufModel, Value, llama3_factors, taken
+from rlx.formats.gguf.model import MAX_LAYERS, GgufModel, Value, gemma_scalar, llama3_factors, taken
 from rlx.formats.gguf.names import BY_MODEL_TYPE, EXPERTS, Family
 from rlx.formats.gguf.pretokenizers import PRE_TOKENIZERS
 from rlx.formats.gguf.reader import GgufFile
@@ -42,6 +42,10 @@ _FILE_TYPES = {
     "q5_k": 17, "q6_k": 18, "bf16": 32,
 }  # fmt: skip
 _FLOATS = ("f32", "f16", "bf16")
+# Settings of YaRN that GGUF files of these models do not say, as readers take them; null is the same as none.
+_YARN = {
+    "beta_fast": 32, "beta_slow": 1, "attention_factor": None, "mscale": None, "mscale_all_dim": None,
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +124,7 @@ def _settings(folder: ModelFolder, family: Family, tensors: dict[str, Made]) -> 
     def refuse(what: str) -> NoReturn:
         raise ModelFormatError(f"{folder.path / 'config.json'}: {what}")
 
+    scaling = _fitting_settings(config, family, refuse)
     for names, kinds in (
         (family.counts, (int,)),
         (family.numbers, (int, float)),
@@ -134,7 +139,9 @@ def _settings(folder: ModelFolder, family: Family, tensors: dict[str, Made]) -> 
             if name == "n_inner" and value is None:
                 value = 4 * config.get("n_embd", 0)
             if name == "rope_theta" and value is None:
-                value = (config.get("rope_parameters") or {}).get("rope_theta", 10000.0)
+                value = 1e6 if family.architecture == "gemma3" else 10000.0
+            if name == "rope_theta":
+                value = scaling.get(name, value)
             if value is None and names is family.optional:
                 continue
             if type(value) is bool or not isinstance(value, kinds):
@@ -144,11 +151,13 @@ def _settings(folder: ModelFolder, family: Family, tensors: dict[str, Made]) -> 
     if "num_attention_heads" not in config:
         return made
     heads, width = config["num_attention_heads"], config["hidden_size"]
-    size = config.get("head_dim") or width // heads
-    turned = int(size * config.get("partial_rotary_factor", 1.0))
+    size = config.get("head_dim") or width // max(heads, 1)
+    part = scaling.get("partial_rotary_factor", config.get("partial_rotary_factor", 1.0))
+    if type(size) is not int or not isinstance(part, int | float) or not 0 < part <= 1:
+        refuse(f"head_dim is {shown(size)} and partial_rotary_factor {shown(part)}, expected a size and a part of it")
+    turned = int(size * part)
     made |= {f"{arch}.rope.dimension_count": turned, f"{arch}.attention.key_length": size}
     made |= {f"{arch}.attention.value_length": size}
-    scaling = config.get("rope_scaling") or config.get("rope_parameters") or {}
     kind = scaling.get("rope_type", scaling.get("type", "default"))
     if kind == "llama3":
         try:
@@ -161,10 +170,58 @@ def _settings(folder: ModelFolder, family: Family, tensors: dict[str, Made]) -> 
     elif kind in ("linear", "yarn") and isinstance(scaling.get("factor"), int | float):
         made |= {f"{arch}.rope.scaling.type": kind, f"{arch}.rope.scaling.factor": float(scaling["factor"])}
         original = scaling.get("original_max_position_embeddings")
+        if kind == "yarn" and any(scaling.get(name, usual) != usual for name, usual in _YARN.items()):
+            refuse(f"rope_scaling is {shown(scaling, 300)}; yarn is written to GGUF with {_YARN}")
         if kind == "yarn" and type(original) is int:
             made[f"{arch}.rope.scaling.original_context_length"] = original
     elif kind != "default":
         refuse(f"rope_scaling is {shown(scaling)}; default, linear, llama3 and yarn are written to GGUF")
+    return made
+
+
+def _fitting_settings(config: dict[str, Any], family: Family, refuse: Callable[[str], NoReturn]) -> dict[str, Any]:
+    """The settings of rotary embeddings. GGUF leaves others to the program that reads it; those that differ from what
+    it takes for granted are refused, as the model would give other texts."""
+    said, usual = {
+        "gpt2": ("activation_function", ["gelu_pytorch_tanh", "gelu_new"]),
+        "gemma2": ("hidden_activation", ["gelu_pytorch_tanh"]),
+        "gemma3": ("hidden_activation", ["gelu_pytorch_tanh"]),
+    }.get(family.architecture, ("hidden_act", ["swish", "silu"]))
+    taken_for_granted: dict[str, tuple[Any, ...]] = {
+        said: (None, *usual), "is_causal": (None, True), "use_bidirectional_attention": (None, False),
+    }  # fmt: skip
+    if family.architecture == "qwen3moe":
+        taken_for_granted["norm_topk_prob"] = (True,)
+    if family.architecture in ("gemma2", "gemma3"):
+        taken_for_granted |= _of_gemma(config, family)
+    for name, allowed in taken_for_granted.items():
+        if config.get(name) not in allowed:
+            refuse(f"{name} is {shown(config.get(name))}; GGUF has no place for it, and readers take {allowed[-1]}")
+    given, scaling = config.get("rope_parameters"), config.get("rope_scaling")
+    if given and scaling and given != scaling:
+        refuse("rope_parameters and rope_scaling say different things; expected one of them")
+    found = given or scaling or {}
+    if family.architecture == "gemma3" and isinstance(found, dict) and "full_attention" in found:
+        near, found = found.get("sliding_attention"), found["full_attention"]
+        if near not in ({"rope_type": "default", "rope_theta": 10000.0}, {"rope_theta": 10000.0}):
+            refuse(f"the rope_parameters of sliding_attention are {shown(near)}; GGUF has 10000 and no scaling")
+    if not isinstance(found, dict) or any(isinstance(value, dict) for value in found.values()):
+        refuse(f"the settings of rotary embeddings are {shown(found)}, expected an object for all layers")
+    return found
+
+
+def _of_gemma(config: dict[str, Any], family: Family) -> dict[str, tuple[Any, ...]]:
+    """What readers of GGUF take for granted of a Gemma, with the values allowed."""
+    layers, heads, width = (config.get(f"{n}") for n in ("num_hidden_layers", "num_attention_heads", "hidden_size"))
+    if type(layers) is not int or type(heads) is not int or type(width) is not int or not 0 < layers <= MAX_LAYERS:
+        return {}  # refused by name where they are read
+    step = 2 if family.architecture == "gemma2" else 6
+    kinds = ["sliding_attention" if (i + 1) % step else "full_attention" for i in range(layers)]
+    made: dict[str, tuple[Any, ...]] = {"layer_types": (None, kinds), "sliding_window_pattern": (None, step)}
+    scalar = gemma_scalar(family.architecture, layers, width // max(heads, 1), config.get("head_dim"))
+    made["query_pre_attn_scalar"] = (scalar,)
+    if family.architecture == "gemma3":
+        made["rope_local_base_freq"] = (None, 10000.0)
     return made
 
 

@@ -25,6 +25,13 @@ MAX_EXPERTS = 1 << 12
 # Tensors that are settings: factors of the frequencies of the rotary embedding.
 _SETTINGS = ("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight")
 
+# Settings that change results and that rlx has no code for, with the values that change nothing.
+_USUAL: dict[str, bool | float] = {
+    "attention.causal": True, "attention.clamp_kqv": 0.0, "attention.max_alibi_bias": 0.0, "logit_scale": 1.0,
+    "embedding_scale": 1.0, "residual_scale": 1.0, "expert_weights_scale": 1.0, "rope.scaling.attn_factor": 1.0,
+    "rope.scaling.yarn_attn_factor": 1.0, "rope.scaling.yarn_ext_factor": 1.0,
+}  # fmt: skip
+
 
 class GgufModel:
     """The model of an open GGUF file. `config` is what config.json would say; `kinds` has the shape and dtype of each
@@ -119,6 +126,10 @@ class GgufModel:
             found = self.file.metadata.get(f"{arch}.{key}")
             if found is not None:
                 config[name] = found
+        for key, usual in _USUAL.items():
+            found = self.file.metadata.get(f"{arch}.{key}", usual)
+            if type(found) is not type(usual) or found != usual:
+                self._refuse(f"{arch}.{key} is {shown(found)}; rlx has no code for other than {usual}")
         table = self.file.tensors.get("token_embd.weight")
         if table is None or len(table.shape) != 2:
             self._refuse("has no matrix token_embd.weight")
@@ -202,6 +213,9 @@ class GgufModel:
             return None
         found = {"rope_type": kind, "factor": factor}
         if kind == "yarn":
+            for name in ("beta_fast", "beta_slow"):
+                beta = file.metadata.get(f"{arch}.rope.scaling.yarn_{name}")
+                found |= {} if beta is None else {name: beta}
             found["original_max_position_embeddings"] = original
         return found
 
@@ -209,8 +223,9 @@ class GgufModel:
         """The settings of Llama 3's scaling, of which the file holds what each frequency is divided by."""
         tensor = self.file.tensors["rope_freqs.weight"]
         fits = (
-            tensor.shape == (turned // 2,) and turned > 1 and tensor.dtype is f32 and config["rope_theta"] > 1
-        )
+            tensor.shape == (turned // 2,) and turned > 1 and turned % 2 == 0
+            and tensor.dtype is f32 and config["rope_theta"] > 1
+        )  # fmt: skip
         held = np.asarray(tensor.read() if fits else np.nan, np.float64)
         if not (np.isfinite(held).all() and held.min() > 0):
             self._refuse(
@@ -235,12 +250,17 @@ class GgufModel:
 
     def _gemma(self, config: dict[str, Any]) -> None:
         """What GGUF leaves to the program: activation, the scale of logits, and the order of windows."""
-        largest = config["num_hidden_layers"] == (46 if self.family.architecture == "gemma2" else 62)
-        scalar = config["hidden_size"] // config["num_attention_heads"] if largest else config["head_dim"]
+        part = config["hidden_size"] // config["num_attention_heads"]
+        scalar = gemma_scalar(self.family.architecture, config["num_hidden_layers"], part, config["head_dim"])
         config |= {"hidden_activation": "gelu_pytorch_tanh", "query_pre_attn_scalar": scalar}
         if self.family.architecture == "gemma3":
             config["sliding_window_pattern"] = 6
-            config["rope_local_base_freq"] = 10000.0
+            config["rope_local_base_freq"] = self.file.value("gemma3.rope.freq_base_swa", float, 10000.0)
+
+
+def gemma_scalar(architecture: str, layers: int, part: int, head: Any) -> Any:
+    """The number whose root divides logits: the size of a head, in the largest model a head's part of the width."""
+    return part if layers == (46 if architecture == "gemma2" else 62) else head
 
 
 def llama3_factors(base: float, width: int, scaling: Mapping[str, Any]) -> npt.NDArray[np.float64]:

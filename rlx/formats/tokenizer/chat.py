@@ -18,6 +18,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from rlx.driver.locks import renewed
 from rlx.errors import DTypeError, ModelFormatError, RlxError
 from rlx.formats.files import plain, shown
 from rlx.formats.tokenizer.language import MAX_TEMPLATE, LanguageTokenizer
@@ -75,6 +76,8 @@ class ChatTemplate:
 
         Raises: DTypeError for what is no JSON, RlxError where the template does not take these messages or Jinja2 is
         not installed, ModelFormatError for a template that is wrong, or takes too long, too much memory or text."""
+        if not isinstance(messages, Sequence):
+            raise DTypeError(f"chat: messages are {shown(messages)}, expected a list of objects with role and content")
         for message in messages:
             if not isinstance(message, Mapping):
                 raise DTypeError(
@@ -116,7 +119,7 @@ class _Process:
     """The process that renders; started when it is needed, anew after one that ended."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = renewed(self, "_lock", threading.Lock)
         self._process: subprocess.Popen[str] | None = None
         self._owner = 0  # of the process: a fork has the pipes too, and must leave them alone
 
@@ -124,9 +127,13 @@ class _Process:
         with self._lock:
             if self._process is None or self._owner != os.getpid() or self._process.poll() is not None:
                 self._start()
-            found = self._exchange(line)
+            found = None
+            try:
+                found = self._exchange(line)
+            finally:  # after an exception too, as of Ctrl-C: the answer still to come would be read as the next one's
+                if found is None:
+                    self._stop()
             if found is None:
-                self._stop()
                 return {"kind": "limit", "error": "takes more than a second, or more memory than it may"}
             return found
 

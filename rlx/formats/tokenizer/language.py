@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from rlx.driver.locks import renewed
 from rlx.errors import DTypeError, ModelFormatError, ShapeError
 from rlx.formats.files import read_bytes, read_json, shown
 from rlx.formats.tokenizer.text import build, faults_of, read_parts
@@ -97,7 +98,7 @@ class LanguageTokenizer:
     ) -> None:
         self.file, self.vocabulary, self.special = file, vocabulary, special
         self.chat_template = chat_template
-        self._made, self._lock = made, threading.Lock()
+        self._made, self._lock = made, renewed(self, "_lock", threading.Lock)
         self.encode("a")  # some faults show only here
         self.encode("")
 
@@ -236,7 +237,7 @@ def folder_template(folder: Path, config: dict[str, Any]) -> str | None:
         named = {
             entry["name"]: entry.get("template")
             for entry in found
-            if isinstance(entry, dict) and "name" in entry
+            if isinstance(entry, dict) and isinstance(entry.get("name"), str)
         }
         found = named.get("default")
     if found is not None and not isinstance(found, str):

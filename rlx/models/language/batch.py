@@ -97,7 +97,11 @@ class Batch(Closing):
                 self._held[slot] = None
 
     def step(self, most: int = 1) -> list[Token]:
-        """The next tokens of all sequences, up to `most` of each, first those that prompts gave."""
+        """The next tokens of all sequences, up to `most` of each, first those that prompts gave.
+
+        Raises: DTypeError for a `most` below 1."""
+        if type(most) is not int or most < 1:
+            raise DTypeError(f"most is {most!r}; expected an integer from 1")
         made: list[Token] = []
         for slot, held in enumerate(self._held):
             for token in held.fresh if held is not None else ():

@@ -6,13 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, NoReturn
 
-from rlx.errors import DTypeError, ModelFormatError, UnsupportedOp
+from rlx.errors import DTypeError, ModelFormatError, ShapeError, UnsupportedOp
 from rlx.formats.files import shown
-from rlx.ops.rope.table import Scaling, rope_scaling
+from rlx.ops.rope.table import Scaling, rope_frequencies, rope_scaling
 
 # Upper limits of sizes: a small file must not make rlx plan a huge model.
 MOST_TOKENS, MOST_WIDTH, MOST_LAYERS, MOST_HEADS = 1 << 22, 1 << 17, 1 << 10, 1 << 12
 MOST_INNER, MOST_POSITIONS, MOST_EXPERTS = 1 << 20, 1 << 24, 1 << 12
+MOST_ANGLE = 1e6  # radians a position; published ones are 1 at most
 
 Norm = Literal["rms", "layer"]
 Placement = Literal["before", "after", "around"]
@@ -185,22 +186,32 @@ class Fields:
         return value
 
     def rope(self, width: int, base: float = 10000.0, kind: str | None = None, base_name: str = "rope_theta") -> Rope:
-        """The rotary embedding, from `rope_parameters` (of that kind of layer, where they are listed by kind) or from
+        """The rotary embedding, from `rope_parameters` (of that kind of layer, where a kind is named) or from
         `rope_theta` and `rope_scaling`."""
-        given = self.content.get("rope_parameters", self.content.get("rope_scaling"))
-        if isinstance(given, dict) and kind is not None and isinstance(given.get(kind), dict):
-            given = given[kind]
-        if given is not None and not isinstance(given, dict):
-            self.wrong("rope_parameters", "an object")
-        inner = Fields({**self.content, **(given or {})}, self.where)
-        name = "rope_theta" if given and "rope_theta" in given else base_name
-        found = inner.number(name, 1.0 + 1e-9, 1e15, base)
-        part = inner.number("partial_rotary_factor", 1e-3, 1.0, 1.0)
-        try:
-            scaling = rope_scaling(given, self.count("max_position_embeddings", MOST_POSITIONS, 2048))
-        except (DTypeError, UnsupportedOp) as error:
-            raise ModelFormatError(f"{self.where}: {error}") from error
-        turned = int(width * part)
+        given = self._rope_settings(kind)
+        inner = Fields({**self.content, **given}, self.where)
+        found = inner.number("rope_theta" if "rope_theta" in given else base_name, 1.0 + 1e-9, 1e15, base)
+        turned = int(width * inner.number("partial_rotary_factor", 1e-3, 1.0, 1.0))
         if turned < 2 or turned % 2:
-            inner.wrong("partial_rotary_factor", f"a part of {width} that is an even number of elements")
+            inner.wrong("partial_rotary_factor", f"a part of a head's {width} that is an even number of elements")
+        inner.flag("truncate", True)
+        try:
+            scaling = rope_scaling(given or None, self.count("max_position_embeddings", MOST_POSITIONS, 2048))
+            frequencies, factor = rope_frequencies(turned, found, scaling)
+        except (DTypeError, ShapeError, UnsupportedOp, ArithmeticError) as error:
+            raise ModelFormatError(f"{self.where}: the settings of rotary embeddings: {error}") from error
+        if not (frequencies.max() < MOST_ANGLE and 0 < factor < MOST_ANGLE):
+            raise ModelFormatError(f"{self.where}: {scaling} gives frequencies or factors of {MOST_ANGLE:g} and more")
         return Rope(turned, found, scaling, self.flag("rope_interleaved", False))
+
+    def _rope_settings(self, kind: str | None) -> dict[str, Any]:
+        given, scaling = self.content.get("rope_parameters"), self.content.get("rope_scaling")
+        if given and scaling and given != scaling:
+            self.wrong("rope_scaling", "none beside rope_parameters, or the same")
+        name = "rope_parameters" if given else "rope_scaling"
+        found = given or scaling or {}
+        if given and kind is not None and isinstance(found, dict):
+            found = found.get(kind)
+        if not isinstance(found, dict) or any(isinstance(value, dict) for value in found.values()):
+            self.wrong(name, "an object of settings" + (f" for {kind}" if given and kind else ", one for all layers"))
+        return found

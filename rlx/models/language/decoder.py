@@ -43,8 +43,8 @@ class Sampling:
             _number("top_p", self.top_p, 0.0, 1.0)
         if self.top_k is not None and (type(self.top_k) is not int or self.top_k < 1):
             raise DTypeError(f"top_k is {self.top_k!r}; expected an integer from 1, or None for no such limit")
-        if type(self.seed) is not int:
-            raise DTypeError(f"seed is {self.seed!r}; expected an integer")
+        if type(self.seed) is not int or not 0 <= self.seed < 1 << 64:
+            raise DTypeError(f"seed is {self.seed!r}; expected an integer from 0 to 2**64 - 1")
 
     @property
     def picking(self) -> Picking:
@@ -176,7 +176,10 @@ class Decoder(Closing):
 
     def check_ids(self, ids: Sequence[int] | Ids, more: int = 0) -> Ids:
         """The ids as an array. Raises: DTypeError, ShapeError for ids out of range, and for more than the context."""
-        given = np.asarray(ids)
+        try:
+            given = np.asarray(ids)
+        except ValueError as error:
+            raise DTypeError("token ids are rows of several lengths; expected one row of integers") from error
         if given.ndim != 1 or (given.size and given.dtype.kind not in "iu"):
             raise DTypeError(f"token ids are {given.dtype} {given.shape}; expected one row of integers")
         top = self.config.vocabulary

@@ -17,7 +17,6 @@ from rlx.driver.closing import Closing
 from rlx.driver.locks import renewed
 from rlx.dtypes import DType, DTypeLike, as_dtype, f32
 from rlx.errors import DTypeError, GraphError, RlxError, ShapeError
-from rlx.formats.files import shown
 from rlx.formats.gguf.model import GgufModel
 from rlx.formats.gguf.reader import GgufFile
 from rlx.formats.huggingface import ModelFolder
@@ -170,9 +169,11 @@ class LanguageModel(Closing):
         return self._pieces(self.tokens(ids, max_tokens, sampling, lookup=lookup), stream, stops)
 
     def _pieces(self, tokens: Iterator[int], stream: Any, stops: StopTexts) -> Iterator[str]:
+        known = self.tokenizer.vocabulary.tokens
         try:
             for token in tokens:
-                if piece := stops.push(stream.push(token)):
+                # Models have rows beyond their vocabulary, to fill blocks; a token of those has no text.
+                if piece := stops.push(stream.push(token) if token in known else ""):
                     yield piece
                 if stops.found:
                     self.stats.ended = "stop"
@@ -211,18 +212,22 @@ class LanguageModel(Closing):
                     stats.ended = "context"
                     return
                 if self._owner is own:
+                    self._begin()
                     token = next(following)
                 else:  # the first token, or another call has used the caches since the last
                     same = self._common(whole)
                     self._forget(same)
                     stats.build_seconds += self.decoder.prepare(len(whole) - same, sampling)
                     start = time.perf_counter()
+                    self._begin()
                     token = self.decoder.prefill(np.asarray(whole[same:], np.int32), sampling)
                     following = self.decoder.guess(whole) if lookup else self.decoder.decode(token, sampling)
                     self._owner = own
                     if not stats.tokens:
                         stats.prompt, stats.reused = len(whole) - same, same
                 self._held = whole[:]
+            if token < 0:
+                raise RlxError(f'{self.where}: the logits are NaN; try activations="f32", or the file is damaged')
             if stats.tokens:
                 stats.rest_seconds += time.perf_counter() - start
             else:
@@ -248,6 +253,11 @@ class LanguageModel(Closing):
         del self._held[kept:]
         self._owner = None
 
+    def _begin(self) -> None:
+        """Before a run: the states of a recurrent model are not those of a known text if an exception ends it."""
+        if self.config.recurrent:
+            self._held = []
+
     def batch(self, slots: int, context: int | None = None) -> Batch:
         """Room for several sequences at once, beside the one of `generate`. Raises: as `Batch`."""
         return Batch(self.decoder, slots, context)
@@ -265,14 +275,13 @@ class LanguageModel(Closing):
     def chat_ids(self, messages: Sequence[Mapping[str, Any]]) -> list[int]:
         """The tokens of messages by the model's template, up to where its answer begins."""
         tokenizer = self.tokenizer
-        if not isinstance(messages, Sequence) or not all(isinstance(m, Mapping) for m in messages):
-            raise DTypeError(f'messages are {shown(messages)}; expected a list of {{"role": "user", "content": text}}')
-        text = ChatTemplate.of(tokenizer).render([dict(m) for m in messages])
+        text = ChatTemplate.of(tokenizer).render(messages)
         return tokenizer.encode(text, special=False, parse_special=True)
 
     def close(self) -> None:
-        """Frees the model's memory on the device. Idempotent."""
-        self.decoder.close()
+        """Frees the model's memory on the device, after what another thread runs. Idempotent."""
+        with self._lock:
+            self.decoder.close()
 
 
 def half_or_full(what: str, dtype: DTypeLike) -> DType:

@@ -11,7 +11,9 @@ class StopTexts:
     """Text comes in by `push`, and goes out except for what may be the beginning of a stop text."""
 
     def __init__(self, stops: Iterable[str]) -> None:
-        self.stops = tuple(stops) if isinstance(stops, Iterable) else (stops,)
+        if not isinstance(stops, Iterable):
+            raise DTypeError(f"stop: {stops!r} is no text and no list of texts")
+        self.stops = tuple(stops)
         for stop in self.stops:
             if not isinstance(stop, str) or not stop:
                 raise DTypeError(f"stop: {stop!r} is no text by which an answer could end")

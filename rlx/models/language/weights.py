@@ -22,6 +22,7 @@ from rlx.ops.rope.table import rope_table
 from rlx.packed import PackedArray
 from rlx.runtime import Store
 
+_LEAST_TENSORS = 6  # of a layer, in any architecture
 _MAX_NAMED = 50  # differences named in one message; the others are counted
 
 
@@ -85,6 +86,11 @@ class ModelWeights:
             twice = next(n for n in source.kinds if bare[n.removeprefix(self._prefix)] != n)
             raise ModelFormatError(f"{source.where}: {shown(twice)} stands there with and without {self._prefix!r}")
         self._names = bare
+        if config.layers * _LEAST_TENSORS > len(bare):  # before a graph of that many layers is made
+            raise ModelFormatError(
+                f"{source.where}: the settings say {config.layers} layers, the weights are {len(bare)} tensors; "
+                f"expected {_LEAST_TENSORS} or more a layer"
+            )
         for rope in {r for r in (config.attention.ropes if config.attention else ()) if r is not None}:
             self._add_tables(rope, context)
 
@@ -140,7 +146,7 @@ class ModelWeights:
 
     def check(self) -> None:
         """Checks what was asked for against the file. Raises: ModelFormatError naming every difference."""
-        problems = list(self._problems)
+        problems = list(dict.fromkeys(self._problems))  # a weight may be asked for more than once
         used = {self._names[n] for w in self._wanted.values() for n in w.recipe.files if n in self._names}
         for name in self.source.kinds:
             if name not in used and not self._architecture.unused.search(name) and not self._tied(name):

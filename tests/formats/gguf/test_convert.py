@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import pytest
@@ -14,7 +14,7 @@ from rlx.errors import DTypeError, ModelFormatError
 from rlx.formats import gguf, safetensors
 from rlx.formats.gguf import convert
 from rlx.formats.gguf.model import GgufModel, halves_of_pairs
-from rlx.formats.gguf.names import FAMILIES, Family
+from rlx.formats.gguf.names import BY_MODEL_TYPE, FAMILIES, Family
 from rlx.formats.huggingface import ModelFolder
 from rlx.formats.tokenizer.language import from_folder
 from rlx.packed import PackedArray
@@ -235,6 +235,15 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"rope_scaling": {"rope_type": "llama3"}}, "four numbers"),
     ({"num_attention_heads": 5}, "rows for 5 heads"),
     ({"quantization_config": {"quant_method": "gptq"}}, "quantized already"),
+    ({"hidden_act": "gelu"}, "hidden_act is 'gelu'; GGUF has no place"),
+    ({"is_causal": False}, "is_causal is False"),
+    ({"num_attention_heads": 0}, "head_dim is|0 heads"),
+    ({"partial_rotary_factor": "x"}, "partial_rotary_factor 'x'"),
+    ({"rope_scaling": [1]}, "expected an object"),
+    ({"rope_parameters": "odd", "rope_scaling": None}, "expected an object"),
+    ({"rope_parameters": {"rope_type": "default"}}, "say different things"),
+    ({"rope_scaling": {"full_attention": {"rope_type": "linear", "factor": 2}}}, "expected an object for all"),
+    ({"rope_scaling": {"rope_type": "yarn", "factor": 4, "beta_fast": 2}}, "yarn is written to GGUF with"),
 ]
 
 
@@ -245,6 +254,30 @@ def test_folders_that_are_refused(changes: dict[str, Any], words: str, tmp_path:
     with pytest.raises(ModelFormatError, match=words):
         convert.folder_to_gguf(tmp_path / "a", tmp_path / "m.gguf")
     assert not (tmp_path / "m.gguf").exists() and len(list(tmp_path.iterdir())) == 1
+
+
+def test_gemma_3_is_written_by_its_layers_of_full_attention() -> None:
+    far = {"rope_type": "linear", "factor": 8.0, "rope_theta": 1e6}
+    config = {
+        "num_hidden_layers": 7, "num_attention_heads": 4, "hidden_size": 64, "head_dim": 16,
+        "query_pre_attn_scalar": 16,
+        "rope_parameters": {"sliding_attention": {"rope_type": "default", "rope_theta": 1e4}, "full_attention": far},
+    }  # fmt: skip
+    family = BY_MODEL_TYPE["gemma3_text"]
+
+    def refuse(what: str) -> NoReturn:
+        raise ModelFormatError(what)
+
+    assert convert._fitting_settings(config, family, refuse) == far
+    near = {"rope_type": "default", "rope_theta": 5.0}
+    for changed, words in (
+        ({"query_pre_attn_scalar": 8}, "query_pre_attn_scalar is 8"),
+        ({"layer_types": ["full_attention"] * 7}, "layer_types is"),
+        ({"sliding_window_pattern": 3}, "sliding_window_pattern is 3"),
+        ({"rope_parameters": {"sliding_attention": near, "full_attention": far}}, "of sliding_attention are"),
+    ):
+        with pytest.raises(ModelFormatError, match=words):
+            convert._fitting_settings({**config, **changed}, family, refuse)
 
 
 def test_dtypes_that_are_refused(tmp_path: Path) -> None:
@@ -273,6 +306,9 @@ MODELS: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     ({"llama.attention.value_length": 4}, {}, "one size only"),
     ({"llama.rope.dimension_count": 99}, {}, "at most the 16"),
     ({"llama.embedding_length": 2.5}, {}, "expected an? int"),
+    ({"llama.attention.causal": False}, {}, "no code for other than True"),
+    ({"llama.rope.scaling.attn_factor": 2.0}, {}, "no code for other than 1.0"),
+    ({"llama.rope.dimension_count": 7}, {"rope_freqs.weight": np.ones(3, np.float32)}, "no factor above 0"),
     ({}, {"rope_freqs.weight": np.ones(3, np.float32)}, "no factor above 0"),
     ({}, {"rope_freqs.weight": np.full(8, np.nan, np.float32)}, "no factor above 0"),
     ({}, {"rope_freqs.weight": np.arange(1, 9, dtype=np.float32)}, "Llama 3's scaling"),

@@ -212,7 +212,9 @@ def test_a_folder_and_a_gguf_file_agree(trained: dict[str, Any], tmp_path: Path)
     parts = {"pre_tokenizer": kind.pre_tokenizer(), "post_processor": processor, "model": model}
     (tmp_path / "tokenizer.json").write_text(json.dumps({**trained, **parts}))
     (tmp_path / "tokenizer_config.json").write_text(
-        json.dumps({"bos_token": {"content": "<s>"}, "eos_token": "<|im_end|>", "chat_template": "{{ 1 }}"})
+        json.dumps({"bos_token": {"content": "<s>"}, "eos_token": "<|im_end|>", "chat_template": [
+            {"name": ["odd"], "template": "{{ 2 }}"}, {"name": "default", "template": "{{ 1 }}"},
+        ]})
     )
     (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": [0, 5, 10**9]}))
     folder = from_folder(tmp_path)

@@ -13,14 +13,18 @@ from typer.testing import CliRunner
 from rlx.cli.app import app
 from rlx.driver.memory.planner_views import update_copies
 from rlx.errors import DTypeError, GraphError, ModelFormatError, OutOfDeviceMemory, RlxError, ShapeError
+from rlx.formats import safetensors
 from rlx.formats.quantized import QuantizedTensors
 from rlx.models import LanguageModel, load
 from rlx.models.language import decoder as decoding
 from rlx.models.language.architectures import gpt_oss
+from rlx.models.language.config import Fields
 from rlx.models.language.decoder import Decoder, Sampling, look_up
 from rlx.models.language.text import StopTexts
+from rlx.ops.rope.table import LinearScaling
 from rlx.packed import PackedArray
 from tests.models.language import tiny
+from tests.models.tiny import formula
 
 FAMILIES = {"llama": tiny.LLAMA, "gemma2": tiny.GEMMA}
 
@@ -178,6 +182,10 @@ def test_what_cannot_be_generated_is_refused_at_once(folders: dict[str, Path], t
             (DTypeError, "no text by which", lambda: model.generate("a", stop=3)),  # type: ignore[arg-type]
             (DTypeError, "messages are 'hi'", lambda: model.chat("hi")),  # type: ignore[arg-type]
             (DTypeError, "expected one row of integers", lambda: model.logits([[0.5]])),
+            (DTypeError, "expected one row of integers", lambda: model.logits([[1], [1, 2]])),
+            (DTypeError, "seed is -1", lambda: model.generate("a", temperature=1.0, seed=-1)),
+            (DTypeError, "no list of texts", lambda: model.generate("a", stop=None)),
+            (DTypeError, "most is 0", lambda: model.batch(2).step(0)),
         ]:  # fmt: skip
             with pytest.raises(error, match=what):
                 call()
@@ -201,6 +209,21 @@ def test_what_cannot_be_generated_is_refused_at_once(folders: dict[str, Path], t
         ({"rms_norm_eps": "x"}, "rms_norm_eps is 'x'"),
         ({"rope_scaling": {"rope_type": "odd"}}, "none of default"),
         ({"hidden_act": "mish"}, "hidden_act is 'mish'"),
+        ({"num_hidden_layers": 1024}, "say 1024 layers, the weights are 21 tensors"),
+        ({"rms_norm_eps": None}, "rms_norm_eps is None"),
+        ({"is_causal": False}, "is_causal is False"),
+        ({"use_bidirectional_attention": True}, "use_bidirectional_attention is True"),
+        ({"model_type": "mistral"}, "sliding_window is None, expected a number, or null written out"),
+        ({"model_type": "gemma2"}, "sliding_window is None, expected a number: some layers"),
+        ({"model_type": "gemma2", "layer_types": ["full_attention", "chunked"]}, "layer_types is"),
+        ({"rope_scaling": {"rope_type": "linear", "factor": -1}}, "is not a number above 0"),
+        ({"rope_scaling": {"rope_type": "linear", "factor": 1e-308}}, "factors of 1e"),
+        ({"rope_scaling": {"rope_type": "yarn", "factor": 4, "attention_factor": 1e308}}, "factors of 1e"),
+        ({"rope_scaling": {"rope_type": "yarn", "factor": 2.718281828459045, "mscale": 1, "mscale_all_dim": -10}},
+         "division by zero"),
+        ({"rope_parameters": {"full_attention": {"rope_type": "default"}}}, "one for all layers"),
+        ({"rope_parameters": {"rope_type": "default"}, "rope_scaling": {"rope_type": "linear", "factor": 2}},
+         "none beside rope_parameters"),
     ],
 )
 def test_settings_that_do_not_fit_are_named(change: dict[str, Any], message: str, tmp_path: Path) -> None:
@@ -208,6 +231,58 @@ def test_settings_that_do_not_fit_are_named(change: dict[str, Any], message: str
     (folder / "config.json").write_text(json.dumps({**tiny.LLAMA, **change}))
     with pytest.raises(ModelFormatError, match=message):
         load(folder, "cpu", context=16)
+
+
+def test_tokens_beyond_the_vocabulary_have_no_text(tmp_path: Path) -> None:
+    folder = tiny.write_language_model(tmp_path, text=True)
+    file = folder / "tokenizer.json"
+    parts = json.loads(file.read_text())
+    parts["model"]["vocab"] = {token: i for token, i in parts["model"]["vocab"].items() if i < 30}
+    file.write_text(json.dumps(parts))
+    with load(folder, "cpu", context=64) as model:
+        tokens = list(model.tokens(model.tokenize("abc"), 40, Sampling(50.0)))
+        known = model.tokenizer.decode([t for t in tokens if t < 30])
+        assert max(tokens) >= 30 and "".join(model.generate("abc", 40, temperature=50.0)) == known
+
+
+def test_a_recurrent_model_begins_anew_after_an_interrupt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = {"model_type": "mamba", "vocab_size": 20, "hidden_size": 8, "num_hidden_layers": 1, "state_size": 4}
+    parts = {"norm.weight": (8,), "mixer.in_proj.weight": (32, 8), "mixer.conv1d.weight": (16, 1, 4)}
+    parts |= {"mixer.conv1d.bias": (16,), "mixer.x_proj.weight": (9, 16), "mixer.dt_proj.weight": (16, 1)}
+    parts |= {"mixer.dt_proj.bias": (16,), "mixer.A_log": (16, 4), "mixer.D": (16,), "mixer.out_proj.weight": (8, 16)}
+    shapes = {f"backbone.layers.0.{name}": shape for name, shape in parts.items()}
+    shapes |= {"backbone.embeddings.weight": (20, 8), "backbone.norm_f.weight": (8,)}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    safetensors.save(tmp_path / "model.safetensors", {name: formula(name, s, 1.0) for name, s in shapes.items()})
+    longer = [3, 4, 5, 6, 7]
+    with load(tmp_path, "cpu", context=32) as model:
+        want = list(model.tokens(longer, 8))
+        assert len(list(model.tokens(longer[:3], 1))) == 1
+        prefill = model.decoder.prefill
+
+        def interrupted(*args: Any) -> None:
+            prefill(*args)
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(model.decoder, "prefill", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            list(model.tokens(longer, 8))
+        monkeypatch.undo()
+        assert list(model.tokens(longer, 8)) == want
+
+
+def test_logits_of_nan_are_an_error(tmp_path: Path) -> None:
+    folder = tiny.write_language_model(tmp_path)
+    arrays = {**tiny.weights(), "model.norm.weight": np.full(24, np.nan, np.float32)}
+    safetensors.save(folder / "model.safetensors", arrays)
+    with load(folder, "cpu", context=16) as model, pytest.raises(RlxError, match="logits are NaN"):
+        list(model.tokens([1, 2], 3, Sampling(1.0)))
+
+
+def test_scaling_counts_beside_empty_rope_parameters() -> None:
+    scaling = {"rope_scaling": {"rope_type": "linear", "factor": 8.0}}
+    for more in ({}, {"rope_parameters": None}, {"rope_parameters": scaling["rope_scaling"]}):
+        assert Fields({**scaling, **more}, "config.json").rope(8).scaling == LinearScaling(8.0)
 
 
 def test_a_model_that_does_not_fit_says_what_would(

@@ -16,11 +16,15 @@ ARCHITECTURES: dict[str, Architecture] = {
 
 
 def architecture_of(fields: Fields) -> Architecture:
-    """The architecture that `model_type` names. Raises: ModelFormatError for an unknown one."""
+    """The architecture that `model_type` names.
+
+    Raises: ModelFormatError for an unknown one, and for a model whose tokens attend to later ones."""
     kind = fields.content.get("model_type")
     found = ARCHITECTURES.get(kind) if isinstance(kind, str) else None
     if found is None:
         raise ModelFormatError(
             f"{fields.where}: model_type is {shown(kind)}; rlx knows {', '.join(sorted(ARCHITECTURES))}"
         )
+    fields.must_be("is_causal", True)
+    fields.must_be("use_bidirectional_attention", False, None)
     return found

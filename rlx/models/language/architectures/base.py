@@ -91,7 +91,11 @@ def window(f: Fields, name: str = "sliding_window") -> int | None:
 def windows_of(f: Fields, layers: int, otherwise: Callable[[int], bool]) -> tuple[int | None, ...]:
     """The window of each layer: of those that `layer_types` calls sliding, or by number where there is no such list."""
     kinds, size = f.kinds(layers), window(f)
+    if kinds and not set(kinds) <= {"sliding_attention", "full_attention"}:
+        f.wrong("layer_types", "sliding_attention and full_attention alone")
     slides = [k == "sliding_attention" for k in kinds] if kinds else [otherwise(i) for i in range(layers)]
+    if size is None and any(slides):
+        f.wrong("sliding_window", "a number: some layers have a window")
     return tuple(size if s else None for s in slides)
 
 
@@ -106,7 +110,7 @@ def llama_like(f: Fields, architecture: str, **changed: Any) -> LanguageConfig:
         "mixers": ATTENTION * layers,
         "inner": f.count("intermediate_size", MOST_INNER),
         "activation": f.choice("hidden_act", ACTIVATIONS, "silu"),
-        "eps": f.number("rms_norm_eps", 0, 1, 1e-6),
+        "eps": f.number("rms_norm_eps", 0, 1),
         "tied": f.flag("tie_word_embeddings", False),
     }
     if "attention" not in changed:

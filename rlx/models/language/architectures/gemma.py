@@ -34,6 +34,8 @@ def _gemma(f: Fields, architecture: str, **changed: Any) -> LanguageConfig:
 
 def gemma2(f: Fields) -> LanguageConfig:
     layers = f.count("num_hidden_layers", MOST_LAYERS)
+    caps = {"attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0}  # where a file says nothing of them
+    f = Fields({**caps, **f.content}, f.where)
     return _gemma(f, "gemma2", windows=windows_of(f, layers, lambda i: i % 2 == 0))
 
 

@@ -15,6 +15,8 @@ def llama(f: Fields) -> LanguageConfig:
 
 def mistral(f: Fields) -> LanguageConfig:
     layers = f.count("num_hidden_layers", MOST_LAYERS)
+    if "sliding_window" not in f.content:  # programs differ in what that means
+        f.wrong("sliding_window", "a number, or null written out for no window")
     return llama_like(f, "mistral", attention=attention(f, layers, windows=(window(f),) * layers))
 
 

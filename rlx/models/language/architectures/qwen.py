@@ -21,7 +21,7 @@ from rlx.models.language.config import MOST_EXPERTS, MOST_INNER, MOST_LAYERS, Ex
 def _windows(f: Fields, layers: int) -> tuple[int | None, ...]:
     if not f.flag("use_sliding_window", False):
         return (None,) * layers
-    first = f.count("max_window_layers", MOST_LAYERS, layers, least=0)
+    first = f.count("max_window_layers", MOST_LAYERS, 28, least=0)
     return windows_of(f, layers, lambda i: i >= first)
 
 
@@ -71,7 +71,12 @@ def expert_names(name: str, config: LanguageConfig, tensors: Mapping[str, Any]) 
         start = 0 if kind == "gate_proj" else n
         whole = f"{before}.mlp.experts.gate_up_proj"
         return Recipe((whole,), lambda values: values[0][:, start : start + n])  # type: ignore[index]
-    return stacked([f"{before}.mlp.experts.{e}.{kind}.weight" for e in range(config.experts.count)])
+    files = []
+    for e in range(config.experts.count):
+        files.append(f"{before}.mlp.experts.{e}.{kind}.weight")
+        if files[-1] not in tensors:  # the first that is missing is enough to be named
+            break
+    return stacked(files)
 
 
 ARCHITECTURES = {
