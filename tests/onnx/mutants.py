@@ -23,6 +23,7 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -48,20 +49,28 @@ SOURCES: dict[str, Callable[[int], Mutant]] = {"mutants": mutant, "bombs": bomb}
 LARGEST_INPUT = 1 << 20  # elements; who feeds more made them before
 
 
+@contextmanager
+def peak_of_process() -> Iterator[list[int]]:
+    """By how many bytes at most the process grew in the block, as a list's one entry once it has ended."""
+    before = _memory("VmRSS")
+    Path("/proc/self/clear_refs").write_text("5")  # the peak starts anew
+    grown: list[int] = []
+    yield grown
+    grown.append(max(0, _memory("VmHWM") - before))
+
+
 def attempt(seed: int, folder: Path, source: str = "mutants") -> dict[str, Any]:
     """Loads and runs one mutant: what came of it, in how many seconds and with how many bytes more."""
     made = SOURCES[source](seed)
     path = folder / "mutant.onnx"
     path.write_bytes(made.content)
-    before = _memory("VmRSS")
-    Path("/proc/self/clear_refs").write_text("5")  # the peak starts anew
-    start = time.process_time()
-    outcome, text = _outcome(path, made.budget)
-    seconds = time.process_time() - start
-    grown = max(0, _memory("VmHWM") - before)
+    with peak_of_process() as grown:
+        start = time.process_time()
+        outcome, text = _outcome(path, made.budget)
+        seconds = time.process_time() - start
     return {
         "seed": seed, "kind": made.kind, "base": made.base, "outcome": outcome, "text": text,
-        "seconds": round(seconds, 3), "bytes": grown, "budget": _allowed(made),
+        "seconds": round(seconds, 3), "bytes": grown[0], "budget": _allowed(made),
     }  # fmt: skip
 
 

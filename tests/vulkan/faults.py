@@ -1,4 +1,4 @@
-"""`python -m tests.vulkan.faults PART [all]`: a program's life in which each Vulkan call fails in turn, as it may.
+"""`python -m tests.vulkan.faults PART... [all]`: a program's life in which each Vulkan call fails in turn, as it may.
 
 PART is "open" (instance and device), "program" (compile, weights, state, runs, reads, twin, close), "pipeline" (the
 first program of a device) or "lost" (calls that find the device gone). After each fault: the error was typed, or an
@@ -7,7 +7,7 @@ nothing made is left; the same life again succeeds. "open" followed by K and N m
 by itself it leaves them to processes of their own where the driver is no software: after some dozens of instances in
 one process NVIDIA's can make no more. Each call fails in one way at least (in `make test` only some of the calls of a
 function that is called often), and each function in each of its ways; with "all", each call in each way. The calls and
-faults are printed as JSON; whatever is wrong ends with a traceback.
+faults are printed as JSON, by part; whatever is wrong ends with a traceback.
 """
 
 from __future__ import annotations
@@ -157,7 +157,7 @@ def _in_processes() -> Counter[str]:
         said = subprocess.run(command, capture_output=True, text=True, check=False)
         if said.returncode or said.stderr:
             raise AssertionError(f"share {k} of {PROCESSES}: status {said.returncode}\n{said.stderr}")
-        made.update(json.loads(said.stdout))
+        made.update(json.loads(said.stdout)["open"])
     return made
 
 
@@ -262,9 +262,11 @@ def main() -> None:
     life(opened())  # imports all that a life imports
     ended()
     gc.freeze()  # so that collecting after each fault walks over what came later, not over the modules
-    made = PARTS[sys.argv[1]](installed())
-    with suppress(RlxError):
-        ended()
+    driver, made = installed(), {}
+    for part in (part for part in PARTS if part in sys.argv[1:]):
+        made[part] = PARTS[part](driver)
+        with suppress(RlxError):
+            ended()
     print(json.dumps(made))
 
 
