@@ -173,6 +173,32 @@ def test_weights_are_packed_again_when_they_change() -> None:
         assert close(program.run({"x": given})["y"], given.astype(np.float64) @ weight)
 
 
+def test_weights_that_are_the_state_of_another_program_are_packed_again() -> None:
+    training, graph = rlx.Graph("training"), rlx.Graph("linear")
+    w = training.state("w", (40, 50))
+    training.update("w", changed := w - training.input("step", (40, 50)))
+    training.output("changed", changed)
+    graph.output("y", rlx.matmul(graph.input("x", (33, 40)), graph.param("w", (40, 50))))
+    session = rlx.Session("cpu", engine="compiled")
+    state = rlx.State(session.device)
+    trained, program = session.compile(training, state=state).bind(), session.compile(graph, weights=state).bind()
+    program.inputs["x"] = given = floats(33, 40)
+
+    def right() -> bool:
+        program.run()
+        return close(program.outputs["y"], given.astype(np.float64) @ state.get("w"))
+
+    state.set("w", floats(40, 50))
+    assert right()
+    trained.inputs["step"] = floats(40, 50)
+    trained.run()
+    assert right()
+    trained.outputs["changed"][...] = floats(40, 50)  # which may lie where the state does
+    assert right()
+    trained.outputs["changed"][...] = floats(40, 50)
+    assert right()
+
+
 @on_machines
 @pytest.mark.parametrize("name", thinned(sorted(FORMATS), _KEPT.__contains__))
 def test_packed_weights_are_decoded_exactly(name: str, machine: Machine) -> None:

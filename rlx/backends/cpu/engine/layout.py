@@ -3,8 +3,8 @@
 Convolutions of the engine read and write channels last. A tensor between them, and between ops that work on an image
 of either order (elementwise ones and pools), is an array of the same shape whose strides are those of (N, *S, C). What
 the caller sees, weights, states, operands and results of products, and memory that several tensors view, keep the order
-of their shapes. A node that is not bound with such strides gets copies (`executable.py`), so what is chosen here decides
-times alone.
+of their shapes. A node that is not bound with such strides gets copies (`executable.py`), so what is chosen here
+decides times alone.
 """
 
 from __future__ import annotations
