@@ -146,6 +146,21 @@ def test_images_lie_with_their_channels_last_between_convolutions() -> None:
     assert any(d.within for d in program.report().nodes)  # the residual, in the product before it
 
 
+def test_a_product_between_convolutions_keeps_the_order_of_its_shape() -> None:
+    graph = rlx.Graph("mixed")
+    values = {"x": floats(2, 8, 6, 7), "m": floats(7, 7), "w": floats(16, 8, 3, 3)}
+    x, m, w = graph.input("x", (2, 8, 6, 7)), graph.param("m", (7, 7)), graph.param("w", (16, 8, 3, 3))
+    y = rlx.conv(rlx.matmul(x, m), w, pads=1)
+    graph.output("y", rlx.matmul(y, m))
+    row = rlx.conv(rlx.matmul(x[:1, :, 0], m), w[:, :, 0], pads=1)  # one matrix, which is an image of one axis
+    graph.output("row", row)
+    found = evaluate(graph, values)
+    program = rlx.Session("cpu", engine="compiled").compile(graph)
+    program.set_params({"m": values["m"], "w": values["w"]})
+    got = program.run({"x": values["x"]})
+    assert all(close(got[name], found[t.id]) for name, t in graph.outputs.items())
+
+
 def test_weights_are_packed_again_when_they_change() -> None:
     graph = rlx.Graph("linear")
     x, w = graph.input("x", (33, 40)), graph.param("w", (40, 50))
@@ -156,6 +171,32 @@ def test_weights_are_packed_again_when_they_change() -> None:
         weight = floats(40, 50)
         program.set_params({"w": weight})
         assert close(program.run({"x": given})["y"], given.astype(np.float64) @ weight)
+
+
+def test_weights_that_are_the_state_of_another_program_are_packed_again() -> None:
+    training, graph = rlx.Graph("training"), rlx.Graph("linear")
+    w = training.state("w", (40, 50))
+    training.update("w", changed := w - training.input("step", (40, 50)))
+    training.output("changed", changed)
+    graph.output("y", rlx.matmul(graph.input("x", (33, 40)), graph.param("w", (40, 50))))
+    session = rlx.Session("cpu", engine="compiled")
+    state = rlx.State(session.device)
+    trained, program = session.compile(training, state=state).bind(), session.compile(graph, weights=state).bind()
+    program.inputs["x"] = given = floats(33, 40)
+
+    def right() -> bool:
+        program.run()
+        return close(program.outputs["y"], given.astype(np.float64) @ state.get("w"))
+
+    state.set("w", floats(40, 50))
+    assert right()
+    trained.inputs["step"] = floats(40, 50)
+    trained.run()
+    assert right()
+    trained.outputs["changed"][...] = floats(40, 50)  # which may lie where the state does
+    assert right()
+    trained.outputs["changed"][...] = floats(40, 50)
+    assert right()
 
 
 @on_machines

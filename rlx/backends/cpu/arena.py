@@ -64,9 +64,10 @@ class Foreign:
 class CpuBuffer:
     """Host memory behind the Buffer contract. Once it is closed or dropped, and no view of it is left, `leave` gets the
     memory, in a finalizer; `close` then calls `sweep`. `stamp` changes with every write, so that who has made something
-    from the contents, such as packed weights, sees that they are others."""
+    from the contents, such as packed weights, sees that they are others; `exposed` says that the host has a view of the
+    contents, through which it may write at any time, so that no stamp tells."""
 
-    __slots__ = ("_bytes", "_pin", "_sweep", "stamp")
+    __slots__ = ("_bytes", "_pin", "_sweep", "exposed", "stamp")
 
     def __init__(
         self,
@@ -83,10 +84,13 @@ class CpuBuffer:
             self._bytes[...] = 0
         memory.used = True
         self.stamp = 0
+        self.exposed = False
 
     def written(self) -> None:
         """Notes a write. Requires: it is done."""
-        LATEST[0] = self.stamp = next(_STAMPS)
+        # The stamp comes first: who sees the new latest write, in another thread, must see whose it is.
+        stamp = self.stamp = next(_STAMPS)
+        LATEST[0] = stamp
 
     @property
     def nbytes(self) -> int:
@@ -159,6 +163,13 @@ class CpuArena(BufferArena):
         if dtype != wanted and not dtype.is_float:
             raise DTypeError(f"output_reader: node {node} is stored as {dtype}, which is read as {dtype} only")
         return self._accessor(memory.copy if dtype == wanted else partial(memory.astype, wanted.np))
+
+    def view(self, node: int) -> Bytes | None:
+        found, buffer = super().view(node), self.buffer(self.slot(node).segment)
+        if isinstance(buffer, CpuBuffer) and not buffer.exposed:
+            buffer.exposed = True
+            buffer.written()
+        return found
 
     def _memory(self, node: int, dtype: DType, shape: tuple[int, ...]) -> npt.NDArray[Any]:
         nbytes, slot = self._fits(node, dtype, shape), self.slot(node)

@@ -2,8 +2,9 @@
 
 Convolutions of the engine read and write channels last. A tensor between them, and between ops that work on an image
 of either order (elementwise ones and pools), is an array of the same shape whose strides are those of (N, *S, C). What
-the caller sees, weights, states, and memory that several tensors view, keep the order of their shapes. A node that is
-not bound with such strides gets copies (`executable.py`), so what is chosen here decides times alone.
+the caller sees, weights, states, operands and results of products, and memory that several tensors view, keep the order
+of their shapes. A node that is not bound with such strides gets copies (`executable.py`), so what is chosen here
+decides times alone.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ def channels_last_tensors(graph: Graph, plan: MemoryPlan) -> dict[int, tuple[int
     load_binders()
     fixed = {t.id for ts in (graph.inputs, graph.outputs, graph.updates) for t in ts.values()}
     for node in graph.nodes:
-        if node.op.leaf or bodies(node) or view_offset(node) is not None:
+        product = node.op.contracts and "makes" not in _images(node)  # of matrices, in the order of their shapes
+        if node.op.leaf or bodies(node) or view_offset(node) is not None or product:
             fixed.update(t.id for t in (*node.inputs, *node.outputs))
     parent: dict[int, int] = {}
 

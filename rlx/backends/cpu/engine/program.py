@@ -126,6 +126,7 @@ class EngineProgram:
         self._prepares: list[Callable[[], object]] = []
         self._sources = list(sources)
         self._seen: tuple[int, list[int]] = (0, [])
+        self._exposed = False
 
     def bind(
         self, node: Node, ins: Sequence[Array], outs: Sequence[Array], alike: bool = False,
@@ -191,9 +192,10 @@ class EngineProgram:
     def refresh(self) -> None:
         """Packs the weights anew if any was written since."""
         latest = LATEST[0]
-        if latest != self._seen[0]:
+        if latest != self._seen[0] or self._exposed:
             stamps = [b.stamp for b in self._sources]
-            if stamps != self._seen[1]:
+            self._exposed = any(b.exposed for b in self._sources)
+            if stamps != self._seen[1] or self._exposed:
                 self._prepare(latest, stamps)
             else:
                 self._seen = latest, stamps

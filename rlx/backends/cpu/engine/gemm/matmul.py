@@ -39,6 +39,8 @@ def bind_matmul(
     out = outs[0]
     if any(not narrow_float(x.dtype) for x in (*ins, out)):
         raise Declined(f"{ins[0].dtype} @ {ins[1].dtype}")
+    if not out.flags.c_contiguous:
+        raise Declined("strides of the result")
     a = np.swapaxes(ins[0], -1, -2) if node.attrs["transpose_a"] else ins[0]
     b = np.swapaxes(ins[1], -1, -2) if node.attrs["transpose_b"] else ins[1]
     if a.shape[-1] == 0 or a.size == 0 or b.size == 0:
@@ -52,7 +54,7 @@ def bind_matmul(
     steps: list[EngineStep] = []
     merged = math.prod(b.shape[:-2]) == 1
     if following is not None:
-        if not merged or not out.flags.c_contiguous:
+        if not merged or not following.out.flags.c_contiguous:
             raise Declined("a batch before another node")
         operands += [_beside(x, out) for x in following.operands]
         out = following.out
