@@ -179,7 +179,7 @@ def test_what_cannot_be_generated_is_refused_at_once(folders: dict[str, Path], t
             (DTypeError, "top_p is 2", lambda: model.generate("a", top_p=2)),
             (DTypeError, "max_tokens is -1", lambda: model.generate("a", -1)),
             (DTypeError, "no text by which", lambda: model.generate("a", stop="")),
-            (DTypeError, "no text by which", lambda: model.generate("a", stop=3)),  # type: ignore[arg-type]
+            (DTypeError, "no list of texts", lambda: model.generate("a", stop=3)),  # type: ignore[arg-type]
             (DTypeError, "messages are 'hi'", lambda: model.chat("hi")),  # type: ignore[arg-type]
             (DTypeError, "expected one row of integers", lambda: model.logits([[0.5]])),
             (DTypeError, "expected one row of integers", lambda: model.logits([[1], [1, 2]])),
