@@ -80,9 +80,11 @@ class CpuExecutable:
         self.node_steps: list[tuple[Node, list[Step]]] = []
         self._engine: EngineProgram | None = None
 
+        owned = self._owned  # not self, which holds this function by way of the engine's program
+
         def acquire(nbytes: int) -> Bytes:
             buffer = device.acquire(nbytes)
-            self._owned.append(buffer)
+            owned.append(buffer)
             view = buffer.view()
             assert view is not None
             return view
