@@ -76,8 +76,6 @@ class ChatTemplate:
 
         Raises: DTypeError for what is no JSON, RlxError where the template does not take these messages or Jinja2 is
         not installed, ModelFormatError for a template that is wrong, or takes too long, too much memory or text."""
-        if isinstance(messages, str) or not isinstance(messages, Sequence):
-            raise DTypeError(f"chat: messages are {shown(messages)}, expected a list of objects with role and content")
         for message in messages:
             if not isinstance(message, Mapping):
                 raise DTypeError(

@@ -274,6 +274,8 @@ class LanguageModel(Closing):
 
     def chat_ids(self, messages: Sequence[Mapping[str, Any]]) -> list[int]:
         """The tokens of messages by the model's template, up to where its answer begins."""
+        if not isinstance(messages, (list, tuple)):
+            raise DTypeError(f'messages are {messages!r:.60}; expected a list of {{"role": "user", "content": text}}')
         tokenizer = self.tokenizer
         text = ChatTemplate.of(tokenizer).render(messages)
         return tokenizer.encode(text, special=False, parse_special=True)

@@ -15,7 +15,7 @@ _log = logging.getLogger(__name__)
 ENGINE_ENV = "RLX_CPU"
 ENGINES = ("numpy", "compiled")
 # What programs use where neither Session(engine=) nor RLX_CPU says it.
-DEFAULT = "numpy"
+DEFAULT = "compiled"
 
 
 class CannotCompile(Exception):

@@ -13,6 +13,7 @@ from rlx.backends.cpu.engine.ir import F32, I64, PTR, Kernel, Value
 from rlx.backends.cpu.engine.rowwise import (
     STORED,
     accumulators,
+    added,
     blocks,
     contiguous,
     grain_of,
@@ -20,7 +21,6 @@ from rlx.backends.cpu.engine.rowwise import (
     load_wide,
     name_of,
     store_wide,
-    total,
 )
 from rlx.backends.cpu.engine.step import EngineContext, EngineStep, address, engine, f32_word
 from rlx.ir import Node
@@ -127,8 +127,7 @@ class Norm:
                 def add(i: Value, u: int, mask: Value | None) -> None:
                     sums[u].value = sums[u].value + kept(k, value(i, mask) - shift, mask)
 
-                blocks(k, count, lanes, add)
-                return k.splat(total(k, sums) * by, lanes)
+                return k.splat(added(k, count, lanes, sums, add) * by, lanes)
 
             # The mean is two numbers, as in `rlx.ops.numeric.centred`.
             shifts: list[Value] = []
@@ -148,8 +147,7 @@ class Norm:
                 c = kept(k, centred(value(i, mask)), mask)
                 squares[u].value = k.fma(c, c, squares[u].value)
 
-            blocks(k, n, lanes, square)
-            root = k.unary("sqrt", total(k, squares) * of_n + eps)
+            root = k.unary("sqrt", added(k, n, lanes, squares, square) * of_n + eps)
             inverse = k.splat(k.const(F32, 1.0) / root, lanes)
 
             def write(

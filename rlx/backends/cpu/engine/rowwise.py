@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from rlx.backends.cpu.context import Array
-from rlx.backends.cpu.engine.ir import F16, F32, I16, I32, PTR, Kernel, Type, Value, Variable
+from rlx.backends.cpu.engine.ir import F16, F32, I16, I32, I64, PTR, Kernel, Type, Value, Variable
 from rlx.dtypes import as_dtype
 
 STORED = {"f32": F32, "f16": I16, "bf16": I16}  # the dtypes that are computed in f32, as they are loaded
 UNROLL = 4  # vectors in flight: one sum's additions would wait for each other
+_RUN = 1 << 13  # elements that are added up in f32 by one set of sums
 # (first element, number of the vector in its group, mask or None)
 Body = Callable[[Value, int, "Value | None"], None]
 
@@ -91,6 +92,21 @@ def folded(k: Kernel, parts: Sequence[Variable], join: Callable[[Value, Value], 
 
 def total(k: Kernel, parts: Sequence[Variable]) -> Value:
     return folded(k, parts, lambda a, b: a + b)
+
+
+def added(k: Kernel, n: Value, lanes: int, sums: Sequence[Variable], body: Body) -> Value:
+    """Calls the body for every vector of n elements, as `blocks`, and gives the total of the sums that it adds to. They
+    are moved to other sums every _RUN elements: a long row would lose the last digits of terms beside its sum."""
+    totals = accumulators(k, lanes, count=len(sums))
+    with k.loop(0, n, _RUN) as start:
+        left = n - start
+        count = k.select(k.cmp("slt", left, _RUN), left, k.const(I64, _RUN))
+        for part in sums:
+            part.value = k.const(part.type, 0.0)
+        blocks(k, count, lanes, lambda i, u, mask: body(start + i, u, mask))
+        for whole, part in zip(totals, sums, strict=True):
+            whole.value = whole.value + part.value
+    return total(k, totals)
 
 
 def exp_of_difference(k: Kernel, x: Value) -> Value:

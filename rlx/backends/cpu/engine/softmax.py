@@ -13,6 +13,7 @@ from rlx.backends.cpu.engine.ir import F32, I64, PTR, Kernel, Value
 from rlx.backends.cpu.engine.rowwise import (
     STORED,
     accumulators,
+    added,
     blocks,
     contiguous,
     exp_of_difference,
@@ -110,9 +111,8 @@ class Softmax:
                     store_wide(k, e, y, dtype, i, mask)
                 sums[u].value = sums[u].value + kept(k, e, mask)
 
-            blocks(k, n, lanes, add)
-            added = k.splat(total(k, sums), lanes)
-            factor = 1.0 / added if how == "shares" else apply(k, "m_log", added)
+            whole = k.splat(added(k, n, lanes, sums, add), lanes)
+            factor = 1.0 / whole if how == "shares" else apply(k, "m_log", whole)
             if how == "total":
                 one = k.tail(1, lanes)
                 store_wide(k, factor + k.splat(best, lanes), y, dtype, 0, one)
