@@ -88,3 +88,8 @@ def test_any_nan_makes_its_row_nan() -> None:
     assert columns[0, 1, :, 2].all() and columns.sum() == 20
     assert sums[0, 1, 3] and sums.sum() == 1
     assert blocks[0, 1, 3].all() and blocks.sum() == one.sum() == 17
+
+
+def test_heads_too_large_for_the_stack_are_left_to_numpy() -> None:
+    x = np.ones((1, 1, 3, 40_000), np.float32)
+    assert (rlx.jit(lambda x: rlx.attention(x, x, x), device=session())(x) == 1).all()

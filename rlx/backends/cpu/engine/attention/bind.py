@@ -13,10 +13,11 @@ from rlx.backends.cpu.engine.attention.rows import AttentionRow
 from rlx.backends.cpu.engine.attention.words import WORDS
 from rlx.backends.cpu.engine.compile import KernelSpec
 from rlx.backends.cpu.engine.rowwise import STORED, name_of
-from rlx.backends.cpu.engine.step import EngineContext, EngineStep, address, engine, f32_word
+from rlx.backends.cpu.engine.step import Declined, EngineContext, EngineStep, address, engine, f32_word
 from rlx.ir import Node
 from rlx.ops.attention.parts import NO_TOKENS, ByToken, heads_first, rest
 
+_LARGEST = 512  # elements of a head: a block's lie on the stack, and a row's are a vector after the other in the code
 _FEW = 2  # queries, of all heads that share keys, which leave most lanes of a block empty
 
 
@@ -32,6 +33,8 @@ def bind_attention(
     mask = None if given is None else np.broadcast_to(others[0], (*q.shape[:3], k.shape[2]))
     if dtype not in STORED or k.shape[2] == 0 or not all(_steps(a)[3] == 1 for a in (q, k, v, y)):
         return None
+    if q.shape[3] > _LARGEST:
+        raise Declined(f"heads of {q.shape[3]} elements; the kernels take {_LARGEST}")
     if mask is not None and (name_of(mask) not in (*STORED, "bool") or _steps(mask)[3] not in (0, 1)):
         return None
     return _Bound(node, q, k, v, y, mask, others[-1] if lengths is not None else None, dtype, ctx).steps()
