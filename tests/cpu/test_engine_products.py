@@ -199,6 +199,20 @@ def test_weights_that_are_the_state_of_another_program_are_packed_again() -> Non
     assert right()
 
 
+@pytest.mark.parametrize("fixed", [True, False], ids=["weight", "computed"])
+def test_a_matrix_that_several_products_share_is_packed_once(fixed: bool) -> None:
+    graph = rlx.Graph("shared")
+    shapes = {"x": (3, 2, 2, 40), "w": (2, 50, 40)}
+    y = rlx.matmul(*(graph.input(name, shape) for name, shape in shapes.items()), transpose_b=True)
+    given = {name: floats(*shape) for name, shape in shapes.items()}
+    out = np.full(y.shape, np.nan, np.float32)
+    (machine, *_) = machines()
+    steps = bound(y.node, list(given.values()), [out], machine, fixed)
+    assert sum(s.prepare is not None or s.name == "pack" for s in steps) == (1 if fixed else 2)  # one a matrix
+    run(steps, machine)
+    assert close(out, evaluate(graph, given)[y.id])
+
+
 @on_machines
 @pytest.mark.parametrize("name", thinned(sorted(FORMATS), _KEPT.__contains__))
 def test_packed_weights_are_decoded_exactly(name: str, machine: Machine) -> None:

@@ -144,8 +144,10 @@ def _depthwise(
     image = to_channels_last(x, ctx, steps) if found is None else found
     zero = np.zeros(max(c, 64), np.float32)
     counts = made.shape[1:-1]
-    table = window_addresses(
-        image, kernel, attrs["strides"], attrs["dilations"], attrs["pads"], counts, address(zero)
+    table = np.ascontiguousarray(
+        window_addresses(
+            image, kernel, attrs["strides"], attrs["dilations"], attrs["pads"], counts, address(zero)
+        )
     )
     taps, lanes = math.prod(kernel), machine.lanes()
     vectors = 2 if machine.registers == 32 and taps <= 12 and c > lanes else 1
@@ -167,7 +169,7 @@ def _depthwise(
     positions = len(table)
     block = max(1, min(counts[-1], positions))
     words = [
-        address(np.ascontiguousarray(table)), address(weights), address(made), positions, c, c * 4, c * 4, block,
+        address(table), address(weights), address(made), positions, c, c * 4, c * 4, block,
         *(address(a) for a, _ in beside),
     ]  # fmt: skip
     items = -(-positions // block) * -(-c // (vectors * lanes))

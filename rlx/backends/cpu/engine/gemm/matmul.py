@@ -81,9 +81,14 @@ def bind_matmul(
             (rows + address(wide_a[i]), wide_a.strides[-3], wide_b[i], out[i]) for i in np.ndindex(*outer)
         ]
     tile = choose_tile(ctx.machine, len(places[0][0]), n)
+    packed: dict[int, Panels] = {}  # products may share a matrix, which is packed once, before the first of them
     for table, apart, right, result in places:
         product = Product(table, k, a.strides[-1], result, apart, tree, operands, (a,))
-        steps += product_steps(product, _panels(right, tile, len(table), fixed, ctx), tile, ctx, "matmul")
+        panels = packed.get(address(right))
+        if panels is None:
+            panels = _panels(right, tile, len(table), fixed, ctx)
+            packed[address(right)] = replace(panels, steps=(), prepare=None)
+        steps += product_steps(product, panels, tile, ctx, "matmul")
     return steps
 
 
