@@ -168,6 +168,9 @@ def pytest_configure(config: pytest.Config) -> None:
         return  # a worker of pytest-xdist inherits the environment that the reporting process made
     if not full():
         os.environ.setdefault(*_QUICK_DRIVER)
+    # Thousands of small programs, each used once: to compile kernels for them takes longer than NumPy. The tests of the
+    # engine ask for it.
+    os.environ.setdefault("RLX_CPU", "numpy")
     cache = tempfile.mkdtemp(prefix="rlx-test-cache-")
     os.environ["RLX_CACHE_DIR"] = cache
     config.add_cleanup(lambda: shutil.rmtree(cache, ignore_errors=True))
