@@ -166,6 +166,8 @@ def test_inspect(rlx: Rlx, file: Path, tmp_path: Path, device: str) -> None:
 def test_files_that_are_taken_for_onnx_models(rlx: Rlx, tmp_path: Path, content: bytes, text: str) -> None:
     (tmp_path / "m.onnx").write_bytes(content)
     for command in ("run", "inspect", "check", "bench"):
+        if command == "inspect" and content.startswith(b"GGUF"):
+            continue  # which it shows, whatever their names
         ran = rlx(command, tmp_path / "m.onnx")
         assert (ran.status, ran.out) == (2, "") and f"{tmp_path / 'm.onnx'}: " in ran.err and text in ran.err
 

@@ -188,6 +188,6 @@ def test_runs_natively(op: str) -> None:
     from rlx.conformance.case import cases_of
 
     session = rlx.Session("vulkan")
-    for case in some(cases_of(op), 4):
+    for case in some([c for c in cases_of(op) if all(0 not in x.shape for x in c.inputs)], 4):
         exe = session.compile(case.graph(), optimize=False)
         assert all(d.how == "native" and d.steps for d in exe.executable.dispatch if d.op == op), case.id

@@ -111,7 +111,7 @@ def test_a_function_is_traced() -> None:
     a, w = np.ones((2, 3), np.float32), np.full((3, 4), 2, np.float32)
     for function in (f, rlx.jit(f)):
         made = rlx.onnx.to_model(function, args=(a, {"w": w}))
-        found = RUNS["reference"](made, {"x0": a, "x1": w})
+        found = RUNS["reference"](made, {"a": a, "b.w": w})
         assert found["y0"].tolist() == (a @ w).tolist() and found["y1"] == 6
 
 
