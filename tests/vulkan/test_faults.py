@@ -42,11 +42,15 @@ PARTS = {
 
 
 def test_each_call_fails_in_turn(repo: Path, clean_env: dict[str, str], physical: Physical) -> None:
-    said = subprocess.run(
-        [sys.executable, "-X", "dev", "-W", "error", "-m", "tests.vulkan.faults", *PARTS],
-        env={**clean_env, "PYTHONPATH": str(repo)}, cwd=repo, capture_output=True, text=True, timeout=600,
-    )  # fmt: skip
-    assert (said.returncode, said.stderr) == (0, ""), said
-    made = json.loads(said.stdout)
+    # NVIDIA's driver makes only some dozens of instances in a process.
+    processes = [list(PARTS)] if physical.info.kind == "software" else [[part] for part in PARTS]
+    made: dict[str, list[str]] = {}
+    for parts in processes:
+        said = subprocess.run(
+            [sys.executable, "-X", "dev", "-W", "error", "-m", "tests.vulkan.faults", *parts],
+            env={**clean_env, "PYTHONPATH": str(repo)}, cwd=repo, capture_output=True, text=True, timeout=600,
+        )  # fmt: skip
+        assert (said.returncode, said.stderr) == (0, ""), said
+        made |= json.loads(said.stdout)
     for part, functions in PARTS.items():
         assert {line.split()[0] for line in made[part] if line.endswith(": told")} >= functions, part
