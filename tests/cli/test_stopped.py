@@ -6,6 +6,7 @@ import itertools
 import json
 import math
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -153,7 +154,13 @@ def test_an_interrupt_while_rlx_is_imported_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "numpy.py").write_text("import os, signal, time\nos.kill(os.getpid(), signal.SIGINT)\ntime.sleep(9)\n")
     folder = str(Path(__file__).parents[2])
     env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), folder])}
-    ran = subprocess.run([sys.executable, "-m", "rlx", "devices"], env=env, capture_output=True, text=True, check=False)
+
+    def run(*args: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, *args], env=env, capture_output=True, text=True, check=False,
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # which jobs of a script ignore
+        )  # fmt: skip
+
+    ran = run("-m", "rlx", "devices")
     assert (ran.returncode, ran.stdout, ran.stderr) == (130, "", "rlx: interrupted\n")
-    other = subprocess.run([sys.executable, "-c", "import rlx"], env=env, capture_output=True, text=True, check=False)
-    assert "KeyboardInterrupt" in other.stderr
+    assert "KeyboardInterrupt" in run("-c", "import rlx").stderr

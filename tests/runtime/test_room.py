@@ -179,7 +179,7 @@ def test_a_device_says_what_is_taken_and_by_whom(name: str) -> None:
     before, size = info.taken_bytes(), 3 << 20
     array = rlx.array(np.zeros(size, np.uint8), device=session)
     held = info.taken_bytes()
-    assert size <= held - before <= 2 * size  # the pool may have had a larger buffer
+    assert size <= held - before  # more where the pool had a larger buffer
     with program(session, 1) as exe:
         exe.run({"x": X})
         assert info.taken_bytes() >= held + exe.plan.total_bytes
