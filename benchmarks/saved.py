@@ -2,7 +2,8 @@
 
 MiniLM (six layers, 1 x 16 tokens) and ResNet-50 (one picture), with random weights. Of each: compiled from its graph
 with kernels that are in the cache; loaded with these; loaded as trusted with the cache off, so that machine code comes
-from the file. `import` is outside of the times, opening the device is given apart.
+from the file; `fresh`: loaded where `load_program` opens the device too, of which `ready` and `first` are the times
+then. `import` is outside of the times, opening the device is given apart.
 """
 
 from __future__ import annotations
@@ -69,6 +70,7 @@ def resnet50(batch: int = 1, size: int = 224) -> Made:
     return graph, weights, {"x": rng.standard_normal(x.shape).astype(np.float32)}
 
 
+HOWS = ("compile", "load", "trusted", "fresh")
 MODELS = {"minilm": minilm, "resnet50": resnet50}
 
 
@@ -88,10 +90,12 @@ def once(device: str, model: str, folder: Path, how: str) -> dict[str, float]:
     feeds, wanted = dict(np.load(folder / f"{model}.npz")), np.load(folder / f"{model}.out.npz")
     made = MODELS[model]() if how == "compile" else None
     start = time.perf_counter()
-    session = rlx.Session(device)
-    session.device.free_bytes()
+    session = None
+    if how != "fresh":
+        session = rlx.Session(device)
+        session.device.free_bytes()
     opened = time.perf_counter()
-    if made is not None:
+    if made is not None and session is not None:
         program = session.compile(made[0])
         program.set_params(made[1])
         program.prepare()
@@ -103,7 +107,7 @@ def once(device: str, model: str, folder: Path, how: str) -> dict[str, float]:
     same = all(np.array_equal(results[name], wanted[name]) for name in wanted)
     program.run(feeds)
     second = time.perf_counter()
-    compiled = getattr(getattr(session.device, "kernels", None), "compiled", 0)  # by NVRTC, in this process
+    compiled = getattr(getattr(program.device, "kernels", None), "compiled", 0)  # by NVRTC, in this process
     return {"open": opened - start, "ready": ready - opened, "first": end - opened, "second": second - end,
             "same": same, "compiled": compiled}  # fmt: skip
 
@@ -113,7 +117,8 @@ def main() -> None:
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--model", choices=MODELS)
     parser.add_argument("--repeat", type=int, default=3)
-    parser.add_argument("--once", choices=("write", "compile", "load", "trusted"), help="one step, here")
+    parser.add_argument("--once", choices=("write", *HOWS), help="one step, here")
+    parser.add_argument("--how", choices=HOWS, action="append", help="only these")
     parser.add_argument("--folder", type=Path)
     given = parser.parse_args()
     if given.once == "write":
@@ -133,7 +138,7 @@ def main() -> None:
     for model in [given.model] if given.model else list(MODELS):
         with tempfile.TemporaryDirectory() as folder:
             step("write", model, folder)
-            for how in ("compile", "load", "trusted"):
+            for how in given.how or HOWS:
                 env = {"RLX_CACHE_DIR": "off", "RLX_CUDA_PTX_CACHE": "off"} if how == "trusted" else {}
                 runs = [json.loads(step(how, model, folder, **env)) for _ in range(given.repeat)]
                 mid = {key: sorted(r[key] for r in runs)[len(runs) // 2] for key in runs[0]}

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import importlib
 import os
+from contextlib import AbstractContextManager
 from functools import cache
 from typing import cast
 
+from rlx.driver.aside import importing
 from rlx.driver.device import Backend, Device, DeviceInfo
 from rlx.errors import DeviceUnavailable, meant
 
@@ -132,6 +134,11 @@ def find_device(name: str) -> DeviceInfo:
     raise DeviceUnavailable(f"device {name!r}: there is only {', '.join(i.id for i in infos)}")
 
 
+def _importing(backend: str) -> AbstractContextManager[None]:
+    """Imports what programs of a backend need, while its driver starts."""
+    return importing(getattr(load_backend(backend), "needed", ()) if backend in backend_names() else ())
+
+
 # What names stand for whose devices were opened: to list the devices of a driver takes milliseconds.
 _opened: dict[str, tuple[str, int]] = {}
 
@@ -142,8 +149,10 @@ def open_device(name: str = "auto") -> Device:
     device = None if known is None else load_backend(known[0]).opened(known[1])
     if device is not None:
         return device
-    info = find_device(name)
-    device = load_backend(info.backend).open(info.index)
+    with _importing(name.partition(":")[0] if isinstance(name, str) else ""):
+        info = find_device(name)
+        with _importing(info.backend):
+            device = load_backend(info.backend).open(info.index)
     if name != "auto":  # which the environment decides anew
         _opened[name] = info.backend, info.index
     return device

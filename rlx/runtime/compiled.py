@@ -105,8 +105,8 @@ class CompiledGraph(Closing):
             self._prepared = prepared
             self._version = -1
             prepared = self._prepare()
+            self._planned = self._planned_by(prepared)
             self._plan = self._make_plan(prepared)
-            self._planned = prepared, options.planner
             self._check_memory(stores + self._plan.total_bytes, prepared.graph)
             weights.declare(params)  # the stores learn of this graph once it is known to fit
             state.reserve(states)
@@ -449,6 +449,12 @@ class CompiledGraph(Closing):
             max_alloc_bytes=self.device.limits.max_alloc_bytes,
         )
 
+    def _planned_by(self, prepared: Prepared) -> tuple[Prepared, str, list[Slot | None]]:
+        """What a plan depends on: graph, planner, and where weights and states are now."""
+        graph = prepared.graph
+        slots = [*map(self.weights.find, graph.params), *map(self.state.find, graph.states)]
+        return prepared, self.options.planner, slots
+
     def _check_memory(self, need: int, graph: Graph) -> None:
         if need <= _SMALL and self.options.room.limit is None:
             return
@@ -545,11 +551,10 @@ class CompiledGraph(Closing):
             )
         self._drop()
         with self.weights.lock:
-            prepared, (planned, planner) = self._prepare(), self._planned
-            graph = prepared.graph
-            if graph.params or graph.states or planned is not prepared or planner != self.options.planner:
-                self._plan = self._make_plan(prepared)  # the slots of weights and states may have moved
-                self._planned = prepared, self.options.planner
+            prepared = self._prepare()
+            planned = self._planned_by(prepared)
+            if planned[0] is not self._planned[0] or planned[1:] != self._planned[1:]:
+                self._planned, self._plan = planned, self._make_plan(prepared)
             self._version = self.weights.version
         room = self.options.room
         self.last_used = room.now()

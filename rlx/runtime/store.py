@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from itertools import count
 from typing import Any
 from weakref import WeakMethod, WeakSet, ref
@@ -265,7 +266,15 @@ class Store(Closing):
             raw = write_typed_from_f32(array, kept)
         self._fitting(lambda: self._set(name, kept, raw))
 
-    def _set(self, name: str, kept: DType, raw: Bytes | Range) -> None:
+    def place(self, name: str, dtype: DType) -> Callable[[Bytes], None]:
+        """Gives a weight that is not set its slot, for its bytes as `dtype`; what is returned writes them, once.
+
+        Any thread may write them. Requires: no program runs with the weight before."""
+        self._fitting(lambda: self._set(name, dtype, None))
+        slot = self.slot(name)
+        return partial(self._region(slot).write_to, slot)
+
+    def _set(self, name: str, kept: DType, raw: Bytes | Range | None) -> None:
         if kept != self._types[name].dtype and name in self._states:
             raise DTypeError(
                 f"{self.kind} {name!r} is a state of a program and cannot be kept as {kept}; it stays "
@@ -283,11 +292,12 @@ class Store(Closing):
             raise OutOfDeviceMemory(f"{what}: {error}. Largest tensors: {listed}") from error
         self._lengths.pop(name, None)
 
-    def _keep(self, name: str, kept: DType, raw: Bytes | Range) -> None:
-        """Writes a weight: in place if it has the dtype already, else to a new slot."""
+    def _keep(self, name: str, kept: DType, raw: Bytes | Range | None) -> None:
+        """Writes a weight: in place if it has the dtype already, else to a new slot. None writes nothing there."""
         old = self._where.get(name)
         if old is not None and old.dtype == kept:
-            self._region(old).write_to(old, raw)
+            if raw is not None:
+                self._region(old).write_to(old, raw)
             return
         declared = self._types[name]
         region = self.full if kept == declared.dtype else self.half
@@ -298,7 +308,10 @@ class Store(Closing):
             others = [t for n, t in self._types.items() if n not in held and t.dtype == declared.dtype]
             return sum(align(kept.nbytes(t.shape)) for t in others)
 
-        slot = region.put(kept, raw, ahead)
+        if raw is None:
+            slot = region.place(kept, kept.nbytes(declared.shape), ahead)
+        else:
+            slot = region.put(kept, raw, ahead)
         if old is None:
             expected = self._kept.get(name, declared.dtype)
             if expected != kept:  # memory was expected for it in another region or dtype

@@ -6,6 +6,8 @@ import os
 from dataclasses import dataclass
 from typing import Any
 
+from rlx.backends.cuda.start import start_driver
+from rlx.driver.aside import aside
 from rlx.errors import DeviceLost, DeviceUnavailable, OutOfDeviceMemory, RlxError
 
 MIN_CUDA = 12000
@@ -50,6 +52,7 @@ def check_process(pid: int, device: str) -> None:
 
 
 def _load() -> Api:
+    started = aside(start_driver)  # it takes about as long as importing CuPy
     try:
         import cupy
         from cupy_backends.cuda.api import driver, runtime
@@ -57,6 +60,8 @@ def _load() -> Api:
         if isinstance(error, ModuleNotFoundError) and error.name == "cupy":
             raise DeviceUnavailable(f"CUDA: CuPy is not installed; {_EXTRA}") from error
         raise DeviceUnavailable(f"CUDA: CuPy cannot be loaded ({_first_line(error)}); {_EXTRA}") from error
+    finally:
+        started()
     if runtime.is_hip:
         raise DeviceUnavailable("CUDA: this CuPy is built for ROCm; use the Vulkan backend on AMD devices")
     version = runtime.runtimeGetVersion()

@@ -28,8 +28,11 @@ from rlx.backends.cuda.imported import ImportedMemory, gpu_uuid
 from rlx.backends.cuda.libraries import load_library
 from rlx.backends.cuda.management import free_bytes
 from rlx.backends.cuda.memory import GRANULE, CudaArena, CudaBuffer, Foreign, Memory, Staging
+from rlx.backends.cuda.nvrtc import nvrtc
 from rlx.backends.cuda.recorder import Recorded, record
+from rlx.backends.cuda.start import drop_context, make_context
 from rlx.backends.cuda.target import cuda_target
+from rlx.backends.gpu import PROGRAMS
 from rlx.backends.gpu.program.steps import Gemm, Ref, Step
 from rlx.backends.gpu.program.target import UNITS
 from rlx.driver import (
@@ -74,6 +77,7 @@ class CudaBackend:
     """NVIDIA GPUs through CuPy. Importing it loads nothing; `probe` and `open` load CuPy."""
 
     name = "cuda"
+    needed = PROGRAMS
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -182,9 +186,12 @@ class CudaDevice:
         units = int(props.get("multiProcessorCount", UNITS))
         self.target = cuda_target(info.features, self.limits, units, self.adds_bias)
         self._held = Resources()  # resources that `close` releases in reverse order
+        made = make_context(info.index)
         with self._held.unwound(), self.doing("opening the device"):
             runtime = api.runtime
-            runtime.memGetInfo()  # the first call that creates the context
+            runtime.memGetInfo()  # from here on the runtime uses the context
+            if made:
+                drop_context(info.index)
             self.stream = self._new_stream()
             self.capture_streams = (self._new_stream(), self._new_stream())
             self.fork_event = int(api.runtime.eventCreateWithFlags(api.runtime.eventDisableTiming))
@@ -460,10 +467,11 @@ class CudaDevice:
             return adds_bias(load_library("cublasLt", blas.major), blas.handle, step, self.bias_known)
 
     def warm_up(self) -> None:
-        """Asks cuBLASLt about a small product, since its first answer in a process takes a tenth of a second. A thread
-        may wait for it while others do what needs no device."""
+        """Asks cuBLASLt about a small product, since its first answer in a process takes a tenth of a second, and loads
+        NVRTC. A thread may wait for it while others do what needs no device."""
         a, b, c, bias = (Ref("none", 0, 4 * n) for n in (1 << 12, 1 << 12, 1 << 12, 1 << 6))
         self.adds_bias(Gemm(a, b, c, 64, 64, 64, f32, f32, f32, False, False, 1, 0, 0, 0, "f32", "", bias))
+        nvrtc(self.api.major)
 
     def record(self, steps: Sequence[Step], arena: DeviceArena, timings: bool = False) -> Recorded:
         """Captures steps into one CUDA graph over an arena's memory. With `timings` a run launches them one by one

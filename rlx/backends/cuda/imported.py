@@ -6,10 +6,8 @@ from __future__ import annotations
 
 import ctypes
 import os
-import sys
-from functools import cache
-from typing import Any
 
+from rlx.backends.cuda.start import driver_library
 from rlx.errors import UnsupportedOp
 
 _OPAQUE_FD = 1  # CU_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD
@@ -38,17 +36,11 @@ class _BufferDescription(ctypes.Structure):
     )
 
 
-@cache
-def _driver() -> Any:
-    """The driver's library. Raises: OSError without one."""
-    return ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
-
-
 def gpu_uuid(index: int) -> bytes:
     """The UUID of a device, by which Vulkan names the same GPU; empty where the driver states none."""
     try:
         found, device = (ctypes.c_ubyte * 16)(), ctypes.c_int()
-        driver = _driver()
+        driver = driver_library()
         if driver.cuDeviceGet(ctypes.byref(device), index) or driver.cuDeviceGetUuid_v2(found, device):
             return b""
     except (OSError, AttributeError):
@@ -63,7 +55,7 @@ class ImportedMemory:
         self.address = 0
         self._pid = os.getpid()
         self._context, self._memory = ctypes.c_void_p(), ctypes.c_void_p()
-        self._device, self._driver = device, _driver()
+        self._device, self._driver = device, driver_library()
         driver = self._driver
         wanted = _MemoryDescription(type=_OPAQUE_FD, handle=_Handle(fd=handle), size=nbytes)
         try:

@@ -7,6 +7,7 @@ import sys
 import threading
 from typing import TYPE_CHECKING
 
+from rlx.backends.gpu import PROGRAMS
 from rlx.driver.locks import renewed
 from rlx.errors import DeviceUnavailable
 
@@ -19,6 +20,7 @@ class VulkanBackend:
     """Lists and opens Vulkan devices, by the index that `probe` gives them."""
 
     name = "vulkan"
+    needed = (*PROGRAMS, "rlx.backends.vulkan.recorder", "rlx.backends.vulkan.arena")
 
     def __init__(self) -> None:
         self._lock = renewed(self, "_lock", threading.Lock)

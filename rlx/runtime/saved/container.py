@@ -239,11 +239,23 @@ class ProgramFile(Closing):
         process has cut off would end this one."""
         data = np.empty(nbytes, np.uint8)
         try:
-            with self._lock:
-                self._file.seek(at)
-                got = self._file.readinto(data.data)  # type: ignore[attr-defined]
+            got = self._read_into(at, data)
         except OSError as error:
             raise ModelFormatError(f"{self.path}: cannot be read: {error.strerror or error}") from error
         if got != nbytes:
             raise self.wrong("has been cut short since it was opened")
         return data
+
+    def _read_into(self, at: int, data: Bytes) -> int:
+        """Fills `data` from an offset on, with fewer bytes only at the end of the file. Returns how many."""
+        if not hasattr(os, "preadv"):
+            with self._lock:
+                self._file.seek(at)
+                return int(self._file.readinto(data.data))  # type: ignore[attr-defined]
+        got = 0
+        while got < data.nbytes:  # threads read beside each other; a read may stop after some of the bytes
+            more = os.preadv(self._file.fileno(), [data[got:].data], at + got)
+            if not more:
+                break
+            got += more
+        return got

@@ -8,17 +8,19 @@ that plans and lowers any graph, which takes a tenth of the time that the passes
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
 from rlx.driver import Device, MemoryPlan
+from rlx.driver.aside import aside
 from rlx.driver.closing import Resources
+from rlx.driver.collector import paused
 from rlx.driver.device import Bytes
 from rlx.driver.diskcache import DiskCache
 from rlx.driver.files import shown
@@ -34,7 +36,7 @@ from rlx.errors import (
     ProgramMismatch,
     RlxError,
 )
-from rlx.ir import Graph, TensorType
+from rlx.ir import REGISTRY, Graph, TensorType
 from rlx.packed import PackedArray
 from rlx.runtime.compiled import CompiledGraph, CompileOptions
 from rlx.runtime.debug import TIMINGS
@@ -146,35 +148,51 @@ def load_program(
                 f"rlx.{kind.__name__}; set_params and set_state of what load_program returns take arrays"
             )
     made = Resources()
-    with ProgramFile(_path(path)) as file, made.unwound():
+    with ProgramFile(_path(path)) as file, paused(), made.unwound(), ExitStack() as threads:
         _check_table(file)
-        session = _session_of(file, device)
+        session = _session_of(file, device) if isinstance(device, Session) else None
+        opened = aside(lambda: _session_of(file, device)) if session is None else None
         report("reading")
         listed = file.table["weights"] if isinstance(file.table["weights"], dict) else {}
         wanted = [name for name in listed if weights is None or weights.find(name) is None]
-        with file.reading(listed[name] for name in wanted) as blocks, ExitStack() as threads:
+        with _blamed(file):
+            blocks = threads.enter_context(file.reading(listed[name] for name in wanted))
+        if session is not None:
+            threads.callback(_warm_up(session.device, file))
+        try:
             with _blamed(file):
                 declared, prepared = _graphs(file, trusted)
-                threads.callback(_warm_up(session.device, prepared.graph))
-                _check_support(file, session, prepared.graph)
-            weights = _store("weights", Weights, weights, session, made)
-            state = _store("state", State, state, session, made)
-            # Before they acquire anything, so that they keep to the session's memory_limit.
-            made.callback(session.room.unbind, *session.room.bind(weights, state))
-            made.callback(weights.taking_back(declared.params))
-            made.callback(state.taking_back(declared.states))
-            weights.check({name: t.type for name, t in declared.params.items()})
-            state.check({name: t.type for name, t in declared.states.items()}, states=True)
-            with _blamed(file):
-                _check_blocks(file, declared)
-                held = {name for name in declared.states if state.find(name) is not None}
-                _set_weights(file, declared, prepared, weights, zip(wanted, blocks, strict=True))
-                threads.close()  # before the program is recorded, which no other thread may disturb
-                program = _built(file, session, declared, prepared, weights, state)
-                made.callback(program.close)
-                _set_states(file, state, {n: t.type for n, t in declared.states.items() if n not in held})
-                _prepare(file, program, trusted)
-                return program
+        finally:
+            if opened is not None:
+                session = opened()  # that the program is not for this device comes first, whatever else is wrong
+                threads.callback(_warm_up(session.device, file))
+        assert session is not None
+        with _blamed(file):
+            _check_support(file, session, prepared.graph)
+        own = weights is None
+        weights = _store("weights", Weights, weights, session, made)
+        state = _store("state", State, state, session, made)
+        # Before they acquire anything, so that they keep to the session's memory_limit.
+        made.callback(session.room.unbind, *session.room.bind(weights, state))
+        made.callback(weights.taking_back(declared.params))
+        made.callback(state.taking_back(declared.states))
+        weights.check({name: t.type for name, t in declared.params.items()})
+        state.check({name: t.type for name, t in declared.states.items()}, states=True)
+        with _blamed(file):
+            _check_blocks(file, declared)
+            held = {name for name in declared.states if state.find(name) is not None}
+            write = _place_weights(str(file.path), declared, prepared, weights, wanted, blocks)
+            upload = aside(write)
+            threads.callback(_ended, upload)
+            if not own or _compiled_kernels(session.device) is None:
+                # Others may run with the store's weights at once, and on the CPU recording reads them.
+                upload()
+            program = _built(file, session, declared, prepared, weights, state)
+            made.callback(program.close)
+            _set_states(file, state, {n: t.type for n, t in declared.states.items() if n not in held})
+            _prepare(file, program, trusted)
+            upload()
+            return program
 
 
 @dataclass(frozen=True, slots=True)
@@ -466,20 +484,22 @@ def _check_donated(file: ProgramFile, graph: Graph) -> None:
             raise file.wrong(f"donates {shown(name)} to {shown(output)}, which cannot be its new value")
 
 
-def _warm_up(device: Device, graph: Graph) -> Callable[[], None]:
+def _warm_up(device: Device, file: ProgramFile) -> Callable[[], None]:
     """Lets a thread wait for the library of products where the program may use it, while this one does other work; what
     is returned waits for the thread."""
     warm_up = getattr(device, "warm_up", None)
-    if warm_up is None or not any(node.op.contracts for node in graph.nodes):
+    names: set[Any] = set()
+    with suppress(LookupError, TypeError):  # the table is not checked yet
+        names = {node[0] for graph in file.table["graphs"] for node in graph["nodes"]}
+    if warm_up is None or not any(op.name in names for op in REGISTRY.values() if op.contracts):
         return lambda: None
+    return partial(_ended, aside(warm_up))  # what is wrong with the device, the program's own calls will tell
 
-    def run() -> None:
-        with suppress(RlxError):  # what is wrong with the device, the program's own calls will tell
-            warm_up()
 
-    thread = threading.Thread(target=run, daemon=True)
-    thread.start()
-    return thread.join
+def _ended(wait: Callable[[], None]) -> None:
+    """Waits for another thread's work, whose error is told elsewhere."""
+    with suppress(Exception):
+        wait()
 
 
 def _check_support(file: ProgramFile, session: Session, graph: Graph) -> None:
@@ -489,19 +509,21 @@ def _check_support(file: ProgramFile, session: Session, graph: Graph) -> None:
             raise file.wrong(f"has a node that goes to the host, {shown(node.name)}, with fallback='error'")
 
 
-def _set_weights(
-    file: ProgramFile, declared: Graph, prepared: Prepared, weights: Store, given: Iterable[tuple[str, Bytes]]
-) -> None:
-    """Writes weights into the store."""
+def _place_weights(
+    where: str, declared: Graph, prepared: Prepared, weights: Store, wanted: Iterable[str], blocks: Iterable[Bytes]
+) -> Callable[[], None]:
+    """Gives weights their slots in the store. What is returned writes them, which any thread may do."""
     weights.expect({n: dtype for n, dtype in prepared.param_dtypes.items() if weights.find(n) is None})
     weights.declare({name: t.type for name, t in declared.params.items()})
-    for name, raw in given:
-        t, kept = declared.params[name].type, prepared.graph.params[name].type
-        array = _given(kept, raw, file)
-        if kept == t:
-            weights.set(name, array)
-        else:
-            weights.set(name, array.astype(t.dtype.np), kept.dtype)
+    types = {name: prepared.graph.params[name].type for name in wanted}
+    places = [weights.place(name, t.dtype) for name, t in types.items()]
+
+    def write() -> None:
+        for t, place, raw in zip(types.values(), places, blocks, strict=True):
+            array_of(t, raw, where)  # checks them
+            place(raw)
+
+    return write
 
 
 def _given(t: TensorType, raw: Bytes, file: ProgramFile) -> Any:

@@ -1,0 +1,44 @@
+"""Starts the CUDA driver without Python's lock, so that other threads go on: CuPy keeps the lock while it waits.
+
+Source: CUDA Driver API, Initialization; Primary Context Management."""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from functools import cache
+from typing import Any
+
+
+@cache
+def driver_library() -> Any:
+    """The driver's library. Raises: OSError without one."""
+    return ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
+
+
+def start_driver() -> None:
+    """Initializes the driver. CuPy's next call says what is wrong where that fails."""
+    try:
+        driver_library().cuInit(0)
+    except (OSError, AttributeError):
+        return
+
+
+def make_context(index: int) -> bool:
+    """Makes the context that the runtime uses on a device. Where it returns True, `drop_context` must follow once the
+    runtime uses it; where it fails, the runtime makes the context, and says what is wrong."""
+    context, device = ctypes.c_void_p(), ctypes.c_int()
+    try:
+        driver = driver_library()
+        if driver.cuDeviceGet(ctypes.byref(device), index):
+            return False
+        return bool(driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), device) == 0)
+    except (OSError, AttributeError):
+        return False
+
+
+def drop_context(index: int) -> None:
+    """Leaves the context to the runtime alone."""
+    device = ctypes.c_int()
+    if driver_library().cuDeviceGet(ctypes.byref(device), index) == 0:
+        driver_library().cuDevicePrimaryCtxRelease_v2(device)

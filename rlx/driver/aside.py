@@ -1,0 +1,59 @@
+"""Work in a thread of its own, while this one waits for a driver, which takes no lock of Python's."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import copy_context
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+def aside(call: Callable[[], T]) -> Callable[[], T]:
+    """Begins a call in another thread. What is returned waits for it, and returns what it does or raises its error."""
+    results: list[T] = []
+    errors: list[BaseException] = []
+    context = copy_context()  # in which long work reports its stages
+
+    def run() -> None:
+        try:
+            results.append(context.run(call))
+        except BaseException as error:  # noqa: BLE001 it is raised where the result is asked for
+            errors.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+
+    def wait() -> T:
+        thread.join()
+        if errors:
+            raise errors[0]
+        return results[0]
+
+    return wait
+
+
+@contextmanager
+def importing(names: Iterable[str]) -> Iterator[None]:
+    """Imports modules while the block is at work. Where one cannot be imported, its next import says why.
+
+    Requires: they and what the block imports do not import each other in a circle."""
+    missing = [name for name in names if name not in sys.modules]
+
+    def run() -> None:
+        for name in missing:
+            try:
+                importlib.import_module(name)
+            except Exception:  # noqa: BLE001 whatever it is, the block does not need it
+                return
+
+    wait = aside(run) if missing else None
+    try:
+        yield
+    finally:
+        if wait is not None:
+            wait()
