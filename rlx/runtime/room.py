@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from itertools import count
 from typing import TYPE_CHECKING
-from weakref import WeakSet
+from weakref import WeakSet, ref
 
 from rlx.driver import Device
 from rlx.driver.device import UNLIMITED
@@ -30,7 +30,8 @@ class RoomFull(OutOfDeviceMemory):
 class Rooms:
     """The rooms in which a store is counted: those of the sessions whose programs bind it."""
 
-    def __init__(self) -> None:
+    def __init__(self, store: Store) -> None:
+        self._store = ref(store)
         self._rooms: WeakSet[Room] = WeakSet()
 
     def add(self, room: Room) -> None:
@@ -45,10 +46,13 @@ class Rooms:
 
     @contextmanager
     def claim(self, nbytes: int) -> Iterator[None]:
-        """The context in which a store acquires memory. Raises: RoomFull where it would pass a limit."""
+        """The context in which the store acquires memory, by one thread at a time. Raises: RoomFull where it would pass
+        a limit."""
+        store = self._store()
+        assert store is not None  # it is the caller
         with ExitStack() as stack:
             for room in tuple(self._rooms):
-                stack.enter_context(room.claim(nbytes))
+                stack.enter_context(room.claim(store, nbytes))
             yield
 
 
@@ -72,7 +76,8 @@ class Room:
         self._programs: WeakSet[CompiledGraph] = WeakSet()  # those that are recorded, or about to be
         self._stores: WeakSet[Store] = WeakSet()
         self._clock = count(1)
-        self._claimed = 0  # bytes that stores are acquiring now
+        # What stores will have that are acquiring memory now. They have it at some point of that, and count once.
+        self._claims: dict[Store, int] = {}
 
     def __repr__(self) -> str:
         limit = "" if self.limit is None else f" of {self.limit:,}"
@@ -82,7 +87,8 @@ class Room:
     def taken(self) -> int:
         """Bytes of the recorded programs and the stores."""
         with self._lock:
-            return self._claimed + sum(p.room_bytes for p in self._programs) + sum(s.nbytes for s in self._stores)
+            stores = sum(max(s.nbytes, self._claims.get(s, 0)) for s in self._stores)
+            return stores + sum(p.room_bytes for p in self._programs)
 
     @property
     def holders(self) -> list[tuple[str, int]]:
@@ -113,7 +119,7 @@ class Room:
         return UNLIMITED if self.limit is None else self.limit - self.taken
 
     @contextmanager
-    def claim(self, nbytes: int) -> Iterator[None]:
+    def claim(self, store: Store, nbytes: int) -> Iterator[None]:
         """The context in which a store acquires memory. Raises: RoomFull where it would pass the limit."""
         with self._lock:
             if self.limit is not None and self.taken + nbytes > self.limit:
@@ -123,12 +129,12 @@ class Room:
                     f"of which {self.taken:,} are taken ({held or 'none'}). Close what is not used, or raise the limit",
                     self,
                 )
-            self._claimed += nbytes
+            self._claims[store] = store.nbytes + nbytes
         try:
             yield
         finally:
             with self._lock:
-                self._claimed -= nbytes
+                self._claims.pop(store, None)
 
     def now(self) -> int:
         """A number that grows, by which a program notes when it was last used."""

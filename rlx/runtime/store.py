@@ -98,7 +98,7 @@ class Store(Closing):
         self.lock = renewed(self, "lock", threading.RLock)
         self.turn = renewed(self, "turn", threading.RLock)  # of programs that bind it as states; taken before `lock`
         limit, number = device.limits.max_alloc_bytes, next(Store._numbers)  # since a program may bind two stores
-        self.rooms = Rooms()
+        self.rooms = Rooms(self)
         self.full = ChunkedBuffer(f"store{number}.", device.acquire, limit, self.rooms.spare, self.rooms.claim)
         self.half = ChunkedBuffer(f"half{number}.", device.acquire, limit, self.rooms.spare, self.rooms.claim)
         self._leases: WeakSet[Lease] = WeakSet()

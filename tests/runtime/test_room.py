@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -209,6 +211,23 @@ def test_weights_count_when_they_are_set(session: rlx.Session) -> None:
     first.weights.close()
     second.set_param("w", w)
     assert session.room.taken <= session.room.limit
+
+
+def test_memory_that_a_store_acquires_counts_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also between the moment that the store has it and the end of the claim, when others may ask what is left."""
+    session = rlx.Session("cpu", memory_limit=3_000_000)
+    exe, seen, claim = weighted(session, "w", 500_000), [], session.room.claim
+
+    @contextmanager
+    def watched(*given: Any) -> Iterator[None]:
+        with claim(*given):
+            seen.append(session.room.taken)
+            yield
+            seen.append(session.room.taken)
+
+    monkeypatch.setattr(session.room, "claim", watched)
+    exe.set_param("w", np.ones(500_000, np.float32))
+    assert seen == [exe.weights.nbytes] * 2 and session.room.taken == exe.weights.nbytes
 
 
 def test_idle_programs_give_way_to_weights_and_states(session: rlx.Session) -> None:

@@ -14,7 +14,7 @@ import rlx
 from rlx.backends.vulkan import transfer
 from rlx.backends.vulkan.device import VulkanDevice
 from rlx.backends.vulkan.discovery import Heap, MemoryType, Physical
-from rlx.backends.vulkan.memory import VulkanBuffer, allocate, forced_memory, kind_for
+from rlx.backends.vulkan.memory import VulkanBuffer, allocate, forced_memory, kind_for, program_heaps
 from rlx.driver import MemoryPlan, Slot
 from rlx.dtypes import bf16, f16, f32
 from rlx.errors import ArenaError, DeviceUnavailable, OutOfDeviceMemory
@@ -269,6 +269,12 @@ def test_kind_follows_the_device(
         memory_types=tuple(MemoryType(*t) for t in types),
     )
     assert kind_for(described, nbytes, free=GIB // 8) == wanted
+    # What is taken and what is free is counted in the heaps of that memory, also where another kind is forced.
+    local = [i for i, heap in enumerate(described.heaps) if heap.device_local]
+    of_host = next((heap for flags, heap in types if flags & 14 == 14), None)
+    assert program_heaps(described, None) == ([of_host] if wanted == "host" else local)
+    assert program_heaps(described, "host") == (local if of_host is None else [of_host])
+    assert program_heaps(described, "staging") == local
 
 
 VIEW_AFTER_CLOSE = """

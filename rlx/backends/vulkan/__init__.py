@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import sys
 import threading
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from rlx.backends.gpu import PROGRAMS
@@ -67,11 +68,13 @@ class VulkanBackend:
         return found
 
     def free_bytes(self, index: int) -> int | None:
-        from rlx.backends.vulkan.discovery import local_heaps, physical_devices
-        from rlx.backends.vulkan.memory import free_in_heap
+        from rlx.backends.vulkan.discovery import physical_devices
+        from rlx.backends.vulkan.memory import forced_memory, free_in_heap, program_heaps
 
-        physical = physical_devices()[index]
-        return free_in_heap(physical, local_heaps(physical)[0])
+        physical, forced = physical_devices()[index], None
+        with suppress(DeviceUnavailable):  # for a word that is no kind of memory, which `open` refuses
+            forced = forced_memory()
+        return free_in_heap(physical, program_heaps(physical, forced)[0])
 
     def _register(self) -> None:
         if not self._at_exit:

@@ -19,7 +19,7 @@ from rlx.backends.vulkan import api
 from rlx.backends.vulkan.api import Handle
 from rlx.backends.vulkan.commands import Fence
 from rlx.backends.vulkan.copies import Copies, DeviceCopy, QueueMark
-from rlx.backends.vulkan.discovery import EXPORT, FeatureChain, Physical, local_heaps
+from rlx.backends.vulkan.discovery import EXPORT, FeatureChain, Physical
 from rlx.backends.vulkan.memory import (
     MEMORY_ENV,
     USAGE,
@@ -31,6 +31,7 @@ from rlx.backends.vulkan.memory import (
     free_in_heap,
     has_kind,
     kind_for,
+    program_heaps,
     staging_allocation,
 )
 from rlx.backends.vulkan.opened import OPENED
@@ -78,6 +79,7 @@ class VulkanDevice:
         self.forked = False  # whether a child of this process has inherited mapped memory
         self.orphans: deque[VulkanBuffer | Recorded] = deque()
         self._forced = memory
+        self._heaps = program_heaps(physical, memory)
         self.submitting = threading.RLock()
         self._count_lock = threading.Lock()
         self._in_use: Counter[int] = Counter()  # bytes allocated, by heap
@@ -350,14 +352,14 @@ class VulkanDevice:
         return kind_for(self.physical, nbytes, 0 if heap is None else self._free(heap))
 
     def free_bytes(self) -> int:
-        """Bytes that are free in the largest device-local heap, and those in the pools."""
-        return self._free(local_heaps(self.physical)[0]) + self._waiting_bytes()
+        """Bytes that are free in the largest heap of the programs' memory, and those in the pools."""
+        return self._free(self._heaps[0]) + self._waiting_bytes()
 
     def taken_bytes(self) -> int:
         if self.dead is not None:
             return 0
         self.bury()
-        return sum(self._in_use[heap] for heap in local_heaps(self.physical)) - self._waiting_bytes()
+        return sum(self._in_use[heap] for heap in self._heaps) - self._waiting_bytes()
 
     def _waiting_bytes(self) -> int:
         return self.pool.nbytes + self.exported_pool.nbytes

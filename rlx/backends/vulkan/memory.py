@@ -22,6 +22,7 @@ from rlx.backends.vulkan.discovery import (
     HOST_COHERENT,
     HOST_VISIBLE,
     Physical,
+    local_heaps,
 )
 from rlx.backends.vulkan.transfer import as_bytes
 from rlx.driver.closing import Resources
@@ -188,7 +189,7 @@ def has_kind(physical: Physical, kind: MemoryKind) -> bool:
 
 def kind_for(physical: Physical, nbytes: int, free: int) -> MemoryKind:
     """The kind of memory for an allocation of this size; `free` is the bytes left in the heap of kind "bar"."""
-    if physical.info.kind in ("integrated", "software") and has_kind(physical, "host"):
+    if _shared(physical):
         return "host"
     bar = memory_type(physical, _WANTED["bar"])
     if bar is None:
@@ -200,6 +201,18 @@ def kind_for(physical: Physical, nbytes: int, free: int) -> MemoryKind:
     if window >= whole * 9 // 10 or nbytes <= min(window // 8, free):
         return "bar"
     return "staging"
+
+
+def program_heaps(physical: Physical, forced: MemoryKind | None) -> list[int]:
+    """The heaps that the memory of programs comes from, the largest first: device-local ones, or the host's."""
+    on_host = forced == "host" or (forced is None and _shared(physical))
+    found = memory_type(physical, _WANTED["host"]) if on_host else None
+    return local_heaps(physical) if found is None else [physical.memory_types[found].heap]
+
+
+def _shared(physical: Physical) -> bool:
+    """Whether host and device have one memory."""
+    return physical.info.kind in ("integrated", "software") and has_kind(physical, "host")
 
 
 def free_in_heap(physical: Physical, heap: int, in_use: int = 0) -> int:
