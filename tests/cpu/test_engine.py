@@ -27,6 +27,7 @@ from rlx.dtypes import bf16, f16, f32, f64, i64
 from rlx.errors import RlxError, UnsupportedOp
 from rlx.ir import Expr
 from rlx.ir import expr as ex
+from rlx.runtime.saved.program import read_contents
 from tests.threads import at_once
 
 pytestmark = pytest.mark.skipif(
@@ -406,6 +407,33 @@ def test_without_a_compiler_or_memory_for_code_numpy_runs(
     finally:
         choice.why_not.cache_clear()
         choice._warn.cache_clear()
+
+
+@pytest.mark.parametrize("trusted", [False, True])
+def test_a_saved_program_brings_no_machine_code(
+    trusted: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Where it is loaded its kernels are compiled again, or come from that user's own cache; without a compiler NumPy
+    runs it."""
+    graph = rlx.Graph("layer")
+    x = graph.input("x", (3, 8))
+    graph.output("y", rlx.gelu(x @ graph.param("w", (8, 4))) * 0.5)
+    given = {"x": np.random.default_rng(0).standard_normal((3, 8)).astype(np.float32)}
+    with session().compile(graph) as exe:
+        exe.set_param("w", np.random.default_rng(1).standard_normal((8, 4)).astype(np.float32))
+        want = exe.run(given)["y"]
+        exe.save(tmp_path / "m.rlx")
+    assert read_contents(tmp_path / "m.rlx").kernels == 0
+    monkeypatch.setenv("RLX_CACHE_DIR", str(tmp_path / "cold"))
+    monkeypatch.setattr(compile._LOADED, "addresses", {})
+    with rlx.load_program(tmp_path / "m.rlx", session(), trusted=trusted) as loaded:
+        np.testing.assert_array_equal(loaded.run(given)["y"], want)
+        assert "engine" in {d.by for d in loaded.report()}
+    assert list((tmp_path / "cold" / KIND).iterdir())  # they were compiled
+    monkeypatch.setattr(choice, "why_not", lambda: "llvmlite is not installed")
+    with rlx.load_program(tmp_path / "m.rlx", rlx.Session("cpu"), trusted=trusted) as loaded:
+        np.testing.assert_allclose(loaded.run(given)["y"], want, rtol=1e-5, atol=1e-6)
+        assert {d.by for d in loaded.report()} == {"numpy"}
 
 
 def test_a_kernel_that_cannot_be_made_leaves_its_program_to_numpy(

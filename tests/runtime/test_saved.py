@@ -17,6 +17,7 @@ import rlx
 from rlx.driver.diskcache import DiskCache, key_of
 from rlx.errors import DTypeError, GraphError, ModelFormatError, ProgramMismatch, ShapeError, UnsupportedOp
 from rlx.ir import TensorType
+from tests.devices import or_skip
 from tests.formats import mutants
 from tests.formats.mutations import sealed
 from tests.full import count
@@ -275,6 +276,23 @@ def test_a_trusted_file_lends_its_machine_code(tmp_path):
         assert cache.get(key) == b"code"
         assert cache.get(("other",)) is None
     assert cache.get(key) is None
+
+
+@pytest.mark.parametrize("trusted", [False, True])
+def test_machine_code_of_a_file_is_used_only_where_it_is_trusted(trusted, tmp_path, monkeypatch):
+    with or_skip():
+        session = rlx.Session("vulkan")
+    made, path = PROGRAMS["dense"](), tmp_path / "m.rlx"
+    monkeypatch.setattr(type(session.device.kernels), "codes", lambda self, kernels: {bytes(32): b"machine code"})
+    with made.compiled(session) as exe:
+        wanted = exe.run(made.inputs)
+        exe.save(path)
+    lent = []
+    lending = DiskCache.lending
+    monkeypatch.setattr(DiskCache, "lending", lambda self, codes: lent.append(codes) or lending(self, codes))
+    with rlx.load_program(path, session, trusted=trusted) as loaded:
+        same(loaded.run(made.inputs), wanted)
+    assert lent == ([{bytes(32): b"machine code"}] if trusted else [])
 
 
 def test_dtypes_are_what_they_were(tmp_path):
