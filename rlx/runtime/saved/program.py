@@ -503,9 +503,9 @@ def _ended(wait: Callable[[], None]) -> None:
 
 
 def _check_support(file: ProgramFile, session: Session, graph: Graph) -> None:
-    """Asks the device for each node, as the passes did, which also loads what lowers it while threads read weights."""
-    for node in graph.nodes:
-        if session.device.support(node) == "host" and session.fallback == "error":
+    """Asks the device for each node, as the passes did, where it matters who runs it."""
+    for node in graph.nodes if session.fallback == "error" else ():
+        if session.device.support(node) == "host":
             raise file.wrong(f"has a node that goes to the host, {shown(node.name)}, with fallback='error'")
 
 
