@@ -166,7 +166,8 @@ class Jitted(Generic[P, R]):
         self._lock = renewed(self, "_lock", threading.Lock)
         if dims is not None and self._donate:
             raise GraphError(
-                f"{self._name}: donate={list(self._donate)} beside dims: arrays of lengths that vary are copied"
+                f"{self._name}: donate={list(self._donate)} beside dims: arrays of lengths that vary are copied, "
+                "so that none can be overwritten; leave out dims, or donate"
             )
         self._calls = None if dims is None else BucketedCalls[Traced](self._parameters, dims, otherwise)
 

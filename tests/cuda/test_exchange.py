@@ -48,6 +48,16 @@ def test_torch_and_back_in_the_same_memory(torch: Any, dtype: DType) -> None:
     assert array.numpy().tobytes() == x.tobytes() == back.view(torch.uint8).cpu().numpy().tobytes()
 
 
+def test_lengths_that_vary_are_padded_on_the_device(device: CudaDevice, monkeypatch: pytest.MonkeyPatch) -> None:
+    import cupy
+
+    f = rlx.jit(lambda x: x * 2, dims={"x": rlx.Dim("batch", max=8)}, device="cuda", out="device")
+    rows = cupy.arange(15, dtype=np.float32).reshape(5, 3)
+    f(rows)
+    monkeypatch.setattr(rlx.Array, "numpy", lambda self: pytest.fail("a copy to the host"))
+    np.testing.assert_array_equal(cupy.asarray(f(rows)).get(), rows.get() * 2)
+
+
 @pytest.mark.parametrize("dtype", [d for d in ALL if d is not rlx.bf16], ids=str)
 def test_cupy_and_back_in_the_same_memory(device: CudaDevice, dtype: DType) -> None:
     import cupy
