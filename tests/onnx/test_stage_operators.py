@@ -122,7 +122,7 @@ def results(name: str, call: Call, opset: int) -> tuple[Any, Any]:
                  " ".join(f"y{i}" for i in range(count)), **attrs)  # fmt: skip
     proto = model([node("Identity", "z", "y0")], {"z": [1]}, {"y0": [1]}, {}, opset=opset)
     with rlx.onnx.load(proto) as loaded, np.errstate(all="ignore"):
-        block = Block(loaded, [asked], list(asked.output), "cpu", "f32", {})
+        block = Block(loaded, [asked], dict.fromkeys(asked.output), "cpu", "f32", {})
         made = block._made(block.steps[0], Values(given, {}, []))
         try:
             return made, block._built(block.steps[0], Values(given, {}, []))
