@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -17,53 +17,66 @@ from rlx.ops.movement import strided as movement
 
 Shape = int | Sequence[int]
 
+if TYPE_CHECKING:
+
+    class Created(Tensor, np.ndarray[Any, np.dtype[Any]]):  # type: ignore[misc]
+        """What these functions give, to a type checker: it may stand where a tensor and where an array may, since the
+        checker does not see which of the two a call gives. In operations it is a tensor."""
+
+else:
+    Created = Tensor | np.ndarray
+
 
 def _home() -> Graph | None:
     """The graph that this thread traces a function into; None where it traces none."""
     return TRACING.body if TRACING.body is not None else TRACING.graph
 
 
-def _filled(op: str, shape: Shape, value: Any, dtype: DTypeLike | None) -> Any:
+def _filled(op: str, shape: Shape, value: Any, dtype: DTypeLike | None) -> Created:
     dims = as_shape(shape, f"{op}: shape")
+    made: Any
     if isinstance(value, Tensor):
-        return movement.expand(value.concrete() if dtype is None else select.cast(value, dtype), dims)
-    home = _home()
-    made = (home or Graph()).constant(value, dtype)
-    return np.full(dims, made.node.attrs["value"]) if home is None else movement.expand(made, dims)
+        made = movement.expand(value.concrete() if dtype is None else select.cast(value, dtype), dims)
+    else:
+        home = _home()
+        one = (home or Graph()).constant(value, dtype)
+        made = np.full(dims, one.node.attrs["value"]) if home is None else movement.expand(one, dims)
+    return made  # type: ignore[no-any-return]
 
 
-def full(shape: Shape, value: Any, dtype: DTypeLike | None = None) -> Any:
+def full(shape: Shape, value: Any, dtype: DTypeLike | None = None) -> Created:
     """A tensor filled with one number.
 
     In a function that jit, grad or a control op traces, a tensor of that program, which takes no memory before an op
-    needs it; elsewhere a NumPy array, which is an operand beside tensors and an argument of such a function. No type
-    says which of the two it is where the call stands, so that type checkers are told Any. Dtype: of
-    the number where none is given: f32 for floats, i64 for ints, bool. Gradient: to a tensor of rank 0 given as the
-    number, the sum. Raises: ShapeError, DTypeError for a number that the dtype does not hold.
+    needs it; elsewhere a NumPy array, which is an operand beside tensors and an argument of such a function. To a type
+    checker it is both. Dtype: of the number where none is given: f32 for floats, i64 for ints, bool. Gradient: to a
+    tensor of rank 0 given as the number, the sum. Raises: ShapeError, DTypeError for a number that the dtype does not
+    hold.
     """
     return _filled("full", shape, value, dtype)
 
 
-def zeros(shape: Shape, dtype: DTypeLike = f32) -> Any:
+def zeros(shape: Shape, dtype: DTypeLike = f32) -> Created:
     """Zeros of a shape: a tensor in a traced function, elsewhere a NumPy array, as rlx.full."""
     return _filled("zeros", shape, 0, dtype)
 
 
-def ones(shape: Shape, dtype: DTypeLike = f32) -> Any:
+def ones(shape: Shape, dtype: DTypeLike = f32) -> Created:
     """Ones of a shape: a tensor in a traced function, elsewhere a NumPy array, as rlx.full."""
     return _filled("ones", shape, 1, dtype)
 
 
-def _known(array: Any, dtype: DTypeLike) -> Any:
+def _known(array: Any, dtype: DTypeLike) -> Created:
     """An array known now, as a constant of the traced program or as it is."""
     home = _home()
-    made = (home or Graph()).constant(array, dtype)
-    return made.node.attrs["value"].copy() if home is None else made
+    one = (home or Graph()).constant(array, dtype)
+    made: Any = one.node.attrs["value"].copy() if home is None else one
+    return made  # type: ignore[no-any-return]
 
 
 def arange(
     start: float, stop: float | None = None, step: float = 1, dtype: DTypeLike | None = None
-) -> Any:
+) -> Created:
     """start, start + step, … before stop; `arange(n)` is 0 to n - 1. Follows numpy.arange.
 
     In a traced function a tensor, elsewhere a NumPy array, as rlx.full. Dtype: i64 of ints, f32 where one is a float.
@@ -85,7 +98,7 @@ def arange(
     return _known(values, dtype or (i64 if values.dtype.kind in "iu" else f32))
 
 
-def linspace(start: float, stop: float, count: int, endpoint: bool = True, dtype: DTypeLike = f32) -> Any:
+def linspace(start: float, stop: float, count: int, endpoint: bool = True, dtype: DTypeLike = f32) -> Created:
     """`count` numbers at equal distances from start to stop, which `endpoint` includes. Follows numpy.linspace.
 
     In a traced function a tensor, elsewhere a NumPy array, as rlx.full. Numerics: in float64, rounded once. Raises:
@@ -95,17 +108,20 @@ def linspace(start: float, stop: float, count: int, endpoint: bool = True, dtype
     return _known(np.linspace(start, stop, n, endpoint), dtype)
 
 
-def eye(rows: int, columns: int | None = None, offset: int = 0, dtype: DTypeLike = f32) -> Any:
+def eye(rows: int, columns: int | None = None, offset: int = 0, dtype: DTypeLike = f32) -> Created:
     """Ones on a diagonal, else zeros: element (i, j) is 1 where j = i + offset. Follows numpy.eye.
 
     Shape: (rows, columns), square by default. In a traced function a tensor, elsewhere a NumPy array, as rlx.full.
     """
     n, m = as_shape((rows, rows if columns is None else columns), "eye: rows and columns")
     home = _home()
+    made: Any
     if home is None:
-        return np.eye(n, m, offset, as_dtype(dtype).np)
-    i, j = (home.constant(np.arange(k, dtype=np.int64)) for k in (n, m))
-    return select.cast(binary.equal(movement.reshape(i, (n, 1)) + offset, j), dtype)
+        made = np.eye(n, m, offset, as_dtype(dtype).np)
+    else:
+        i, j = (home.constant(np.arange(k, dtype=np.int64)) for k in (n, m))
+        made = select.cast(binary.equal(movement.reshape(i, (n, 1)) + offset, j), dtype)
+    return made  # type: ignore[no-any-return]
 
 
 __all__ = ["arange", "eye", "full", "linspace", "ones", "zeros"]

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 import pytest
 
 import rlx
-from rlx.formats.onnx.stages.block import Block, Values
+from rlx.formats.onnx.stages.block import Block, Values, _counted
+from rlx.formats.onnx.stages.counts import COUNTS
 from rlx.formats.onnx.stages.operators import FUNCTIONS
 from tests.onnx.models import model, node
 
@@ -114,18 +117,26 @@ def calls(table: dict[str, list[Any]], name: str) -> Iterator[Call]:
                 yield attrs, inputs, int(key.partition("/")[2] or 1)
 
 
-def results(name: str, call: Call, opset: int) -> tuple[Any, Any]:
-    """What the function gives, and what the builder gives or raises."""
+@contextmanager
+def one_step(name: str, call: Call, opset: int) -> Iterator[tuple[Block, Values]]:
+    """A block of one node, and the values that it reads."""
     attrs, inputs, count = call
     given = {f"x{i}": a for i, a in enumerate(inputs) if a is not None}
     asked = node(name, " ".join(f"x{i}" if a is not None else "_" for i, a in enumerate(inputs)),
                  " ".join(f"y{i}" for i in range(count)), **attrs)  # fmt: skip
     proto = model([node("Identity", "z", "y0")], {"z": [1]}, {"y0": [1]}, {}, opset=opset)
     with rlx.onnx.load(proto) as loaded, np.errstate(all="ignore"):
-        block = Block(loaded, [asked], list(asked.output), "cpu", "f32", {})
-        made = block._made(block.steps[0], Values(given, {}, []))
+        yield (
+            Block(loaded, [asked], dict.fromkeys(asked.output), "cpu", "f32", {}), Values(given, {}, []),
+        )  # fmt: skip
+
+
+def results(name: str, call: Call, opset: int) -> tuple[Any, Any]:
+    """What the function gives, and what the builder gives or raises."""
+    with one_step(name, call, opset) as (block, values):
+        made = block._made(block.steps[0], values)
         try:
-            return made, block._built(block.steps[0], Values(given, {}, []))
+            return made, block._built(block.steps[0], values)
         except rlx.RlxError as error:
             return made, error
 
@@ -143,4 +154,34 @@ def test_a_function_gives_what_the_builder_gives(name: str) -> None:
             for got, want in zip(made, built, strict=True):
                 assert got.dtype == want.dtype and got.shape == want.shape, call
                 np.testing.assert_allclose(got, want, rtol=3e-7 if name == "Exp" else 0, atol=0, err_msg=str(call))
+    assert known, "no call that the function knows"
+
+
+@pytest.mark.parametrize("name", sorted(COUNTS))
+def test_an_operator_on_counts_gives_what_it_gives_on_arrays(name: str) -> None:
+    """On ranks 0 and 1, lengths up to 3, and numbers whose sums and products leave an i64."""
+    values = [ints(), ints(1), ints(3, -1), ints(0, 1, -1), one(0), one(-2), one(1 << 62), ints(1 << 40, 1 << 40)]
+    known = 0
+    for opset in (11, 18):
+        choices: list[dict[str, Any]] = [{}]
+        if name in ("Gather", "Concat"):
+            choices = [{"axis": 0}, {"axis": -1}, {"axis": 1}]
+        elif name == "Shape" and opset == 18:
+            choices = [{}, {"start": 1}]
+        elif opset == 11 and ("queeze" in name or name.startswith("Reduce")):
+            choices = [{"axes": [0]}, {"axes": [1]}]
+        if name.startswith("Reduce"):
+            choices += [{**a, "keepdims": 0} for a in choices]
+        for attrs in choices:
+            unary = name == "Shape" or "axes" in attrs
+            with one_step(name, (attrs, values[: 1 if unary else 2], 1), opset) as (block, _):
+                step = block.steps[0]
+                for given in itertools.product(values, repeat=len(step.inputs)):
+                    found = Values(dict(zip(step.inputs, given, strict=True)), {}, [])
+                    got = _counted(step, found)
+                    if got is not None:
+                        known += 1
+                        (made,) = block._made(step, found)
+                        assert made.dtype == np.int64 and made.shape == np.shape(got), (attrs, given)
+                        assert np.array_equal(made, got), (attrs, given)
     assert known, "no call that the function knows"

@@ -7,11 +7,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 
 import rlx
 from rlx.formats.onnx.ops import suppression
 from rlx.formats.onnx.ops.suppression import suppressed
+from rlx.formats.onnx.stages import operators
 from tests.onnx.models import I64, info, model, node
 
 RNG = np.random.default_rng(11)
@@ -26,7 +27,7 @@ def picked(x: np.ndarray) -> np.ndarray:
 
 
 Oracle = Callable[[np.ndarray], np.ndarray]
-FLOAT = TensorProto.FLOAT
+FLOAT, I32 = TensorProto.FLOAT, TensorProto.INT32
 COUNTED: dict[str, tuple[list[Any], dict[str, np.ndarray], Oracle]] = {
     "NonZero": (
         [node("Greater", "h zero", "m"), node("NonZero", "m", "i"), node("Transpose", "i", "t"),
@@ -86,7 +87,7 @@ def test_every_image_has_its_own_answer(kind: str, device: str) -> None:
 
 def test_boxes_are_suppressed_as_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """Against a loop over all pairs; classes that are moved apart, limits, thresholds, no boxes; pairs that share
-    just the limit; areas beyond f32; both algorithms."""
+    just the limit; areas beyond f32; each algorithm, and few boxes at a time."""
 
     def slowly(boxes: np.ndarray, scores: np.ndarray, limit: int, overlap: float, least: float) -> list[list[int]]:
         kept: list[int] = []
@@ -104,7 +105,9 @@ def test_boxes_are_suppressed_as_one_by_one(monkeypatch: pytest.MonkeyPatch) -> 
         n = int(rng.integers(0, 120))
         boxes = (rng.random((n, 4)) * 30 + rng.integers(0, 6, (n, 1)) * (100 if seed % 2 else 8)).astype(np.float32)
         boxes = (np.round(boxes) if seed % 5 == 0 else boxes) * np.float32((1, 1e25, 1, 1e-25)[seed // 2 % 4])
-        monkeypatch.setattr(suppression, "_LARGE", 0 if seed % 3 == 0 else 1 << 13)
+        monkeypatch.setattr(suppression, "_LISTED", 1 << 19 if seed % 4 else -1)
+        monkeypatch.setattr(suppression, "_AT_ONCE", 256 if seed % 3 else 5)
+        monkeypatch.setattr(suppression, "_LARGE", 0 if seed % 8 else 1 << 13)
         scores = rng.integers(0, 40, n).astype(np.float32) / 40
         for limit, overlap, least in ((1000, 0.5, 0.2), (7, 0.1, 0.0), (0, 0.5, 0.0), (50, 0.0, 0.5)):
             got = suppressed(boxes[None], scores[None, None], limit, overlap, least, False)
@@ -135,6 +138,54 @@ def detector() -> tuple[Any, dict[str, np.ndarray]]:
     ]  # fmt: skip
     weights["empty"] = np.zeros(0, np.int64)
     return model(nodes, {"x": ["n", 16]}, {"y": None, "chosen": (None, I64)}, weights, opset=13), weights
+
+
+def test_suppression_stops_where_only_the_first_boxes_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Behind an If as torchvision writes it. All boxes where their number is read too, and in the run that gives
+    another bound in place of the file's."""
+    limits: list[int] = []
+
+    def constant(name: str, values: list[int]) -> Any:
+        return node("Constant", "", name, value=numpy_helper.from_array(np.array(values, np.int64)))
+
+    def branch(nodes: list[Any], name: str) -> Any:
+        return helper.make_graph(nodes, name, [], [info(name, [None], I64)])
+
+    def suppressed_few(boxes: np.ndarray, scores: np.ndarray, limit: int, *more: Any) -> np.ndarray:
+        limits.append(limit)
+        return suppressed(boxes, scores, limit, *more)
+
+    monkeypatch.setattr(operators, "suppressed", suppressed_few)
+    inner = [
+        constant("many", [1 << 40]), constant("two", [2]), constant("one", [1]),
+        node("NonMaxSuppression", "some these many share", "found"),
+        node("Gather", "found two", "column", axis=1), node("Squeeze", "column one", "keep"),
+    ]  # fmt: skip
+    nodes = [
+        node("Reshape", "scores flat", "s"), node("Greater", "s nought", "m"), node("Size", "some", "size"),
+        node("Compress", "boxes m", "some", axis=1), node("Compress", "scores m", "these", axis=2),
+        node("Equal", "size zero", "none"),
+        node("If", "none", "all",
+             then_branch=branch([constant("nothing", [])], "nothing"), else_branch=branch(inner, "keep")),
+        node("Slice", "all from to axis", "kept"), node("Cast", "kept", "as_i32", to=6),
+    ]  # fmt: skip
+    numbers = {"zero": np.array(0), "nought": np.float32(0).reshape(()), "flat": np.array([-1]),
+               "share": np.float32([0.4]), **{k: np.array([v]) for k, v in
+               (("from", 0), ("to", 7), ("axis", 0))}}  # fmt: skip
+    rng = np.random.default_rng(0)
+    low = rng.random((1, 80, 2)) * 9
+    boxes, scores = np.concatenate([low, low + 2], 2).astype(np.float32), rng.random((1, 1, 80), np.float32)
+    given, want = {"boxes": boxes, "scores": scores}, suppressed(boxes, scores, 80, 0.4, None, False)[:, 2]
+    ports = {"boxes": [1, "n", 4], "scores": [1, 1, "n"], "to": ([1], I64)}
+    for more, limit in (([], 7), ([node("Shape", "all", "count")], 1 << 40)):
+        outputs = {"as_i32": (None, I32)} | {n.output[0]: (None, I64) for n in more}
+        with rlx.onnx.load(model([*nodes, *more], ports, outputs, numbers, 18)) as loaded:
+            for _ in range(2):
+                got = loaded.run(given, device="cpu")
+                assert got["as_i32"].tolist() == want[:7].tolist() and limits.pop() == limit
+            assert "count" not in got or got["count"] == len(want)
+            got = loaded.run({**given, "to": np.array([9])}, device="cpu")
+            assert got["as_i32"].tolist() == want[:9].tolist() and limits.pop() == 1 << 40
 
 
 def test_fifty_images_make_few_programs_and_the_rest_runs_on_the_device(device: str) -> None:

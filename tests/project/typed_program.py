@@ -42,6 +42,10 @@ def numbered(x: rlx.Tensor) -> rlx.Tensor:
 
 table: np.ndarray[tuple[int, ...], np.dtype[np.float32]] = rlx.zeros((2, 3))  # outside of a trace an array
 table[0, 1] = numbered(np.ones(3)).shape[0]
+steps = rlx.linspace(0, 1, 5)  # to mypy both an array and a tensor, in operations a tensor
+scaled: rlx.Tensor = 2 * rlx.relu(rlx.eye(3)) @ rlx.ones((3, 2), "bf16") - rlx.full((3, 2), 0.5)
+print(steps.tolist(), np.sqrt(steps), layer(rlx.ones((2, 3)), rlx.zeros((3, 2))), steps.astype("f32"), steps.shape)
+steps.tolst()  # type: ignore[attr-defined]
 print(rlx.grad(gap, has_aux=True)(np.ones((2, 3))), twice(np.ones((2, 3))))
 print(layer(np.ones((2, 3)), np.ones((3, 2))), layer.cache_info()["size"], loss.graph({"w": shape}, shape))
 print(rlx.grad(loss, device="cpu")({"w": np.ones((3, 1))}, np.ones((2, 3))))

@@ -466,7 +466,7 @@ class Model(Closing):
         key = (device, precision, *builder.later.items())
         block = None if shared is None else shared.get(key)
         if block is None:
-            block = Block(self, nodes, wanted, device, precision, constants, asking)
+            block = Block(self, nodes, dict.fromkeys(wanted), device, precision, constants, asking)
             if shared is not None:
                 shared[key] = block
         else:  # what is equal at this length too is known to be constant by its identity

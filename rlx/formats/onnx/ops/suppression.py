@@ -10,6 +10,8 @@ from rlx.ops.control import steps
 _PAIRS = 1 << 12  # of boxes that are compared in about a step's time
 _BLOCK = 32  # boxes of a group that are compared with the others at once
 _LARGE = 1 << 13  # boxes of a table
+_AT_ONCE = 256  # boxes at least that are looked at together, of those that may be more than are wanted
+_LISTED = 1 << 19  # pairs that are listed at once
 # An f32 differs from the true number by less than this part of it, or this much; squares of the largest are finite.
 _ROUNDING, _TINY, _LARGEST = 2e-6, 1e-34, 1e18
 
@@ -23,11 +25,12 @@ def suppressed(boxes: Array, scores: Array, limit: int, overlap: float, least: f
     """
     found = []
     for n in range(scores.shape[0]):
-        corners = _corners(boxes[n].astype(np.float64), centred)
         for k in range(scores.shape[1]):
-            kept = _of_class(corners, scores[n, k], limit, overlap, least)
-            found.append(np.stack([np.full(len(kept), n), np.full(len(kept), k), kept], 1))
-    return np.concatenate(found).astype(np.int64) if found else np.zeros((0, 3), np.int64)
+            kept = _of_class(boxes[n], scores[n, k], limit, overlap, least, centred)
+            rows = np.empty((len(kept), 3), np.int64)
+            rows[:, 0], rows[:, 1], rows[:, 2] = n, k, kept
+            found.append(rows)
+    return np.concatenate(found) if found else np.zeros((0, 3), np.int64)
 
 
 def _corners(boxes: Array, centred: bool) -> Array:
@@ -39,24 +42,92 @@ def _corners(boxes: Array, centred: bool) -> Array:
     return np.concatenate([low, high], 1)
 
 
-def _of_class(corners: Array, scores: Array, limit: int, overlap: float, least: float | None) -> Array:
-    above = np.arange(len(scores)) if least is None else np.flatnonzero(scores > least)
-    order = above[np.argsort(-scores[above], kind="stable")]
-    if limit <= 0 or not len(order):
-        return order[:0]
-    ranked = corners[order]
+def _of_class(
+    boxes: Array, scores: Array, limit: int, overlap: float, least: float | None, centred: bool
+) -> Array:
+    above = None if least is None else np.flatnonzero(scores > least)
+    left = scores if above is None else scores[above]
+    if limit <= 0 or not len(left):
+        return np.zeros(0, np.int64)
+    # Which boxes stay of the best ones depends on these alone: worse ones are looked at while too few stay.
+    size, done = max(limit, _AT_ONCE), 0
+    order = ranked(left, 4 * size)
+    kept = order[:0]
+    while done < len(left) and len(kept) < limit:
+        if done == len(order):
+            order = ranked(left, len(left))
+        some = np.concatenate([kept, order[done : done + size]])
+        found = boxes[some if above is None else above[some]].astype(np.float64)
+        kept = some[_of_ranked(_corners(found, centred), limit, overlap)]
+        done += size
+    return kept if above is None else above[kept]
+
+
+def ranked(scores: Array, count: int) -> Array:
+    """The places of the `count` largest scores, largest first, equal ones by place, and NaN last."""
+    n = len(scores)
+    if not 0 < count < n // 2:
+        return np.argsort(-scores, kind="stable")[:count]
+    lowest = np.partition(scores, n - count)[n - count]  # NaN counts there as the largest
+    some = np.flatnonzero(scores >= lowest)
+    if len(some) < count:
+        return np.argsort(-scores, kind="stable")[:count]
+    if len(some) > count:  # several are equal to the last one that counts: the first of these do
+        more = scores[some] > lowest
+        some = np.concatenate([some[more], some[~more][: count - np.count_nonzero(more)]])
+    return some[np.argsort(-scores[some], kind="stable")]
+
+
+def _of_ranked(corners: Array, limit: int, overlap: float) -> Array:
+    """The ranks of the boxes that stay, best first."""
+    stays = _by_pairs(corners, overlap)
+    if stays is not None:
+        return np.flatnonzero(stays)[:limit]
     found: list[Array] = []
     boxes: _Boxes | None = None
-    for table in _apart(ranked, overlap):
+    for table in _apart(corners, overlap):
         # Of many groups one box each is work enough for a call of NumPy; of few groups several boxes are.
         if table.size > _LARGE:
-            found += _rounds(ranked, table, limit, overlap)
+            found += _rounds(corners, table, limit, overlap)
         else:
-            boxes = boxes or _Boxes(ranked, overlap)
+            boxes = boxes or _Boxes(corners, overlap)
             found += _blocks(boxes, table, limit)
-    kept = np.sort(np.concatenate(found))
-    chosen: Array = order[kept[:limit]]
-    return chosen
+    return np.sort(np.concatenate(found))[:limit]
+
+
+def _by_pairs(corners: Array, overlap: float) -> Array | None:
+    """Which boxes stay, by a list of the pairs that lie together along the first axis; None where these are many."""
+    y0, x0, y1, x1 = np.ascontiguousarray(corners.T)
+    if not overlap >= 0 or not np.isfinite(corners).all():
+        return None
+    along = np.argsort(y0)
+    y0, x0, y1, x1 = (v[along] for v in (y0, x0, y1, x1))
+    place = np.arange(len(along))
+    counts = np.maximum(np.searchsorted(y0, y1) - place - 1, 0)
+    total = int(counts.sum())
+    if total > _LISTED:
+        return None
+    steps.spend("NonMaxSuppression", 1 + total // _PAIRS)
+    # The first of a pair begins before the second, and ends behind the second's begin.
+    second = np.arange(total) + np.repeat(place + 1 + counts - np.cumsum(counts), counts)
+    wide = np.minimum(np.repeat(x1, counts), x1[second]) - np.maximum(np.repeat(x0, counts), x0[second])
+    some = np.flatnonzero(wide > 0)
+    first, second, wide = np.repeat(place, counts)[some], second[some], wide[some]
+    shared = (np.minimum(y1[first], y1[second]) - y0[second]) * wide
+    area = (y1 - y0) * (x1 - x0)
+    over = np.flatnonzero(shared > overlap * (area[first] + area[second] - shared))
+    a, b = along[first[over]], along[second[over]]
+    better, worse = np.minimum(a, b), np.maximum(a, b)
+    stays = np.ones(len(along), np.bool_)
+    while len(better):
+        # A box that no better one covers stays, and what it covers goes: right for one more of a chain in each round.
+        steps.spend("NonMaxSuppression", 1 + len(better) // _PAIRS)
+        sure = np.ones(len(stays), np.bool_)
+        sure[worse] = False
+        stays[worse[sure[better]]] = False
+        left = stays[better] & stays[worse]
+        better, worse = better[left], worse[left]
+    return stays
 
 
 def _apart(corners: Array, overlap: float) -> list[Array]:

@@ -22,7 +22,9 @@ from rlx.formats.onnx.reader.read import called, label_of, node_name, reads, sub
 from rlx.formats.onnx.reader.schemas import schema_of
 from rlx.formats.onnx.reader.structure import assembled, flattened, held, proto_of, structure_of
 from rlx.formats.onnx.reader.tensors import to_array
+from rlx.formats.onnx.stages.counts import COUNTS, Count, array_of, count_of, is_count, shape_of
 from rlx.formats.onnx.stages.operators import FUNCTIONS
+from rlx.formats.onnx.stages.rows import find_rows
 from rlx.ir import Graph, Tensor
 from rlx.ops.control.steps import spend
 from rlx.runtime.array import Array as DeviceArray
@@ -46,11 +48,12 @@ _LAYERS = (
     "Resize",
 )
 _Attribute = onnx.AttributeProto
+_I64 = np.dtype(np.int64)
 
 
 class Values(dict[str, Any]):
-    """The values of a run by name: arrays, lists of them, None for an empty optional. `kinds` has the types of those
-    that are no tensors, `parts` what ran so far."""
+    """The values of a run by name: arrays, counts (`counts.py`) in place of a few integers, lists of arrays, None for
+    an empty optional. `kinds` has the types of those that are no tensors, `parts` what ran so far."""
 
     def __init__(self, values: Mapping[str, Any], kinds: Mapping[str, str], parts: list[Part]) -> None:
         super().__init__(values)
@@ -64,14 +67,19 @@ class Values(dict[str, Any]):
     def kind(self, name: str) -> str:
         """The type of a value, as ONNX writes it."""
         found = self[name]
+        if is_count(found):
+            return NAMES[_I64]
         dtype = found.dtype.np if isinstance(found, DeviceArray) else getattr(found, "dtype", None)
         return self.kinds.get(name) or NAMES[dtype]
 
     def host(self, name: str) -> Any:
-        """A value on the host, read from the device once."""
+        """A value on the host as NumPy's array, read from the device once."""
         found = self[name]
-        if type(found) is not np.ndarray and isinstance(found, DeviceArray | list):
-            found = self[name] = _hosted(found)
+        if type(found) is not np.ndarray:
+            if is_count(found):
+                found = self[name] = array_of(found)
+            elif isinstance(found, DeviceArray | list):
+                found = self[name] = _hosted(found)
         return found
 
 
@@ -83,6 +91,8 @@ def _hosted(value: Any) -> Any:
 
 def _fed(value: Any) -> Any:
     """A value as an input of a model, which asks for its shape and NumPy's dtype."""
+    if is_count(value):
+        return array_of(value)
     if isinstance(value, list):
         return [_fed(v) for v in value]
     return Held(value) if isinstance(value, DeviceArray) else value
@@ -157,7 +167,10 @@ class Step:
         self.layer = any(word in self.kind for word in _LAYERS)
         known = self.plain and self.kind in FUNCTIONS and self._read(model, schema)
         self.function = FUNCTIONS[self.kind] if known else None
+        self.count = COUNTS.get(self.kind) if known and self.n_outputs == 1 else None
         self.twin: Step | None = None  # an earlier node that makes the same of the same values
+        # Of each output, how many of its first rows are read; None: all. A node may make no more than these.
+        self.rows: tuple[int | None, ...] = (None,) * self.n_outputs
 
     def _read(self, model: Around, schema: Any) -> bool:
         """Reads the attributes that a function may ask for; whether there are no others, and no faults that the
@@ -181,13 +194,14 @@ class Step:
 
 class Block:
     """Nodes in order, of a model behind its cut or of the graph of a control operator; `wanted` are the names that
-    are read after them. `run` enters their results into the values of a run."""
+    are read after them, and how many first rows of each, None for all. `run` enters their results into the values of a
+    run; `constants` are known to be among these by their identity, but for those in `own`, which `run` adds."""
 
     def __init__(
         self,
         model: Around,
         nodes: Sequence[Any],
-        wanted: Sequence[str],
+        wanted: Mapping[str, int | None],
         device: Target,
         precision: str,
         constants: dict[str, Array],
@@ -199,9 +213,11 @@ class Block:
         self._device = device
         self._precision = precision
         self.constants = constants
+        self.own: dict[str, Array] = {}
         builder = self._builder()
         self.steps = [Step(model, n, k, builder.imports, k in asking) for k, n in enumerate(nodes)]
         _find_twins(self.steps)
+        self._assumed = find_rows(self.steps, wanted, constants)
         self.reached = 0  # the nodes that the host has run
         self._rests: dict[tuple[int, tuple[str, ...]], Rest] = {}
         self._lock = renewed(self, "_lock", threading.RLock)  # of the rests, and of the graphs in the steps
@@ -222,10 +238,20 @@ class Block:
     def run(self, values: Values) -> None:
         """Raises: as Model.run."""
         begin, before = time.perf_counter(), len(values.parts)
+        if any(values.get(n) is not self.constants[n] for n in self._assumed):
+            self._read_whole()
         for k, step in enumerate(self.steps):
             spend(step.where, 1)
             twin = step.twin
-            made = self._made(step, values) if twin is None else [values[n] for n in twin.outputs]
+            if twin is not None:
+                for name, other in zip(step.outputs, twin.outputs, strict=True):
+                    values[name] = values[other]
+                continue
+            count = None if step.count is None else _counted(step, values)
+            if count is not None:
+                values[step.outputs[0]] = count
+                continue
+            made = self._made(step, values)
             if made is NotImplemented and step.plain and step.kind in ("If", "Loop"):
                 made = self._branch(step, values) if step.kind == "If" else self._loop(step, values)
             if made is NotImplemented:
@@ -238,6 +264,15 @@ class Block:
                 if name:
                     values[name] = value
         self._ran(values, len(self.steps), begin, before)
+
+    def _read_whole(self) -> None:
+        """Lets every node make all of its rows: a number that said how many are read is another one in this run."""
+        with self._lock:
+            self._assumed = ()
+            for step in self.steps:
+                step.rows = (None,) * step.n_outputs
+                for block in step.blocks.values():
+                    block._read_whole()
 
     def _ran(self, values: Values, count: int, begin: float, before: int) -> None:
         """Notes that the host has run the first `count` nodes; the parts from `before` on ran for graphs in these."""
@@ -329,15 +364,25 @@ class Block:
         graph = next(a.g for a in step.node.attribute if a.name == name)
         with self._lock:
             if name not in step.blocks:
-                held = {
-                    i.name: to_array(i, f"{step.where}: {i.name}", self._model._folder) for i in graph.initializer
-                }
+                model = self._model
+                held = {i.name: to_array(i, f"{step.where}: {i.name}", model._folder) for i in graph.initializer}
+                own = {called(f) for f in model._proto.functions}
+                nodes = []
+                for node in graph.node:
+                    found = None if called(node) in own else _constant(node)
+                    if found is None:
+                        nodes.append(node)
+                    else:
+                        held[node.output[0]] = to_array(found, f"{step.where}: {node.output[0]}", model._folder)
                 for array in held.values():
                     array.flags.writeable = False  # a result that is one of them is copied
-                wanted = [o.name for o in graph.output]
-                step.blocks[name] = Block(
-                    self._model, graph.node, wanted, self._device, self._precision, {**self.constants, **held}
-                )
+                wanted: dict[str, int | None] = {}
+                for k, o in enumerate(graph.output):
+                    rows = step.rows[k] if step.kind == "If" and k < step.n_outputs else None
+                    wanted[o.name] = rows if o.name not in wanted else None
+                block = Block(model, nodes, wanted, self._device, self._precision, {**self.constants, **held})
+                block.own = held
+                step.blocks[name] = block
             return graph, step.blocks[name]
 
     def _inside(
@@ -350,7 +395,7 @@ class Block:
                 f"{step.where}: its graph takes {len(graph.input)} inputs, {len(given)} come"
             )
         inner = values.inner()
-        inner.update({i.name: block.constants[i.name] for i in graph.initializer})
+        inner.update(block.own)
         for info, value, kind in zip(graph.input, given, kinds, strict=True):
             inner[info.name] = value
             inner.kinds.pop(info.name, None)
@@ -419,6 +464,32 @@ def _find_twins(steps: Sequence[Step]) -> None:
         if twin is not step:
             step.twin = twin
             same.update(zip(step.outputs, twin.outputs, strict=True))
+
+
+def _counted(step: Step, values: Values) -> Count | None:
+    """The result of a node on counts; None where its inputs or its result are none."""
+    if step.kind == "Shape":
+        found = values[step.inputs[0]]
+        shape = getattr(array_of(found) if is_count(found) else found, "shape", None)
+        return None if shape is None else shape_of(step, tuple(shape))
+    given = []
+    for name in step.inputs:
+        count = count_of(values[name]) if name else None
+        if count is None and name:
+            return None
+        given.append(count)
+    try:
+        return None if step.count is None else step.count(step, *given)
+    except TypeError:
+        return None  # the builder says in its own words what is wrong
+
+
+def _constant(node: Any) -> Any:
+    """The tensor that a node Constant holds; None for other nodes."""
+    if node.op_type != "Constant" or node.domain not in ("", "ai.onnx") or len(node.output) != 1:
+        return None
+    found = [a.t for a in node.attribute if a.name == "value" and a.type == _Attribute.TENSOR]
+    return found[0] if len(found) == len(node.attribute) == 1 else None
 
 
 def _large(step: Step, values: Values) -> bool:

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from rlx.formats.onnx.ops.fill import MAX_ELEMENTS, MAX_RANGE
-from rlx.formats.onnx.ops.suppression import suppressed
+from rlx.formats.onnx.ops.suppression import ranked, suppressed
 from rlx.formats.onnx.reader.budget import take
 from rlx.formats.onnx.reader.elements import ELEMENTS, Array
 
@@ -29,6 +29,7 @@ class Called(Protocol):
     version: int
     attrs: dict[str, Any]
     n_outputs: int
+    rows: tuple[int | None, ...]  # of each output, how many of its first rows are read; None: all
 
 
 Function = Callable[..., Any]
@@ -176,8 +177,9 @@ def _axes(c: Called, given: Array | None, rank: int) -> tuple[int, ...] | None:
 
 @_on("Unsqueeze")
 def _unsqueeze(c: Called, x: Array, axes: Array | None = None) -> Any:
-    count = len(np.ravel(axes if c.version >= 13 else c.attrs["axes"]))  # type: ignore[arg-type]
-    return np.expand_dims(x, _axes(c, axes, x.ndim + count) or ())
+    rank = x.ndim + len(np.ravel(axes if c.version >= 13 else c.attrs["axes"]))  # type: ignore[arg-type]
+    added, lengths = _axes(c, axes, rank) or (), iter(x.shape)
+    return x.reshape([1 if k in added else next(lengths) for k in range(rank)])
 
 
 @_on("Squeeze")
@@ -323,7 +325,9 @@ def _gather_elements(c: Called, x: Array, indices: Array) -> Any:
 @_on("NonZero")
 def _non_zero(c: Called, x: Array) -> Any:
     take(8 * max(x.ndim, 1) * int(np.count_nonzero(x)), c.where)
-    if x.ndim < 2:
+    if x.ndim == 1:
+        return x.nonzero()[0][None]
+    if not x.ndim:
         return np.flatnonzero(x)[None]
     return np.stack(np.unravel_index(np.flatnonzero(x), x.shape))
 
@@ -342,11 +346,7 @@ def _top_k(c: Called, x: Array, k: Array) -> Any:
         return NotImplemented
     if not 0 <= count <= x.size or np.isnan(x).any():
         return NotImplemented
-    places = np.arange(x.size)
-    if 0 < count < x.size // 4:  # a part of them holds the largest, and every one equal to the last of these
-        least = -np.partition(-x, count - 1)[count - 1]
-        places = np.flatnonzero(x >= least)
-    order = places[np.argsort(-x[places], kind="stable")[:count]]
+    order = ranked(x, count)[:count]
     return x[order], order
 
 
@@ -382,7 +382,10 @@ def _non_max_suppression(
 ) -> Any:  # fmt: skip
     if boxes.ndim != 3 or scores.ndim != 3 or boxes.shape[2] != 4 or scores.shape[::2] != boxes.shape[:2]:
         return NotImplemented
+    count = 0 if limit is None else int(limit.item())
+    if c.rows[0] is not None:  # as many of each class hold the first ones of all
+        count = min(count, c.rows[0])
     return suppressed(
-        boxes, scores, 0 if limit is None else int(limit.item()), 0.0 if overlap is None else float(overlap.item()),
+        boxes, scores, count, 0.0 if overlap is None else float(overlap.item()),
         None if least is None else float(least.item()), bool(c.attrs.get("center_point_box", 0)),
     )  # fmt: skip
