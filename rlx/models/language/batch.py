@@ -55,8 +55,8 @@ class _Sequence:
 
 class Batch(Closing):
     """Up to `slots` sequences at once on the weights of a decoder. `add` takes in a prompt (or `begin` and `fill`, a
-    part between two steps), `step` gives a token or more of each sequence; one that has ended leaves its slot. Each gets
-    the tokens that it would get alone, as far as products of several rows round as those of one.
+    part between two steps), `step` gives a token or more of each sequence; one that has ended leaves its slot. Each
+    gets the tokens that it would get alone, as far as products of several rows round as those of one.
 
     Not for use by several threads at once. Raises: OutOfDeviceMemory where the caches do not fit, GraphError for a
     recurrent model."""
@@ -162,7 +162,8 @@ class Batch(Closing):
             return made
         if any(held.constraint is not None for held in lasting):
             most = 1
-        count = min(most, AHEAD, LOG, *(held.left for held in lasting))
+        # A sequence that ends on the way runs on: its slot's rows are written anew by the next one's prompt.
+        count = min(most, AHEAD, LOG, max(held.left for held in lasting))
         log = self._run(count)
         for i in range(count):
             for slot, held in enumerate(self._held):
