@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from rlx.errors import RlxError
 from rlx.models.language.batch import Batch, Constraint
-from rlx.models.language.decoder import Sampling
+from rlx.models.language.decoder import CHUNKS, Sampling
 from rlx.models.language.model import LanguageModel, pooled
 from rlx.serve.metrics import Metrics
 
@@ -72,8 +72,8 @@ class Engine:
     ) -> None:
         self.model, self.slots, self.metrics = model, slots, metrics
         self.batch = Batch(model.decoder, slots)
-        # A part of a prompt takes a GPU as long as a step or two; a CPU computes it token by token.
-        self.part = part or (64 if model.session.info.kind == "cpu" else 512)
+        # A part of a prompt takes a GPU as long as a step or two; on a CPU each of its tokens takes its time.
+        self.part = part or CHUNKS[1 if model.session.info.kind == "cpu" else -1]
         self.failure: str | None = None
         self.failed: Callable[[], None] = lambda: None  # called in the event loop after a failure
         self._most_waiting = waiting
@@ -143,13 +143,17 @@ class Engine:
                 self._left = True
                 self._changed.notify()
 
-    def close(self) -> None:
-        """Ends the thread after its step, and frees the batch. Sequences that run are failed."""
+    def stop(self) -> None:
+        """Ends the thread after its step. Sequences that run or wait are failed."""
         with self._changed:
             self._stop = True
             self._changed.notify()
         if self._thread is not None:
             self._thread.join()
+
+    def close(self) -> None:
+        """Ends the thread, and frees the batch."""
+        self.stop()
         self.batch.close()
 
     # -- in the thread
