@@ -48,7 +48,7 @@ def generate(
     Without --temperature the text is the same on every device.
     """
     text = sys.stdin.read() if prompt == "-" else prompt
-    with _loaded(model, device, context, dtype, activations, cache) as made:
+    with loaded(model, device, context, dtype, activations, cache) as made:
         _print(made.generate(text, max_tokens, temperature=temperature, top_k=top_k, top_p=top_p, seed=seed,
                              stop=stop or (), lookup=lookup))  # fmt: skip
         if stats:
@@ -72,7 +72,7 @@ def chat(
 ) -> None:
     """Talk with a language model, a line at a time, by the model's own chat template; end with Ctrl-D."""
     messages: list[dict[str, str]] = [] if system is None else [{"role": "system", "content": system}]
-    with _loaded(model, device, context, dtype, activations, cache) as made:
+    with loaded(model, device, context, dtype, activations, cache) as made:
         while True:
             if sys.stdin.isatty():
                 print("> ", end="", file=sys.stderr, flush=True)
@@ -86,9 +86,10 @@ def chat(
                 print(made.stats, file=sys.stderr)
 
 
-def _loaded(
+def loaded(
     model: Path, device: str, context: int, dtype: str | None, activations: str | None, cache: str | None
 ) -> Any:
+    """The language model of a command. Raises: RlxError for what makes no text, and as `rlx.models.load`."""
     from rlx.models import LanguageModel, load
 
     with drawn(only="loading"):

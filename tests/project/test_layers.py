@@ -24,6 +24,7 @@ LAYERS = (
     "runtime",
     "formats",
     "models",
+    "serve",
     "conformance",
     "cli",
 )
@@ -42,6 +43,9 @@ FENCED = {
     "onnx": "rlx/formats/",
     "tokenizers": "rlx/formats/",
     "safetensors": "rlx/formats/",
+    "llguidance": "rlx/models/language/grammar.py",
+    "starlette": "rlx/serve/",
+    "uvicorn": "rlx/serve/",
     "torch": "nowhere",
     "scipy": "nowhere",
     "onnxruntime": "rlx/cli/contenders.py",  # measured beside, never run

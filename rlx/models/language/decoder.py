@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -234,9 +234,11 @@ class Decoder(Closing):
             self.program(1, "next", sampling.picking, turn).prepare()
         return time.perf_counter() - start
 
-    def prefill(self, ids: Ids, sampling: Sampling) -> int:
-        """Takes in tokens, and gives the one that follows."""
+    def prefill(self, ids: Ids, sampling: Sampling, mask: Ids | None = None) -> int:
+        """Takes in tokens, and gives the one that follows, of those that the `mask` (1, words) allows."""
         picking, more, token = sampling.picking, sampling.inputs(), -1
+        if mask is not None:
+            picking, more = replace(picking, masked=True), {**more, "mask": mask}
         for part, size in self._runs(ids):
             inputs = {**self._inputs(part, size), **more}
             if size > 1:

@@ -27,14 +27,20 @@ MIXERS: dict[Mixer, Callable[[Blocks, Tensor, int], Tensor]] = {
 @dataclass(frozen=True, slots=True)
 class Picking:
     """How a program picks a token: the greatest logit, or a draw, among the `top_k` greatest where it is given, and
-    with a limit on the sum of probabilities where `top_p`."""
+    with a limit on the sum of probabilities where `top_p`; `masked`: among the tokens whose bits are set."""
 
     greedy: bool = True
     top_k: int | None = None
     top_p: bool = False
+    masked: bool = False
 
 
 GREEDY = Picking()
+
+
+def mask_words(vocabulary: int) -> int:
+    """The words of 32 bits that have a bit for each token."""
+    return -(-vocabulary // 32)
 
 
 def language_graph(
@@ -44,7 +50,8 @@ def language_graph(
 
     Inputs: `ids`, i32 (batch, chunk); `at`, i32 (batch,), the position of each sequence's first token here. For the
     head "token" and chunks of several tokens: `last`, i32 (batch,), the place in the chunk of the last token that is
-    no padding. For draws: `key`, i32 (batch, 2), `temperature` and with `top_p` that, f32 (batch,).
+    no padding. For draws: `key`, i32 (batch, 2), `temperature` and with `top_p` that, f32 (batch,). With a mask:
+    `mask`, i32 (batch, words), where bit b of word w stands for token 32 w + b.
     Output: `token`, i32 (batch, 1), the id that follows the last token; or `logits`, f32 (batch, chunk, vocabulary); or
     `hidden`, f32 (batch, chunk, width), after the last norm; or `choices`, i32 (batch, chunk), the likeliest after
     each.
@@ -127,9 +134,14 @@ def _write_log(g: Graph, token: Tensor, at: Tensor, size: Size) -> None:
 
 
 def _picked(given: Callable[..., Tensor], logits: Tensor, place: Tensor, picking: Picking) -> Tensor:
+    batch, vocabulary = logits.shape
+    if picking.masked:
+        words = ops.reshape(given("mask", (batch, mask_words(vocabulary)), i32), (batch, -1, 1))
+        bits = ops.bitwise_and(ops.right_shift(words, np.arange(32, dtype=np.int32)), 1)
+        allowed = ops.reshape(bits, (batch, -1))[:, :vocabulary]
+        logits = ops.where(ops.equal(allowed, 1), logits, -np.inf)
     if picking.greedy:
         return ops.cast(ops.argmax(logits, axis=-1), i32)
-    batch = logits.shape[0]
     key, heat = given("key", (batch, 2), i32), given("temperature", (batch,), f32)
     top_p = given("top_p", (batch,), f32) if picking.top_p else None
     return ops.sample(logits, key, place, temperature=heat, top_k=picking.top_k, top_p=top_p)

@@ -31,6 +31,7 @@ from rlx.models.language.weights import Arrays, ModelWeights
 from rlx.runtime import Session
 
 CACHES = ("f32", "f16", "bf16")
+POOLINGS = ("mean", "last")
 
 
 @dataclass(slots=True)
@@ -136,12 +137,9 @@ class LanguageModel(Closing):
 
         Raises: ShapeError for no tokens, and as `logits`."""
         ids = self._ids(text)
-        if pooling not in ("mean", "last"):
+        if pooling not in POOLINGS:
             raise RlxError(f'embed: pooling {pooling!r} is neither "mean" nor "last"')
-        states = self.hidden(ids)
-        vector = states[-1] if pooling == "last" else states.mean(0, dtype=np.float64)
-        size = float(np.linalg.norm(vector)) if normalize else 1.0
-        return np.asarray(vector / max(size, 1e-12), np.float32)
+        return pooled(self.hidden(ids), pooling, normalize)
 
     def _ids(self, prompt: str | Sequence[int] | npt.NDArray[Any]) -> npt.NDArray[np.int32]:
         ids = self.decoder.check_ids(self.tokenizer.encode(prompt) if isinstance(prompt, str) else prompt)
@@ -272,18 +270,30 @@ class LanguageModel(Closing):
         such messages."""
         return self.generate(self.chat_ids(messages), max_tokens, **settings)
 
-    def chat_ids(self, messages: Sequence[Mapping[str, Any]]) -> list[int]:
-        """The tokens of messages by the model's template, up to where its answer begins."""
+    def chat_ids(
+        self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] | None = None
+    ) -> list[int]:
+        """The tokens of messages by the model's template, up to where its answer begins; `tools` are JSON schemas of
+        functions that it may call."""
         if not isinstance(messages, (list, tuple)):
             raise DTypeError(f'messages are {messages!r:.60}; expected a list of {{"role": "user", "content": text}}')
         tokenizer = self.tokenizer
-        text = ChatTemplate.of(tokenizer).render(messages)
+        text = ChatTemplate.of(tokenizer).render(messages, tools=tools)
         return tokenizer.encode(text, special=False, parse_special=True)
 
     def close(self) -> None:
         """Frees the model's memory on the device, after what another thread runs. Idempotent."""
         with self._lock:
             self.decoder.close()
+
+
+def pooled(
+    states: npt.NDArray[np.float32], pooling: Literal["mean", "last"] = "last", normalize: bool = True
+) -> npt.NDArray[np.float32]:
+    """One vector, f32 (width,), of the states after a text's tokens, f32 (tokens, width)."""
+    vector = states[-1] if pooling == "last" else states.mean(0, dtype=np.float64)
+    size = float(np.linalg.norm(vector)) if normalize else 1.0
+    return np.asarray(vector / max(size, 1e-12), np.float32)
 
 
 def half_or_full(what: str, dtype: DTypeLike) -> DType:

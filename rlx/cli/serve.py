@@ -1,0 +1,80 @@
+"""`rlx serve`: a language model for clients of OpenAI's API."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from rlx.cli.generate import Activations, Cache, Context, Kept, Model, loaded
+from rlx.cli.options import Device
+from rlx.errors import RlxError
+
+_MISSING = 'serve needs the packages of `rlx[serve]`: pip install "rlx[serve]" ({} is missing)'
+
+
+def serve(
+    model: Model,
+    host: Annotated[str, typer.Option(help="The address to listen on; others than loopback need a key.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="0 takes a free one.", min=0, max=65535)] = 8080,
+    name: Annotated[str | None, typer.Option(help="What clients call the model. Default: of its file.")] = None,
+    api_key_file: Annotated[
+        Path | None, typer.Option(help="A file with the key that clients must send. Default: RLX_API_KEY, if set.")
+    ] = None,
+    slots: Annotated[int, typer.Option(help="How many sequences run at once.", min=2, max=1024)] = 8,
+    device: Device = "auto",
+    context: Context = 4096,
+    dtype: Kept = None,
+    activations: Activations = None,
+    cache: Cache = None,
+    pooling: Annotated[str, typer.Option(help='Of embeddings: "last" or "mean".')] = "last",
+    max_prompt: Annotated[int | None, typer.Option(help="Tokens of a prompt. Default: the context.", min=1)] = None,
+    max_body: Annotated[int, typer.Option(help="Bytes of a request.", min=1024)] = 4 << 20,
+    max_connections: Annotated[int, typer.Option(help="Connections at once.", min=1)] = 256,
+    max_waiting: Annotated[int, typer.Option(help="Sequences that wait for a slot.", min=0)] = 64,
+    seconds: Annotated[float, typer.Option(help="How long an answer may take.", min=1)] = 600.0,
+) -> None:
+    """Serve a language model over HTTP, as clients of OpenAI's API expect: completions, chat, embeddings.
+
+    Requests are batched as they come. A page to try it is at the address that the command prints; /metrics has counts
+    for Prometheus. Ctrl-C ends it once running answers have had some seconds to end.
+    """
+    try:
+        from rlx.serve.app import Service
+        from rlx.serve.http import bound, serve
+        from rlx.serve.limits import Limits
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.startswith("rlx"):
+            raise
+        raise RlxError(_MISSING.format(error.name)) from error
+    key = _key(api_key_file)
+    pools: dict[str, Literal["mean", "last"]] = {"mean": "mean", "last": "last"}
+    if pooling not in pools:
+        raise RlxError(f'serve: --pooling {pooling!r} is neither "mean" nor "last"')
+    limits = Limits(
+        body_bytes=max_body, prompt_tokens=max_prompt, connections=max_connections, waiting=max_waiting,
+        request_seconds=seconds,
+    )  # fmt: skip
+    with bound(host, port, key) as listening, loaded(model, device, context, dtype, activations, cache) as made:
+        service = Service(made, name or model.stem, slots=slots, limits=limits, key=key, pooling=pools[pooling])
+        service.engine.batch.prepare()
+        where, taken = listening.getsockname()[:2]
+        shown = f"[{where}]" if ":" in where else where
+
+        def ready() -> None:
+            what = f"{service.name} on {made.session.info.id}, {slots} slots of {made.context} tokens"
+            print(f"rlx: serving {what} at http://{shown}:{taken}", file=sys.stderr, flush=True)
+
+        serve(service, listening, ready)
+
+
+def _key(file: Path | None) -> str | None:
+    if file is None:
+        return os.environ.get("RLX_API_KEY") or None
+    try:
+        return file.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise RlxError(f"serve: the key in {file} cannot be read: {error}") from error

@@ -1,0 +1,105 @@
+"""Grammars: which tokens keep a text within a JSON schema or another grammar, by the package `llguidance`."""
+
+from __future__ import annotations
+
+import json
+import threading
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from rlx.driver.locks import renewed
+from rlx.errors import DTypeError, RlxError
+from rlx.formats.tokenizer.language import LanguageTokenizer
+
+# Models may repeat spaces between JSON's tokens for ever where nothing forbids it.
+_JSON = {"whitespace_pattern": r"[ \n\t]{0,16}"}
+
+
+class Grammars:
+    """The constraints of a tokenizer's texts, each a `Constraint` of one sequence. Threads may use it at once.
+
+    Raises: RlxError where `llguidance` is not installed."""
+
+    def __init__(self, tokenizer: LanguageTokenizer, vocabulary: int) -> None:
+        try:
+            import llguidance
+        except ImportError as error:
+            raise RlxError('grammars need the package `llguidance`: pip install "rlx[serve]"') from error
+        self._library: Any = llguidance
+        self._texts, self._vocabulary = tokenizer, vocabulary
+        self._lock = renewed(self, "_lock", threading.Lock)
+        self._made: Any = None
+
+    def json_schema(self, schema: Any) -> GrammarConstraint:
+        """Texts that are JSON of this schema. Raises: DTypeError for a schema that is wrong or not supported."""
+        return self._constraint(json.dumps({"grammars": [{"json_schema": self._bounded(schema)}]}))
+
+    def json_object(self) -> GrammarConstraint:
+        """Texts that are any JSON object."""
+        return self.json_schema({"type": "object"})
+
+    def lark(self, text: str) -> GrammarConstraint:
+        """Texts of a grammar in llguidance's variant of Lark. Raises: DTypeError."""
+        return self._constraint(json.dumps({"grammars": [{"lark_grammar": text}]}))
+
+    def lark_json(self, schema: Any) -> str:
+        """A JSON schema as a term of a Lark grammar."""
+        return f"%json {json.dumps(self._bounded(schema))}"
+
+    @staticmethod
+    def _bounded(schema: Any) -> Any:
+        return {**schema, "x-guidance": _JSON} if isinstance(schema, dict) else schema
+
+    def _constraint(self, grammar: str) -> GrammarConstraint:
+        made = self._library.LLMatcher(self._tokenizer(), grammar, log_level=0)
+        if made.is_error():
+            raise DTypeError(f"the grammar is not supported: {' '.join(str(made.get_error()).split())[:300]}")
+        return GrammarConstraint(made)
+
+    def _tokenizer(self) -> Any:
+        with self._lock:
+            if self._made is None:
+                source = _Source(self._texts, self._vocabulary)
+                wrapped = self._library.TokenizerWrapper(source)
+                ends = sorted(self._texts.special.ends) or None
+                self._made = self._library.LLTokenizer(wrapped, n_vocab=self._vocabulary, eos_token=ends)
+            return self._made
+
+
+class GrammarConstraint:
+    """What a grammar allows after the tokens so far; see `Constraint`."""
+
+    def __init__(self, matcher: Any) -> None:
+        self._matcher, self.error = matcher, ""
+
+    def mask(self, words: npt.NDArray[np.int32]) -> None:
+        assert words.dtype == np.int32 and words.flags.c_contiguous
+        self._matcher.unsafe_compute_mask_ptr(words.ctypes.data, words.nbytes)
+
+    def take(self, token: int) -> bool:
+        """Goes on past a token; whether the grammar allows no more, or cannot go on, which `error` says."""
+        if not self._matcher.consume_token(token):
+            self.error = " ".join(str(self._matcher.get_error()).split()) or "the grammar does not allow the token"
+            return True
+        return bool(self._matcher.is_stopped())
+
+
+class _Source:
+    """The vocabulary as llguidance reads it: the bytes of each id; ids without text have names that no text has."""
+
+    def __init__(self, tokenizer: LanguageTokenizer, vocabulary: int) -> None:
+        held, special = tokenizer.vocabulary, tokenizer.special
+        marks = [i for i in range(vocabulary) if i not in held.tokens or i in held.control or i in special.ends]
+        self.special_token_ids = marks
+        self.tokens = [held.content(i) if i in held.tokens else b"" for i in range(vocabulary)]
+        for i in marks:
+            self.tokens[i] = f"<|{i}|>".encode()
+        self.eos_token_id = min(special.ends, default=marks[0] if marks else 0)
+        self.bos_token_id = special.bos
+        self._encode = tokenizer.encode
+
+    def __call__(self, text: bytes | str) -> list[int]:
+        plain = text.decode(errors="replace") if isinstance(text, bytes) else text
+        return self._encode(plain, special=False)

@@ -1,0 +1,383 @@
+"""The routes of the server: requests to sequences of the engine, their text to JSON or to events as they are made."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import hashlib
+import json
+import secrets
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
+from starlette.routing import Route
+
+from rlx.errors import RlxError
+from rlx.models.language.batch import Constraint
+from rlx.models.language.decoder import Sampling
+from rlx.models.language.grammar import Grammars
+from rlx.models.language.model import LanguageModel
+from rlx.models.language.text import StopTexts
+from rlx.serve import protocol
+from rlx.serve.answers import Answer, Piece, pieces
+from rlx.serve.engine import Busy, Engine
+from rlx.serve.guard import Guard, Left, Receive, Send, refusal
+from rlx.serve.limits import Limits
+from rlx.serve.metrics import Metrics
+from rlx.serve.protocol import Chat, Completion, Refused, Settings
+from rlx.serve.shapes import CHAT, TEXT, Shape
+from rlx.serve.tools import ToolText, format_of
+
+T = TypeVar("T")
+
+
+class Service:
+    """What the routes share: a model and its engine, the name by which clients call it, and what they may ask for."""
+
+    def __init__(
+        self, model: LanguageModel, name: str, *, slots: int, limits: Limits, key: str | None = None,
+        pooling: Literal["mean", "last"] = "last",
+    ) -> None:  # fmt: skip
+        self.model, self.name, self.limits, self.pooling = model, name, limits, pooling
+        self.tokenizer = model.tokenizer
+        self.key = None if key is None else key.encode()
+        self.metrics = Metrics()
+        self.engine = Engine(model, slots, limits.waiting, self.metrics)
+        self.created = int(time.time())
+        self.most = min(limits.prompt_tokens or model.context, model.context)
+        self._grammars: Grammars | None = None
+        self._threads = asyncio.Semaphore(4)  # for templates and tokenizers, which would hold the event loop
+
+    async def in_thread(self, function: Callable[..., T], *args: Any) -> T:
+        """What a function gives that may take long. Raises: Refused for its errors, which are of the request."""
+        async with self._threads:
+            try:
+                return await asyncio.to_thread(function, *args)
+            except RlxError as error:
+                raise Refused(400, " ".join(str(error).split())[:1000]) from error
+
+    def grammars(self) -> Grammars:
+        if self._grammars is None:
+            self._grammars = Grammars(self.tokenizer, self.model.config.vocabulary)
+        return self._grammars
+
+    # -- requests to sequences
+
+    def _ids(self, prompt: str | list[int], param: str) -> Any:
+        """A prompt's tokens. Raises: Refused, RlxError."""
+        ids = self.tokenizer.encode(prompt) if isinstance(prompt, str) else prompt
+        return self._checked(ids, param)
+
+    def _checked(self, ids: list[int], param: str) -> Any:
+        if len(ids) > self.most:
+            raise protocol.too_long(len(ids), self.most, param)
+        if not ids:
+            raise Refused(400, f"{param} has no tokens", param)
+        return self.model.decoder.check_ids(ids)
+
+    def _constraints(self, asked: Completion | Chat) -> Callable[[], Constraint] | None:
+        """What makes the constraint of each sequence, where the request needs one. Raises: Refused, RlxError."""
+        response = asked.response
+        if isinstance(asked, Chat) and asked.tool is not None:
+            format = format_of(self.tokenizer.chat_template)
+            if format is None:
+                why = "the model's chat template teaches no format of tool calls that this server knows"
+                raise Refused(400, f'{why}; tool_choice may be "auto" or "none"', "tool_choice", "unsupported")
+            tools = [tool for tool in asked.tools if asked.tool in ("", tool["function"]["name"])]
+            grammars = self.grammars()
+            text = format.grammar(tools, self.tokenizer, grammars.lark_json)
+            return lambda: grammars.lark(text)
+        if response.kind == "json_schema":
+            return lambda: self.grammars().json_schema(response.schema)
+        return None if response.kind == "text" else lambda: self.grammars().json_object()
+
+    def prepared(self, asked: Completion | Chat) -> tuple[list[Answer], int]:
+        """The sequences of a request, and how many tokens its prompts have. Raises: Refused, RlxError."""
+        tools: list[dict[str, Any]] = []
+        if isinstance(asked, Chat):
+            tools = asked.tools
+            prompts = [self._checked(self.model.chat_ids(asked.messages, tools or None), "messages")]
+        else:
+            prompts = [self._ids(prompt, "prompt") for prompt in asked.prompts]
+        constraints, settings = self._constraints(asked), asked.settings
+        format = format_of(self.tokenizer.chat_template) if tools else None
+        names = frozenset(tool["function"]["name"] for tool in tools)
+        made: list[Answer] = []
+        for prompt in prompts:
+            for choice in range(settings.choices):
+                tool_text = None if format is None else ToolText(format, names)
+                made.append(
+                    Answer(
+                        prompt, settings.max_tokens, _sampling(settings, choice), self.tokenizer.special.ends,
+                        None if constraints is None else constraints(), index=len(made), engine=self.engine,
+                        stream=self.tokenizer.stream(special=format is not None and format.special),
+                        stops=StopTexts(settings.stop), tools=tool_text,
+                    )
+                )  # fmt: skip
+        return made, sum(len(prompt) for prompt in prompts)
+
+    # -- routes
+
+    async def completions(self, request: Request) -> Response:
+        body = await self.body(request)
+        asked = protocol.completion(body, self.name, self.model.context, self.limits.choices)
+        return await self._answered(request, asked, TEXT)
+
+    async def chat(self, request: Request) -> Response:
+        body = await self.body(request)
+        asked = protocol.chat(body, self.name, self.model.context, self.limits.choices)
+        if self.tokenizer.chat_template is None:
+            raise Refused(400, "the model has no chat template; /v1/completions takes a prompt", "messages")
+        return await self._answered(request, asked, CHAT)
+
+    async def _answered(self, request: Request, asked: Completion | Chat, shape: Shape) -> Response:
+        answers, count = await self.in_thread(self.prepared, asked)
+        head = {
+            "id": f"{shape.prefix}-{secrets.token_hex(12)}", "object": shape.object, "created": int(time.time()),
+            "model": self.name,
+        }  # fmt: skip
+        wake = asyncio.Event()
+        for answer in answers:
+            answer.wake = wake
+        self._ask(answers)
+        if asked.settings.stream:
+            head["object"] = shape.chunk
+            events = self._events(answers, wake, head, shape, count, asked.settings.usage)
+            return Events(self, events, lambda: self._cancel(answers))
+        try:
+            found = await self.attended(request.receive, _gathered(answers, wake))
+        finally:
+            self._cancel(answers)
+        choices = [shape.whole(piece) for piece in found]
+        return JSONResponse({**head, "choices": choices, "usage": _usage(count, answers)})
+
+    def _ask(self, answers: list[Answer]) -> None:
+        try:
+            self.engine.ask(answers)
+        except Busy:
+            raise _busy(self.limits.waiting) from None
+        except RlxError as error:
+            raise Refused(503, str(error)) from error
+
+    def _cancel(self, answers: list[Answer]) -> None:
+        for answer in answers:
+            self.engine.cancel(answer)
+
+    async def _events(
+        self, answers: list[Answer], wake: asyncio.Event, head: dict[str, Any], shape: Shape, count: int, usage: bool
+    ) -> AsyncIterator[str]:
+        """The events of a stream. What comes often is put together from parts that are made once."""
+        begin = json.dumps(head)[:-1] + ', "choices": ['
+        try:
+            for answer in answers:
+                if first := shape.first(answer.index):
+                    yield f"data: {begin}{json.dumps(first)}]}}\n\n"
+            async for piece in pieces(answers, wake):
+                if piece.text:
+                    yield f"data: {begin}{shape.part(piece)}]}}\n\n"
+                if piece.reason is not None:
+                    yield f"data: {begin}{json.dumps(shape.last(piece))}]}}\n\n"
+            if usage:
+                yield f"data: {begin}], \"usage\": {json.dumps(_usage(count, answers))}}}\n\n"
+            yield "data: [DONE]\n\n"
+        except Refused as error:  # the status has been sent
+            yield f"data: {json.dumps(error.body)}\n\n"
+
+    async def embeddings(self, request: Request) -> Response:
+        body, width = await self.body(request), self.model.config.width
+        asked = protocol.embeddings(body, self.name, self.model.context, self.limits.inputs, width)
+        rows = [await self.in_thread(self._ids, text, "input") for text in asked.inputs]
+        vectors = await self.attended(request.receive, self._vectors(rows))
+        data = [
+            {"object": "embedding", "index": i,
+             "embedding": base64.b64encode(v.tobytes()).decode() if asked.base64 else v.tolist()}
+            for i, v in enumerate(vectors)
+        ]  # fmt: skip
+        count = sum(map(len, rows))
+        usage = {"prompt_tokens": count, "total_tokens": count}
+        return JSONResponse({"object": "list", "data": data, "model": self.name, "usage": usage})
+
+    async def _vectors(self, rows: list[Any]) -> list[Any]:
+        made = []
+        for ids in rows:
+            try:
+                made.append(await self.engine.embed(ids, self.pooling))
+            except Busy:
+                raise _busy(self.limits.waiting) from None
+            except RlxError as error:
+                raise Refused(503 if self.engine.failure else 400, str(error)) from error
+        return made
+
+    async def models(self, request: Request) -> Response:
+        model = {
+            "id": self.name, "object": "model", "created": self.created, "owned_by": "rlx",
+            "context_length": self.model.context, "chat": self.tokenizer.chat_template is not None,
+        }  # fmt: skip
+        asked = request.path_params.get("name")
+        if asked is None:
+            return JSONResponse({"object": "list", "data": [model]})
+        if asked != self.name:
+            raise Refused(404, f"the model {asked[:80]!r} is not here; this server has {self.name!r}", "model",
+                          "model_not_found")  # fmt: skip
+        return JSONResponse(model)
+
+    async def health(self, request: Request) -> Response:
+        failure = self.engine.failure
+        return JSONResponse({"status": "ok"} if failure is None else {"status": "failed"}, 503 if failure else 200)
+
+    async def measured(self, request: Request) -> Response:
+        return PlainTextResponse(self.metrics.text(), media_type="text/plain; version=0.0.4")
+
+    # -- bodies and clients
+
+    async def body(self, request: Request) -> dict[str, Any]:
+        """The JSON object of a request. Raises: Refused, Left."""
+        kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+        if kind != "application/json":
+            raise Refused(415, f"the body is {kind[:60] or 'of no type'}; send it with Content-Type: application/json")
+        most, length = self.limits.body_bytes, request.headers.get("content-length", "0")
+        too_large = Refused(413, f"the body has more than the {most:,} bytes that this server takes")
+        if not length.isdecimal() or len(length) > 18 or int(length) > most:
+            raise too_large
+        found = bytearray()
+        try:
+            async with asyncio.timeout(self.limits.body_seconds):
+                async for part in request.stream():
+                    found += part
+                    if len(found) > most:
+                        raise too_large
+        except TimeoutError:
+            raise Refused(408, f"the body took more than {self.limits.body_seconds:g} s") from None
+        except ClientDisconnect:
+            raise Left from None
+        if len(found) > 1 << 16:
+            return await self.in_thread(protocol.parsed, bytes(found))
+        return protocol.parsed(bytes(found))
+
+    async def attended(self, receive: Receive, work: Coroutine[Any, Any, T]) -> T:
+        """What work gives, which is given up when the client leaves, or it takes too long. Raises: Left, Refused."""
+        task, gone = asyncio.ensure_future(work), asyncio.ensure_future(_gone(receive))
+        try:
+            await asyncio.wait({task, gone}, return_when=asyncio.FIRST_COMPLETED, timeout=self.limits.request_seconds)
+            if task.done():
+                return task.result()
+            if gone.done():
+                raise Left
+            raise Refused(504, f"the answer took more than {self.limits.request_seconds:g} s")
+        finally:
+            for one in (task, gone):
+                one.cancel()
+            await asyncio.gather(task, gone, return_exceptions=True)
+
+
+class Events(Response):  # type: ignore[misc,unused-ignore]
+    """Server-sent events (WHATWG HTML, section 9.2), until the client leaves or reads nothing for too long."""
+
+    def __init__(self, service: Service, events: AsyncIterator[str], end: Callable[[], None]) -> None:
+        super().__init__(headers={"x-accel-buffering": "no"}, media_type="text/event-stream; charset=utf-8")
+        del self.headers["content-length"]
+        self._service, self._events, self._end = service, events, end
+
+    async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
+        try:
+            await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+            await self._service.attended(receive, self._sent(send))
+        except Refused as error:  # the answer took too long
+            last = f"data: {json.dumps(error.body)}\n\n".encode()
+            await send({"type": "http.response.body", "body": last, "more_body": False})
+        finally:
+            self._end()
+
+    async def _sent(self, send: Send) -> None:
+        try:
+            async for event in self._events:
+                async with asyncio.timeout(self._service.limits.send_seconds):
+                    await send({"type": "http.response.body", "body": event.encode(), "more_body": True})
+        except (TimeoutError, OSError):
+            raise Left from None
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+async def _gone(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+def _busy(waiting: int) -> Refused:
+    return Refused(429, f"{waiting} requests wait already; try again later", code="server_busy")
+
+
+def _sampling(settings: Settings, choice: int) -> Sampling:
+    if settings.temperature == 0:
+        return Sampling()
+    return Sampling(settings.temperature, None, settings.top_p, (settings.seed + choice) % (1 << 64))
+
+
+async def _gathered(answers: list[Answer], wake: asyncio.Event) -> list[Piece]:
+    whole = [Piece(answer.index, "") for answer in answers]
+    async for piece in pieces(answers, wake):
+        one = whole[piece.index]
+        one.text += piece.text
+        one.reason, one.calls = piece.reason, piece.calls
+    return whole
+
+
+def _usage(prompt: int, answers: list[Answer]) -> dict[str, int]:
+    made = sum(answer.count for answer in answers)
+    return {"prompt_tokens": prompt, "completion_tokens": made, "total_tokens": prompt + made}
+
+
+def page() -> tuple[str, str]:
+    """The page at /, and the policy that allows its own script and style alone (CSP level 3)."""
+    text = (Path(__file__).parent / "page.html").read_text(encoding="utf-8")
+    parts = {}
+    for tag in ("script", "style"):
+        inner = text.partition(f"<{tag}>")[2].partition(f"</{tag}>")[0]
+        parts[tag] = base64.b64encode(hashlib.sha256(inner.encode()).digest()).decode()
+    policy = "; ".join(
+        ["default-src 'none'", *(f"{tag}-src 'sha256-{digest}'" for tag, digest in parts.items()), "connect-src 'self'",
+         "base-uri 'none'", "form-action 'none'", "frame-ancestors 'none'"]
+    )  # fmt: skip
+    return text, policy
+
+
+def make_app(service: Service) -> Guard:
+    """The ASGI application. Its lifespan starts the engine and ends it."""
+    text, policy = page()
+
+    async def front(request: Request) -> Response:
+        return HTMLResponse(text, headers={"content-security-policy": policy, "referrer-policy": "no-referrer"})
+
+    @asynccontextmanager
+    async def lifespan(app: Starlette) -> AsyncIterator[None]:
+        service.engine.start()
+        yield
+        await asyncio.to_thread(service.engine.close)
+
+    def failed(request: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)
+        return refusal(Refused(error.status_code, f"{request.method} {request.url.path[:80]}: {error.detail}"))
+
+    routes: Mapping[str, tuple[str, Any]] = {
+        "/": ("GET", front),
+        "/health": ("GET", service.health),
+        "/metrics": ("GET", service.measured),
+        "/v1/models": ("GET", service.models),
+        "/v1/models/{name:path}": ("GET", service.models),
+        "/v1/completions": ("POST", service.completions),
+        "/v1/chat/completions": ("POST", service.chat),
+        "/v1/embeddings": ("POST", service.embeddings),
+    }
+    app = Starlette(
+        routes=[Route(path, endpoint, methods=[method]) for path, (method, endpoint) in routes.items()],
+        exception_handlers={HTTPException: failed},
+        lifespan=lifespan,
+    )
+    return Guard(app, service, frozenset(routes))

@@ -1,0 +1,293 @@
+"""Engine: the thread that owns a model, and steps a batch of the sequences that clients ask for."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from rlx.errors import RlxError
+from rlx.models.language.batch import Batch, Constraint
+from rlx.models.language.decoder import CHUNKS, Sampling
+from rlx.models.language.model import LanguageModel, pooled
+from rlx.serve.metrics import Metrics
+
+TURN = 0.02  # seconds of steps after which tokens go out and new sequences come in, where steps are quick
+SENT = 4  # handovers that the event loop may be behind; then the model waits for it
+SWITCH = 0.0005  # seconds after which a thread gives way to another: the model's must not wait long for the loop's
+
+
+class Busy(Exception):
+    """As many sequences as may wait are waiting."""
+
+
+@dataclass(eq=False)
+class Asked:
+    """A sequence that a client wants; the event loop is told of its tokens by `push`, once an engine has taken it."""
+
+    ids: npt.NDArray[np.int32]
+    max_tokens: int | None
+    sampling: Sampling
+    ends: frozenset[int] = frozenset()
+    constraint: Constraint | None = None
+    cancelled: bool = False
+    number: int = 0  # in the batch
+    since: float = field(default_factory=time.perf_counter)  # of its last token, or of the request
+    begun: bool = False  # an engine has taken it out of its queue
+    first: bool = True  # no token of it has been made
+
+    def push(self, tokens: list[int], ended: str) -> None:
+        """In the event loop: its next tokens, and why it has ended, where it has."""
+        raise NotImplementedError
+
+    def fail(self, message: str) -> None:
+        """In the event loop: it ends without being complete."""
+        raise NotImplementedError
+
+
+@dataclass(eq=False)
+class _Embedding:
+    ids: npt.NDArray[np.int32]
+    pooling: Literal["mean", "last"]
+    found: asyncio.Future[npt.NDArray[np.float32]]
+
+
+class Engine:
+    """Steps the sequences of clients on one model, in a thread of its own.
+
+    `ask`, `embed` and `cancel` are called in the event loop. A prompt is taken in by `part` tokens between two steps,
+    so that sequences that run go on. What waits is bounded by `waiting`, what has been made and not been taken by the
+    event loop by `SENT` handovers: then the model waits."""
+
+    def __init__(
+        self, model: LanguageModel, slots: int, waiting: int, metrics: Metrics, part: int | None = None
+    ) -> None:
+        self.model, self.slots, self.metrics = model, slots, metrics
+        self.batch = Batch(model.decoder, slots)
+        # A part of a prompt takes a GPU as long as a step or two; on a CPU each of its tokens takes its time.
+        self.part = part or CHUNKS[1 if model.session.info.kind == "cpu" else -1]
+        self.failure: str | None = None
+        self.failed: Callable[[], None] = lambda: None  # called in the event loop after a failure
+        self._most_waiting = waiting
+        self._changed = threading.Condition()
+        self._waiting: deque[Asked] = deque()
+        self._embeddings: deque[_Embedding] = deque()
+        self._running: dict[int, Asked] = {}
+        self._left = False  # whether a sequence that runs has been cancelled
+        self._stop = False
+        self._sent = threading.BoundedSemaphore(SENT)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+        metrics.gauges |= {
+            "rlx_slots": ("Sequences that can run at once.", lambda: self.slots),
+            "rlx_sequences_running": ("Sequences that run.", lambda: len(self._running)),
+            "rlx_sequences_waiting": ("Sequences that wait for a slot.", lambda: len(self._waiting)),
+            "rlx_embeddings_waiting": ("Texts that wait for their embedding.", lambda: len(self._embeddings)),
+        }
+
+    # -- in the event loop
+
+    def start(self) -> None:
+        """Begins the thread, which tells the running event loop of tokens."""
+        self._loop = asyncio.get_running_loop()
+        self._thread = threading.Thread(target=self._run, name="rlx-engine", daemon=True)
+        self._thread.start()
+
+    @property
+    def running(self) -> int:
+        return len(self._running) + len(self._waiting)
+
+    def ask(self, asked: Sequence[Asked]) -> None:
+        """Takes sequences. Raises: Busy where too many wait, RlxError after a failure."""
+        with self._changed:
+            self._check()
+            if len(self._waiting) + max(0, len(asked) - self.batch.free) > self._most_waiting:
+                raise Busy
+            self._waiting.extend(asked)
+            self._changed.notify()
+
+    def embed(self, ids: npt.NDArray[np.int32], pooling: Literal["mean", "last"]) -> asyncio.Future[Any]:
+        """The embedding of a text; cancel the future to give it up. Raises: as `ask`."""
+        with self._changed:
+            self._check()
+            if len(self._embeddings) >= self._most_waiting:
+                raise Busy
+            job = _Embedding(ids, pooling, asyncio.get_running_loop().create_future())
+            self._embeddings.append(job)
+            self._changed.notify()
+        return job.found
+
+    def _check(self) -> None:
+        if self.failure is not None:
+            raise RlxError(f"the model has stopped: {self.failure}")
+        if self._stop:
+            raise RlxError("the server is stopping")
+
+    def cancel(self, asked: Asked) -> None:
+        """Gives up a sequence, whose slot is free for the next step. Nothing happens for one that has ended."""
+        with self._changed:
+            if asked.cancelled:
+                return
+            asked.cancelled = True
+            if asked in self._waiting:
+                self._waiting.remove(asked)
+            elif asked.begun:
+                self._left = True
+                self._changed.notify()
+
+    def stop(self) -> None:
+        """Ends the thread after its step. Sequences that run or wait are failed."""
+        with self._changed:
+            self._stop = True
+            self._changed.notify()
+        if self._thread is not None:
+            self._thread.join()
+
+    def close(self) -> None:
+        """Ends the thread, and frees the batch."""
+        self.stop()
+        self.batch.close()
+
+    # -- in the thread
+
+    def _run(self) -> None:
+        before = sys.getswitchinterval()
+        sys.setswitchinterval(SWITCH)
+        try:
+            self._steps()
+            why = "the server was stopped"
+        except Exception as error:  # noqa: BLE001 - clients must not wait for ever
+            self.failure = why = f"{type(error).__name__}: {' '.join(str(error).split())}"
+        sys.setswitchinterval(before)
+        with self._changed:
+            self._stop = True
+            asked = [*self._running.values(), *self._waiting]
+            embeddings = [*self._embeddings]
+            for held in (self._running, self._waiting, self._embeddings):
+                held.clear()
+        if self._loop is not None and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(_fail, asked, embeddings, why)
+            if self.failure is not None:
+                self._loop.call_soon_threadsafe(self.failed)
+
+    def _steps(self) -> None:
+        embedding: Iterator[None] | None = None
+        seconds = 0.0  # that a step took
+        while True:
+            with self._changed:
+                while not (self._stop or self._waiting or self._embeddings or self._running or embedding):
+                    self._changed.wait()
+                if self._stop:
+                    return
+                gone = [asked for asked in self._running.values() if asked.cancelled] if self._left else []
+                self._left = False
+                begun: list[Asked] = []
+                while self._waiting and self.batch.free + len(gone) > len(begun):
+                    begun.append(self._waiting.popleft())
+                    begun[-1].begun = True
+                if embedding is None and self._embeddings:
+                    embedding = self._embed(self._embeddings.popleft())
+            for asked in gone:
+                self.batch.cancel(asked.number)
+                del self._running[asked.number]
+            self._begin(begun)
+            taken = self.batch.fill(self.part)
+            self.metrics.prompt_tokens += taken
+            if self._running:
+                start, most = time.perf_counter(), 1
+                if seconds and not taken and not embedding:
+                    most = max(1, int(TURN / seconds))
+                made = self.batch.step(most)
+                if made:
+                    seconds = (time.perf_counter() - start) / most
+                    self._hand_over(made)
+            if embedding is not None and next(embedding, True):
+                embedding = None
+
+    def _embed(self, job: _Embedding) -> Iterator[None]:
+        """The embedding of a text, a part of its tokens between two steps."""
+        decoder, states = self.model.decoder, list[npt.NDArray[np.float32]]()
+        decoder.reset()
+        try:
+            for at in range(0, len(job.ids), self.part):
+                if job.found.cancelled():
+                    return
+                states.append(decoder.hidden(job.ids[at : at + self.part]))
+                self.metrics.prompt_tokens += len(states[-1])
+                yield
+            self._call(_settle, job, pooled(np.concatenate(states), job.pooling))
+        except RlxError as error:
+            self._call(_settle, job, error)
+
+    def _begin(self, asked: list[Asked]) -> None:
+        for one in asked:
+            if one.cancelled:
+                continue
+            try:
+                one.number = self.batch.begin(one.ids, one.max_tokens, one.sampling, one.ends, one.constraint)
+            except RlxError as error:
+                self._call(one.fail, str(error))
+            else:
+                self._running[one.number] = one
+
+    def _hand_over(self, made: list[Any]) -> None:
+        """Tells the event loop of tokens, those of one sequence together."""
+        if not made:
+            return
+        now, m = time.perf_counter(), self.metrics
+        told: dict[int, tuple[Asked, list[int], list[str]]] = {}
+        for number, token, ended in made:
+            found = told.get(number)
+            if found is None:
+                found = told[number] = (self._running[number], [], [])
+            found[1].append(token)
+            if ended:
+                found[2].append(ended)
+                del self._running[number]
+        for asked, tokens, _ in told.values():
+            count, passed = len(tokens), now - asked.since
+            asked.since = now
+            m.generated_tokens += count
+            if asked.first:
+                asked.first = False
+                m.first_token.add(passed)
+            else:
+                m.between_tokens.add(passed / count, count)
+        while not self._sent.acquire(timeout=0.1):
+            if self._stop:
+                return
+        self._call(self._deliver, [*told.values()])
+
+    def _deliver(self, told: list[tuple[Asked, list[int], list[str]]]) -> None:
+        self._sent.release()
+        for asked, tokens, ended in told:
+            if not asked.cancelled:
+                asked.push(tokens, ended[0] if ended else "")
+
+    def _call(self, function: Any, *args: Any) -> None:
+        assert self._loop is not None
+        self._loop.call_soon_threadsafe(function, *args)
+
+
+def _settle(job: _Embedding, found: npt.NDArray[np.float32] | RlxError) -> None:
+    if job.found.done():
+        return
+    if isinstance(found, RlxError):
+        job.found.set_exception(found)
+    else:
+        job.found.set_result(found)
+
+
+def _fail(asked: list[Asked], embeddings: list[_Embedding], why: str) -> None:
+    for one in asked:
+        one.fail(why)
+    for job in embeddings:
+        _settle(job, RlxError(why))

@@ -1,0 +1,95 @@
+"""Guard: who may use the server, refusals in their shape, and the count of requests."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import re
+import sys
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeAlias
+
+from starlette.responses import JSONResponse, Response
+
+from rlx.serve.protocol import Refused
+
+Receive: TypeAlias = Callable[[], Awaitable[Any]]
+Send: TypeAlias = Callable[[Any], Awaitable[None]]
+_OPEN = {"/", "/health"}  # routes that need no key
+_ALWAYS = [(b"cache-control", b"no-store"), (b"x-content-type-options", b"nosniff")]
+_LOOPBACK = re.compile(r"(localhost|127(\.\d{1,3}){3}|\[::1\])(:\d{1,5})?", re.IGNORECASE)
+
+
+class Left(Exception):
+    """The client left before its answer was complete."""
+
+
+class Guard:
+    """Around all routes: hosts and keys are checked, refusals get their shape, requests are counted.
+
+    Without a key only requests to a loopback name are taken, and from pages only those of this server: else a page of
+    another site, in a browser on this machine, could use the model through a name of its own that leads here (DNS
+    rebinding)."""
+
+    def __init__(self, app: Any, service: Any, routes: frozenset[str]) -> None:
+        self.app, self.service, self.routes = app, service, routes
+
+    async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        path, metrics = scope["path"], self.service.metrics
+        status = 0
+
+        async def counted(message: Any) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                message = {**message, "headers": [*message["headers"], *_ALWAYS]}
+            await send(message)
+
+        try:
+            try:
+                self._check(scope, path)
+                await self.app(scope, receive, counted)
+            except Refused as error:
+                if not status:
+                    await refusal(error)(scope, receive, counted)
+            except Left:
+                metrics.left += 1
+                status = status or 499
+            except Exception as error:  # noqa: BLE001 - one request must not end the others
+                print(f"rlx: {path[:80]}: {type(error).__name__}: {' '.join(str(error).split())}", file=sys.stderr)
+                if not status:
+                    await refusal(Refused(500, "an error inside of the server"))(scope, receive, counted)
+        finally:
+            name = path if path in self.routes else "other"
+            metrics.requests[name, status] += 1
+
+    def _check(self, scope: Any, path: str) -> None:
+        headers = dict(scope["headers"])
+        host = headers.get(b"host", b"").decode("latin-1")
+        origin = headers.get(b"origin")
+        key = self.service.key
+        if origin is not None and origin.decode("latin-1").partition("://")[2].lower() != host.lower():
+            raise Refused(403, "requests of pages of other sites are not taken")
+        if key is None:
+            if not _LOOPBACK.fullmatch(host):
+                raise Refused(403, f"the host {host[:80]!r} is not this machine's own name")
+            return
+        if path in _OPEN:
+            return
+        kind, _, given = headers.get(b"authorization", b"").partition(b" ")
+        if kind.lower() != b"bearer" or not hmac.compare_digest(_digest(given.strip()), _digest(key)):
+            raise Refused(401, "send the server's API key: Authorization: Bearer KEY", code="invalid_api_key")
+
+
+def _digest(key: bytes) -> bytes:
+    """Of one length, so that comparing takes the same time whatever the length of what came."""
+    return hashlib.sha256(key).digest()
+
+
+def refusal(error: Refused) -> Response:
+    """The response that says why a request is not carried out."""
+    more = {429: {"retry-after": "1"}, 401: {"www-authenticate": "Bearer"}}.get(error.status, {})
+    return JSONResponse(error.body, error.status, more)

@@ -1,0 +1,145 @@
+"""The HTTP server under the application: its socket, its connections' limits, and its end by a signal."""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import json
+import signal
+import socket
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from rlx.errors import RlxError
+from rlx.serve.app import Service, make_app
+from rlx.serve.limits import Limits
+
+MAX_HEADERS = 32 << 10  # bytes of a request's line and headers
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only programs of this machine reach an address."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def bound(host: str, port: int, key: str | None) -> socket.socket:
+    """A socket that listens; port 0 takes a free one.
+
+    Raises: RlxError for an address that others reach without a key, and for one that cannot be had."""
+    if key is None and not is_loopback(host):
+        raise RlxError(
+            f"serve: others than this machine reach {host}, so it needs an API key: set RLX_API_KEY, or give "
+            "--api-key-file; --host 127.0.0.1 needs none"
+        )
+    if key is not None and (len(key) < 16 or not key.isascii() or not key.isprintable() or " " in key):
+        raise RlxError("serve: the API key has less than 16 characters, or others than printable ASCII without spaces")
+    try:
+        family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        made = socket.socket(family, kind)
+    except (OSError, UnicodeError) as error:
+        raise RlxError(f"serve: {host} is no address of this machine: {error}") from error
+    try:
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        made.bind(address)
+        made.listen(128)
+    except OSError as error:
+        made.close()
+        raise RlxError(f"serve: cannot listen on {host}, port {port}: {error.strerror or error}") from error
+    return made
+
+
+def serve(service: Service, listening: socket.socket, ready: Callable[[], None], started: Any = None) -> None:
+    """Answers requests until SIGINT or SIGTERM come, or the model fails; `ready` is called once it does, `started` with
+    the server, whose `should_exit` ends it too. Raises: RlxError where the model failed."""
+    limits = service.limits
+    config = uvicorn.Config(
+        make_app(service), http=_patient(limits), ws="none", log_config=None, access_log=False,
+        proxy_headers=False, server_header=False, timeout_keep_alive=5, h11_max_incomplete_event_size=MAX_HEADERS,
+        timeout_graceful_shutdown=max(1, round(limits.grace_seconds)),
+    )  # fmt: skip
+    server: Any = uvicorn.Server(config)
+    server.capture_signals = lambda: _signals(server, service)
+    begin = server.startup
+
+    async def startup(sockets: Any = None) -> None:
+        await begin(sockets=sockets)
+        ready()
+
+    server.startup = startup
+    service.engine.failed = lambda: setattr(server, "should_exit", True)
+    if started is not None:
+        started(server)
+    server.run(sockets=[listening])
+    if service.engine.failure is not None:
+        raise RlxError(f"serve: the model has stopped: {service.engine.failure}")
+
+
+@contextmanager
+def _signals(server: Any, service: Service) -> Iterator[None]:
+    """The first signal ends the server once running answers have ended, or their time is up; a second one at once."""
+
+    def stop(*_: object) -> None:
+        if server.should_exit:
+            server.force_exit = True
+            return
+        running = service.engine.running
+        answers = f"; {running} answers have {service.limits.grace_seconds:g} s to end" if running else ""
+        print(f"rlx: stopping{answers}", file=sys.stderr, flush=True)
+        server.should_exit = True
+
+    try:
+        before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    except ValueError:  # not the main thread, whose business signals are
+        before = {}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _patient(limits: Limits) -> Any:
+    """What makes the protocol of a connection: HTTP/1.1 with a limit on how long headers take, and as many connections
+    as may be; more are refused at once."""
+
+    def made(**settings: Any) -> Any:
+        if len(settings["server_state"].connections) >= limits.connections:
+            return _Full()
+        protocol: Any = H11Protocol(**settings)
+        loop = asyncio.get_running_loop()
+
+        def look(seen: Any) -> None:
+            transport, cycle = protocol.transport, protocol.cycle
+            if transport is None or transport.is_closing():
+                return
+            idle = cycle is None or cycle.response_complete
+            if idle and seen is cycle:  # since the last look no request has come whole
+                transport.close()
+            else:
+                loop.call_later(limits.header_seconds, look, cycle if idle else protocol)
+
+        loop.call_later(limits.header_seconds, look, None)
+        return protocol
+
+    return made
+
+
+class _Full(asyncio.Protocol):
+    """A connection beyond the limit."""
+
+    def connection_made(self, transport: Any) -> None:
+        error = {"message": "too many connections", "type": "server_error", "param": None, "code": None}
+        body = json.dumps({"error": error}).encode()
+        head = f"content-type: application/json\r\ncontent-length: {len(body)}\r\nretry-after: 1\r\nconnection: close"
+        transport.write(f"HTTP/1.1 503 Service Unavailable\r\n{head}\r\n\r\n".encode() + body)
+        transport.close()

@@ -1,0 +1,22 @@
+"""Limits: how much of everything the server takes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Bytes, counts and seconds beyond which a request is refused or ended."""
+
+    body_bytes: int = 4 << 20
+    prompt_tokens: int | None = None  # None: as many as the context holds
+    connections: int = 256
+    waiting: int = 64  # sequences that wait for a slot
+    choices: int = 16  # sequences of one request
+    inputs: int = 256  # texts of one request for embeddings
+    header_seconds: float = 10.0  # until a request's headers have come
+    body_seconds: float = 30.0
+    send_seconds: float = 30.0  # in which a client has to read what was sent
+    request_seconds: float = 600.0
+    grace_seconds: float = 5.0  # for running answers when the server is told to stop

@@ -1,0 +1,443 @@
+"""What clients send: JSON bodies to checked requests, and refusals in the shape of OpenAI's API.
+
+A name that is not known is refused, since a server that leaves out what it does not know answers another question than
+was asked; a known one that is not there yet is taken with the value that changes nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import secrets
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from rlx.errors import meant
+
+# They say who asks and how it is to be billed, and change no answer.
+_IGNORED = frozenset(
+    "user metadata store service_tier safety_identifier prompt_cache_key prompt_cache_retention".split()
+)
+# Known to the API, and not there yet: the values that change nothing.
+_NEUTRAL: dict[str, tuple[Any, ...]] = {
+    "frequency_penalty": (0,), "presence_penalty": (0,), "logit_bias": ({},), "best_of": (1,), "echo": (False,),
+    "suffix": ("",), "logprobs": (False,), "top_logprobs": (0,), "modalities": (["text"],), "audio": (),
+    "prediction": (), "web_search_options": (), "reasoning_effort": (), "verbosity": (), "functions": (),
+    "function_call": (), "parallel_tool_calls": (True,),
+}  # fmt: skip
+_ROLES = ("system", "developer", "user", "assistant", "tool")
+_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+_MAX_DEPTH = 100  # of nested JSON
+_MAX_TOOLS = 128
+
+
+class Refused(Exception):
+    """A request that is not carried out: its status, and what its body says."""
+
+    def __init__(self, status: int, message: str, param: str | None = None, code: str | None = None) -> None:
+        super().__init__(message)
+        self.status, self.param, self.code = status, param, code
+
+    @property
+    def body(self) -> dict[str, Any]:
+        kinds = {401: "authentication_error", 429: "rate_limit_error"}
+        kind = kinds.get(self.status, "server_error" if self.status >= 500 else "invalid_request_error")
+        return {"error": {"message": str(self), "type": kind, "param": self.param, "code": self.code}}
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How sequences are made, whatever their prompt is."""
+
+    choices: int
+    max_tokens: int | None
+    temperature: float
+    top_p: float
+    seed: int
+    stop: tuple[str, ...]
+    stream: bool
+    usage: bool  # whether a stream ends with the counts
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """A request for texts that follow prompts; a prompt is a text, or token ids."""
+
+    prompts: list[str | list[int]]
+    settings: Settings
+    response: Format
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """What an answer has to be: any text, a JSON object, or JSON of a schema."""
+
+    kind: Literal["text", "json_object", "json_schema"] = "text"
+    schema: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class Chat:
+    """A request for an answer to messages. `tool` is the one that must be called, "" any; None: none must."""
+
+    messages: list[dict[str, Any]]
+    settings: Settings
+    response: Format
+    tools: list[dict[str, Any]]
+    tool: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Embeddings:
+    """A request for vectors of texts or token ids."""
+
+    inputs: list[str | list[int]]
+    base64: bool
+
+
+def parsed(body: bytes) -> dict[str, Any]:
+    """The object that a body holds. Raises: Refused."""
+    try:
+        found = json.loads(body, parse_constant=_no_number, parse_float=_finite)
+    except RecursionError:
+        raise Refused(400, "the body is nested too deeply") from None
+    except ValueError as error:  # of JSON, of UTF-8, and of integers with thousands of digits
+        raise Refused(400, f"the body is no JSON: {error}") from None
+    if not isinstance(found, dict):
+        raise Refused(400, f"the body is {_shown(found)}; expected a JSON object")
+    _check_depth(found)
+    return found
+
+
+def _no_number(name: str) -> float:
+    raise ValueError(f"{name} is no JSON number")
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(f"{text[:40]} is out of range")
+    return value
+
+
+def _check_depth(value: Any) -> None:
+    level = [value]
+    for _ in range(_MAX_DEPTH):
+        level = [
+            v for held in level if isinstance(held, dict | list)
+            for v in (held.values() if isinstance(held, dict) else held)
+        ]  # fmt: skip
+        if not level:
+            return
+    raise Refused(400, f"the body is nested more than {_MAX_DEPTH} deep")
+
+
+class _Fields:
+    """The members of an object, each taken by name and checked; what is left is not known."""
+
+    def __init__(self, held: Mapping[str, Any], where: str = "") -> None:
+        self._held, self._where, self._known = held, where, set[str]()
+
+    def take(self, name: str) -> Any:
+        """The member, None where there is none."""
+        self._known.add(name)
+        return self._held.get(name)
+
+    def at(self, name: str) -> str:
+        return f"{self._where}{name}"
+
+    def wrong(self, name: str, expected: str) -> Refused:
+        return Refused(400, f"{self.at(name)} is {_shown(self._held.get(name))}; expected {expected}", self.at(name))
+
+    def integer(self, name: str, low: int, high: int, default: int | None = None) -> int | None:
+        value = self.take(name)
+        if value is None:
+            return default
+        if type(value) is not int or not low <= value <= high:
+            raise self.wrong(name, f"an integer from {low} to {high}")
+        return value
+
+    def number(self, name: str, low: float, high: float, default: float) -> float:
+        value = self.take(name)
+        if value is None:
+            return default
+        if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
+            raise self.wrong(name, f"a number from {low:g} to {high:g}")
+        return float(value)
+
+    def flag(self, name: str) -> bool:
+        value = self.take(name)
+        if value is not None and not isinstance(value, bool):
+            raise self.wrong(name, "true or false")
+        return bool(value)
+
+    def choice(self, name: str, known: Iterable[str], default: str | None = None) -> str:
+        value, names = self.take(name), list(known)
+        if value is None and default is not None:
+            return default
+        if not isinstance(value, str) or value not in names:
+            raise self.wrong(name, f"one of {', '.join(names)}")
+        return value
+
+    def text(self, name: str, needed: bool = False) -> str | None:
+        value = self.take(name)
+        if (value is None and needed) or (value is not None and not isinstance(value, str)):
+            raise self.wrong(name, "a text")
+        return value
+
+    def object(self, name: str) -> _Fields | None:
+        value = self.take(name)
+        if value is None:
+            return None
+        if not isinstance(value, dict):
+            raise self.wrong(name, "an object")
+        return _Fields(value, f"{self.at(name)}.")
+
+    def done(self) -> None:
+        """Raises: Refused for members that are not known, or are not there yet."""
+        for name, value in self._held.items():
+            if name in self._known or name in _IGNORED or value is None:
+                continue
+            if name in _NEUTRAL:
+                if not any(value == v and isinstance(value, bool) == isinstance(v, bool) for v in _NEUTRAL[name]):
+                    raise Refused(400, f"{name} is not there yet in this server; leave it out", name, "unsupported")
+                continue
+            known = meant(name, self._known | {*_NEUTRAL})
+            raise Refused(400, f"{self.at(name)[:80]} is not known{known}", self.at(name)[:80], "unknown_parameter")
+
+
+def completion(body: dict[str, Any], model: str, context: int, choices: int) -> Completion:
+    """Raises: Refused."""
+    fields = _checked_model(body, model)
+    prompts = _texts(fields, "prompt", context, choices)
+    made = Completion(prompts, _settings(fields, context, choices, 16), _format(fields))
+    fields.done()
+    if len(prompts) * made.settings.choices > choices:
+        raise Refused(400, f"{len(prompts)} prompts of {made.settings.choices} choices; at most {choices} are taken",
+                      "n")  # fmt: skip
+    return made
+
+
+def chat(body: dict[str, Any], model: str, context: int, choices: int) -> Chat:
+    """Raises: Refused."""
+    fields = _checked_model(body, model)
+    messages = fields.take("messages")
+    if not isinstance(messages, list) or not messages:
+        raise fields.wrong("messages", "a list of messages")
+    read = [_message(message, f"messages[{i}]") for i, message in enumerate(messages)]
+    tools, tool = _tools(fields)
+    made = Chat(read, _settings(fields, context, choices, None), _format(fields), tools, tool)
+    fields.done()
+    if tool is not None and made.response.kind != "text":
+        raise Refused(400, "response_format and a tool_choice that requires a call exclude each other", "tool_choice")
+    return made
+
+
+def embeddings(body: dict[str, Any], model: str, context: int, inputs: int, width: int) -> Embeddings:
+    """Raises: Refused."""
+    fields = _checked_model(body, model)
+    texts = _texts(fields, "input", context, inputs)
+    base64 = fields.choice("encoding_format", ("float", "base64"), "float") == "base64"
+    fields.integer("dimensions", width, width)
+    fields.done()
+    return Embeddings(texts, base64)
+
+
+def _checked_model(body: dict[str, Any], model: str) -> _Fields:
+    fields = _Fields(body)
+    asked = fields.text("model", needed=True)
+    if asked != model:
+        raise Refused(404, f"the model {_shown(asked)} is not here; this server has {model!r}", "model",
+                      "model_not_found")  # fmt: skip
+    return fields
+
+
+def _texts(fields: _Fields, name: str, context: int, most: int) -> list[str | list[int]]:
+    value = fields.take(name)
+    ids = isinstance(value, list) and bool(value) and all(type(v) is int for v in value)
+    found = [value] if isinstance(value, str) or ids else value
+    if not isinstance(found, list) or not found:
+        raise fields.wrong(name, "a text, token ids, or a list of these")
+    if len(found) > most:
+        raise Refused(400, f"{name} has {len(found)} texts; at most {most} are taken", name)
+    for text in found:
+        if isinstance(text, list) and text and all(type(i) is int for i in text):
+            if len(text) > context:
+                raise too_long(len(text), context, name)
+        elif not isinstance(text, str):
+            raise fields.wrong(name, "a text, token ids, or a list of these")
+    return found
+
+
+def too_long(tokens: int, limit: int, param: str) -> Refused:
+    return Refused(400, f"{tokens} tokens are more than the {limit} that a prompt may have here", param,
+                   "context_length_exceeded")  # fmt: skip
+
+
+def _settings(fields: _Fields, context: int, choices: int, tokens: int | None) -> Settings:
+    n = fields.integer("n", 1, choices, 1)
+    most = fields.integer("max_tokens", 1, context)
+    newer = fields.integer("max_completion_tokens", 1, context)
+    seed = fields.integer("seed", -(1 << 63), (1 << 64) - 1)
+    stream = fields.flag("stream")
+    options, usage = fields.object("stream_options"), False
+    if options is not None:
+        if not stream:
+            raise Refused(400, "stream_options go with stream: true alone", "stream_options")
+        usage = options.flag("include_usage")
+        options.flag("include_obfuscation")
+        options.done()
+    return Settings(
+        choices=n or 1,
+        max_tokens=newer or most or tokens,
+        temperature=fields.number("temperature", 0, 2, 1.0),
+        top_p=fields.number("top_p", 0, 1, 1.0),
+        seed=secrets.randbits(63) if seed is None else seed % (1 << 64),
+        stop=_stops(fields),
+        stream=stream,
+        usage=usage,
+    )
+
+
+def _stops(fields: _Fields) -> tuple[str, ...]:
+    value = fields.take("stop")
+    found = [] if value is None else [value] if isinstance(value, str) else value
+    few = isinstance(found, list) and len(found) <= 16
+    if not few or not all(isinstance(text, str) and 0 < len(text) <= 500 for text in found):
+        raise fields.wrong("stop", "a text, or up to 16 texts, of 1 to 500 characters each")
+    return tuple(found)
+
+
+def _format(fields: _Fields) -> Format:
+    found = fields.object("response_format")
+    if found is None:
+        return Format()
+    kind = found.choice("type", ("text", "json_object", "json_schema"))
+    schema = None
+    if kind == "json_schema":
+        inner = found.object("json_schema")
+        if inner is None:
+            raise found.wrong("json_schema", "an object with name and schema")
+        for name in ("name", "description"):
+            inner.text(name)
+        inner.flag("strict")
+        schema = inner.take("schema")
+        if not isinstance(schema, dict):
+            raise inner.wrong("schema", "a JSON schema")
+        inner.done()
+    found.done()
+    return Format(kind, schema)  # type: ignore[arg-type]
+
+
+def _message(message: Any, where: str) -> dict[str, Any]:
+    if not isinstance(message, dict):
+        raise Refused(400, f"{where} is {_shown(message)}; expected an object with role and content", where)
+    fields = _Fields(message, f"{where}.")
+    role = fields.choice("role", _ROLES)
+    made: dict[str, Any] = {"role": "system" if role == "developer" else role}
+    calls = fields.take("tool_calls") if role == "assistant" else None
+    if calls is not None:
+        if not isinstance(calls, list):
+            raise fields.wrong("tool_calls", "a list of calls")
+        made["tool_calls"] = [_call(call, f"{where}.tool_calls[{i}].") for i, call in enumerate(calls)]
+    content = fields.take("content")
+    if isinstance(content, list):
+        content = "".join(_part(part, f"{where}.content[{i}].") for i, part in enumerate(content))
+    if not isinstance(content, str) and not (content is None and role == "assistant"):
+        raise fields.wrong("content", "a text, or a list of parts of text")
+    made["content"] = content or ""
+    for name in ("name", *(["tool_call_id"] if role == "tool" else ["refusal", "reasoning_content"])):
+        value = fields.text(name)
+        if value is not None and name != "refusal":
+            made[name] = value
+    fields.done()
+    return made
+
+
+def _part(part: Any, where: str) -> str:
+    if not isinstance(part, dict):
+        raise Refused(400, f"{where[:-1]} is {_shown(part)}; expected a part of text", where[:-1])
+    fields = _Fields(part, where)
+    fields.choice("type", ("text",))
+    text = fields.text("text", needed=True)
+    fields.done()
+    return text or ""
+
+
+def _call(call: Any, where: str) -> dict[str, Any]:
+    """A tool call as templates take it: with its arguments as an object, where they are one."""
+    if not isinstance(call, dict):
+        raise Refused(400, f"{where[:-1]} is {_shown(call)}; expected a tool call", where[:-1])
+    fields = _Fields(call, where)
+    fields.choice("type", ("function",), "function")
+    id, function = fields.text("id"), fields.object("function")
+    if function is None:
+        raise fields.wrong("function", "an object with name and arguments")
+    name, arguments = function.text("name", needed=True), function.text("arguments") or "{}"
+    function.done()
+    fields.done()
+    held: Any = arguments
+    try:
+        found = json.loads(arguments)
+        held = found if isinstance(found, dict) else arguments
+    except (ValueError, RecursionError):
+        pass
+    return {"type": "function", "id": id or "", "function": {"name": name, "arguments": held}}
+
+
+def _tools(fields: _Fields) -> tuple[list[dict[str, Any]], str | None]:
+    """The tools to tell the model of, and which it must call: "" for any, None for none."""
+    value, choice = fields.take("tools"), fields.take("tool_choice")
+    if value is not None and (not isinstance(value, list) or len(value) > _MAX_TOOLS):
+        raise fields.wrong("tools", f"a list of at most {_MAX_TOOLS} tools")
+    tools = [_tool(tool, f"tools[{i}].") for i, tool in enumerate(value or [])]
+    names = [tool["function"]["name"] for tool in tools]
+    if len({*names}) < len(names):
+        raise Refused(400, "two tools have one name", "tools")
+    if isinstance(choice, dict):
+        inner = _Fields(choice, "tool_choice.")
+        inner.choice("type", ("function",))
+        function = inner.object("function")
+        if function is None:
+            raise inner.wrong("function", "an object with the name of a tool")
+        named = function.choice("name", names)
+        function.done()
+        inner.done()
+        return tools, named
+    kind = fields.choice("tool_choice", ("none", "auto", "required"), "auto")
+    if kind == "required" and not tools:
+        raise Refused(400, "tool_choice requires a call, and there are no tools", "tool_choice")
+    return ([] if kind == "none" else tools), ("" if kind == "required" else None)
+
+
+def _tool(tool: Any, where: str) -> dict[str, Any]:
+    if not isinstance(tool, dict):
+        raise Refused(400, f"{where[:-1]} is {_shown(tool)}; expected a tool", where[:-1])
+    fields = _Fields(tool, where)
+    fields.choice("type", ("function",))
+    function = fields.object("function")
+    if function is None:
+        raise fields.wrong("function", "an object with name and parameters")
+    name = function.text("name", needed=True) or ""
+    if not _NAME.fullmatch(name):
+        raise function.wrong("name", "up to 64 letters, digits, _, - and .")
+    made: dict[str, Any] = {"name": name, "description": function.text("description") or ""}
+    function.flag("strict")
+    parameters = function.take("parameters")
+    if parameters is not None and not isinstance(parameters, dict):
+        raise function.wrong("parameters", "a JSON schema")
+    made["parameters"] = parameters or {"type": "object", "properties": {}}
+    function.done()
+    fields.done()
+    return {"type": "function", "function": made}
+
+
+def _shown(value: Any) -> str:
+    """A value in a message, cut where it is long."""
+    try:
+        text = json.dumps(value)
+    except (TypeError, ValueError, RecursionError):
+        text = type(value).__name__
+    return text if len(text) <= 60 else f"{text[:57]}..."

@@ -1,0 +1,130 @@
+"""Tool calls in a model's text: the formats that chat templates teach, and the text read as calls.
+
+The published templates of the model families say the formats: Hermes and Qwen write <tool_call>{"name": …, "arguments":
+…}</tool_call>, Mistral [TOOL_CALLS][{"name": …, "arguments": …}], Llama 3 {"name": …, "parameters": …}.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rlx.formats.tokenizer.language import LanguageTokenizer
+
+
+@dataclass(frozen=True, slots=True)
+class ToolFormat:
+    """How calls are written: `begin` and `end` around JSON (an empty `begin`: the whole answer is the JSON), which is a
+    list where `listed`, and the name of the arguments in it."""
+
+    begin: str
+    end: str
+    arguments: str
+    listed: bool = False
+    special: bool = False  # whether `begin` is a mark, which texts leave out
+
+    def calls(self, text: str, names: frozenset[str]) -> list[dict[str, Any]] | None:
+        """The calls that a text from `begin` on holds; None where it holds something else."""
+        parts = [p for p in text.split(self.begin) if p.strip()] if self.begin else _objects(text)
+        made: list[dict[str, Any]] = []
+        for part in parts:
+            part = part.strip().removesuffix(self.end.strip()).strip()
+            try:
+                found = json.loads(part)
+            except (ValueError, RecursionError):
+                return None
+            for call in found if isinstance(found, list) else [found]:
+                if not isinstance(call, dict) or call.get("name") not in names:
+                    return None
+                arguments = call.get(self.arguments, {})
+                if not isinstance(arguments, dict):
+                    return None
+                made.append(
+                    {"id": f"call_{secrets.token_hex(12)}", "type": "function",
+                     "function": {"name": call["name"], "arguments": json.dumps(arguments)}}
+                )  # fmt: skip
+        return made or None
+
+    def grammar(self, tools: Sequence[dict[str, Any]], tokenizer: LanguageTokenizer, term: Any) -> str:
+        """One call of one of the tools as a Lark grammar; `term` gives that of a JSON schema."""
+        rules, begin = [], json.dumps(self.begin) if self.begin else ""
+        if self.special:
+            begin = f"<[{tokenizer.id(self.begin)}]>"
+        gap = "\n" if self.begin and not self.special else ""
+        for i, tool in enumerate(tools):
+            function = tool["function"]
+            opened = f'{gap}{"[" if self.listed else ""}{{"name": {json.dumps(function["name"])}, "{self.arguments}": '
+            closed = f"}}{']' if self.listed else ''}{gap}{self.end}"
+            rules += [
+                f"call{i}: {begin} {json.dumps(opened)} arguments{i} {json.dumps(closed)}",
+                f"arguments{i}: {term(function['parameters'])}",
+            ]
+        return "\n".join([f"start: {' | '.join(f'call{i}' for i in range(len(tools)))}", *rules])
+
+
+HERMES = ToolFormat("<tool_call>", "</tool_call>", "arguments")
+MISTRAL = ToolFormat("[TOOL_CALLS]", "", "arguments", listed=True, special=True)
+LLAMA = ToolFormat("", "", "parameters")
+
+
+def format_of(template: str | None) -> ToolFormat | None:
+    """The format of calls that a chat template teaches; None where it is not known."""
+    if template is None or "tools" not in template:
+        return None
+    if HERMES.begin in template and "<function=" not in template:
+        return HERMES
+    if MISTRAL.begin in template and "[ARGS]" not in template:
+        return MISTRAL
+    return LLAMA if '"parameters": ' in template and ("ipython" in template or "python_tag" in template) else None
+
+
+def _objects(text: str) -> list[str]:
+    """The JSON objects of a text that holds nothing else than some, with ; or spaces between; else the text."""
+    rest, found, decoder = text.strip(), list[str](), json.JSONDecoder()
+    while rest:
+        try:
+            _, end = decoder.raw_decode(rest)
+        except (ValueError, RecursionError):
+            return [text]
+        found.append(rest[:end])
+        rest = rest[end:].lstrip(" \n;")
+    return found
+
+
+class ToolText:
+    """The text of an answer as it comes: `push` gives what is plain text for certain, `end` the rest or the calls."""
+
+    def __init__(self, format: ToolFormat, names: frozenset[str]) -> None:
+        self._format, self._names = format, names
+        self._held, self._calling = "", False
+
+    def push(self, text: str) -> str:
+        self._held += text
+        begin = self._format.begin
+        if self._calling:
+            return ""
+        if not begin:  # calls are all of an answer, or none of it
+            start = self._held.lstrip()
+            if not start or start.startswith("{"):
+                return ""
+            ready, self._held = self._held, ""
+            self._format = ToolFormat("\0", "", "")  # no text has it
+            return ready
+        at = self._held.find(begin)
+        if at >= 0:
+            self._calling = True
+            ready, self._held = self._held[:at], self._held[at:]
+            return ready
+        most = min(len(begin) - 1, len(self._held))
+        kept = next((n for n in range(most, 0, -1) if begin.startswith(self._held[-n:])), 0)
+        cut = len(self._held) - kept
+        ready, self._held = self._held[:cut], self._held[cut:]
+        return ready
+
+    def end(self) -> tuple[str, list[dict[str, Any]]]:
+        """Text that was held back and is none of a call; the calls."""
+        calls = self._format.calls(self._held, self._names) if self._held.strip() else None
+        return ("", calls) if calls else (self._held, [])
