@@ -35,6 +35,7 @@ def cuda_text(decl: KernelDecl, constants: Sequence[int]) -> str:
             "",
             f'extern "C" __global__ void __launch_bounds__({decl.threads}{resident})',
             f"    {decl.stem}({', '.join(f'{_type(a)} {a.name}' for a in decl.args)}) {{",
+            "    rlx_begin();",
             f"    {_call(decl)}",
             "}",
             "",
