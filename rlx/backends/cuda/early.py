@@ -1,7 +1,7 @@
 """Launches that may begin while the kernel before them still runs (programmatic dependent launch, CUDA C++ Programming
 Guide): its workgroups take their places and wait there, so that a step costs a microsecond less.
 
-A kernel launched so waits in its first instruction (`rlx_begin` in prelude.h) for all that was launched before it.
+A kernel launched so waits in its first instruction (BEGIN of bodies/begin.h) for all that was launched before it.
 """
 
 from __future__ import annotations

@@ -68,12 +68,4 @@ RLX_FN float rlx_quick_div(const float a, const float b) {
 #define RLX_QUICK_EXP2(x) rlx_quick_exp2(x)
 #define RLX_QUICK_RECIP(x) rlx_quick_recip(x)
 #define RLX_HALF_BITS(x) rlx_half_bits(x)
-// The first instructions of every kernel. A kernel may be launched while the one before still runs: it lets the next one
-// take its place as early, and waits until all that was launched before is done and its writes can be read.
-RLX_FN void rlx_begin() {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-    asm volatile("griddepcontrol.launch_dependents;");
-    asm volatile("griddepcontrol.wait;" ::: "memory");
-#endif
-}
 #endif
