@@ -120,6 +120,26 @@ def test_few_queries_of_every_width(rows: int, splits: int, d: int, dtype: Any, 
         check("attention", given(1, 6, 2, 1, 150, d, dtype), backend)
 
 
+_STREAMED: list[tuple[int, Any, int]] = [  # threads that share a key, dtype, width
+    (2, np.float32, 8), (4, np.float16, 32), (8, ml_dtypes.bfloat16, 64), (16, np.float32, 64), (32, np.float16, 256),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("backend", _BACKENDS)
+@pytest.mark.few_on_vulkan(1)
+@pytest.mark.parametrize("rows, splits", [(4, 3), (1, 1), (8, 2), (2, 40)])
+@pytest.mark.parametrize("lanes, dtype, d", _STREAMED)
+@pytest.mark.sample(7)
+def test_few_queries_in_streams(lanes: int, dtype: Any, d: int, rows: int, splits: int, backend: str) -> None:
+    with attention_choice.forcing(algorithm="decode", lanes=lanes, rows=rows, splits=splits):
+        q, k, v = given(2, 6, 2, 1, 150, d, dtype)
+        lengths = np.array([137, 5], np.int32)
+        assert launches("attention", [q, k, v, lengths])[0] == "attention_stream"
+        check("attention", [q, k, v, lengths], backend, softcap=3.0)
+        mask = np.random.default_rng(0).random((2, 1, 3, 150)) < 0.6
+        check("attention", [*given(2, 6, 2, 3, 150, d, dtype), mask], backend, window=40, causal=True)
+
+
 @pytest.mark.parametrize("backend", _BACKENDS)
 def test_more_parts_than_keys(backend: str) -> None:
     inputs = [*given(2, 2, 1, 1, 70, 16), np.array([70, 2], np.int32)]
@@ -166,12 +186,18 @@ def _grad() -> list[Array]:
     return outputs("attention_grad", [q, q, k, v], "cuda", causal=True)
 
 
+def _streamed() -> list[Array]:
+    with attention_choice.forcing(algorithm="decode", lanes=8, rows=4):
+        return outputs("attention", given(1, 4, 1, 1, 200, 32), "cuda")
+
+
 _NEEDS: dict[str, Callable[[], list[Array]]] = {
     "attention.h": lambda: outputs("attention", given(1, 1, 1, 70, 130, 20), "cuda"),
     "attention_tiles.h": lambda: outputs("attention", given(1, 1, 1, 70, 130, 40), "cuda"),
     "attention_dq.h": _grad,
     "attention_dkv.h": _grad,
     "attention_decode.h": lambda: outputs("attention", given(1, 2, 1, 3, 200, 20), "cuda"),
+    "attention_stream.h": _streamed,
 }
 
 

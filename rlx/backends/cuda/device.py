@@ -24,6 +24,7 @@ from rlx.backends.cuda.api import (
 from rlx.backends.cuda.blas import WORKSPACE_BYTES, Blas
 from rlx.backends.cuda.blas_lt import Known, adds_bias
 from rlx.backends.cuda.compiler import Compiler
+from rlx.backends.cuda.early import may_begin_early
 from rlx.backends.cuda.imported import ImportedMemory, gpu_uuid
 from rlx.backends.cuda.libraries import load_library
 from rlx.backends.cuda.management import free_bytes
@@ -175,6 +176,7 @@ class CudaDevice:
                 f"{info.id}: {info.name} has compute capability {self.capability / 10}, rlx needs "
                 f"{MIN_CAPABILITY / 10}"
             )
+        self.early = may_begin_early(self.capability, info.driver)
         self.limits = Limits(
             max_alloc_bytes=info.memory_bytes,
             max_groups=_triple(props["maxGridSize"]),

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING
 
 from rlx.backends.cuda.blas import gemm_call
 from rlx.backends.cuda.blas_lt import lt_gemm
+from rlx.backends.cuda.early import launch_early
 from rlx.backends.cuda.libraries import load_library
 from rlx.backends.cuda.packing import pack_args
 from rlx.backends.gpu.program.barriers import place_barriers
-from rlx.backends.gpu.program.steps import ControlCall, Copy, Gemm, HostCall, Launch, Ref, Step
+from rlx.backends.gpu.program.steps import ControlCall, Copy, Gemm, HostCall, Launch, Ref, SourceKernel, Step
 from rlx.driver import Buffer, DeviceArena
 from rlx.driver.closing import Resources
 from rlx.driver.progress import report
@@ -21,7 +22,7 @@ from rlx.errors import ArenaError, RlxError, UnsupportedOp
 if TYPE_CHECKING:
     from rlx.backends.cuda.device import CudaDevice
 
-Enqueue = Callable[[int], None]  # puts one step on a stream
+Enqueue = Callable[..., None]  # puts one step on a stream; with True, a launch may begin before the launch before ends
 
 
 class Recorded:
@@ -148,9 +149,13 @@ def record(device: CudaDevice, steps: Sequence[Step], arena: DeviceArena, timing
                 fork.join()
                 for i, (step, enqueue) in enumerate(zip(steps, enqueues, strict=True)):
                     label = step.label or type(step).__name__
+                    early = device.early and i in barriers and not fork.forked and _may_overlap(steps[i - 1], step)
                     if i in barriers:
                         fork.join()
-                    enqueue(fork.stream(step))
+                    if early:
+                        enqueue(fork.stream(step), True)
+                    else:
+                        enqueue(fork.stream(step))
                 label = "the end"
                 fork.join()
                 graph = runtime.streamEndCapture(stream)
@@ -179,7 +184,7 @@ class _Fork:
     def __init__(self, device: CudaDevice) -> None:
         self._runtime, self._event = device.api.runtime, device.fork_event
         self._main, self._side = device.capture_streams
-        self._forked = False
+        self.forked = False  # whether the second stream has work since the last barrier
         self._launches = 0
 
     def stream(self, step: Step) -> int:
@@ -189,18 +194,23 @@ class _Fork:
         self._launches += 1
         if self._launches % 2:
             return self._main
-        if not self._forked:
-            self._forked = True
+        if not self.forked:
+            self.forked = True
             self._runtime.streamWaitEvent(self._side, self._event)
         return self._side
 
     def join(self) -> None:
         """Lets the following steps wait for all before them."""
-        if self._forked:
+        if self.forked:
             self._runtime.eventRecord(self._event, self._side)
             self._runtime.streamWaitEvent(self._main, self._event)
         self._runtime.eventRecord(self._event, self._main)
-        self._forked, self._launches = False, 0
+        self.forked, self._launches = False, 0
+
+
+def _may_overlap(before: Step, step: Step) -> bool:
+    """Whether both are kernels of rlx, which wait themselves for what comes before; the kernels of users do not."""
+    return all(isinstance(s, Launch) and not isinstance(s.kernel, SourceKernel) for s in (before, step))
 
 
 def _aim_blas(device: CudaDevice, steps: Sequence[Step], stream: int) -> None:
@@ -258,4 +268,13 @@ def _enqueue_launch(device: CudaDevice, step: Launch, address: Callable[[Ref], i
         )
     launch = device.api.driver.launchKernel
     grid, block, shared, function = step.groups, kernel.block, kernel.shared_bytes, kernel.function
-    return lambda stream: launch(function, *grid, *block, shared, stream, packed.pointer, 0)
+
+    def enqueue(stream: int, early: bool = False) -> None:
+        if early:
+            status = launch_early(function, grid, block, shared, stream, packed.pointer)
+            if status:
+                raise device.api.errors[-1](status)
+        else:
+            launch(function, *grid, *block, shared, stream, packed.pointer, 0)
+
+    return enqueue

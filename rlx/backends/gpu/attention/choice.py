@@ -31,7 +31,8 @@ _PANELS = (*range(49, 65), *range(97, 129))
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """The properties on which the candidates for an attention depend: sizes, storage, the session's precision."""
+    """The properties on which the candidates for an attention depend: sizes, storage, the session's precision, and
+    whether rows of q, k and v are whole `units` of 16 bytes in memory."""
 
     batch: int
     heads: int
@@ -41,6 +42,7 @@ class Problem:
     d: int
     stored: DType
     precision: str
+    units: bool = False
 
     @property
     def count(self) -> int:
@@ -71,13 +73,15 @@ class Tiles:
 
 @dataclass(frozen=True, slots=True)
 class Decode:
-    """The kernel for few queries: a workgroup has `rows` query rows of a key head; the keys are cut into `splits`
-    parts."""
+    """The kernels for few queries: a workgroup has `rows` query rows of a key head; the keys are cut into `splits`
+    parts. `lanes`: the threads that share a key, in the kernel whose streams wait for nothing; 0 in the kernel that
+    brings tiles of keys through shared memory."""
 
     algorithm: ClassVar[Algorithm] = "decode"
     cost: Cost
     rows: int
     splits: int
+    lanes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +111,7 @@ class Forced:
     algorithm: Algorithm | None = None
     splits: int | None = None
     rows: int | None = None
+    lanes: int | None = None
     deep: int | None = None
     keys: int | None = None
     scores: Scores | None = None
@@ -224,6 +229,22 @@ def _decode(target: Target, problem: Problem, rank: int) -> list[Candidate]:
         wanted = math.ceil(4 * target.units / max(blocks, 1))
         splits = max(1, min(wanted, math.ceil(problem.sk / _MIN_KEYS), _MAX_SPLITS))
         found.append(Decode((rank, float(rows != suited)), rows, splits))
+    return found + _streams(target, problem, rank, mine)
+
+
+def _streams(target: Target, problem: Problem, rank: float, mine: int) -> list[Candidate]:
+    """The kernel that reads units of 16 bytes, where a power of two of them is a row. A part for each multiprocessor
+    keeps the memory busy; more of them take longer to add up."""
+    lanes = problem.d * problem.stored.itemsize // 16
+    if not problem.units or lanes not in (2, 4, 8, 16, 32):
+        return []
+    first = "subgroup" in target.features and not target.software
+    suited = min(8 if problem.stored == f32 else 4, 1 << max(0, mine - 1).bit_length())
+    found: list[Candidate] = []
+    for rows in (1, 2, 4, 8):
+        blocks = problem.batch * problem.kv_heads * math.ceil(mine / rows)
+        splits = max(1, min(target.units // max(blocks, 1), math.ceil(problem.sk / _MIN_KEYS), _MAX_SPLITS))
+        found.append(Decode((rank - 0.5 if first else 7, float(rows != suited)), rows, splits, lanes))
     return found
 
 
@@ -232,7 +253,7 @@ def _with_overrides(found: Sequence[Candidate]) -> Sequence[Candidate]:
     wish = forced()
     if wish == _NOTHING:
         return found
-    fields = ("algorithm", "rows", "scores", "keys", "deep")
+    fields = ("algorithm", "lanes", "rows", "scores", "keys", "deep")
     found = narrowed(found, **{name: getattr(wish, name) for name in fields})
     if wish.splits is None:
         return found

@@ -44,10 +44,10 @@ class Attention:
     def count(self) -> int:
         return self.batch * self.heads
 
-    def problem(self, stored: DType, precision: str) -> choice.Problem:
+    def problem(self, stored: DType, precision: str, units: bool) -> choice.Problem:
         """The record on which the choice of an algorithm depends."""
         heads = (self.batch, self.heads, self.kv_heads)
-        return choice.Problem(*heads, self.sq, self.sk, self.d, stored, precision)
+        return choice.Problem(*heads, self.sq, self.sk, self.d, stored, precision, units)
 
     def constants(self, aligned: int) -> dict[str, int]:
         """Constants of every attention kernel."""

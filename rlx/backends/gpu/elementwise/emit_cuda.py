@@ -42,7 +42,7 @@ class _Writer:
 
     def text(self) -> str:
         prims = "prims64.h" if self.program.wide else "prims.h"
-        lines = [f'#include "{name}"' for name in (prims, "storage.h")]
+        lines = [f'#include "{name}"' for name in (prims, "storage.h", "bodies/begin.h")]
         lines += ["", *self.body(), ""]
         if self.strided:
             lines += [*self.offsets(), ""]
@@ -52,6 +52,7 @@ class _Writer:
         params += ["const rlx_u64* table"] if self.kernel.batched else pointers
         lines.append('extern "C" __global__ void __launch_bounds__(256)')
         lines.append(f"tree({', '.join([*params, 'const uint n'])}) {{")
+        lines.append("    BEGIN;")
         lines.append("    const uint first = (blockIdx.x + blockIdx.y * gridDim.x) * 256u + threadIdx.x;")
         lines.append("    const uint step = gridDim.x * gridDim.y * 256u;")
         if self.kernel.batched:

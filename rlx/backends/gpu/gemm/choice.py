@@ -1,7 +1,7 @@
 """The candidates for a GEMM, their costs, and how tests and benchmarks override the choice among them.
 
 A product is computed by the vendor's library, by matrix instructions ("mma"), by tiles of fused multiply-adds ("fma"),
-or, where it is skinny, by a kernel that reads B once: by multiply-adds ("rows"), or by matrix instructions on matrices
+or, where it is skinny, by a kernel that reads B once: by multiply-adds ("rows", and "vector" for one row), or by matrix instructions on matrices
 from shared memory ("skinny") or made in registers ("direct").
 """
 
@@ -17,7 +17,7 @@ from rlx.backends.gpu.program.candidates import Cost, Overrides, narrowed
 from rlx.backends.gpu.program.target import Target
 from rlx.dtypes import DType, bf16, f16, f32
 
-Algorithm = Literal["library", "mma", "fma", "rows", "skinny", "direct"]
+Algorithm = Literal["library", "mma", "fma", "rows", "vector", "skinny", "direct"]
 Pair = tuple[DType, DType]  # the storage of A and of B
 
 LONG_SUM = 8192  # longer sums are added up in parts, so that rounding stays below the tolerance
@@ -117,6 +117,17 @@ class FewRows:
 
 
 @dataclass(frozen=True, slots=True)
+class Vector:
+    """The kernel for one row of A and a transposed B: `lanes` threads share `high` rows of B."""
+
+    algorithm: ClassVar[Algorithm] = "vector"
+    cost: Cost
+    stored: Pair
+    lanes: int
+    high: int
+
+
+@dataclass(frozen=True, slots=True)
 class SkinnyTiles:
     """The kernel that reads B once for each 16 rows, by matrix instructions. A warp has `columns` columns, `beside` of
     a workgroup's eight warps lie side by side and the others share their columns; `ahead` slabs of a warp's part of B
@@ -147,7 +158,7 @@ class Direct:
     columns: int
 
 
-Candidate = Library | FmaTiles | MmaTiles | FewRows | SkinnyTiles | Direct
+Candidate = Library | FmaTiles | MmaTiles | FewRows | Vector | SkinnyTiles | Direct
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,6 +174,8 @@ class Forced:
     terms: tuple[int, int] | None = None
     across: int | None = None
     sites: int | None = None
+    lanes: int | None = None
+    high: int | None = None
     columns: int | None = None
     beside: int | None = None
     ahead: int | None = None
@@ -207,6 +220,9 @@ def candidates(target: Target, problem: Problem) -> list[Candidate]:
         found.append(_skinny(target, p, 1 if beaten else -2 if p.m > _FMA_ROWS else 0.5, pair))
     if straight and p.m <= _MAX_ROWS and problem.aligned and pair[0] == pair[1]:
         found += _direct(target, p, pair, beaten)
+    if p.m == 1 and p.transpose_b and p.count == 1 and p.k:
+        wide = problem.c == f32 and pair[0] == pair[1]
+        found.append(vector(target, p.k, pair if wide or problem.c == pair[0] else (f32, f32)))
     if p.m <= _MAX_ROWS and straight:
         first = p.m <= _ROWS and (p.m <= _FEW_ROWS or not mma_first or p.n * p.k <= _SMALL)
         # This kernel stores C in A's dtype; tiles may store it in f32.
@@ -358,6 +374,15 @@ def _few_rows(target: Target, p: Product, rank: int, stored: Pair) -> FewRows:
     return replace(c, ahead=_ahead(target, c, p))
 
 
+def vector(target: Target, k: int, stored: Pair, high: int = 1) -> Vector:
+    """The sizes of the kernel for one row: so many threads share a row of B that one step reads all of it."""
+    lanes = 32
+    while lanes < 256 and lanes * 8 // high * (16 // stored[1].itemsize) < k:
+        lanes *= 2
+    first = "subgroup" in target.features and not target.software
+    return Vector((-4 if first else 8,), stored, lanes, high)
+
+
 def _least_sites(target: Target, rows: int, b: DType, transposed: bool) -> int:
     """The least number of sites with which two steps' parts of A fit into their shared memory."""
     length = 8 if transposed and b.is_half else 4
@@ -420,6 +445,8 @@ def _resized(target: Target, c: Candidate, wish: Forced, p: Product) -> Candidat
         across = min(wish.across or 32, _THREADS // sites)
         c = replace(c, across=across, sites=sites, ahead=wish.ahead or c.ahead)
         return replace(c, ahead=_ahead(target, c, p))
+    if isinstance(c, Vector):
+        return replace(c, lanes=wish.lanes or c.lanes, high=wish.high or c.high)
     if isinstance(c, SkinnyTiles):
         sizes = {name: getattr(wish, name) or getattr(c, name) for name in ("columns", "beside", "ahead")}
         return replace(c, **sizes, split_k=min(wish.split_k or c.split_k, max(1, p.k // 128)))

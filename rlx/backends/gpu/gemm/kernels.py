@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rlx.backends.gpu.program.kernel import KernelDecl, declare, reads, uints, writes
+from rlx.backends.gpu.program.kernel import KernelDecl, declare, floats, reads, uints, writes
 
 # The lengths of the two inner batch axes, and the strides of A and B along all three, in elements.
 PLACES = ("d1", "d2", "a0", "a1", "a2", "b0", "b1", "b2")
@@ -73,6 +73,29 @@ MATMUL_ROWS = declare(
         unroll=True,
     )
 )
+MATMUL_VECTOR = declare(
+    KernelDecl(
+        "matmul_vector",
+        about="c = activation(x B^T + bias) for one row x; NORMED: x is normed by its root mean square; GATED: see there.",
+        grid="a group of 256 for each 256 / LANES times HIGH (or half of HIGH) elements of c",
+        args=(*reads(x="TA", gamma="f32", b="TB", bias="f32"), *writes(c="TA"), *uints("n", "k"), *floats("eps")),
+        headers=("prims",),
+        variants={"AB": PAIRS},
+        constants={
+            "LANES": 32, "HIGH": 1, "UNITS": False, "NORMED": False, "GATED": False, "ACTIVATION": 0, "BIAS": 0,
+            "WIDE": False,
+        },
+        trials=(
+            (32, 1, True, False, False, 2, 2, False),
+            (64, 2, True, True, True, 4, 0, False),
+            (256, 4, False, True, False, 0, 1, True),
+        ),
+        resident="3",
+        subgroups=True,
+        unroll=True,
+        begins=True,
+    )
+)  # fmt: skip
 MATMUL_SKINNY = declare(
     KernelDecl(
         "matmul_skinny",

@@ -18,6 +18,7 @@ from rlx.backends.gpu.gemm.choice import (
     Library,
     MmaTiles,
     SkinnyTiles,
+    Vector,
     choose,
     tiles_across,
 )
@@ -28,10 +29,12 @@ from rlx.backends.gpu.gemm.kernels import (
     MATMUL_MMA,
     MATMUL_ROWS,
     MATMUL_SKINNY,
+    MATMUL_VECTOR,
 )
 from rlx.backends.gpu.gemm.library import library_steps
 from rlx.backends.gpu.gemm.operands import Operand, ProductCall, biases, from_
 from rlx.backends.gpu.gemm.product import outer
+from rlx.backends.gpu.program.casts import quads
 from rlx.backends.gpu.program.kernel import KernelDecl
 from rlx.backends.gpu.program.lowering import Lowering
 from rlx.backends.gpu.program.steps import FileKernel, Ref
@@ -51,6 +54,8 @@ def product(ctx: Lowering, call: ProductCall) -> None:
         by_library(ctx, call, chosen.fused_bias)
     elif isinstance(chosen, FewRows):
         _few_rows(ctx, call, chosen)
+    elif isinstance(chosen, Vector):
+        vector_product(ctx, call, chosen)
     elif isinstance(chosen, Direct):
         _direct(ctx, call, chosen)
     elif isinstance(chosen, SkinnyTiles):
@@ -146,6 +151,30 @@ def _direct(ctx: Lowering, call: ProductCall, chosen: Direct) -> None:
     )
     groups = math.ceil(p.n / chosen.columns) * math.ceil(p.m / 16)
     _launch(ctx, kernel, call, bias, groups, more=(apart,))
+
+
+def vector_product(
+    ctx: Lowering, call: ProductCall, chosen: Vector, gamma: Ref | None = None, eps: float = 0.0, gated: bool = False
+) -> None:
+    """The kernel for one row; `gamma` (f32) and `eps`: of the norm of that row; `gated`: half of the result gates the
+    other."""
+    p, a, b, end = call.product, call.a, call.b, call.end
+    bias, kind, _ = biases(ctx, end, 1, a.dtype)
+    units = a.vectors(p.k, 4) and b.vectors(p.k, 16 // b.dtype.itemsize) and (gamma is None or quads(gamma, itemsize=4))
+    kernel = MATMUL_VECTOR(
+        AB=f"{a.dtype}_{b.dtype}",
+        LANES=chosen.lanes,
+        HIGH=chosen.high,
+        UNITS=int(units),
+        NORMED=gamma is not None,
+        GATED=gated,
+        ACTIVATION=CODE[end.activation],
+        BIAS=kind,
+        WIDE=call.c.dtype == f32 and a.dtype != f32,
+    )
+    each = 256 // chosen.lanes * chosen.high
+    groups = ctx.groups(math.ceil(p.n / each))
+    ctx.launch(kernel, groups, [a.ref, gamma or a.ref, b.ref, bias or a.ref, call.c.ref, p.n, p.k, eps])
 
 
 def slice_constants(chosen: MmaTiles) -> dict[str, int]:

@@ -72,7 +72,8 @@ class KernelDecl:
     `resident`: the workgroups that a multiprocessor should hold at once, a constant of CUDA C++ in terms of the body's
     macros: the compiler keeps registers few enough for that. `headers`: the parts of the shared device code that the
     body uses. `function`: the body's name, where several kernels share one. `specific`: the constant, and its value,
-    with which the CUDA text uses instructions of one architecture only and is compiled for sm_90a, not sm_90.
+    with which the CUDA text uses instructions of one architecture only and is compiled for sm_90a, not sm_90. `begins`:
+    the body itself says by BEGIN (`bodies/begin.h`) from where on it reads what earlier kernels wrote.
 
     About the SPIR-V: `unroll`: spirv-opt unrolls the loops marked so and splits local arrays, since a driver that does
     not would keep them in memory. `subgroups`: each module exists twice, and the second exchanges values within
@@ -92,6 +93,7 @@ class KernelDecl:
     headers: tuple[str, ...] = ()
     function: str = ""
     specific: tuple[str, int] | None = None
+    begins: bool = False
     unroll: bool = False
     subgroups: bool = False
     new_compiler: bool = False

@@ -58,17 +58,38 @@ ATTENTION_DECODE = declare(
         trials=((8, 8, 0, True, 4, True), (4, 15, 2, False, 8, False), (16, 1, 1, True, 1, True)),
     )
 )
+ATTENTION_STREAM = declare(
+    KernelDecl(
+        "attention_stream",
+        about=(
+            "Attention of a few queries against many keys by rows of sixteen bytes for each of LANES threads: the "
+            "result, or parts of it that attention_combine adds up."
+        ),
+        grid=(
+            "a group of 256 for each of `splits` parts of the keys of each block of ROWS query rows of each "
+            "of b * kv_heads heads"
+        ),
+        args=(*_READS, *writes(y="T", parts="f32"), *uints(*_SIZES, *_ROWS, "splits"), *_SCALE),
+        headers=("prims",),
+        variants=_VARIANTS,
+        constants={"FLAGS": 0, "MASK": 0, "LANES": 8, "ROWS": 1, "IN_PARTS": False},
+        trials=((8, 0, 8, 4, True), (15, 2, 32, 8, False), (1, 1, 4, 1, True)),
+        subgroups=True,
+        unroll=True,
+    )
+)
 ATTENTION_COMBINE = declare(
     KernelDecl(
         "attention_combine",
         about=(
-            "The parts that attention_decode leaves, (splits, rows, 2) figures and (splits, rows, d) sums, "
-            "added up in order."
+            "The parts that attention_decode or attention_stream leaves, (splits, rows, 2) figures and (splits, "
+            "rows, d) sums, added up in order."
         ),
-        grid="a group of 256 for each 256 columns of each row",
+        grid="a group of 256 for each 256 elements of the result",
         args=(*reads(parts="f32"), *writes(y="T"), *uints("rows", "d", "splits")),
         headers=("prims",),
         variants={"T": FLOATS},
+        unroll=True,
     )
 )
 ATTENTION_MMA = declare(
@@ -168,14 +189,19 @@ def lower_attention(ctx: Lowering, node: Node) -> None:
     stored = ctx.storage(y)
     refs = [cast_ref(ctx, ctx.ref(t), ctx.storage(t), stored, t.size) for t in (q, k, v)]
     of = attention_of(ctx, node, q, k, node.inputs[3:])
-    chosen = choose(ctx.target, of.problem(stored, ctx.precision))
+    units = of.d * stored.itemsize % 16 == 0 and all(r.offset % 16 == 0 for r in refs)
+    chosen = choose(ctx.target, of.problem(stored, ctx.precision, units))
     if isinstance(chosen, Matrix):
         _matrix(ctx, of, refs, ctx.ref(y), stored, chosen)
         return
     aligned = int(of.d % 4 == 0) and quads(*refs, itemsize=stored.itemsize)
     if isinstance(chosen, Decode):
-        constants = {**of.constants(aligned), "ROWS": chosen.rows, "IN_PARTS": chosen.splits > 1}
-        decode = ATTENTION_DECODE(T=stored.name, M=of.mask_word, **constants)
+        shared = {"ROWS": chosen.rows, "IN_PARTS": chosen.splits > 1}
+        if chosen.lanes:
+            own = {"FLAGS": of.flags, "MASK": of.mask_kind, "LANES": chosen.lanes}
+            decode = ATTENTION_STREAM(T=stored.name, M=of.mask_word, **own, **shared)
+        else:
+            decode = ATTENTION_DECODE(T=stored.name, M=of.mask_word, **of.constants(aligned), **shared)
         _decode(ctx, of, (decode, ATTENTION_COMBINE(T=stored.name)), refs, ctx.ref(y), chosen)
         return
     ctx.launch(
@@ -205,7 +231,7 @@ def _decode(
         [*of.pointers(refs), target, parts, *of.sizes_and_rows(splits)],
     )
     if splits > 1:
-        groups = ctx.groups(whole * math.ceil(of.d / 256))
+        groups = ctx.groups(math.ceil(whole * of.d / 256))
         ctx.launch(combine, groups, [parts, target, whole, of.d, splits])
 
 

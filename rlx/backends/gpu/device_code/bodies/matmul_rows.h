@@ -13,9 +13,6 @@
 #define MANY_8 8u
 #define MANY_16 16u
 #define MANY RLX_JOIN(MANY_, ROWS)
-#define PER_f32 4u
-#define PER_f16 8u
-#define PER_bf16 8u
 #define PER RLX_JOIN(PER_, TB)  // elements of a unit of B
 #define HALF_QUADS (PER / 4u)   // quads of a unit
 #define QUADS (B_TRANSPOSED ? 1u : HALF_QUADS)  // of a site
@@ -41,6 +38,7 @@
 #include "bias.h"
 #include "quads.h"
 #include "stream.h"
+#include "units.h"
 #include "matmul_ahead.h"
 
 #ifdef RLX_GLSL
@@ -59,16 +57,6 @@ RLX_FN vec4 plus_quad(const vec4 a, const vec4 b) { return VEC4(a.x + b.x, a.y +
 RLX_QUAD(quad_a, TA, A_QUADS)
 #define UNIT_AT RLX_JOIN(unit_, TB)
 // The first four values of a unit, and the last four.
-#define FLOATS(a, b, c, d) VEC4(RLX_FLOAT(a), RLX_FLOAT(b), RLX_FLOAT(c), RLX_FLOAT(d))
-#define LOWER_f32(u) FLOATS(u.x, u.y, u.z, u.w)
-#define UPPER_f32(u) LOWER_f32(u)
-#define BRAINS(a, b) FLOATS((a) << 16, (a) & 0xffff0000u, (b) << 16, (b) & 0xffff0000u)
-#define LOWER_bf16(u) BRAINS(u.x, u.y)
-#define UPPER_bf16(u) BRAINS(u.z, u.w)
-#define HALVES(a, b) \
-    VEC4(p_f16_value((a) & 0xffffu), p_f16_value((a) >> 16), p_f16_value((b) & 0xffffu), p_f16_value((b) >> 16))
-#define LOWER_f16(u) HALVES(u.x, u.y)
-#define UPPER_f16(u) HALVES(u.z, u.w)
 #define LOWER RLX_JOIN(LOWER_, TB)
 #define UPPER RLX_JOIN(UPPER_, TB)
 

@@ -1,0 +1,159 @@
+// Attention of a few queries against many keys, as attention_decode, for heads that are read sixteen bytes at a time by
+// LANES threads. Each of the streams of LANES threads takes every so-many-th key of its workgroup's part and keeps sums
+// and greatest scores of its own, so that there is no barrier before all keys are read: at a few thousand keys, waiting
+// takes longer than reading. At the end the workgroup adds its streams up, always in the same order. The keys, whose
+// number is known when the kernel runs, are cut into `splits` even parts, one for each workgroup; attention_combine adds
+// the parts up. Constants: see attention_masks.h. ROWS: the query rows of a workgroup, which share keys. IN_PARTS:
+// whether there are several parts.
+#include "attention_masks.h"
+#include "stream.h"
+#include "units.h"
+#define PER RLX_JOIN(PER_, T)
+#define LOWER RLX_JOIN(LOWER_, T)
+#define UPPER RLX_JOIN(UPPER_, T)
+#define QUADS (PER / 4u)  // of a thread, in a row
+#define STREAMS (256u / LANES)
+#define TOGETHER (ROWS < 2u ? 1u : 2u)  // rows whose sums lie in shared memory at once
+
+RLX_FN float plus(const float a, const float b) { return a + b; }
+LANES_OP(lanes_sum, LANES, plus)
+LANES_OP(group_sum, 256u, plus)
+LANES_OP(group_top, 256u, larger)
+
+SHARED vec4 tile[TOGETHER * 256u * QUADS];  // [row][stream][lane][quad]
+SHARED float tops[8];
+SHARED float wholes[8];
+
+RLX_FN float dot_of(const vec4 a, const vec4 b, const float sum) {
+    return FMA(a.w, b.w, FMA(a.z, b.z, FMA(a.y, b.y, FMA(a.x, b.x, sum))));
+}
+RLX_FN vec4 scaled(const vec4 v, const float by) { return VEC4(v.x * by, v.y * by, v.z * by, v.w * by); }
+
+RLX_FN void attention_stream_body(PTR(T) q, PTR(T) k, PTR(T) v, PTR(M) mask, PTR(i32) lengths, PTR(T) y,
+                                  PTR(f32) parts, const uint count, const uint heads, const uint kv_heads,
+                                  const uint sq, const uint sk, const uint d, const uint mb, const uint mh,
+                                  const uint mq, const uint mk, const uint each, const uint window,
+                                  const uint q_row, const uint k_row, const uint v_row, const uint splits,
+                                  const float scale, const float cap) {
+    const uint share = heads / kv_heads, mine = share * sq;  // the query rows that share a key head
+    const uint blocks = (mine + ROWS - 1u) / ROWS;
+    const uint split = GROUP % splits, kv = GROUP / splits / blocks, r0 = GROUP / splits % blocks * ROWS;
+    if (kv * share >= count) return;
+    const uint b = kv / kv_heads, h0 = kv % kv_heads * share;
+    PTR(T) pq = HEAD(T, q, Q_BY_TOKEN, b, h0, heads, sq, q_row, d);
+    PTR(T) pk = HEAD(T, k, K_BY_TOKEN, b, kv % kv_heads, kv_heads, sk, k_row, d);
+    PTR(T) pv = HEAD(T, v, V_BY_TOKEN, b, kv % kv_heads, kv_heads, sk, v_row, d);
+    PTR(M) pm = SKIP(M, mask, b, mb);
+    const int len = key_count(lengths, b * each, sk), reach = int(window), shift = len - int(sq);
+    const int begin = first_seen(0, shift, reach), end = after_seen(int(sq), shift, reach, len);
+    const uint there = end > begin ? uint(end - begin) : 0u;
+    const uint chunk = ((there + splits - 1u) / splits + STREAMS - 1u) / STREAMS * STREAMS;
+    const uint from = split * chunk < there ? uint(begin) + split * chunk : uint(larger_i(begin, 0));
+    const uint to = split * chunk < there ? (from + chunk < uint(end) ? from + chunk : uint(end)) : from;
+    const float inverse_cap = CAPPED ? p_recip_f(cap) : 0.0f;
+    const uint lane = THREAD % LANES, stream = THREAD / LANES;
+
+    vec4 query[ROWS * QUADS], out_[ROWS * QUADS];
+    float top[ROWS], total[ROWS];
+    UNROLL for (uint r = 0u; r < ROWS; r++) {
+        const uint row = r0 + r < mine ? r0 + r : mine - 1u;
+        PTR(T) ph = SKIP(T, pq, Q_BY_TOKEN ? row / sq : 0u, d);
+        const uint i = Q_BY_TOKEN ? row % sq : row;  // without tokens in rows, the queries of a head follow one another
+        const uvec4 unit = LOAD_ONCE(ph, i * q_row / PER + lane);
+        query[r * QUADS] = LOWER(unit);
+        query[r * QUADS + QUADS - 1u] = UPPER(unit);
+        UNROLL for (uint e = 0u; e < QUADS; e++) out_[r * QUADS + e] = VEC4(0.0f, 0.0f, 0.0f, 0.0f);
+        top[r] = -INFINITE;
+        total[r] = 0.0f;
+    }
+    for (uint k0 = from; k0 < to; k0 += 4u * STREAMS) {
+        uvec4 wk[4], wv[4];
+        float scores[4u * ROWS];
+        // Beyond the part the last key is read again: its weight there is zero.
+        UNROLL for (uint n = 0u; n < 4u; n++) {
+            wk[n] = LOAD_ONCE(pk, least(k0 + n * STREAMS + stream, to - 1u) * k_row / PER + lane);
+        }
+        UNROLL for (uint n = 0u; n < 4u; n++) {
+            wv[n] = LOAD_ONCE(pv, least(k0 + n * STREAMS + stream, to - 1u) * v_row / PER + lane);
+        }
+        UNROLL for (uint n = 0u; n < 4u; n++) {
+            const vec4 lower = LOWER(wk[n]), upper = UPPER(wk[n]);
+            UNROLL for (uint r = 0u; r < ROWS; r++) {
+                float sum = dot_of(query[r * QUADS], lower, 0.0f);
+                if (QUADS == 2u) sum = dot_of(query[r * QUADS + QUADS - 1u], upper, sum);
+                scores[n * ROWS + r] = lanes_sum(sum);
+            }
+        }
+        UNROLL for (uint r = 0u; r < ROWS; r++) {
+            PTR(M) row_mask = SKIP(M, pm, h0 + (r0 + r) / sq, mh);
+            float greatest = top[r];
+            UNROLL for (uint n = 0u; n < 4u; n++) {
+                const uint key = k0 + n * STREAMS + stream;
+                float s = scores[n * ROWS + r] * scale;
+                if (CAPPED) s = cap * p_tanh_f(s * inverse_cap);
+                s = r0 + r < mine && key < to ? masked(row_mask, s, (r0 + r) % sq, key, sq, len, reach, mq, mk)
+                                              : -INFINITE;
+                scores[n * ROWS + r] = s;
+                greatest = larger(s, greatest);
+            }
+            const float base = base_of(greatest), less = p_exp_f(top[r] - base);
+            top[r] = greatest;
+            total[r] *= less;
+            UNROLL for (uint e = 0u; e < QUADS; e++) out_[r * QUADS + e] = scaled(out_[r * QUADS + e], less);
+            UNROLL for (uint n = 0u; n < 4u; n++) {
+                const float w = p_exp_f(scores[n * ROWS + r] - base);
+                scores[n * ROWS + r] = w;
+                total[r] += w;
+            }
+        }
+        UNROLL for (uint n = 0u; n < 4u; n++) {
+            const vec4 lower = LOWER(wv[n]), upper = UPPER(wv[n]);
+            UNROLL for (uint r = 0u; r < ROWS; r++) {
+                FMA_ROW(out_[r * QUADS], scores[n * ROWS + r], lower)
+                if (QUADS == 2u) { FMA_ROW(out_[r * QUADS + QUADS - 1u], scores[n * ROWS + r], upper) }
+            }
+        }
+    }
+
+    UNROLL for (uint r = 0u; r < ROWS; r++) {
+        const float greatest = group_top(top[r]), less = p_exp_f(top[r] - base_of(greatest));
+        const float whole = group_sum(lane == 0u ? total[r] * less : 0.0f);
+        UNROLL for (uint e = 0u; e < QUADS; e++) out_[r * QUADS + e] = scaled(out_[r * QUADS + e], less);
+        if (THREAD == 0u) {
+            tops[r] = greatest;
+            wholes[r] = whole;
+        }
+    }
+    UNROLL for (uint r = 0u; r < ROWS; r += TOGETHER) {
+        BARRIER;
+        UNROLL for (uint g = 0u; g < TOGETHER; g++) {
+            UNROLL for (uint e = 0u; e < QUADS; e++) {
+                tile[(g * 256u + THREAD) * QUADS + e] = out_[(r + g) * QUADS + e];
+            }
+        }
+        BARRIER;
+        for (uint f = THREAD; f < TOGETHER * LANES * PER; f += 256u) {
+            const uint g = f / (LANES * PER), c = f % (LANES * PER), row = r0 + r + g;
+            float sum = 0.0f;
+            UNROLL for (uint s = 0u; s < STREAMS; s++) sum += ELEMENT(tile, g * 1024u * QUADS + s * LANES * PER + c);
+            if (row < mine) {
+                // The parts are stored in the order of the result's rows.
+                const uint head = h0 + row / sq, i = row % sq, rows = count * sq;
+                const uint at = Y_BY_TOKEN ? (b * sq + i) * heads + head : kv * mine + row;
+                if (IN_PARTS) {
+                    // First the greatest score and the total of each part and row, then the sums.
+                    PTR(f32) figures = SKIP(f32, parts, split * rows + at, 2u);
+                    PTR(f32) sums = SKIP(f32, SKIP(f32, parts, splits * rows, 2u), split * rows + at, d);
+                    if (c == 0u) {
+                        STORE(f32, figures, 0u, tops[r + g]);
+                        STORE(f32, figures, 1u, wholes[r + g]);
+                    }
+                    STORE(f32, sums, c, sum);
+                } else {
+                    PTR(T) py = SKIP(T, y, at, d);
+                    STORE(T, py, c, sum * inverse(wholes[r + g]));
+                }
+            }
+        }
+    }
+}
