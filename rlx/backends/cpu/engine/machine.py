@@ -56,6 +56,11 @@ class Machine:
         return self.arch == "aarch64" or "fma" in self.features
 
     @property
+    def has_lookup(self) -> bool:
+        """Whether 16 floats can be looked up in a register."""
+        return self.arch == "x86_64" and self.vector_bytes == 64
+
+    @property
     def llvm_features(self) -> str:
         """The features as LLVM's target machine takes them. Vectors are as wide as the processor has them."""
         named = [f"+{f}" for f in sorted(self.features)]

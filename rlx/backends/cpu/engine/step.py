@@ -12,7 +12,7 @@ import importlib
 import pkgutil
 import struct
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from typing import Literal
 
@@ -63,7 +63,8 @@ class EngineContext:
 
     `is_fixed` says of a tensor whether it is a weight or a constant, which changes between runs at most, with
     `prepare` called again. `alike`: all rows of the node are to be summed in one order, whatever their number.
-    `following`: what a binder that was registered with `takes_following` has to compute too, or decline."""
+    `following`: what a binder that was registered with `takes_following` has to compute too, or decline.
+    `shared` gives memory that all steps of the program use in turn: what one writes there, the next ones read."""
 
     machine: Machine
     threads: int
@@ -71,6 +72,14 @@ class EngineContext:
     is_fixed: Callable[[Tensor], bool]
     alike: bool = False
     following: Following | None = None
+    _shared: list[Bytes] = field(default_factory=list)
+
+    def shared(self, nbytes: int) -> Bytes:
+        found = next((s for s in self._shared if s.nbytes >= nbytes), None)
+        if found is None:
+            found = self.acquire(nbytes)
+            self._shared.append(found)
+        return found
 
 
 Images = Literal["makes", "follows"]

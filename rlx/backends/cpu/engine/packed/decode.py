@@ -17,7 +17,7 @@ from rlx.backends.cpu.engine.ir import F16, F32, I1, I8, I32, Kernel, Type, Valu
 from rlx.dtypes import PACKED, DType
 from rlx.packed.codebooks import FP4, IQ4
 
-MOST = 4096  # elements of a row that `prepare` is called for
+_MOST = 4096  # elements of a row that `prepare` is called for
 _AT_ONCE = 8  # scales that are widened together
 
 
@@ -379,10 +379,10 @@ def decodes(dtype: DType, arch: str) -> bool:
 class Rows:
     """Decodes blocks of packed rows in a kernel. `most` blocks at most are prepared at a time."""
 
-    def __init__(self, k: Kernel, dtype: DType, lanes: int, lookup: bool) -> None:
+    def __init__(self, k: Kernel, dtype: DType, lanes: int, lookup: bool, most: int = 0) -> None:
         self.k, self.storage, self.lanes, self.lookup = k, dtype.storage, lanes, lookup
         self.format = FORMATS[dtype.name]
-        self.most = MOST // self.storage.elements
+        self.most = most or _MOST // self.storage.elements
         field = self.format.field
         self._of_field = 0
         if field is not None:
