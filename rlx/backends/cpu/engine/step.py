@@ -64,7 +64,7 @@ class EngineContext:
     `is_fixed` says of a tensor whether it is a weight or a constant, which changes between runs at most, with
     `prepare` called again. `alike`: all rows of the node are to be summed in one order, whatever their number.
     `following`: what a binder that was registered with `takes_following` has to compute too, or decline.
-    `shared` gives memory that all steps of the program use in turn: what one writes there, the next ones read."""
+    `shared` gives memory for a purpose, which all steps of the program use in turn."""
 
     machine: Machine
     threads: int
@@ -72,13 +72,12 @@ class EngineContext:
     is_fixed: Callable[[Tensor], bool]
     alike: bool = False
     following: Following | None = None
-    _shared: list[Bytes] = field(default_factory=list)
+    _shared: dict[str, Bytes] = field(default_factory=dict)
 
-    def shared(self, nbytes: int) -> Bytes:
-        found = next((s for s in self._shared if s.nbytes >= nbytes), None)
-        if found is None:
-            found = self.acquire(nbytes)
-            self._shared.append(found)
+    def shared(self, nbytes: int, purpose: str) -> Bytes:
+        found = self._shared.get(purpose)
+        if found is None or found.nbytes < nbytes:
+            found = self._shared[purpose] = self.acquire(nbytes)
         return found
 
 

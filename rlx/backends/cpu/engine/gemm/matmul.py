@@ -26,6 +26,7 @@ from rlx.backends.cpu.engine.gemm.product import (
 )
 from rlx.backends.cpu.engine.packed.bind import FEW_ROWS, dot_steps
 from rlx.backends.cpu.engine.packed.panels import panel_steps
+from rlx.backends.cpu.engine.packed.tiles import tile_steps
 from rlx.backends.cpu.engine.step import Declined, EngineContext, EngineStep, address, engine
 from rlx.backends.cpu.matmul.dense import epilogue_of
 from rlx.dtypes import as_dtype
@@ -64,6 +65,9 @@ def bind_matmul(
         bias = ins[2] if len(ins) == 3 else None
         return dot_steps(x, weight, as_dtype(b.dtype), made, bias, tree, ctx, "matvec")
     halves = b.dtype != np.float32 and merged and _by_rows(a, b, out)
+    if halves and ctx.machine.has_tiles and tree is None and following is None:
+        weight = b.reshape(b.shape[-2:]).T
+        return tile_steps(a.reshape(-1, k), weight, as_dtype(b.dtype), out.reshape(-1, n), ctx, "matmul")
     if a.dtype != np.float32:
         a = widened(a, ctx, steps)
     if merged:  # one b: all axes before the last are rows

@@ -12,6 +12,7 @@ from rlx.backends.cpu.engine.gemm.product import Product, narrow_float, widened
 from rlx.backends.cpu.engine.packed.decode import decodes
 from rlx.backends.cpu.engine.packed.kernel import DotKernel
 from rlx.backends.cpu.engine.packed.panels import panel_steps
+from rlx.backends.cpu.engine.packed.tiles import tile_steps
 from rlx.backends.cpu.engine.step import Declined, EngineContext, EngineStep, address, engine
 from rlx.dtypes import DType, as_dtype
 from rlx.ir import Expr, Node
@@ -67,6 +68,8 @@ def bind_packed_matmul(
         raise Declined("strides")
     if len(x) <= _ROWS_IN_TURNS:
         return dot_steps(x, ins[1], dtype, out, None, None, ctx, f"packed {dtype}")
+    if ctx.machine.has_tiles:
+        return tile_steps(x, ins[1], dtype, out, ctx, f"packed {dtype}")
     steps: list[EngineStep] = []
     if x.dtype != np.float32:
         x = widened(x, ctx, steps)
