@@ -2,7 +2,8 @@
 
 An f32 is the sum of three bf16: its upper 8 bits, the next 8 and the last 8, each cut off, so that nothing is rounded.
 The unit adds products in f32, so the products of parts that matter are those of f32: the parts of x times the only part
-of a weight in bf16 (three), or of the six most significant pairs of parts. Sums leave the unit every 512 terms.
+of a weight in bf16 (three), or of the six most significant pairs of parts. Sums leave the unit every 512 terms. Numbers
+below 2^-126 count as 0 in the unit, and an infinity in x gives infinities or NaN, as it meets parts that are 0.
 
 A weight is decoded in each run, some of its rows at a time, into tiles of 16 rows and 32 terms; x lies in tiles of 32
 terms and 16 rows, two terms side by side. A tile of the result then has columns of x's rows, and is transposed.
@@ -19,7 +20,7 @@ from rlx.backends.cpu.engine.gemm.transpose import transposed
 from rlx.backends.cpu.engine.ir import F32, I1, I16, I32, I64, PTR, Kernel, Value
 from rlx.backends.cpu.engine.packed.decode import Rows
 from rlx.backends.cpu.engine.step import EngineContext, EngineStep, address
-from rlx.dtypes import DType, as_dtype, bf16, f32
+from rlx.dtypes import DType, as_dtype, f32
 
 LANES = 16  # of f32; rows and columns of a tile
 _TERMS = 32  # of a tile
@@ -40,7 +41,7 @@ def parts_of(dtype: DType) -> int:
 
 
 def split(k: Kernel, first: Value, second: Value, parts: int) -> list[Value]:
-    """The parts of 32 floats as vectors of bf16, two in each i32. An infinity or a quiet NaN is its first part alone."""
+    """The parts of 32 floats as vectors of bf16, two in each i32. An infinity or a quiet NaN is one part."""
     made, rest = [], [first, second]
     for part in range(parts):
         words = [k.cast("bitcast", v, I16.of(2 * LANES)) for v in rest]
@@ -77,8 +78,8 @@ class ColumnsKernel:
             for r in range(LANES):
                 row = k.at(x, k.min(item * LANES + r, rows - 1) * x_row)
                 at = k.at(row, i * (_TERMS * self.x.itemsize))
-                halves = [trees.load(k, self.x, k.at(at, h * LANES * self.x.itemsize), LANES, masks[h]) for h in (0, 1)]
-                for line, part in zip(lines, split(k, *(_quiet(k, h) for h in halves), parts=3), strict=True):
+                raw = [trees.load(k, self.x, k.at(at, h * LANES * self.x.itemsize), LANES, masks[h]) for h in (0, 1)]
+                for line, part in zip(lines, split(k, _quiet(k, raw[0]), _quiet(k, raw[1]), 3), strict=True):
                     line.append(part)
             tile = k.at(out, (item * blocks + i) * (3 * _TILE))
             for p, line in enumerate(lines):
@@ -171,13 +172,13 @@ class TilesKernel:
                         at = k.at(sums, (t * LANES + r) * LANES, F32)
                         more = k.load(vector, k.at(moved, r * LANES, F32), align=64)
                         k.store(k.load(vector, at, align=64) + more, at, align=64)
-            for i in range(2):
-                left = (w_block * 2 + i) * LANES
+            for h in range(2):
+                left = (w_block * 2 + h) * LANES
                 here = k.min(columns - left, LANES)
                 mask = k.tail(here, LANES)
                 for j in range(2):
                     top = (x_block * 2 + j) * LANES
-                    tile = k.at(sums, (2 * i + j) * LANES * LANES, F32)
+                    tile = k.at(sums, (2 * h + j) * LANES * LANES, F32)
                     lines = [k.load(vector, k.at(tile, r * LANES, F32), align=64) for r in range(LANES)]
                     for r, made in enumerate(transposed(k, lines)):
                         with k.when(k.cmp("slt", top + r, rows) & k.cmp("sgt", here, 0)):
@@ -203,9 +204,8 @@ class TilesKernel:
                 if other != held:
                     load(6, x, other)
                     held = other
-                for i in range(2):
-                    for j in range(2):
-                        k.do("llvm.x86.tdpbf16ps", f"i8 {2 * i + j}", f"i8 {4 + i}", f"i8 {6 + j}")
+                for t in range(4):
+                    k.do("llvm.x86.tdpbf16ps", f"i8 {t}", f"i8 {4 + t // 2}", f"i8 {6 + t % 2}")
 
 
 def _configuration(k: Kernel) -> Value:
@@ -223,10 +223,9 @@ def tile_steps(x: Array, w: Array, dtype: DType, out: Array, ctx: EngineContext,
     blocks = -(-terms // _TERMS)
     x_tiles = -(-m // LANES)
     columns = ctx.shared(x_tiles * blocks * 3 * _TILE, "columns")
-    words = (address(x), address(columns), m, terms, x.strides[0])
-    steps = [
-        EngineStep(ColumnsKernel(as_dtype(x.dtype)), words, x_tiles, 1, (x, columns), name="cut", cost_ns=terms * 12.0)
-    ]
+    words: tuple[int, ...] = (address(x), address(columns), m, terms, x.strides[0])
+    cut = ColumnsKernel(as_dtype(x.dtype))
+    steps = [EngineStep(cut, words, x_tiles, 1, (x, columns), name="cut", cost_ns=terms * 12.0)]
     row = blocks * parts * _TILE
     each = max(1, _TOGETHER // (_BLOCK * row)) * _BLOCK * ctx.threads
     tiles = -(-n // LANES)
