@@ -20,7 +20,7 @@ from rlx.backends.cpu.engine.machine import Machine, this_machine
 from rlx.backends.cpu.engine.packed.decode import FORMATS
 from rlx.backends.cpu.engine.step import ENGINE_BINDERS, EngineContext, EngineStep, load_binders
 from rlx.conformance.oracle import evaluate
-from rlx.dtypes import PACKED
+from rlx.dtypes import PACKED, as_dtype
 from rlx.ir import Node
 from rlx.packed import PackedArray
 from tests.full import thinned
@@ -35,15 +35,17 @@ _KEPT = frozenset({"q4_0", "q4_k", "q6_k", "int4_zp", "q8_0"})  # of the packed 
 
 
 def machines() -> list[Machine]:
-    """The processor at hand, and without AVX-512 where it has that."""
+    """The processor at hand, without its matrix unit, and without AVX-512, where it has these."""
     found = this_machine()
     if found is None:
         return []
-    shorter = found.without("avx512f")
-    return [found, shorter] if shorter.vector_bytes != found.vector_bytes else [found]
+    all_three = [found, found.without("amx-tile"), found.without("amx-tile", "avx512f")]
+    return list(dict.fromkeys(all_three))
 
 
-on_machines = pytest.mark.parametrize("machine", machines(), ids=lambda m: f"{8 * m.vector_bytes} bits")
+on_machines = pytest.mark.parametrize(
+    "machine", machines(), ids=lambda m: f"{8 * m.vector_bytes} bits" + " and tiles" * m.has_tiles
+)
 
 
 def bound(
@@ -213,32 +215,75 @@ def test_a_matrix_that_several_products_share_is_packed_once(fixed: bool) -> Non
     assert close(out, evaluate(graph, given)[y.id])
 
 
+def packed_rows(name: str, n: int, k: int) -> PackedArray:
+    """Random blocks whose scales are numbers."""
+    dtype = PACKED[name]
+    raw = _RNG.integers(0, 256, (n, k // dtype.storage.elements * dtype.storage.nbytes), np.uint8)
+    at = 0
+    for p in dtype.storage.planes:
+        end = at + k // dtype.storage.elements * p.nbytes
+        if p.name in ("d", "dm", "s", "e"):
+            kind = np.float32 if p.name == "s" else np.float16 if p.name != "e" else np.uint8
+            count = (end - at) // np.dtype(kind).itemsize
+            whole = _RNG.uniform(0.01, 1, (n, count)) if p.name != "e" else _RNG.integers(100, 140, (n, count))
+            raw[:, at:end] = whole.astype(kind).view(np.uint8)
+        at = end
+    return PackedArray(dtype, (n, k), raw)
+
+
 @on_machines
 @pytest.mark.parametrize("name", thinned(sorted(FORMATS), _KEPT.__contains__))
 def test_packed_weights_are_decoded_exactly(name: str, machine: Machine) -> None:
-    if name in ("mxfp4", "iq4_nl", "iq4_xs") and machine.vector_bytes < 64:
-        pytest.skip("codebooks are looked up in registers of 512 bits")
-    dtype, n, k = PACKED[name], 19, 512
-    raw = _RNG.integers(0, 256, (n, k // dtype.storage.elements * dtype.storage.nbytes), np.uint8)
-    for plane in ("d", "dm", "s", "e"):  # scales that are numbers
-        at = 0
-        for p in dtype.storage.planes:
-            end = at + k // dtype.storage.elements * p.nbytes
-            if p.name == plane:
-                kind = np.float32 if plane == "s" else np.float16 if plane != "e" else np.uint8
-                count = (end - at) // np.dtype(kind).itemsize
-                numbers = (
-                    _RNG.uniform(0.01, 1, (n, count)) if plane != "e" else _RNG.integers(100, 140, (n, count))
-                )
-                raw[:, at:end] = numbers.astype(kind).view(np.uint8)
-            at = end
-    packed = PackedArray(dtype, (n, k), raw)
-    places = _RNG.permutation(k)[:8]
+    n, k = 19, 512
+    packed, places = packed_rows(name, n, k), _RNG.permutation(k)[:8]
     graph = rlx.Graph("packed")
-    y = rlx.packed_matmul(graph.input("x", (8, k)), graph.input("q", (n, k), dtype))
+    q = graph.input("q", (n, k), packed.dtype)
+    y, whole = rlx.packed_matmul(graph.input("x", (8, k)), q), rlx.dequantize(q)
     out = np.full((8, n), np.nan, np.float32)
-    run(bound(y.node, [np.eye(k, dtype=np.float32)[places], raw], [out], machine, True), machine)
+    run(bound(y.node, [np.eye(k, dtype=np.float32)[places], packed.data], [out], machine, True), machine)
     assert np.array_equal(out.T, packed.dequantize()[:, places])  # each is one product and zeros
+    made = np.full((n, k), np.nan, np.float32)
+    run(bound(whole.node, [packed.data], [made], machine, True), machine, 2)
+    assert np.array_equal(made, packed.dequantize())
+
+
+@on_machines
+@pytest.mark.parametrize("name", ["q4_0", "q4_k", "q8_0", "mxfp4", "bf16", "f16"])
+@pytest.mark.parametrize("shape", [(1, 96, 5), (3, 4352, 18), (17, 1056, 50), (45, 544, 70)], ids=str)
+def test_products_with_rows_that_are_decoded(name: str, shape: tuple[int, int, int], machine: Machine) -> None:
+    m, k, n = shape
+    x, dtype = floats(m, k), as_dtype(name)
+    graph = rlx.Graph("decoded")
+    if dtype.is_packed:
+        k = -(-k // dtype.storage.elements) * dtype.storage.elements
+        x, packed = floats(m, k), packed_rows(name, n, k)
+        raw, values = packed.data, packed.dequantize()
+        y = rlx.packed_matmul(graph.input("x", (m, k)), graph.input("w", (n, k), dtype))
+    else:
+        x, raw = x[:, : k - 3], floats(n, k - 3).astype(dtype.np)  # terms that fill no vector
+        x, values = np.ascontiguousarray(x), raw.astype(np.float32)
+        y = rlx.matmul(graph.input("x", x.shape), graph.input("w", raw.shape, dtype), transpose_b=True)
+    out = np.full((m, n), np.nan, np.float32)
+    steps = bound(y.node, [x, raw], [out], machine, True)
+    assert not any(s.prepare for s in steps)  # no copy of the weight is kept
+    run(steps, machine, 3)
+    wanted = x.astype(np.float64) @ values.astype(np.float64).T
+    assert ((out - wanted) ** 2).sum() <= 2e-12 * (wanted**2).sum()
+
+
+@on_machines
+def test_infinities_and_nans_stay_in_their_rows(machine: Machine) -> None:
+    x, w = floats(40, 64), rlx.quantize(np.abs(floats(20, 64)) + 1, "q8_0")
+    x[3, 5], x[4, 6], x[5, 7] = np.inf, np.nan, -np.inf
+    x[6, 8] = np.array(0x7F800001, np.uint32).view(np.float32)  # a NaN by its last bit
+    graph = rlx.Graph("special")
+    y = rlx.packed_matmul(graph.input("x", x.shape), graph.input("w", w.shape, w.dtype))
+    out = np.zeros((40, 20), np.float32)
+    run(bound(y.node, [x, w.data], [out], machine, True), machine)
+    assert np.isnan(out[[4, 6]]).all() and not np.isfinite(out[[3, 5]]).any()
+    if not machine.has_tiles:  # where a part of a weight is 0, and an infinity times it a NaN
+        assert np.all(out[3] == np.inf) and np.all(out[5] == -np.inf)
+    assert np.isfinite(np.delete(out, [3, 4, 5, 6], 0)).all()
 
 
 @on_machines

@@ -321,7 +321,7 @@ def load_gguf(
     """The language model of a GGUF file. Raises: as `rlx.models.load`."""
     with GgufFile(path) as file:
         model = GgufModel(file)
-        speaks = "tokenizer.ggml.model" in file.metadata
+        speaks = file.metadata.get("tokenizer.ggml.model", "no_vocab") != "no_vocab"
         tokenizer = (model.tokenizer(), "") if speaks else (None, "the file has no tokenizer, which text needs")
         return made_of(Fields(model.config, model.where), model, tokenizer, session, context, dtype, activations, cache)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import platform
 import sys
@@ -56,6 +57,16 @@ class Machine:
         return self.arch == "aarch64" or "fma" in self.features
 
     @property
+    def has_lookup(self) -> bool:
+        """Whether 16 floats can be looked up in a register."""
+        return self.arch == "x86_64" and self.vector_bytes == 64
+
+    @property
+    def has_tiles(self) -> bool:
+        """Whether there is a matrix unit for bf16."""
+        return self.has_lookup and {"amx-tile", "amx-bf16"} <= self.features
+
+    @property
     def llvm_features(self) -> str:
         """The features as LLVM's target machine takes them. Vectors are as wide as the processor has them."""
         named = [f"+{f}" for f in sorted(self.features)]
@@ -71,7 +82,7 @@ class Machine:
             f
             for f in self.features
             for w in features
-            if f == w or (w == "avx512f" and f.startswith("avx512"))
+            if f == w or (w == "avx512f" and f.startswith("avx512")) or (w == "amx-tile" and f.startswith("amx"))
         }
         return replace(self, features=self.features - gone)
 
@@ -91,9 +102,19 @@ def this_machine() -> Machine | None:
                 words = set(line.partition(":")[2].split())
                 break
     found = frozenset(_RENAMED.get(w, w) for w in words) & _KNOWN
+    if "amx-tile" in found and not _may_use_tiles():
+        found = frozenset(f for f in found if not f.startswith("amx"))
     asked = os.environ.get(FEATURES_ENV)
     if asked is not None:
         found &= frozenset(asked.replace(" ", "").split(","))
     made = Machine(arch, found)
     least = {"avx2", "fma", "f16c"} if arch == "x86_64" else frozenset[str]()
     return made if made.features >= least else None
+
+
+def _may_use_tiles() -> bool:
+    """Asks the system for the registers of the matrix unit, which a thread's state has no room for before."""
+    try:
+        return bool(ctypes.CDLL(None).syscall(158, 0x1023, 18) == 0)  # arch_prctl(ARCH_REQ_XCOMP_PERM, XTILEDATA)
+    except (OSError, AttributeError):
+        return False

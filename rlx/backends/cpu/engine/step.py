@@ -12,7 +12,7 @@ import importlib
 import pkgutil
 import struct
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from typing import Literal
 
@@ -63,7 +63,8 @@ class EngineContext:
 
     `is_fixed` says of a tensor whether it is a weight or a constant, which changes between runs at most, with
     `prepare` called again. `alike`: all rows of the node are to be summed in one order, whatever their number.
-    `following`: what a binder that was registered with `takes_following` has to compute too, or decline."""
+    `following`: what a binder that was registered with `takes_following` has to compute too, or decline.
+    `shared` gives memory for a purpose, which all steps of the program use in turn."""
 
     machine: Machine
     threads: int
@@ -71,6 +72,13 @@ class EngineContext:
     is_fixed: Callable[[Tensor], bool]
     alike: bool = False
     following: Following | None = None
+    _shared: dict[str, Bytes] = field(default_factory=dict)
+
+    def shared(self, nbytes: int, purpose: str) -> Bytes:
+        found = self._shared.get(purpose)
+        if found is None or found.nbytes < nbytes:
+            found = self._shared[purpose] = self.acquire(nbytes)
+        return found
 
 
 Images = Literal["makes", "follows"]

@@ -9,7 +9,6 @@ from dataclasses import replace
 import numpy as np
 
 from rlx.backends.cpu.context import Array
-from rlx.backends.cpu.engine.elementwise import tree_step
 from rlx.backends.cpu.engine.gemm.product import (
     Addresses,
     Panels,
@@ -22,14 +21,16 @@ from rlx.backends.cpu.engine.gemm.product import (
     pack_each_run,
     pack_fixed,
     product_steps,
+    widened,
     with_following,
 )
 from rlx.backends.cpu.engine.packed.bind import FEW_ROWS, dot_steps
+from rlx.backends.cpu.engine.packed.panels import panel_steps
+from rlx.backends.cpu.engine.packed.tiles import tile_steps
 from rlx.backends.cpu.engine.step import Declined, EngineContext, EngineStep, address, engine
 from rlx.backends.cpu.matmul.dense import epilogue_of
-from rlx.dtypes import as_dtype, f32
+from rlx.dtypes import as_dtype
 from rlx.ir import Node
-from rlx.ir import expr as ex
 
 
 @engine("matmul", takes_following=True)
@@ -63,13 +64,21 @@ def bind_matmul(
         weight = b.reshape(b.shape[-2:]).T
         bias = ins[2] if len(ins) == 3 else None
         return dot_steps(x, weight, as_dtype(b.dtype), made, bias, tree, ctx, "matvec")
+    halves = b.dtype != np.float32 and merged and _by_rows(a, b, out)
+    if halves and ctx.machine.has_tiles and tree is None and following is None:
+        weight = b.reshape(b.shape[-2:]).T
+        return tile_steps(a.reshape(-1, k), weight, as_dtype(b.dtype), out.reshape(-1, n), ctx, "matmul")
     if a.dtype != np.float32:
-        a = _widened(a, ctx, steps)
+        a = widened(a, ctx, steps)
     if merged:  # one b: all axes before the last are rows
         rows: Addresses = np.zeros((), np.int64)
         for size, stride in zip(a.shape[:-1], a.strides[:-1], strict=True):
             rows = rows[..., None] + np.arange(size) * stride
         rows = np.broadcast_to(rows, (*batch, m)).reshape(-1, 1) + address(a)
+        if halves:  # they are widened for many rows at once, and no other copy of a weight is kept
+            weight = b.reshape(b.shape[-2:]).T
+            product = Product(rows, k, a.strides[-1], out.reshape(1, -1, n), 0, tree, operands, (a,))
+            return steps + panel_steps(product, weight, as_dtype(b.dtype), ctx, "matmul")
         places = [(rows, 0, b.reshape(1, k, n), out.reshape(1, -1, n))]
     else:
         wide_a, wide_b = (np.broadcast_to(x, (*batch, *x.shape[-2:])) for x in (a, b))
@@ -99,15 +108,6 @@ def _beside(x: Array, out: Array) -> tuple[Array, int, int]:
     if x.ndim > 0 and x.size == x.shape[-1] == out.shape[-1]:
         return x, 0, 0
     raise Declined(f"{x.shape} beside {out.shape}")
-
-
-def _widened(a: Array, ctx: EngineContext, steps: list[EngineStep]) -> Array:
-    """Halves as f32, in memory of their own."""
-    wide = ctx.acquire(a.size * 4).view(np.float32).reshape(a.shape)
-    step = tree_step([ex.cast(ex.arg(0, as_dtype(a.dtype)), f32)], [a], [wide], ctx)
-    assert step is not None
-    steps.append(step)
-    return wide
 
 
 def _by_rows(a: Array, b: Array, out: Array) -> bool:

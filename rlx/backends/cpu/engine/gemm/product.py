@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rlx.backends.cpu.context import Array
+from rlx.backends.cpu.engine.elementwise import tree_step
 from rlx.backends.cpu.engine.gemm.kernel import GemmKernel, Operand
 from rlx.backends.cpu.engine.gemm.pack import PackKernel
 from rlx.backends.cpu.engine.gemm.transpose import TransposeKernel
@@ -220,6 +221,15 @@ def row_table(rows: Addresses, height: int) -> Addresses:
     tiles = -(-m // height)
     every = np.minimum(np.arange((tiles + 1) * height), m - 1)
     return np.ascontiguousarray(rows[every].reshape(tiles + 1, height, taps).transpose(0, 2, 1))
+
+
+def widened(a: Array, ctx: EngineContext, steps: list[EngineStep]) -> Array:
+    """Halves as f32, in memory of their own."""
+    wide = ctx.acquire(a.size * 4).view(np.float32).reshape(a.shape)
+    step = tree_step([ex.cast(ex.arg(0, as_dtype(a.dtype)), f32)], [a], [wide], ctx)
+    assert step is not None
+    steps.append(step)
+    return wide
 
 
 def with_following(tree: Expr | None, count: int, following: Following | None) -> Expr | None:

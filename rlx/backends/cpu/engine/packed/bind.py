@@ -5,14 +5,19 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+import numpy as np
+
 from rlx.backends.cpu.context import Array
-from rlx.backends.cpu.engine.gemm.product import narrow_float
+from rlx.backends.cpu.engine.gemm.product import Product, narrow_float, widened
 from rlx.backends.cpu.engine.packed.decode import decodes
 from rlx.backends.cpu.engine.packed.kernel import DotKernel
+from rlx.backends.cpu.engine.packed.panels import panel_steps
+from rlx.backends.cpu.engine.packed.tiles import tile_steps
 from rlx.backends.cpu.engine.step import Declined, EngineContext, EngineStep, address, engine
 from rlx.dtypes import DType, as_dtype
 from rlx.ir import Expr, Node
 
+_ROWS_IN_TURNS = 16  # of x, up to which each row of a packed weight is decoded for some of them at a time
 FEW_ROWS = 8  # rows of x for which a row of the weight is decoded once
 
 
@@ -28,7 +33,6 @@ def dot_steps(
 ) -> list[EngineStep]:
     """x (m, k) and out (m, n) with contiguous rows, w (n, bytes or elements of a row)."""
     lanes = ctx.machine.lanes()
-    lookup = "avx512f" in ctx.machine.features and lanes == 16
     m, units = len(x), x.shape[1] // dtype.storage.elements
     steps = []
     # Parts of about equal size: the fewer different ones, the fewer kernels.
@@ -38,7 +42,7 @@ def dot_steps(
         rows = min(each, m - start)
         spec = DotKernel(
             lanes, rows, dtype, as_dtype(x.dtype), as_dtype(out.dtype), None if bias is None else as_dtype(bias.dtype),
-            epilogue, lookup and dtype.is_packed,
+            epilogue, dtype.is_packed and ctx.machine.has_lookup,
         )  # fmt: skip
         words = (
             address(x[start:]), address(w), address(out[start:]), 0 if bias is None else address(bias), len(w), units,
@@ -56,11 +60,19 @@ def bind_packed_matmul(
 ) -> list[EngineStep] | None:
     x, out = (a.reshape(math.prod(a.shape[:-1]), a.shape[-1]) for a in (ins[0], outs[0]))
     dtype = node.inputs[1].dtype
-    lookup = "avx512f" in ctx.machine.features and ctx.machine.lanes() == 16
-    if not node.attrs["transpose_q"] or not decodes(dtype, lookup):
+    if not node.attrs["transpose_q"] or not decodes(dtype, ctx.machine.arch):
         raise Declined(f"{dtype}{' transposed' if not node.attrs['transpose_q'] else ''}")
     if not narrow_float(x.dtype) or x.shape[1] == 0 or len(x) == 0:
         raise Declined(f"x is {x.dtype}{x.shape}")
     if not ins[0].flags.c_contiguous or not outs[0].flags.c_contiguous:
         raise Declined("strides")
-    return dot_steps(x, ins[1], dtype, out, None, None, ctx, f"packed {dtype}")
+    if len(x) <= _ROWS_IN_TURNS:
+        return dot_steps(x, ins[1], dtype, out, None, None, ctx, f"packed {dtype}")
+    if ctx.machine.has_tiles:
+        return tile_steps(x, ins[1], dtype, out, ctx, f"packed {dtype}")
+    steps: list[EngineStep] = []
+    if x.dtype != np.float32:
+        x = widened(x, ctx, steps)
+    rows = (np.arange(len(x)) * x.strides[0] + address(x))[:, None]
+    product = Product(rows, x.shape[1], 4, out[None], 0, keep=(x,))
+    return steps + panel_steps(product, ins[1], dtype, ctx, f"packed {dtype}")

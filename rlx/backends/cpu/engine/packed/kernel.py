@@ -6,11 +6,12 @@ weight as a vector has lanes, whose sums meet in a vector for the epilogue.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rlx.backends.cpu.engine import trees
 from rlx.backends.cpu.engine.ir import F32, I64, PTR, Kernel, Value
-from rlx.backends.cpu.engine.packed.decode import FORMATS, Block
+from rlx.backends.cpu.engine.packed.decode import Rows
 from rlx.dtypes import DType, f32
 from rlx.ir import Expr
 
@@ -38,49 +39,66 @@ class DotKernel:
         vector = F32.of(lanes)
         w = {name: k.word(i, PTR if i < 4 else I64) for i, name in enumerate(WORDS)}
         chains = 4 if rows == 1 else 2 if rows <= 6 else 1
-        sums = k.reserve(4 * lanes * rows)
+        sums = k.reserve(4 * lanes * lanes * rows)
+        decoded = Rows(k, self.weight, lanes, self.lookup) if self.weight.is_packed else None
         with k.loop(k.first, k.last) as item:
             first = item * lanes
             count = k.min(w["columns"] - first, lanes)
             with k.loop(0, count) as r:
                 row = k.at(w["w"], (first + r) * w["w_row"])
                 totals = [[k.variable(k.const(vector, 0)) for _ in range(chains)] for _ in range(rows)]
-                if self.weight.is_packed:
-                    self._packed(k, w, row, totals)
+                if decoded is not None:
+                    self._packed(k, w, row, totals, decoded)
                 else:
                     self._plain(k, w, row, totals)
                 for m, line in enumerate(totals):
                     total = line[0].value
                     for other in line[1:]:
                         total = total + other.value
-                    k.store(k.fold(total, lambda a, b: a + b), k.at(k.at(sums, m * lanes, F32), r, F32))
+                    k.store(total, k.at(sums, (r + m * lanes) * lanes, F32))
             mask = k.tail(count, lanes)
             beside = []
             if self.bias is not None:
                 beside = [trees.load(k, self.bias, k.at(w["bias"], first * self.bias.itemsize), lanes, mask)]
             for m in range(rows):
-                made = k.load(vector, k.at(sums, m * lanes, F32), align=4)
+                made = added([k.load(vector, k.at(sums, (r + m * lanes) * lanes, F32)) for r in range(lanes)])
                 if self.epilogue is not None:
                     (made,) = trees.print_trees(k, [self.epilogue], [made, *beside])
                 at = k.at(w["out"], w["out_row"] * m + first * self.out.itemsize)
                 trees.store(k, made, self.out, at, mask)
         return k.text()
 
-    def _packed(self, k: Kernel, w: dict[str, Value], row: Value, totals: list[list]) -> None:  # type: ignore[type-arg]
-        storage, decode = self.weight.storage, FORMATS[self.weight.name]
-        planes, at = [], row
-        for plane in storage.planes:
-            planes.append((plane, at))
-            at = k.at(at, w["units"] * plane.nbytes)
-        with k.loop(0, w["units"]) as i:
-            places = {plane.name: k.at(start, i * plane.nbytes) for plane, start in planes}
-            largest = storage.planes[0]
-            for line in range(0, largest.nbytes, _LINE):
-                k.prefetch(k.at(places[largest.name], _AHEAD + line))
-            block = Block(k, places, self.lanes, self.lookup)
-            x = k.at(w["x"], i * (storage.elements * self.x.itemsize))
-            for turn, e in enumerate(range(0, storage.elements, self.lanes)):
-                self._add(k, w, decode(block, e), k.at(x, e * self.x.itemsize), totals, turn)
+    def _packed(
+        self, k: Kernel, w: dict[str, Value], row: Value, totals: list[list], decoded: Rows  # type: ignore[type-arg]
+    ) -> None:
+        storage, units = self.weight.storage, w["units"]
+        planes = decoded.planes(row, units)
+        # Turns are long enough for all chains of sums, and for a cache line.
+        turn = max(1, 128 // storage.elements)
+        lines = -(-turn * storage.nbytes // _LINE)
+        with k.loop(0, units, decoded.most) as first:
+            count = k.min(units - first, decoded.most)
+            decoded.prepare(planes, first, count)
+            whole = count & -turn
+
+            def add(i: Value, blocks: int) -> None:
+                ahead = k.at(row, (first + i) * storage.nbytes + _AHEAD)
+                for line in range(lines if blocks > 1 or turn == 1 else 1):
+                    k.prefetch(k.at(ahead, line * _LINE))
+                number = 0
+                for u in range(blocks):
+                    block = decoded.block(planes, first, i + u)
+                    x = k.at(w["x"], (first + (i + u)) * (storage.elements * self.x.itemsize))
+                    for e in range(0, storage.elements, self.lanes):
+                        made = decoded.format.elements(block, e)
+                        self._add(k, w, made, k.at(x, e * self.x.itemsize), totals, number)
+                        number += 1
+
+            with k.loop(0, whole, turn) as i:
+                add(i, turn)
+            if turn > 1:
+                with k.loop(whole, count) as i:
+                    add(i, 1)
 
     def _plain(self, k: Kernel, w: dict[str, Value], row: Value, totals: list[list]) -> None:  # type: ignore[type-arg]
         """Elements of their own dtype, some vectors in a turn, and then what is left."""
@@ -109,3 +127,19 @@ class DotKernel:
             into = line[turn % len(line)]
             given = trees.load(k, self.x, k.at(x, w["x_row"] * m), self.lanes, mask)
             into.value = k.fma(given, value, into.value)
+
+
+def added(rows: Sequence[Value]) -> Value:
+    """The sum of the lanes of each row, as one vector. Halves are added first, so that the order is that of `fold`."""
+    made, k = list(rows), rows[0].k
+    lanes = span = len(rows)
+    while span > 1:
+        half = span // 2
+        low = [s + i for s in range(0, lanes, span) for base in (0, lanes) for i in range(base, base + half)]
+        high = [i + half for i in low]
+        n = len(made) // 2
+        made = [
+            k.shuffle(a, b, low) + k.shuffle(a, b, high) for a, b in zip(made[:n], made[n:], strict=True)
+        ]
+        span = half
+    return made[0]

@@ -1,0 +1,117 @@
+"""Decodes rows of a weight into panels for the product of many rows of x, some panels at a time, in each run.
+
+A weight lies row by row and takes few bytes; the product wants it as f32, column by column. Decoding takes some percent
+of the product's time, and the memory for some panels serves all products of a program: no copy of a weight is kept.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from rlx.backends.cpu.context import Array
+from rlx.backends.cpu.engine import trees
+from rlx.backends.cpu.engine.gemm.product import Panels, Product, choose_tile, product_steps
+from rlx.backends.cpu.engine.gemm.transpose import transposed
+from rlx.backends.cpu.engine.ir import F32, I64, PTR, Kernel, Value
+from rlx.backends.cpu.engine.packed.decode import Rows
+from rlx.backends.cpu.engine.step import EngineContext, EngineStep, address
+from rlx.dtypes import DType, f32
+
+WORDS = ("w", "out", "first", "last", "units", "w_row")
+_PIECE = 512  # elements of a row that are decoded before they are transposed
+_PITCH = _PIECE + 16  # rows of the transposition lie in different sets of the cache
+_TOGETHER = 2 << 20  # bytes of panels that one step decodes
+
+
+@dataclass(frozen=True, slots=True)
+class PanelKernel:
+    """An item is as many rows of the weight as a vector has lanes: a part of the width of a panel."""
+
+    lanes: int
+    vectors: int
+    weight: DType
+    lookup: bool = False
+
+    def ir(self) -> str:
+        k, lanes, storage = Kernel("kernel"), self.lanes, self.weight.storage
+        w = {name: k.word(i, PTR if i < 2 else I64) for i, name in enumerate(WORDS)}
+        packed = self.weight.is_packed
+        most = _PIECE // storage.elements
+        decoded = Rows(k, self.weight, lanes, self.lookup, most) if packed else None
+        width, elements = self.vectors * lanes, storage.elements
+        lines = k.reserve(4 * lanes * _PITCH)
+        with k.loop(k.first, k.last) as item:
+            panel = k.binary("udiv", item, k.const(I64, self.vectors))
+            part = item - panel * self.vectors
+            out = k.at(w["out"], (panel * (w["units"] * elements) * width + part * lanes) * 4)
+            with k.loop(0, w["units"], most) as first:
+                count = k.min(w["units"] - first, most)
+                with k.loop(0, lanes) as r:
+                    number = k.min(w["first"] + item * lanes + r, w["last"] - 1)
+                    row, line = k.at(w["w"], number * w["w_row"]), k.at(lines, r * _PITCH, F32)
+                    if decoded is not None:
+                        self._decode(k, decoded, row, w["units"], first, count, line)
+                    else:
+                        self._convert(k, k.at(row, first * self.weight.itemsize), count, line)
+                self._turn(k, lines, k.at(out, first * (elements * width * 4)), count * elements)
+        return k.text()
+
+    def _decode(
+        self, k: Kernel, decoded: Rows, row: Value, units: Value, first: Value, count: Value, line: Value
+    ) -> None:
+        planes, elements = decoded.planes(row, units), self.weight.storage.elements
+        decoded.prepare(planes, first, count)
+        with k.loop(0, count) as i:
+            block, at = decoded.block(planes, first, i), k.at(line, i * elements, F32)
+            for e in range(0, elements, self.lanes):
+                k.store(decoded.format.elements(block, e), k.at(at, e, F32))
+
+    def _convert(self, k: Kernel, start: Value, count: Value, line: Value) -> None:
+        with k.loop(0, count, self.lanes) as i:
+            mask = k.tail(k.min(count - i, self.lanes), self.lanes)
+            k.store(trees.load(k, self.weight, k.at(start, i * self.weight.itemsize), self.lanes, mask),
+                    k.at(line, i, F32))  # fmt: skip
+
+    def _turn(self, k: Kernel, lines: Value, out: Value, count: Value) -> None:
+        """Writes `count` columns of the lines as rows of the panel."""
+        lanes, step = self.lanes, self.vectors * self.lanes
+        whole = count & -lanes
+
+        def square(i: Value) -> list[Value]:
+            rows = [k.load(F32.of(lanes), k.at(lines, i + r * _PITCH, F32)) for r in range(lanes)]
+            return transposed(k, rows)
+
+        with k.loop(0, whole, lanes) as i:
+            for c, row in enumerate(square(i)):
+                k.store(row, k.at(out, (i + c) * step, F32))
+        if not self.weight.is_packed:
+            with k.loop(whole, count, lanes) as i:
+                for c, row in enumerate(square(i)):
+                    with k.when(k.cmp("slt", i + c, count)):
+                        k.store(row, k.at(out, (i + c) * step, F32))
+
+
+def panel_steps(product: Product, w: Array, dtype: DType, ctx: EngineContext, name: str) -> list[EngineStep]:
+    """The product with a weight (n, bytes or elements of a row), which is decoded in each run."""
+    lanes, n = ctx.machine.lanes(), len(w)
+    tile = choose_tile(ctx.machine, len(product.rows), n)
+    width, terms = tile.vectors * lanes, product.terms
+    panels = -(-n // width)
+    each = max(1, min(panels, _TOGETHER // (terms * width * 4)))
+    each = -(-panels // -(-panels // each))
+    made = ctx.shared(each * terms * width * 4, "panels")
+    units = terms // dtype.storage.elements
+    kernel = PanelKernel(lanes, tile.vectors, dtype, dtype.is_packed and ctx.machine.has_lookup)
+    steps = []
+    for start in range(0, panels, each):
+        first, last = start * width, min(n, (start + each) * width)
+        words = (address(w), address(made), first, last, units, w.strides[0])
+        items = -(-(last - first) // width) * tile.vectors
+        steps.append(
+            EngineStep(kernel, words, items, 1, (made, w), name=f"decode {dtype}", cost_ns=lanes * terms * 0.3)
+        )
+        part = Panels(address(made), f32, width * 4, terms * width * 4, 0, keep=(made, w))
+        operands = [(a[..., first:last], row, apart) for a, row, apart in product.operands]
+        cut = replace(product, out=product.out[..., first:last], operands=operands)
+        steps += product_steps(cut, part, tile, ctx, name)
+    return steps
