@@ -12,7 +12,7 @@ import importlib
 import pkgutil
 import struct
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from typing import Literal
 
@@ -71,6 +71,22 @@ class EngineContext:
     is_fixed: Callable[[Tensor], bool]
     alike: bool = False
     following: Following | None = None
+    _free: list[Bytes] = field(default_factory=list)
+    _lent: list[Bytes] = field(default_factory=list)
+
+    def borrow(self, nbytes: int) -> Bytes:
+        """Memory for what the steps of one node leave to each other in a run; other nodes' steps use it again."""
+        fitting = [b for b in self._free if len(b) >= nbytes]
+        found = min(fitting, key=len) if fitting else self.acquire(nbytes)
+        if fitting:
+            self._free = [b for b in self._free if b is not found]
+        self._lent.append(found)
+        return found[:nbytes]
+
+    def next_node(self) -> None:
+        """Takes back what was lent."""
+        self._free += self._lent
+        self._lent = []
 
 
 Images = Literal["makes", "follows"]

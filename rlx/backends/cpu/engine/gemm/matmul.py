@@ -24,12 +24,15 @@ from rlx.backends.cpu.engine.gemm.product import (
     product_steps,
     with_following,
 )
+from rlx.backends.cpu.engine.gemm.transpose import transpose_step
 from rlx.backends.cpu.engine.packed.bind import FEW_ROWS, dot_steps
 from rlx.backends.cpu.engine.step import Declined, EngineContext, EngineStep, address, engine
 from rlx.backends.cpu.matmul.dense import epilogue_of
 from rlx.dtypes import as_dtype, f32
 from rlx.ir import Node
 from rlx.ir import expr as ex
+
+_TURNED = 32  # rows and terms from which a transposed matrix is worth a copy
 
 
 @engine("matmul", takes_following=True)
@@ -65,6 +68,8 @@ def bind_matmul(
         return dot_steps(x, weight, as_dtype(b.dtype), made, bias, tree, ctx, "matvec")
     if a.dtype != np.float32:
         a = _widened(a, ctx, steps)
+    if merged and math.prod(batch) == 1 and m >= _TURNED and k >= _TURNED and a.strides[-2] == a.itemsize:
+        a = _turned(a.reshape(m, k), ctx, steps).reshape(a.shape)
     if merged:  # one b: all axes before the last are rows
         rows: Addresses = np.zeros((), np.int64)
         for size, stride in zip(a.shape[:-1], a.strides[:-1], strict=True):
@@ -103,11 +108,20 @@ def _beside(x: Array, out: Array) -> tuple[Array, int, int]:
 
 def _widened(a: Array, ctx: EngineContext, steps: list[EngineStep]) -> Array:
     """Halves as f32, in memory of their own."""
-    wide = ctx.acquire(a.size * 4).view(np.float32).reshape(a.shape)
+    wide = ctx.borrow(a.size * 4).view(np.float32).reshape(a.shape)
     step = tree_step([ex.cast(ex.arg(0, as_dtype(a.dtype)), f32)], [a], [wide], ctx)
     assert step is not None
     steps.append(step)
     return wide
+
+
+def _turned(a: Array, ctx: EngineContext, steps: list[EngineStep]) -> Array:
+    """A transposed matrix with its terms next to each other: a tile's reads of one that lies across would each be of
+    another cache line, and lines of a power of two apart displace each other."""
+    m, k = a.shape
+    made = ctx.borrow(a.size * 4).view(np.float32).reshape(m, k)
+    steps.append(transpose_step(a, made, ctx, k, m, a.strides[1], made.strides[0], 1, (1, 0, 0), (0, 0)))
+    return made
 
 
 def _by_rows(a: Array, b: Array, out: Array) -> bool:

@@ -114,7 +114,7 @@ def pack_each_run(b: Array, width: int, ctx: EngineContext) -> Panels:
     """b (batch, terms, columns) with terms next to each other, packed in each run."""
     batch, terms, columns = b.shape
     size, panels, lanes = b.itemsize, -(-columns // width), ctx.machine.lanes()
-    made = ctx.acquire(batch * panels * terms * width * size)
+    made = ctx.borrow(batch * panels * terms * width * size)
     step, panel = width * size, terms * width * size
     steps = []
     for i in range(batch):
@@ -135,7 +135,7 @@ def gather_each_run(b: Array, width: int, ctx: EngineContext) -> Panels:
     batch, outer, inner, columns = b.shape
     panels, lanes = -(-columns // width), ctx.machine.lanes()
     step, terms = width * b.itemsize, outer * inner
-    made = ctx.acquire(batch * panels * terms * step)
+    made = ctx.borrow(batch * panels * terms * step)
     words = (
         address(b), address(made), columns, b.strides[3], outer, b.strides[1], inner, b.strides[2], b.strides[0],
         panels,
