@@ -1,9 +1,11 @@
-"""Latency of networks on the processor: rlx's compiled engine, rlx on NumPy and ONNX Runtime, in turns, in one run.
+"""Latency of networks on the processor: rlx's compiled engine and ONNX Runtime, in turns, in one run; with `--numpy`
+rlx without its engine too.
 
-    python benchmarks/cpu_engine.py [MODEL …] [--threads 1] [--profile] [--rounds 5]
+    python benchmarks/cpu_engine.py [MODEL …] [--threads 1] [--profile] [--rounds 5] [--busy 1]
 
-The models are those of bench_onnx_cpu.py. Each engine has the same number of threads; the table has medians and minima
-of all runs. No time is asserted.
+The models are those of bench_onnx_cpu.py and of networks.py, which torch exports. Each engine has the same number of
+threads; the table has medians and minima of all runs. `--busy 1 --cores 2` measures beside another process that never
+sleeps. No time is asserted.
 """
 
 from __future__ import annotations
@@ -11,8 +13,10 @@ from __future__ import annotations
 import argparse
 import os
 import statistics
+import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,50 +26,49 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import numpy as np
 
 import rlx
-from benchmarks import bench_onnx_cpu
+from benchmarks import bench_onnx_cpu, networks
 from benchmarks.bench import timed, version
 
+MODELS = {**bench_onnx_cpu.MODELS, **networks.MODELS}
 
-def compiled(model: Any, feeds: bench_onnx_cpu.Feeds, engine: Any, threads: int) -> Any:
-    """The model's program on one of rlx's engines."""
+
+def program_of(model: Any, feeds: bench_onnx_cpu.Feeds) -> Any:
+    """The graph of the model for these inputs, and its weights."""
     plain = rlx.onnx.load(model)
     plain.run(feeds, device="cpu")
-    graph = plain.programs[-1].graph
-    return rlx.Session("cpu", threads=threads, engine=engine).compile(graph.graph, weights=graph.weights)
+    return plain.programs[-1].graph
 
 
-def measure(name: str, rounds: int, seconds: float, threads: int, profile: bool) -> None:
-    model, feeds = bench_onnx_cpu.MODELS[name]()
-    bench_onnx_cpu.THREADS = threads
+def measure(name: str, args: argparse.Namespace) -> None:
+    model, feeds = MODELS[name]()
+    bench_onnx_cpu.THREADS = args.threads
     runtime = bench_onnx_cpu.runtime_session(model)
-    programs = {engine: compiled(model, feeds, engine, threads) for engine in ("compiled", "numpy")}
-    calls: dict[str, Callable[[], Any]] = {
-        **{engine: partial(p.run, feeds) for engine, p in programs.items()},
-        "onnxruntime": lambda: runtime.run(None, feeds),
-    }
-    wanted = runtime.run(None, feeds)[0].astype(np.float64)
-    made = next(iter(programs["compiled"].run(feeds).values()))
+    graph = program_of(model, feeds)
+    calls: dict[str, Callable[[], Any]] = {}
+    for engine in ("compiled", "numpy") if args.numpy else ("compiled",):
+        session = rlx.Session("cpu", threads=args.threads, engine=engine)
+        calls[engine] = partial(session.compile(graph.graph, weights=graph.weights).run, feeds)
+    calls["onnxruntime"] = lambda: runtime.run(None, feeds)
+    wanted = calls["onnxruntime"]()[0].astype(np.float64)
+    made = next(iter(calls["compiled"]().values()))
     error = ((made - wanted) ** 2).sum() / (wanted**2).sum()
     times: dict[str, list[float]] = {engine: [] for engine in calls}
-    for turn in range(rounds + 1):
+    for turn in range(args.rounds + 1):
         for engine, call in calls.items():
-            found = timed(call, seconds if turn else 0.1)
+            found = timed(call, args.seconds if turn else 0.1)
             times[engine] += found if turn else []
-    row = [f"{name:14}"]
+    row = [f"{name:15}"]
     for least in (statistics.median, min):
-        own, plain, other = (least(times[e]) * 1e3 for e in ("compiled", "numpy", "onnxruntime"))
-        row.append(f"{own:9.2f} {plain:9.2f} {other:9.2f} {own / other:6.2f}")
+        found = [least(times[e]) * 1e3 for e in calls]
+        row.append("".join(f"{ms:9.2f}" for ms in found) + f" {found[0] / found[-1]:6.2f}")
     print("  ".join(row), f" {error:9.1e}", flush=True)
-    if profile:
-        for kind, us, nodes in spent(model, feeds, threads)[:14]:
+    if args.profile:
+        for kind, us, nodes in spent(graph, feeds, args.threads)[:14]:
             print(f"    {kind:40} {us / 1e3:8.2f} ms  {nodes:4} nodes")
 
 
-def spent(model: Any, feeds: bench_onnx_cpu.Feeds, threads: int) -> list[tuple[str, float, int]]:
+def spent(graph: Any, feeds: bench_onnx_cpu.Feeds, threads: int) -> list[tuple[str, float, int]]:
     """(op, its median µs in a run, its number of nodes), the slowest first."""
-    plain = rlx.onnx.load(model)
-    plain.run(feeds, device="cpu")
-    graph = plain.programs[-1].graph
     session = rlx.Session("cpu", threads=threads, engine="compiled", timings=True)
     exe = session.compile(graph.graph, weights=graph.weights)
     by = {d.node: d.by for d in exe.report().nodes}
@@ -83,23 +86,41 @@ def spent(model: Any, feeds: bench_onnx_cpu.Feeds, threads: int) -> list[tuple[s
     return sorted(((kind, us, n) for kind, (us, n) in total.items()), key=lambda row: -row[1])
 
 
+@contextmanager
+def busy(count: int) -> Iterator[None]:
+    """So many processes that never sleep."""
+    others = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(count)]
+    try:
+        yield
+    finally:
+        for other in others:
+            other.kill()
+            other.wait()
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("models", nargs="*", choices=[[], *bench_onnx_cpu.MODELS], default=[])
+    parser.add_argument("models", nargs="*", choices=[[], *MODELS], default=[])
     parser.add_argument("--profile", action="store_true", help="what rlx spends, by op")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=0.5, help="of each turn")
+    parser.add_argument("--numpy", action="store_true", help="rlx without its engine too")
+    parser.add_argument("--busy", type=int, default=0, help="other processes that never sleep")
+    parser.add_argument("--cores", type=int, default=0, help="of the machine that all of them are kept to")
     args = parser.parse_args()
-    print(f"{args.threads} threads each; onnxruntime {version('onnxruntime')}; load {os.getloadavg()[0]:.1f}")
-    print(f"{'':14}  {'median ms':36}  {'best ms':36}")
+    if args.cores:
+        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: args.cores])
     print(
-        "  ".join(
-            [f"{'model':14}", *[f"{'engine':>9} {'numpy':>9} {'ort':>9} {'ratio':>6}"] * 2, "     NMSE"]
-        )
+        f"{args.threads} threads each, {args.busy} other processes; onnxruntime {version('onnxruntime')}; "
+        f"load {os.getloadavg()[0]:.1f}"
     )
-    for name in args.models or bench_onnx_cpu.MODELS:
-        measure(name, args.rounds, args.seconds, args.threads, args.profile)
+    columns = "".join(f"{e:>9}" for e in ("engine", *(["numpy"] if args.numpy else []), "ort")) + "  ratio"
+    print(f"{'':15}  {'median ms':{len(columns)}}  {'best ms':{len(columns)}}")
+    print(f"{'model':15}  {columns}  {columns}      NMSE")
+    with busy(args.busy):
+        for name in args.models or MODELS:
+            measure(name, args)
 
 
 if __name__ == "__main__":

@@ -148,6 +148,21 @@ def test_images_lie_with_their_channels_last_between_convolutions() -> None:
     assert any(d.within for d in program.report().nodes)  # the residual, in the product before it
 
 
+@pytest.mark.parametrize("groups", [20, 4, 1])
+def test_group_norm_of_images_whose_channels_lie_last(groups: int) -> None:
+    graph = rlx.Graph("norms")
+    values = {"x": floats(2, 20, 9, 8) * 3 + 50, "g": floats(20), "b": floats(20), "one": np.eye(20, dtype=np.float32)}
+    g, b, one = graph.input("g", (20,)), graph.input("b", (20,)), graph.input("one", (20, 20))
+    last = rlx.conv(graph.input("x", (2, 20, 9, 8)), one[:, :, None, None])
+    graph.output("y", rlx.conv(rlx.group_norm(last, groups, g, b), one[:, :, None, None]))
+    got = rlx.Session("cpu", engine="compiled").compile(graph)
+    x = values["x"].astype(np.float64).reshape(2, groups, -1)
+    x = (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + 1e-5)
+    wanted = x.reshape(2, 20, 9, 8) * values["g"][:, None, None] + values["b"][:, None, None]
+    assert close(got.run(values)["y"], wanted)
+    assert {d.op for d in got.report().nodes if d.by == "numpy"} <= {"reshape"}
+
+
 def test_a_product_between_convolutions_keeps_the_order_of_its_shape() -> None:
     graph = rlx.Graph("mixed")
     values = {"x": floats(2, 8, 6, 7), "m": floats(7, 7), "w": floats(16, 8, 3, 3)}

@@ -135,6 +135,7 @@ class EngineProgram:
         """The segment that this node begins, if it does, and the node's steps; None where NumPy has to run it. With
         `following`, the steps of both nodes, or None where they do not become one."""
         self._ctx.alike, self._ctx.following = alike, following
+        self._ctx.next_node()
         made = None
         binders = ENGINE_BINDERS.get(node.op.name) or (ENGINE_BINDERS["*"] if node.op.elementwise else ())
         for binder in binders:

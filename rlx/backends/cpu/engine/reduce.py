@@ -208,4 +208,4 @@ def _stages(shape: Sequence[int], axes: Sequence[int]) -> list[tuple[int, int, i
 
 def _memory(ctx: EngineContext, numel: int, held: str) -> Array:
     dtype = np.dtype({"f32": np.float32, "f64": np.float64, "i32": np.int32, "i64": np.int64}[held])
-    return ctx.acquire(numel * dtype.itemsize).view(dtype)
+    return ctx.borrow(numel * dtype.itemsize).view(dtype)

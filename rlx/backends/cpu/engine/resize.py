@@ -110,7 +110,7 @@ def bind_resize(
         axis, last = order.index(table.axis), number == len(plan) - 1
         shape = (*x.shape[:axis], len(table.index), *x.shape[axis + 1 :])
         between = x.dtype if nearest else np.dtype(np.float32)
-        made = y if last else ctx.acquire(math.prod(shape) * between.itemsize).view(between).reshape(shape)
+        made = y if last else ctx.borrow(math.prod(shape) * between.itemsize).view(between).reshape(shape)
         steps.append(_along(x, made, table, axis, nearest, ctx))
         x = made
     return steps

@@ -63,8 +63,7 @@ class EngineContext:
 
     `is_fixed` says of a tensor whether it is a weight or a constant, which changes between runs at most, with
     `prepare` called again. `alike`: all rows of the node are to be summed in one order, whatever their number.
-    `following`: what a binder that was registered with `takes_following` has to compute too, or decline.
-    `shared` gives memory for a purpose, which all steps of the program use in turn."""
+    `following`: what a binder that was registered with `takes_following` has to compute too, or decline."""
 
     machine: Machine
     threads: int
@@ -72,13 +71,22 @@ class EngineContext:
     is_fixed: Callable[[Tensor], bool]
     alike: bool = False
     following: Following | None = None
-    _shared: dict[str, Bytes] = field(default_factory=dict)
+    _free: list[Bytes] = field(default_factory=list)
+    _lent: list[Bytes] = field(default_factory=list)
 
-    def shared(self, nbytes: int, purpose: str) -> Bytes:
-        found = self._shared.get(purpose)
-        if found is None or found.nbytes < nbytes:
-            found = self._shared[purpose] = self.acquire(nbytes)
-        return found
+    def borrow(self, nbytes: int) -> Bytes:
+        """Memory for what the steps of one node leave to each other in a run; other nodes' steps use it again."""
+        fitting = [b for b in self._free if len(b) >= nbytes]
+        found = min(fitting, key=len) if fitting else self.acquire(nbytes)
+        if fitting:
+            self._free = [b for b in self._free if b is not found]
+        self._lent.append(found)
+        return found[:nbytes]
+
+    def next_node(self) -> None:
+        """Takes back what was lent."""
+        self._free += self._lent
+        self._lent = []
 
 
 Images = Literal["makes", "follows"]

@@ -52,7 +52,7 @@ def bind_conv(
     last = channels_last(out)
     made = last
     if made is None:
-        made = ctx.acquire(out.nbytes).view(out.dtype).reshape(out.shape[0], *out.shape[2:], out.shape[1])
+        made = ctx.borrow(out.nbytes).view(out.dtype).reshape(out.shape[0], *out.shape[2:], out.shape[1])
     groups = node.attrs["groups"]
     if (
         groups > 1

@@ -9,7 +9,7 @@ import numpy as np
 
 from rlx.backends.cpu.context import Array
 from rlx.backends.cpu.engine.gemm.product import Addresses
-from rlx.backends.cpu.engine.gemm.transpose import TransposeKernel
+from rlx.backends.cpu.engine.gemm.transpose import transpose_step
 from rlx.backends.cpu.engine.step import EngineContext, EngineStep, address
 
 Ints = Sequence[int]
@@ -33,13 +33,16 @@ def to_channels_last(
     n, c, *sizes = x.shape
     around = pads or [(0, 0)] * len(sizes)
     room = [a + s + b for s, (a, b) in zip(sizes, around, strict=True)]
-    made = ctx.acquire(n * math.prod(room) * c * x.itemsize).view(x.dtype).reshape(n, *room, c)
-    made.view(np.uint8)[...] = 0
+    # The zeros around an image are written once, and stay.
+    raw = (ctx.borrow if pads is None else ctx.acquire)(n * math.prod(room) * c * x.itemsize)
+    if pads is not None:
+        raw[...] = 0
+    made = raw.view(x.dtype).reshape(n, *room, c)
     inside = made[(slice(None), *(slice(a, a + s) for s, (a, _) in zip(sizes, around, strict=True)))]
     if pads is None:
         positions = math.prod(sizes)
         steps.append(
-            _transpose(x, made, ctx, c, positions, x.strides[1], made.itemsize * c, n, (1, 0, x.strides[0]),
+            transpose_step(x, made, ctx, c, positions, x.strides[1], made.itemsize * c, n, (1, 0, x.strides[0]),
                        (0, made.strides[0]))
         )  # fmt: skip
         return made
@@ -47,7 +50,7 @@ def to_channels_last(
     height, width = (1, sizes[0]) if len(sizes) == 1 else sizes
     down_x, down = (0, 0) if len(sizes) == 1 else (x.strides[2], inside.strides[1])
     steps.append(
-        _transpose(x, inside, ctx, c, width, x.strides[1], made.itemsize * c, n * height,
+        transpose_step(x, inside, ctx, c, width, x.strides[1], made.itemsize * c, n * height,
                    (height, down_x, x.strides[0]), (down, inside.strides[0]))
     )  # fmt: skip
     return made
@@ -56,24 +59,8 @@ def to_channels_last(
 def from_channels_last(made: Array, out: Array, ctx: EngineContext) -> EngineStep:
     """(N, *S, C) copied to (N, C, *S), both contiguous."""
     n, c, *sizes = out.shape
-    return _transpose(made, out, ctx, math.prod(sizes), c, made.itemsize * c, out.strides[1], n,
+    return transpose_step(made, out, ctx, math.prod(sizes), c, made.itemsize * c, out.strides[1], n,
                       (1, 0, made.strides[0]), (0, out.strides[0]))  # fmt: skip
-
-
-def _transpose(
-    x: Array, out: Array, ctx: EngineContext, rows: int, columns: int, x_row: int, out_row: int, batch: int,
-    x_batch: tuple[int, int, int], out_batch: tuple[int, int],
-) -> EngineStep:  # fmt: skip
-    lanes = ctx.machine.lanes()
-    inner, x_inner, x_outer = x_batch
-    words = (
-        address(x), address(out), rows, columns, x_row, out_row, inner, x_inner, x_outer, *out_batch, batch * rows,
-    )  # fmt: skip
-    items = batch * -(-columns // lanes)
-    cost = 2.0 * lanes * -(-rows // lanes)
-    return EngineStep(
-        TransposeKernel(lanes, x.itemsize), words, items, 1, (x, out), name="transpose", cost_ns=cost
-    )
 
 
 def window_addresses(

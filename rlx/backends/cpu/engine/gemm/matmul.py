@@ -24,6 +24,7 @@ from rlx.backends.cpu.engine.gemm.product import (
     widened,
     with_following,
 )
+from rlx.backends.cpu.engine.gemm.transpose import transpose_step
 from rlx.backends.cpu.engine.packed.bind import FEW_ROWS, dot_steps
 from rlx.backends.cpu.engine.packed.panels import panel_steps
 from rlx.backends.cpu.engine.packed.tiles import tile_steps
@@ -31,6 +32,8 @@ from rlx.backends.cpu.engine.step import Declined, EngineContext, EngineStep, ad
 from rlx.backends.cpu.matmul.dense import epilogue_of
 from rlx.dtypes import as_dtype
 from rlx.ir import Node
+
+_TURNED = 32  # rows and terms from which a transposed matrix is worth a copy
 
 
 @engine("matmul", takes_following=True)
@@ -70,6 +73,8 @@ def bind_matmul(
         return tile_steps(a.reshape(-1, k), weight, as_dtype(b.dtype), out.reshape(-1, n), ctx, "matmul")
     if a.dtype != np.float32:
         a = widened(a, ctx, steps)
+    if merged and math.prod(batch) == 1 and m >= _TURNED and k >= _TURNED and a.strides[-2] == a.itemsize:
+        a = _turned(a.reshape(m, k), ctx, steps).reshape(a.shape)
     if merged:  # one b: all axes before the last are rows
         rows: Addresses = np.zeros((), np.int64)
         for size, stride in zip(a.shape[:-1], a.strides[:-1], strict=True):
@@ -108,6 +113,15 @@ def _beside(x: Array, out: Array) -> tuple[Array, int, int]:
     if x.ndim > 0 and x.size == x.shape[-1] == out.shape[-1]:
         return x, 0, 0
     raise Declined(f"{x.shape} beside {out.shape}")
+
+
+def _turned(a: Array, ctx: EngineContext, steps: list[EngineStep]) -> Array:
+    """A transposed matrix with its terms next to each other: a tile's reads of one that lies across would each be of
+    another cache line, and lines of a power of two apart displace each other."""
+    m, k = a.shape
+    made = ctx.borrow(a.size * 4).view(np.float32).reshape(m, k)
+    steps.append(transpose_step(a, made, ctx, k, m, a.strides[1], made.strides[0], 1, (1, 0, 0), (0, 0)))
+    return made
 
 
 def _by_rows(a: Array, b: Array, out: Array) -> bool:

@@ -115,7 +115,7 @@ def pack_each_run(b: Array, width: int, ctx: EngineContext) -> Panels:
     """b (batch, terms, columns) with terms next to each other, packed in each run."""
     batch, terms, columns = b.shape
     size, panels, lanes = b.itemsize, -(-columns // width), ctx.machine.lanes()
-    made = ctx.acquire(batch * panels * terms * width * size)
+    made = ctx.borrow(batch * panels * terms * width * size)
     step, panel = width * size, terms * width * size
     steps = []
     for i in range(batch):
@@ -136,7 +136,7 @@ def gather_each_run(b: Array, width: int, ctx: EngineContext) -> Panels:
     batch, outer, inner, columns = b.shape
     panels, lanes = -(-columns // width), ctx.machine.lanes()
     step, terms = width * b.itemsize, outer * inner
-    made = ctx.acquire(batch * panels * terms * step)
+    made = ctx.borrow(batch * panels * terms * step)
     words = (
         address(b), address(made), columns, b.strides[3], outer, b.strides[1], inner, b.strides[2], b.strides[0],
         panels,
@@ -225,7 +225,7 @@ def row_table(rows: Addresses, height: int) -> Addresses:
 
 def widened(a: Array, ctx: EngineContext, steps: list[EngineStep]) -> Array:
     """Halves as f32, in memory of their own."""
-    wide = ctx.acquire(a.size * 4).view(np.float32).reshape(a.shape)
+    wide = ctx.borrow(a.size * 4).view(np.float32).reshape(a.shape)
     step = tree_step([ex.cast(ex.arg(0, as_dtype(a.dtype)), f32)], [a], [wide], ctx)
     assert step is not None
     steps.append(step)

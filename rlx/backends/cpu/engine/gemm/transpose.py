@@ -10,7 +10,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from rlx.backends.cpu.context import Array
 from rlx.backends.cpu.engine.ir import I16, I32, I64, PTR, Kernel, Value
+from rlx.backends.cpu.engine.step import EngineContext, EngineStep, address
 
 # Strides are in bytes. A batch has `rows` rows, of all the rows of all batches no more than `all_rows`.
 WORDS = (
@@ -64,3 +66,21 @@ def transposed(k: Kernel, rows: Sequence[Value]) -> list[Value]:
                 made[i], made[i + step] = k.shuffle(a, b, low), k.shuffle(a, b, high)
         step *= 2
     return made
+
+
+def transpose_step(
+    x: Array, out: Array, ctx: EngineContext, rows: int, columns: int, x_row: int, out_row: int, batch: int,
+    x_batch: tuple[int, int, int], out_batch: tuple[int, int],
+) -> EngineStep:  # fmt: skip
+    """out[j, i] = x[i, j] for a batch of matrices, each at `x_batch` (matrices of the inner level, steps of both levels)
+    and `out_batch` bytes. Steps are in bytes."""
+    lanes = ctx.machine.lanes()
+    inner, x_inner, x_outer = x_batch
+    words = (
+        address(x), address(out), rows, columns, x_row, out_row, inner, x_inner, x_outer, *out_batch, batch * rows,
+    )  # fmt: skip
+    items = batch * -(-columns // lanes)
+    cost = 2.0 * lanes * -(-rows // lanes)
+    return EngineStep(
+        TransposeKernel(lanes, x.itemsize), words, items, 1, (x, out), name="transpose", cost_ns=cost
+    )

@@ -99,7 +99,7 @@ def panel_steps(product: Product, w: Array, dtype: DType, ctx: EngineContext, na
     panels = -(-n // width)
     each = max(1, min(panels, _TOGETHER // (terms * width * 4)))
     each = -(-panels // -(-panels // each))
-    made = ctx.shared(each * terms * width * 4, "panels")
+    made = ctx.borrow(each * terms * width * 4)
     units = terms // dtype.storage.elements
     kernel = PanelKernel(lanes, tile.vectors, dtype, dtype.is_packed and ctx.machine.has_lookup)
     steps = []

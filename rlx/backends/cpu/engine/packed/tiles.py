@@ -222,7 +222,7 @@ def tile_steps(x: Array, w: Array, dtype: DType, out: Array, ctx: EngineContext,
     (m, terms), n, parts = x.shape, len(w), parts_of(dtype)
     blocks = -(-terms // _TERMS)
     x_tiles = -(-m // LANES)
-    columns = ctx.shared(x_tiles * blocks * 3 * _TILE, "columns")
+    columns = ctx.borrow(x_tiles * blocks * 3 * _TILE)
     words: tuple[int, ...] = (address(x), address(columns), m, terms, x.strides[0])
     cut = ColumnsKernel(as_dtype(x.dtype))
     steps = [EngineStep(cut, words, x_tiles, 1, (x, columns), name="cut", cost_ns=terms * 12.0)]
@@ -230,7 +230,7 @@ def tile_steps(x: Array, w: Array, dtype: DType, out: Array, ctx: EngineContext,
     each = max(1, _TOGETHER // (_BLOCK * row)) * _BLOCK * ctx.threads
     tiles = -(-n // LANES)
     each = min(each, -(-tiles // _BLOCK) * _BLOCK)
-    made = ctx.shared(each * row, "tiles")
+    made = ctx.borrow(each * row)
     for start in range(0, tiles, each):
         first, last = start * LANES, min(n, (start + each) * LANES)
         count = -(-(last - first) // LANES)
