@@ -151,7 +151,7 @@ class CpuExecutable:
         alone = uses[product.id] == sum(t is product for t in following.inputs)
         if not (following.op.elementwise and alone and len(node.outputs) == len(following.outputs) == 1):
             return False
-        if out.type != product.type or is_alias(following, self._plan) or bodies(node) or not out.size:
+        if out.shape != product.shape or is_alias(following, self._plan) or bodies(node) or not out.size:
             return False
         made, ins = array(out), [array(t) for t in node.inputs]
         others = [t for t in following.inputs if t is not product]

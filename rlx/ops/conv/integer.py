@@ -30,7 +30,9 @@ def _infer(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
     counts = checked_counts(op, x, w, attrs)
     for what, zero, most in (("input", zeros[0], 1), ("weight", zeros[1], w.shape[0])):
         if zero.dtype != i32 or zero.rank != 1 or zero.shape[0] not in (1, most):
-            raise ShapeError(f"{op}: the {what}'s zero point is {zero}; expected i32 of one of {1, most} elements")
+            raise ShapeError(
+                f"{op}: the {what}'s zero point is {zero}; expected i32 of one of {1, most} elements"
+            )
     return TensorType((x.shape[0], w.shape[0], *counts), i32)
 
 
