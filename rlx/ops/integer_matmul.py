@@ -64,7 +64,7 @@ def integer_matmul(a: TensorLike, b: TensorLike, a_zero: TensorLike = 0, b_zero:
     return apply("integer_matmul", *with_zero_points("integer_matmul", a, b, a=a_zero, b=b_zero))
 
 
-def with_zero_points(op: str, a: TensorLike, b: TensorLike, **zeros: TensorLike) -> tuple[Tensor, ...]:
+def with_zero_points(op: str, a: TensorLike, b: TensorLike, /, **zeros: TensorLike) -> tuple[Tensor, ...]:
     """The operands and their zero points, i32 of rank 1. Raises: DTypeError for zero points that are no integers."""
     numbers = []  # which take i32, not the dtype that they would take beside a and b
     for what, z in zeros.items():

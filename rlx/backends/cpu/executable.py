@@ -94,8 +94,9 @@ class CpuExecutable:
 
         order: Mapping[int, tuple[int, ...]] = {}  # of the tensors that lie otherwise than in that of their shapes
 
-        def array(t: Tensor) -> Array:
-            found = _array(t, plan, arena)
+        def array(t: Tensor, place: Tensor | None = None) -> Array:
+            """The array of a tensor, or one as it would be in the memory of another."""
+            found = _array(t, plan, arena, place)
             return np.moveaxis(found.reshape(order[t.id]), -1, 1) if t.id in order else found
 
         if compiled:  # a program on NumPy needs none of these modules, which not every system could import
@@ -139,7 +140,7 @@ class CpuExecutable:
         self,
         node: Node,
         following: Node,
-        array: Callable[[Tensor], Array],
+        array: Callable[..., Array],
         uses: Mapping[int, int],
         alike: bool,
     ) -> bool:
@@ -156,18 +157,23 @@ class CpuExecutable:
         made, ins = array(out), [array(t) for t in node.inputs]
         others = [t for t in following.inputs if t is not product]
         beside = [array(t) for t in others]
-        # The result is written while the product reads its inputs; of the epilogue's it may lie over one.
-        if any(np.may_share_memory(made, x) for x in ins):
+        # The result is written while the product reads its inputs; of the epilogue's it may lie over one. A narrow
+        # result is else made in the product's own memory and copied, which takes less time than to write the product.
+        covered = any(np.may_share_memory(made, x) for x in ins) or any(
+            np.may_share_memory(made, x) and not same_place(x, made) for x in beside
+        )
+        if covered and made.itemsize >= product.dtype.itemsize:
             return False
-        if any(np.may_share_memory(made, x) and not same_place(x, made) for x in beside):
-            return False
+        target = array(out, product) if covered else made
         places = iter(range(1, len(others) + 1))
         args = [ex.arg(0 if t is product else next(places), t.dtype) for t in following.inputs]
         tree = substitute(trees_of(following)[0], args)
-        bound = self._engine.bind(node, ins, [array(product)], alike, Following(tree, tuple(beside), made))
+        bound = self._engine.bind(node, ins, [array(product)], alike, Following(tree, tuple(beside), target))
         if bound is None:
             return False
         begun, kernels = bound
+        if covered:
+            self._engine.copy(target, made)
         self._steps += begun
         self.node_steps += [(node, [*begun]), (following, [])]
         names = tuple(k.name or type(k.spec).__name__ for k in kernels)
@@ -310,11 +316,12 @@ class CpuExecutable:
         self._owned = []
 
 
-def _array(t: Tensor, plan: MemoryPlan, arena: DeviceArena) -> Array:
-    slot = plan.slots[t.id]
+def _array(t: Tensor, plan: MemoryPlan, arena: DeviceArena, place: Tensor | None = None) -> Array:
+    slot = plan.slots[(t if place is None else place).id]
     whole = arena.buffer(slot.segment).view()  # an executable does not outlive its arena, so it needs no pin
     assert whole is not None
-    return whole[slot.offset :][: t.type.nbytes].view(slot.dtype.np).reshape(t.type.array_shape)
+    kind = slot.dtype if place is None else t.dtype
+    return whole[slot.offset :][: t.type.nbytes].view(kind.np).reshape(t.type.array_shape)
 
 
 def _has_kernel(node: Node) -> bool:

@@ -41,7 +41,7 @@ def _integers(x: Array, w: Array, x_zero: Array, w_zero: Array, *, groups: int, 
     counts = window_counts("integer_conv", x.shape[2:], kernel, *(attrs[n] for n in _GEOMETRY))
     whole = x.astype(np.int64) - x_zero.astype(np.int64)
     rows = w.reshape(o, -1).astype(np.int64) - w_zero.astype(np.int64)[:, None]
-    seen = windows(whole, kernel, *(attrs[n] for n in _GEOMETRY), counts)
+    seen = windows(whole, kernel, attrs["strides"], attrs["dilations"], attrs["pads"], counts)
     columns = seen.reshape(x.shape[0], groups, inner * math.prod(kernel), math.prod(counts))
     made = np.matmul(rows.reshape(groups, o // groups, -1), columns)
     return made.reshape(x.shape[0], o, *counts).astype(np.int32)

@@ -15,6 +15,7 @@ from rlx.backends.cpu.context import Array
 from rlx.backends.cpu.engine import runner
 from rlx.backends.cpu.engine.choice import CannotCompile
 from rlx.backends.cpu.engine.compile import addresses
+from rlx.backends.cpu.engine.elementwise import tree_step
 from rlx.backends.cpu.engine.layout import in_memory_order
 from rlx.backends.cpu.engine.machine import this_machine
 from rlx.backends.cpu.engine.step import (
@@ -28,8 +29,10 @@ from rlx.backends.cpu.engine.step import (
 )
 from rlx.backends.cpu.engine.workers import POOL
 from rlx.driver.device import Bytes
+from rlx.dtypes import as_dtype
 from rlx.errors import RlxError, UnsupportedOp
 from rlx.ir import Node, Tensor
+from rlx.ir import expr as ex
 
 _LEAD = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p)
 # For less work another thread costs more than it saves: it takes up to 5 µs to wake one.
@@ -153,6 +156,12 @@ class EngineProgram:
             begun = [self._open]
         self._open.steps += made
         return begun, made
+
+    def copy(self, source: Array, target: Array) -> None:
+        """Adds a copy between arrays of one dtype to the open segment."""
+        step = tree_step([ex.arg(0, as_dtype(source.dtype))], [source], [target], self._ctx)
+        assert step is not None and self._open is not None
+        self._open.steps.append(step)
 
     def runs(self, step: object) -> bool:
         """Whether a call of the executable is one of the engine's."""

@@ -1,4 +1,4 @@
-"""Depthwise convolution of integers: a word holds one channel of neighbouring taps, for a vector of channels at once."""
+"""Depthwise convolution of integers: a word holds one channel of neighbouring taps."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ _HELD = 9  # words of weights that stay in registers
 
 @dataclass(frozen=True, slots=True)
 class IntegerDepthwise:
-    """Sums over `words` of taps for `lanes` channels; w has the weights (words, channels, taps of a word), channels
-    filled up. `how` is as GemmKernel's."""
+    """Sums over `taps` for `lanes` channels; w has the weights (words, channels, taps of a word), both filled up. `how`
+    is as GemmKernel's."""
 
     lanes: int
-    words: int
+    taps: int
     how: str
     masked: bool
     operands: tuple[Operand, ...] = ()  # of the epilogue, behind the words of DepthwiseKernel
@@ -30,7 +30,9 @@ class IntegerDepthwise:
     def ir(self) -> str:
         k, lanes = Kernel("kernel"), self.lanes
         vector, each = I32.of(lanes), 4 if self.how == "vnni" else 2
+        kind, words = (I8 if each == 4 else I16).of(lanes), -(-self.taps // each)
         w = {name: k.word(i, PTR if i < 3 else I64) for i, name in enumerate(WORDS)}
+        places = [k.word(len(WORDS) + i, PTR) for i in range(len(self.operands))]
         groups = k.binary("udiv", w["channels"] + (lanes - 1), k.const(I64, lanes))
         with k.loop(k.first, k.last) as item:
             block = k.binary("udiv", item, groups)
@@ -40,28 +42,23 @@ class IntegerDepthwise:
             def weight(word: int) -> Value:
                 return k.load(vector, k.at(k.at(w["w"], w["w_row"] * word), channel, I32))
 
-            held = [weight(n) for n in range(self.words)] if self.words <= _HELD else []
+            held = [weight(n) for n in range(words)] if words <= _HELD else []
             beside = [
-                trees.load(
-                    k, o.dtype, k.at(k.word(len(WORDS) + i, PTR), channel * o.dtype.itemsize), lanes, mask
-                )
-                for i, o in enumerate(self.operands)
+                trees.load(k, o.dtype, k.at(at, channel * o.dtype.itemsize), lanes, mask)
+                for o, at in zip(self.operands, places, strict=True)
             ]
             first = block * w["block"]
             with k.loop(first, k.min(first + w["block"], w["positions"])) as position:
-                table = k.at(w["table"], position * (self.words * each), I64)
+                table = k.at(w["table"], position * self.taps, I64)
+                pixels = [
+                    k.load(kind, k.at(k.load(PTR, k.at(table, n, I64)), channel * (4 // each)), mask)
+                    for n in range(self.taps)
+                ]
+                pixels += [k.const(kind, 0)] * (words * each - self.taps)
                 total = k.const(vector, 0)
-                for word in range(self.words):
-                    pixels = [
-                        k.load(
-                            (I8 if each == 4 else I16).of(lanes),
-                            k.at(k.load(PTR, k.at(table, word * each + n, I64)), channel * (4 // each)),
-                            mask,
-                        )
-                        for n in range(each)
-                    ]
-                    x = k.cast("bitcast", self._together(k, pixels), vector)
-                    total = multiplied(k, self.how, total, x, held[word] if held else weight(word))
+                for n in range(words):
+                    x = k.cast("bitcast", self._together(k, pixels[n * each : (n + 1) * each]), vector)
+                    total = multiplied(k, self.how, total, x, held[n] if held else weight(n))
                 if self.epilogue is not None:
                     (total,) = trees.print_trees(k, [self.epilogue], [total, *beside])
                 out = k.at(k.at(w["out"], position * w["out_row"]), channel * self.out.itemsize)
@@ -78,4 +75,4 @@ class IntegerDepthwise:
         if len(pairs) == 1:
             return pairs[0]
         order = [2 * i + j + 2 * n * side for i in range(n) for side in (0, 1) for j in (0, 1)]
-        return k.shuffle(*pairs, order)
+        return k.shuffle(pairs[0], pairs[1], order)
