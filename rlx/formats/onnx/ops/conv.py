@@ -9,6 +9,7 @@ import numpy as np
 from rlx import ops as o
 from rlx.dtypes import i8, i32, u8
 from rlx.formats.onnx.ops.fill import checked_shape
+from rlx.formats.onnx.ops.quantized import Quantized, operands, scaled
 from rlx.formats.onnx.ops.windows import Windows, check_table, windows_of
 from rlx.formats.onnx.reader.call import Call, Result
 from rlx.formats.onnx.reader.table import op
@@ -30,9 +31,20 @@ def conv_windows(c: Call, x: Tensor, w: Tensor) -> Windows:
 def conv(c: Call) -> Tensor:
     x, w = c.x(0), c.x(1)
     s = conv_windows(c, x, w)
+    found = operands(c, x, w, 0, math.prod(w.shape[1:]))
+    if found is not None:
+        return _quantized(c, *found, s)
     return o.conv(
         x, w, c.opt(2), strides=s.strides, pads=s.pads, dilations=s.dilations, groups=c.int("group", 1)
     )
+
+
+def _quantized(c: Call, x: Quantized, w: Quantized, s: Windows) -> Tensor:
+    """The convolution of what DequantizeLinear made of integers, as one of these."""
+    whole = integer_conv(c, x.x, w.x, x.zero, w.zero)
+    behind = len(s.counts)
+    made, bias = scaled(whole, x, w, behind), c.opt(2)
+    return made if bias is None else o.add(made, o.reshape(bias, (-1, *(1,) * behind)))
 
 
 @op("ConvTranspose")
