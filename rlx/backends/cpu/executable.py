@@ -46,6 +46,16 @@ class Acquires(Protocol):
     def arena(self, plan: MemoryPlan, bound: Mapping[str, Buffer]) -> DeviceArena: ...
 
 
+class Launched:
+    """Work that is done when `launch` returns."""
+
+    def __init__(self, run: Step) -> None:
+        self.launch = run
+
+    def wait(self) -> None:
+        """Returns at once."""
+
+
 class CpuExecutable:
     """A program on the CPU: calls on views of the arena. All are bound when it is built; `run` only calls them."""
 
@@ -125,10 +135,15 @@ class CpuExecutable:
             taken = following is not None and compiled and self._add_both(node, following, array, uses, alike)
             if not taken:
                 self._add(node, array, plan, ctx, alike)
-        if self._engine is not None:
-            self._engine.finish()
         # Updates come last, after every read of the old values.
-        self._updates = [partial(np.copyto, array(s), array(t)) for t, s in update_copies(graph, plan)]
+        updates = [(array(s), array(t)) for t, s in update_copies(graph, plan)]
+        if self._engine is not None:
+            if self._engine.is_open and not self._times.wanted:
+                for target, source in updates:
+                    self._engine.copy(source, target)
+                updates = []
+            self._engine.finish()
+        self._updates = [partial(np.copyto, target, source) for target, source in updates]
         self._steps += self._updates
         states = [arena.buffer(plan.slots[t.id].segment) for t in graph.states.values()]
         if graph.updates and not body:
@@ -280,8 +295,26 @@ class CpuExecutable:
     def wait(self) -> None:
         """Returns at once: `launch` returns when the work is done."""
 
-    def along(self, order: Sequence[int], before: Sequence[Row], after: Sequence[Row]) -> None:
-        """Declines to run a whole scan at once: on the CPU, that would gain nothing over one call a step."""
+    def along(self, order: Sequence[int], before: Sequence[Row], after: Sequence[Row]) -> Launched | None:
+        """All steps of a scan as one call, where the engine runs the whole body. NumPy would gain nothing from it."""
+        if self._engine is None or self._times.wanted or len(self._steps) != 1 or not order:
+            return None
+        from rlx.backends.cpu.engine.program import MovingRow, Segment
+
+        (segment,) = self._steps
+        if not isinstance(segment, Segment):
+            return None
+
+        def moving(row: Row) -> MovingRow:
+            places = []
+            for slot in (row.source, row.target):
+                whole = self._arena.buffer(slot.segment).view()
+                assert whole is not None
+                places.append(int(whole.__array_interface__["data"][0]) + slot.offset)
+            return MovingRow(places[0], places[1], row.nbytes, row.source_step, row.target_step)
+
+        made = self._engine.along(segment, order, [moving(r) for r in before], [moving(r) for r in after])
+        return None if made is None else Launched(made)
 
     def arenas(self) -> Iterator[DeviceArena]:
         for owned in self._owned:
