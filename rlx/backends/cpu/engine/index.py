@@ -51,7 +51,7 @@ class Gather:
 def gather_words(
     k: Kernel, x: Value, indices: Value, y: Value, first: Value, last: Value, rows: Value, vector_bytes: int
 ) -> None:
-    """y[i] = x[indices[i]] for i from first to last - 1, words of 32 bits; indices, of 32 bits, as `in_range` has them."""
+    """y[i] = x[indices[i]] for i from first to last - 1, words of 32 bits; indices too, as `in_range` has them."""
     lanes = vector_bytes // 4
     kind, short = I32.of(lanes), k.cast("trunc", rows, I32)
     with k.loop(first, last, lanes) as i:

@@ -82,9 +82,11 @@ class Form:
 def form_of(x: Tensor, zeros: Sequence[Tensor], w_signed: bool, machine: Machine, known: bool) -> Form:
     """The form for a product of x; the zero points are x's, one, and w's. `known`: x's has to be."""
     signed = x.dtype.name == "i8"
-    values = [z.node.attrs["value"].astype(np.int64) if z.node.op.is_constant else None for z in zeros]
-    for value, z in zip(values, zeros, strict=True):
-        if not (_from_bytes(z) if value is None else bool((abs(value) < 32_000).all())):
+    sources = [_source(z).node for z in zeros]
+    values = [n.attrs["value"].astype(np.int64) if n.op.is_constant else None for n in sources]
+    for value, node in zip(values, sources, strict=True):
+        cast = node.op.name == "cast" and node.inputs[0].dtype.name in ("i8", "u8")
+        if not (cast if value is None else (abs(value) < 32_000).all()):
             raise Declined("zero points that may be beyond 16 bits")
     x_zero, w_zero = values
     if words_of_bytes(machine) and w_zero is not None and not (w_zero - 128 * (not w_signed)).any():
@@ -94,11 +96,10 @@ def form_of(x: Tensor, zeros: Sequence[Tensor], w_signed: bool, machine: Machine
     return Form("pairs" if machine.arch == "x86_64" else "plain", signed, 0)
 
 
-def _from_bytes(t: Tensor) -> bool:
-    """Whether a tensor is made of integers of 8 bits by a cast."""
+def _source(t: Tensor) -> Tensor:
     while t.node.op.reshapes:
         t = t.node.inputs[0]
-    return t.node.op.name == "cast" and t.node.inputs[0].dtype.name in ("i8", "u8")
+    return t
 
 
 def adjusted(
