@@ -19,6 +19,7 @@ from rlx.ops.control import records as _control_records  # noqa: F401  (register
 from rlx.ops.control.functions import *
 from rlx.ops.conv.convolution import *
 from rlx.ops.conv.im2col import *
+from rlx.ops.conv.integer import *
 from rlx.ops.creation import *
 from rlx.ops.cumulative import *
 from rlx.ops.einsum import *

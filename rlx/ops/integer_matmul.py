@@ -61,17 +61,22 @@ def integer_matmul(a: TensorLike, b: TensorLike, a_zero: TensorLike = 0, b_zero:
     zero points any integers; gives i32. Gradient: none. Numerics: exact; sums wrap. Raises: DTypeError, ShapeError.
     Follows ONNX's MatMulInteger.
     """
+    return apply("integer_matmul", *with_zero_points("integer_matmul", a, b, a=a_zero, b=b_zero))
+
+
+def with_zero_points(op: str, a: TensorLike, b: TensorLike, /, **zeros: TensorLike) -> tuple[Tensor, ...]:
+    """The operands and their zero points, i32 of rank 1. Raises: DTypeError for zero points that are no integers."""
     numbers = []  # which take i32, not the dtype that they would take beside a and b
-    for what, z in (("a", a_zero), ("b", b_zero)):
+    for what, z in zeros.items():
         if is_index(z) and not -(2**31) <= z < 2**31:
-            raise DTypeError(f"integer_matmul: {what}_zero is {z}; expected a number that i32 holds")
+            raise DTypeError(f"{op}: {what}_zero is {z}; expected a number that i32 holds")
         numbers.append(np.asarray(z, np.int32) if is_index(z) else z)
-    a, b, *zeros = tensors("integer_matmul", a, b, *numbers)
-    for what, z in zip("ab", zeros, strict=True):
+    a, b, *points = tensors(op, a, b, *numbers)
+    for what, z in zip(zeros, points, strict=True):
         if not z.dtype.is_int:
-            raise DTypeError(f"integer_matmul: {what}_zero is {z.dtype}; expected an integer")
-    flat = [apply("reshape", cast_to(z, i32), shape=(1,)) if z.ndim == 0 else cast_to(z, i32) for z in zeros]
-    return apply("integer_matmul", a, b, *flat)
+            raise DTypeError(f"{op}: {what}_zero is {z.dtype}; expected an integer")
+    flat = [apply("reshape", cast_to(z, i32), shape=(1,)) if z.ndim == 0 else cast_to(z, i32) for z in points]
+    return a, b, *flat
 
 
 __all__ = ["integer_matmul"]

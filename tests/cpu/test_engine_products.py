@@ -60,10 +60,10 @@ def bound(
 
 
 def run(steps: Sequence[EngineStep], machine: Machine, pieces: int = 1) -> None:
-    """Runs steps, each in some pieces, of which the last comes first."""
+    """Packs weights, then runs the steps, each in some pieces, of which the last comes first."""
+    for prepare in (s.prepare for s in steps if s.prepare is not None):
+        prepare()
     for step, place in zip(steps, addresses([s.spec for s in steps], machine), strict=True):
-        if step.prepare is not None:
-            step.prepare()
         words = np.array([w if w < 1 << 63 else w - (1 << 64) for w in step.words], np.int64)
         cuts = [step.items * i // pieces for i in range(pieces + 1)]
         for first, last in reversed(list(pairwise(cuts))):

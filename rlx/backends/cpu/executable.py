@@ -46,6 +46,16 @@ class Acquires(Protocol):
     def arena(self, plan: MemoryPlan, bound: Mapping[str, Buffer]) -> DeviceArena: ...
 
 
+class Launched:
+    """Work that is done when `launch` returns."""
+
+    def __init__(self, run: Step) -> None:
+        self.launch = run
+
+    def wait(self) -> None:
+        """Returns at once."""
+
+
 class CpuExecutable:
     """A program on the CPU: calls on views of the arena. All are bound when it is built; `run` only calls them."""
 
@@ -94,8 +104,9 @@ class CpuExecutable:
 
         order: Mapping[int, tuple[int, ...]] = {}  # of the tensors that lie otherwise than in that of their shapes
 
-        def array(t: Tensor) -> Array:
-            found = _array(t, plan, arena)
+        def array(t: Tensor, place: Tensor | None = None) -> Array:
+            """The array of a tensor, or one as it would be in the memory of another."""
+            found = _array(t, plan, arena, place)
             return np.moveaxis(found.reshape(order[t.id]), -1, 1) if t.id in order else found
 
         if compiled:  # a program on NumPy needs none of these modules, which not every system could import
@@ -124,10 +135,15 @@ class CpuExecutable:
             taken = following is not None and compiled and self._add_both(node, following, array, uses, alike)
             if not taken:
                 self._add(node, array, plan, ctx, alike)
-        if self._engine is not None:
-            self._engine.finish()
         # Updates come last, after every read of the old values.
-        self._updates = [partial(np.copyto, array(s), array(t)) for t, s in update_copies(graph, plan)]
+        updates = [(array(s), array(t)) for t, s in update_copies(graph, plan)]
+        if self._engine is not None:
+            if self._engine.is_open and not self._times.wanted:
+                for target, source in updates:
+                    self._engine.copy(source, target)
+                updates = []
+            self._engine.finish()
+        self._updates = [partial(np.copyto, target, source) for target, source in updates]
         self._steps += self._updates
         states = [arena.buffer(plan.slots[t.id].segment) for t in graph.states.values()]
         if graph.updates and not body:
@@ -139,7 +155,7 @@ class CpuExecutable:
         self,
         node: Node,
         following: Node,
-        array: Callable[[Tensor], Array],
+        array: Callable[..., Array],
         uses: Mapping[int, int],
         alike: bool,
     ) -> bool:
@@ -151,23 +167,28 @@ class CpuExecutable:
         alone = uses[product.id] == sum(t is product for t in following.inputs)
         if not (following.op.elementwise and alone and len(node.outputs) == len(following.outputs) == 1):
             return False
-        if out.type != product.type or is_alias(following, self._plan) or bodies(node) or not out.size:
+        if out.shape != product.shape or is_alias(following, self._plan) or bodies(node) or not out.size:
             return False
         made, ins = array(out), [array(t) for t in node.inputs]
         others = [t for t in following.inputs if t is not product]
         beside = [array(t) for t in others]
-        # The result is written while the product reads its inputs; of the epilogue's it may lie over one.
-        if any(np.may_share_memory(made, x) for x in ins):
+        # The result is written while the product reads its inputs; of the epilogue's it may lie over one. A narrow
+        # result is else made in the product's own memory and copied, which takes less time than to write the product.
+        covered = any(np.may_share_memory(made, x) for x in ins) or any(
+            np.may_share_memory(made, x) and not same_place(x, made) for x in beside
+        )
+        if covered and made.itemsize >= product.dtype.itemsize:
             return False
-        if any(np.may_share_memory(made, x) and not same_place(x, made) for x in beside):
-            return False
+        target = array(out, product) if covered else made
         places = iter(range(1, len(others) + 1))
         args = [ex.arg(0 if t is product else next(places), t.dtype) for t in following.inputs]
         tree = substitute(trees_of(following)[0], args)
-        bound = self._engine.bind(node, ins, [array(product)], alike, Following(tree, tuple(beside), made))
+        bound = self._engine.bind(node, ins, [array(product)], alike, Following(tree, tuple(beside), target))
         if bound is None:
             return False
         begun, kernels = bound
+        if covered:
+            self._engine.copy(target, made)
         self._steps += begun
         self.node_steps += [(node, [*begun]), (following, [])]
         names = tuple(k.name or type(k.spec).__name__ for k in kernels)
@@ -274,8 +295,26 @@ class CpuExecutable:
     def wait(self) -> None:
         """Returns at once: `launch` returns when the work is done."""
 
-    def along(self, order: Sequence[int], before: Sequence[Row], after: Sequence[Row]) -> None:
-        """Declines to run a whole scan at once: on the CPU, that would gain nothing over one call a step."""
+    def along(self, order: Sequence[int], before: Sequence[Row], after: Sequence[Row]) -> Launched | None:
+        """All steps of a scan as one call, where the engine runs the whole body. NumPy would gain nothing from it."""
+        if self._engine is None or self._times.wanted or len(self._steps) != 1 or not order:
+            return None
+        from rlx.backends.cpu.engine.program import MovingRow, Segment
+
+        (segment,) = self._steps
+        if not isinstance(segment, Segment):
+            return None
+
+        def moving(row: Row) -> MovingRow:
+            places = []
+            for slot in (row.source, row.target):
+                whole = self._arena.buffer(slot.segment).view()
+                assert whole is not None
+                places.append(int(whole.__array_interface__["data"][0]) + slot.offset)
+            return MovingRow(places[0], places[1], row.nbytes, row.source_step, row.target_step)
+
+        made = self._engine.along(segment, order, [moving(r) for r in before], [moving(r) for r in after])
+        return None if made is None else Launched(made)
 
     def arenas(self) -> Iterator[DeviceArena]:
         for owned in self._owned:
@@ -310,11 +349,12 @@ class CpuExecutable:
         self._owned = []
 
 
-def _array(t: Tensor, plan: MemoryPlan, arena: DeviceArena) -> Array:
-    slot = plan.slots[t.id]
+def _array(t: Tensor, plan: MemoryPlan, arena: DeviceArena, place: Tensor | None = None) -> Array:
+    slot = plan.slots[(t if place is None else place).id]
     whole = arena.buffer(slot.segment).view()  # an executable does not outlive its arena, so it needs no pin
     assert whole is not None
-    return whole[slot.offset :][: t.type.nbytes].view(slot.dtype.np).reshape(t.type.array_shape)
+    kind = slot.dtype if place is None else t.dtype
+    return whole[slot.offset :][: t.type.nbytes].view(kind.np).reshape(t.type.array_shape)
 
 
 def _has_kernel(node: Node) -> bool:

@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 from rlx import ops
 from rlx.conformance.case import Case, InputSpec
+from rlx.conformance.f64_cases import none
 from rlx.conformance.random_rules import Made, rule
 from rlx.conformance.record import Conformance
 from rlx.conformance.shapes import ALL, label
 from rlx.conformance.terms import over_squares
 from rlx.conformance.tolerances import BITS, NORM
-from rlx.dtypes import DType, bf16, f16, f32
+from rlx.dtypes import DType, bf16, f16, f32, i8, i32, u8
 from rlx.ir import apply
 from rlx.ops.conv.convolution import transposed_sizes
 from rlx.ops.windows import window_counts
@@ -249,6 +250,19 @@ def _im2col() -> Iterator[Case]:
             yield case(s, dtype, "normal" if dtype.kind == "b" else "any")
 
 
+def _integers() -> Iterator[Case]:
+    def case(s: Setting, x: DType, w: DType, each: bool, domain: str = "any") -> Case:
+        zeros = (InputSpec((1,), i32), InputSpec((s.o if each else 1,), i32))
+        specs = (InputSpec(s.x, x, domain), InputSpec(s.w, w, domain), *zeros)
+        return Case("integer_conv", f"{x}x{w}-{s.name}-{'each' if each else 'one'}-{domain}", specs, s.attrs(), BITS)
+
+    for number, s in enumerate(_SETTINGS):
+        pairs = tuple(product((u8, i8), repeat=2))
+        for x, w in pairs if s in _FEW else (pairs[number % 4],):
+            yield case(s, x, w, number % 2 == 0)
+    yield case(_SETTINGS[8], u8, i8, True, "zeros")
+
+
 def _empty() -> Iterator[Case]:
     """Empty inputs, which give empty results."""
     geometry = {"strides": (1, 1), "dilations": (1, 1), "pads": ((1, 1), (1, 1))}
@@ -264,6 +278,15 @@ def _plain(b: Builder) -> Made:
     how = {"strides": b.choose((1, 2)), "pads": b.choose((0, 1)), "groups": groups}
     y = ops.conv(x, w, b.leaf(w.shape[:1], x.dtype) if b.chance(0.5) else None, **how)
     return y, ops.im2col(x, w.shape[2:], strides=how["strides"], pads=how["pads"])
+
+
+@rule("integer_conv")
+def _random_integers(b: Builder) -> Made:
+    x = b.leaf((1 + b.below(2), 4, 3 + b.below(4), 3 + b.below(4)), b.choose((i8, u8)))
+    groups = b.choose((1, 2, 4))
+    w = b.leaf((groups * (1 + b.below(2)), 4 // groups, 1 + b.below(3), 1 + b.below(3)), b.choose((i8, u8)))
+    zeros = (b.below(100), b.leaf((w.shape[0],), i32))
+    return (ops.integer_conv(x, w, *zeros, strides=b.choose((1, 2)), pads=b.choose((0, 1)), groups=groups),)
 
 
 @rule("conv_transpose")
@@ -285,6 +308,7 @@ def _both_gradients(b: Builder) -> Made:
 
 _BEYOND = {(1, "special"): "whether an infinite weight meets a zero beyond the image is up to the algorithm"}
 OPS = (
+    Conformance("integer_conv", (_integers,), (_random_integers,), in_f64=none),
     Conformance("im2col", (_im2col, _empty), (_plain,)),
     Conformance("conv", (_conv, _swept), (_plain,), terms=over_squares("conv")),
     Conformance(

@@ -65,21 +65,27 @@ def _conv_infer(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
     check_inputs(op, types, 2, 3)
     check_floats(op, types, ("input", "weight", "bias"))
     x, w = types[:2]
+    counts = checked_counts(op, x, w, attrs)
+    _check_bias(op, types, w.shape[0])
+    activation = attrs["activation"]
+    if activation is not None and activation not in ACTIVATIONS:
+        raise ShapeError(f"{op}: activation {activation!r}; expected None or one of {', '.join(ACTIVATIONS)}")
+    return TensorType((x.shape[0], w.shape[0], *counts), promote(x.dtype, w.dtype))
+
+
+def checked_counts(op: str, x: TensorType, w: TensorType, attrs: Attrs) -> Ints:
+    """The number of windows along each axis. Raises: ShapeError where image, filter and geometry do not fit."""
     n = _check_same(op, x, w, ("input", "weight"))
     _check_geometry(op, attrs, n)
     _check_kernel(op, w.shape[2:], w)
-    groups, activation = attrs["groups"], attrs["activation"]
+    groups = attrs["groups"]
     check_groups(op, groups, w.shape[0], "output channels")
     if w.shape[1] * groups != x.shape[1]:
         raise ShapeError(
             f"{op}: the input has {x.shape[1]} channels and the weight is {w.shape} in {groups} groups; expected "
             f"{w.shape[1] * groups} channels"
         )
-    _check_bias(op, types, w.shape[0])
-    if activation is not None and activation not in ACTIVATIONS:
-        raise ShapeError(f"{op}: activation {activation!r}; expected None or one of {', '.join(ACTIVATIONS)}")
-    counts = window_counts(op, x.shape[2:], w.shape[2:], attrs["strides"], attrs["dilations"], attrs["pads"])
-    return TensorType((x.shape[0], w.shape[0], *counts), promote(x.dtype, w.dtype))
+    return window_counts(op, x.shape[2:], w.shape[2:], attrs["strides"], attrs["dilations"], attrs["pads"])
 
 
 def _columns(x: Array, kernel: Ints, attrs: Attrs, counts: Ints) -> Array:
@@ -136,7 +142,7 @@ def _bias_gradient(node: Node, d: Tensor) -> tuple[Tensor, ...]:
     return (cast_to(apply("sum", d, axes=axes, keepdims=False), node.inputs[2].dtype),)
 
 
-def _cost(node: Node) -> Cost:
+def conv_cost(node: Node) -> Cost:
     """The forward pass and both gradients multiply each element of the larger image by a filter."""
     x, w, y = *node.inputs[:2], node.outputs[0]
     count = max(y.size, x.size) * math.prod(w.shape[1:])
@@ -145,7 +151,7 @@ def _cost(node: Node) -> Cost:
 
 register(
     Op("conv", "conv", _conv_infer, computed(_pair)(_conv), "torch.nn.functional.conv2d", _conv_vjp, kernel="conv",
-       decompose=_conv_decompose, contracts=True, cost=_cost, epilogue=1)
+       decompose=_conv_decompose, contracts=True, cost=conv_cost, epilogue=1)
 )  # fmt: skip
 
 
@@ -215,7 +221,7 @@ def _grad_input_vjp(node: Node, grads: Sequence[Tensor | None]) -> Sequence[Tens
 
 register(
     Op("conv_grad_input", "conv", _grad_input_infer, computed(_pair)(_spread), "torch.nn.grad.conv2d_input",
-       _grad_input_vjp, kernel="conv", contracts=True, cost=_cost)
+       _grad_input_vjp, kernel="conv", contracts=True, cost=conv_cost)
 )  # fmt: skip
 
 
@@ -259,7 +265,7 @@ def _grad_weight_vjp(node: Node, grads: Sequence[Tensor | None]) -> Sequence[Ten
 
 register(
     Op("conv_grad_weight", "conv", _grad_weight_infer, computed(_pair)(_grad_weight), "torch.nn.grad.conv2d_weight",
-       _grad_weight_vjp, kernel="conv_weight", contracts=True, cost=_cost)
+       _grad_weight_vjp, kernel="conv_weight", contracts=True, cost=conv_cost)
 )  # fmt: skip
 
 
@@ -349,7 +355,7 @@ def _reached(result: Ints, sizes: Ints, kernel: Ints, attrs: Attrs) -> tuple[Int
 
 register(
     Op("conv_transpose", "conv", _transpose_infer, computed(_pair)(_conv_transpose),
-       "torch.nn.functional.conv_transpose2d", _transpose_vjp, kernel="conv", contracts=True, cost=_cost)
+       "torch.nn.functional.conv_transpose2d", _transpose_vjp, kernel="conv", contracts=True, cost=conv_cost)
 )  # fmt: skip
 
 

@@ -99,6 +99,12 @@ def _im2col(x: Array, *, kernel: Any, strides: Any, dilations: Any, pads: Any) -
     return np.stack(rows, axis=1) if rows else np.zeros((len(x), 0, math.prod(counts)), x.dtype)
 
 
+def _integers(x: Array, w: Array, x_zero: Array, w_zero: Array, **attrs: Any) -> Array:
+    """torch's convolution in float64, in which these sums are exact."""
+    wide = x.astype(np.float64) - x_zero, w - w_zero.astype(np.float64).reshape(-1, *(1,) * (w.ndim - 1))
+    return with_torch(_conv)(*wide, activation=None, **attrs).astype(np.int32)
+
+
 def _input_of(d: Tensor, w: Tensor) -> Tensor:
     return apply(
         "conv_grad_input",
@@ -131,6 +137,7 @@ JUDGES: dict[str, Judge] = {
     "torch.nn.grad.conv2d_input": with_torch(_grad_input),
     "torch.nn.grad.conv2d_weight": with_torch(_grad_weight),
     "torch.nn.functional.unfold": _im2col,
+    "torch.nn.functional.conv2d of integers": _integers,
 }
 GRADIENTS: Gradients = {
     "conv": [

@@ -28,11 +28,15 @@ class Gather:
     index: int
     single: bool
     vector_bytes: int
+    table: bool = False  # x has one axis, of elements that vectors of indices gather
 
     def ir(self) -> str:
         k, kind = Kernel("kernel"), _UNITS[self.unit]
         x, indices, y = (k.word(i, PTR) for i in range(3))
         count, rows, n = (k.word(i) for i in range(3, 6))
+        if self.table:
+            gather_words(k, x, indices, y, k.first, k.last, rows, self.vector_bytes)
+            return k.text()
         with k.loop(k.first, k.last) as item:
             outer = k.binary("udiv", item, count)
             i = in_range(k, k.at(indices, item - outer * count, _INDICES[self.index]), self.index, rows)
@@ -42,6 +46,22 @@ class Gather:
                 source, target = k.at(x, (outer * rows + i) * n, kind), k.at(y, item * n, kind)
                 copy_run(k, source, target, n, self.unit, self.vector_bytes)
         return k.text()
+
+
+def gather_words(
+    k: Kernel, x: Value, indices: Value, y: Value, first: Value, last: Value, rows: Value, vector_bytes: int
+) -> None:
+    """y[i] = x[indices[i]] for i from first to last - 1, words of 32 bits; indices too, as `in_range` has them."""
+    lanes = vector_bytes // 4
+    kind, short = I32.of(lanes), k.cast("trunc", rows, I32)
+    with k.loop(first, last, lanes) as i:
+        mask = k.tail(k.min(last - i, lanes), lanes)
+        at = k.load(kind, k.at(indices, i, I32), mask)
+        at = k.select(k.cmp("slt", at, 0), at + short, at)
+        at = k.min(k.max(at, 0), k.splat(short - 1, lanes))
+        places = k.op(PTR.of(lanes), f"getelementptr i32, {x}, {at}")
+        name = f"llvm.masked.gather.{kind.suffix}.v{lanes}p0"
+        k.store(k.call(name, kind, places, "i32 4", mask, k.const(kind, 0)), k.at(y, i, I32), mask)
 
 
 def in_range(k: Kernel, where: Value, nbytes: int, rows: Value) -> Value:
@@ -66,10 +86,12 @@ def bind_gather(
     single = n == 1
     while unit < 4 and not single and n % 2 == 0:
         unit, n = unit * 2, n // 2
-    spec = Gather(unit, indices.itemsize, single, ctx.machine.vector_bytes)
+    table = single and math.prod(x.shape[:axis]) == 1 and unit == indices.itemsize == 4 and rows < 1 << 31
+    spec = Gather(unit, indices.itemsize, single, ctx.machine.vector_bytes, table)
     words = (address(x), address(indices), address(y), indices.size, rows, n)
     items = math.prod(x.shape[:axis]) * indices.size
-    return [EngineStep(spec, words, items, grain_of(n + 16), (x, indices, y), cost_ns=5 + n * unit * 0.1)]
+    cost = 1.0 if table else 5 + n * unit * 0.1
+    return [EngineStep(spec, words, items, 1024 if table else grain_of(n + 16), (x, indices, y), cost_ns=cost)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,10 +103,21 @@ class GatherElements:
     index: int
     axis: int
     rank: int
+    vector_bytes: int = 0  # not 0: of two axes the last, by vectors of indices
 
     def ir(self) -> str:
         k, kind = Kernel("kernel"), _UNITS[self.unit]
         x, indices, y = (k.word(i, PTR) for i in range(3))
+        if self.vector_bytes:
+            columns, distance, at = k.word(6), k.word(5), k.variable(k.first)
+            with k.repeat() as again:
+                again.whilst(k.cmp("slt", at.value, k.last))
+                row = k.binary("udiv", at.value, columns)
+                end = k.min((row + 1) * columns, k.last)
+                here = k.at(x, row * distance, I32)
+                gather_words(k, here, indices, y, at.value, end, k.word(3), self.vector_bytes)
+                at.value = end
+            return k.text()
         with k.loop(k.first, k.last) as item:
             left, place = item, k.const(I64, 0)
             for axis in reversed(range(self.rank)):
@@ -113,8 +146,10 @@ def bind_gather_elements(
         address(x), address(indices), address(y), rows,
         *(w for pair in zip(y.shape, strides, strict=True) for w in pair),
     ]  # fmt: skip
-    spec = GatherElements(unit, indices.itemsize, axis, x.ndim)
-    return [EngineStep(spec, words, y.size, 1024, (x, indices, y), cost_ns=10.0)]
+    words_of_32 = unit == indices.itemsize == 4 and x.ndim == 2 and axis == 1 and rows < 1 << 31
+    spec = GatherElements(unit, indices.itemsize, axis, x.ndim, ctx.machine.vector_bytes if words_of_32 else 0)
+    cost = 1.5 if words_of_32 else 10.0
+    return [EngineStep(spec, words, y.size, 1024, (x, indices, y), cost_ns=cost)]
 
 
 @dataclass(frozen=True, slots=True)

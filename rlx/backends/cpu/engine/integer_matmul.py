@@ -1,4 +1,5 @@
-"""Products of 8-bit integers with zero points, exact in i32: both operands are read along their rows, as they lie.
+"""Products of 8-bit integers with zero points, exact in i32. A fixed b is packed; otherwise both operands are read
+along their rows, as they lie.
 
     sum of (a - za)(b - zb) = sum of a·b - za · sum of b - zb · sum of a + k · za · zb
 
@@ -15,10 +16,15 @@ from dataclasses import dataclass
 import numpy as np
 
 from rlx.backends.cpu.context import Array
+from rlx.backends.cpu.engine.gemm.matmul import beside
+from rlx.backends.cpu.engine.gemm.product import Product, choose_tile, product_steps, with_following
+from rlx.backends.cpu.engine.integers import adjusted, form_of, pack_words, weights
 from rlx.backends.cpu.engine.ir import I8, I16, I32, I64, PTR, Kernel, Value
 from rlx.backends.cpu.engine.machine import Machine
 from rlx.backends.cpu.engine.step import Declined, EngineContext, EngineStep, address, engine
+from rlx.dtypes import i32
 from rlx.ir import Node
+from rlx.ir import expr as ex
 
 # Steps are in bytes; those of zero points are 0 where there is one for all rows.
 WORDS = (
@@ -160,13 +166,48 @@ def multiplier(machine: Machine) -> str:
     return "plain"
 
 
-@engine("integer_matmul")
+@engine("integer_matmul", takes_following=True)
 def bind_integer_matmul(
     node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: EngineContext
 ) -> list[EngineStep] | None:
-    (a, b, a_zero, b_zero), out = ins, outs[0]
-    if not all(x.flags.c_contiguous for x in (*ins, out)) or min(a.size, b.size) == 0:
+    if not all(x.flags.c_contiguous for x in (*ins, outs[0])) or min(ins[0].size, ins[1].size) == 0:
         raise Declined("strides, or no elements")
+    if ctx.is_fixed(node.inputs[1]) and len(ins[2]) == 1:
+        return _packed(node, ins, outs[0], ctx)
+    if ctx.following is not None:
+        raise Declined("a second operand that is computed")
+    return _as_they_lie(ins, outs[0], ctx)
+
+
+def _packed(node: Node, ins: Sequence[Array], out: Array, ctx: EngineContext) -> list[EngineStep]:
+    """A product with a fixed b, whose rows are packed as the columns of a product's second operand."""
+    (a, b, *zeros), following = ins, ctx.following
+    form = form_of(node.inputs[0], node.inputs[2:], b.dtype == np.int8, ctx.machine, False)
+    if form.how != "vnni" and not ctx.is_fixed(node.inputs[3]):
+        raise Declined("zero points that are computed")
+    steps: list[EngineStep] = []
+    given = weights(b, zeros, form, ctx, steps)
+    operands = [(x, 0, 0) for x in given.operands()]
+    tree = with_following(
+        ex.arg(0, i32) + ex.arg(1, i32) if operands else None, len(operands), following, i32
+    )
+    if following is not None:
+        if not following.out.flags.c_contiguous:
+            raise Declined("strides of the result")
+        operands += [beside(x, out) for x in following.operands]
+        out = following.out
+    (m, k), n = a.shape, len(b)
+    words = -(-k // form.in_word)
+    x = adjusted(a, zeros[0], form, ctx, steps, words * form.in_word)
+    rows = (address(x) + np.arange(m, dtype=np.int64) * x.strides[0])[:, None]
+    tile = choose_tile(ctx.machine, m, n)
+    panels = pack_words(given, 1, 1, k, tile.vectors * ctx.machine.lanes(), ctx)
+    product = Product(rows, words, 4, out[None], 0, tree, operands, (x,), form.how)
+    return [*steps, *product_steps(product, panels, tile, ctx, f"integers {form.how}")]
+
+
+def _as_they_lie(ins: Sequence[Array], out: Array, ctx: EngineContext) -> list[EngineStep]:
+    a, b, a_zero, b_zero = ins
     lanes, (m, k), n = ctx.machine.lanes(), a.shape, len(b)
     steps, sums = [], []
     for x in (a, b):

@@ -99,6 +99,19 @@ class Copy:
                 k.store(k.load(kind, k.at(here, i * from_element)), k.at(there, i, kind))
 
 
+@dataclass(frozen=True, slots=True)
+class RowCopy:
+    """One run of elements. Words: source, target, elements."""
+
+    unit: int
+    vector_bytes: int
+
+    def ir(self) -> str:
+        k = Kernel("kernel")
+        copy_run(k, k.word(0, PTR), k.word(1, PTR), k.word(2), self.unit, self.vector_bytes)
+        return k.text()
+
+
 def copy_run(k: Kernel, source: Value, target: Value, n: Value, unit: int, vector_bytes: int) -> None:
     """Copies n neighbouring elements."""
     kind, lanes = _UNITS[unit], vector_bytes // unit

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -15,8 +16,10 @@ from rlx.backends.cpu.context import Array
 from rlx.backends.cpu.engine import runner
 from rlx.backends.cpu.engine.choice import CannotCompile
 from rlx.backends.cpu.engine.compile import addresses
+from rlx.backends.cpu.engine.elementwise import tree_step
 from rlx.backends.cpu.engine.layout import in_memory_order
 from rlx.backends.cpu.engine.machine import this_machine
+from rlx.backends.cpu.engine.movement import RowCopy
 from rlx.backends.cpu.engine.step import (
     ENGINE_BINDERS,
     TAKES_FOLLOWING,
@@ -28,15 +31,29 @@ from rlx.backends.cpu.engine.step import (
 )
 from rlx.backends.cpu.engine.workers import POOL
 from rlx.driver.device import Bytes
+from rlx.dtypes import as_dtype
 from rlx.errors import RlxError, UnsupportedOp
 from rlx.ir import Node, Tensor
+from rlx.ir import expr as ex
 
 _LEAD = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p)
 # For less work another thread costs more than it saves: it takes up to 5 µs to wake one.
 _WORTH_A_THREAD_NS = 15_000.0
+_MOST_ROWS = 1 << 17  # of a table: eight megabytes
 _CHUNKS_A_THREAD = 4  # chunks of a step for each thread: some end sooner than others
 _UNDER_WAY = [runner.STEP, runner.ITEM, runner.SHARED, runner.OWNS]
 _PAUSE_NS = 2_000_000.0  # a thread looks up from its work about as often, to see whether a signal waits
+
+
+@dataclass(frozen=True, slots=True)
+class MovingRow:
+    """A copy around each turn of a segment: in turn i, i times the steps are added to the addresses."""
+
+    source: int
+    target: int
+    nbytes: int
+    source_step: int
+    target_step: int
 
 
 class Segment:
@@ -44,7 +61,7 @@ class Segment:
 
     def __init__(self) -> None:
         self.steps: list[EngineStep] = []
-        self._keep: list[Any] = []
+        self.keep: list[Any] = []
         self._lead: Callable[[], int] = _unfinished
         self._job = np.zeros(runner.JOB_WORDS, np.int64)
 
@@ -71,10 +88,14 @@ class Segment:
             else:
                 size = max(step.grain, min(step.items, int(_PAUSE_NS / max(step.cost_ns, 1e-3))), 1)
             row[:6] = place, words.ctypes.data, step.items, size, max(wanted, 1), -(-step.items // size)
-            self._keep.append((words, step.keep))
-        self._table = table
+            self.keep.append((words, step.keep))
+        self.run_table(table, lead, work, threads)
+
+    def run_table(self, table: Any, lead: int, work: int, threads: int) -> None:
+        """What a call runs: the rows of a table. `lead` and `work` are the runner's functions."""
+        self.table = table
         job = self._job
-        job[runner.STEPS], job[runner.TABLE] = len(self.steps), table.ctypes.data
+        job[runner.STEPS], job[runner.TABLE] = len(table), table.ctypes.data
         job[runner.POOL_CELL], job[runner.THREADS] = POOL.cell.ctypes.data, threads
         call = _LEAD(lead)
         self._lead = partial(call, job.ctypes.data)
@@ -126,6 +147,7 @@ class EngineProgram:
         self._prepares: list[Callable[[], object]] = []
         self._sources = list(sources)
         self._seen: tuple[int, list[int]] = (0, [])
+        self._runner = 0, 0
         self._exposed = False
 
     def bind(
@@ -155,6 +177,12 @@ class EngineProgram:
         self._open.steps += made
         return begun, made
 
+    def copy(self, source: Array, target: Array) -> None:
+        """Adds a copy between arrays of one dtype to the open segment."""
+        step = tree_step([ex.arg(0, as_dtype(source.dtype))], [source], [target], self._ctx)
+        assert step is not None and self._open is not None
+        self._open.steps.append(step)
+
     def runs(self, step: object) -> bool:
         """Whether a call of the executable is one of the engine's."""
         return isinstance(step, Segment) or step == self.refresh
@@ -173,12 +201,46 @@ class EngineProgram:
             lead, work, *places = addresses([*runner.specs(machine), *(s.spec for s in steps)], machine)
         except (UnsupportedOp, RuntimeError) as error:  # llvmlite raises RuntimeError
             raise CannotCompile(f"a kernel of the compiled engine cannot be made: {error}") from error
-        at = 0
+        at, self._runner = 0, (lead, work)
         for segment in self._segments:
             segment.finish(places[at : at + len(segment.steps)], lead, work, threads)
             at += len(segment.steps)
         self._prepares = [s.prepare for s in steps if s.prepare is not None]
         self._prepare(LATEST[0], [b.stamp for b in self._sources])
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the last step that was bound is the engine's."""
+        return self._open is not None
+
+    def along(
+        self, segment: Segment, order: Sequence[int], before: Sequence[MovingRow], after: Sequence[MovingRow]
+    ) -> Segment | None:
+        """All turns of a segment, with the copies of rows around each, as one; None where its table would be long."""
+        own, count = segment.table, len(order)
+        each = len(before) + len(own) + len(after)
+        if count * each > _MOST_ROWS:
+            return None
+        table = np.zeros((count, each, runner.ROW_WORDS), np.int64)
+        turns = np.asarray(order, np.int64)
+        kept = []
+        for place, row in zip((*range(len(before)), *range(each - len(after), each)), (*before, *after), strict=True):
+            unit = 4 if not row.nbytes % 4 else 1
+            words = np.empty((count, 3), np.int64)
+            words[:, 0] = row.source + turns * row.source_step
+            words[:, 1] = row.target + turns * row.target_step
+            words[:, 2] = row.nbytes // unit
+            (kernel,) = addresses([RowCopy(unit, self._ctx.machine.vector_bytes)], self._ctx.machine)
+            table[:, place, 0] = kernel
+            table[:, place, 1] = words.ctypes.data + 24 * np.arange(count)
+            table[:, place, 2:6] = 1
+            kept.append(words)
+        table[:, len(before) : each - len(after)] = own
+        made = Segment()
+        made.keep += [segment, *kept]
+        made.run_table(table.reshape(-1, runner.ROW_WORDS), *self._runner, self._ctx.threads)
+        self._segments.append(made)
+        return made
 
     def close(self) -> None:
         """Ends runs that were left, so that memory can be freed."""

@@ -9,6 +9,7 @@ import numpy as np
 from rlx import ops as o
 from rlx.dtypes import i8, i32, u8
 from rlx.formats.onnx.ops.fill import checked_shape
+from rlx.formats.onnx.ops.quantized import Quantized, operands, scaled
 from rlx.formats.onnx.ops.windows import Windows, check_table, windows_of
 from rlx.formats.onnx.reader.call import Call, Result
 from rlx.formats.onnx.reader.table import op
@@ -30,9 +31,20 @@ def conv_windows(c: Call, x: Tensor, w: Tensor) -> Windows:
 def conv(c: Call) -> Tensor:
     x, w = c.x(0), c.x(1)
     s = conv_windows(c, x, w)
+    found = operands(c, x, w, 0, math.prod(w.shape[1:]))
+    if found is not None:
+        return _quantized(c, *found, s)
     return o.conv(
         x, w, c.opt(2), strides=s.strides, pads=s.pads, dilations=s.dilations, groups=c.int("group", 1)
     )
+
+
+def _quantized(c: Call, x: Quantized, w: Quantized, s: Windows) -> Tensor:
+    """The convolution of what DequantizeLinear made of integers, as one of these."""
+    whole = integer_conv(c, x.x, w.x, x.zero, w.zero)
+    behind = len(s.counts)
+    made, bias = scaled(whole, x, w, behind), c.opt(2)
+    return made if bias is None else o.add(made, o.reshape(bias, (-1, *(1,) * behind)))
 
 
 @op("ConvTranspose")
@@ -82,7 +94,7 @@ def integer_conv(
     c: Call, x: Tensor, w: Tensor, x_zero: Tensor | None, w_zero: Tensor | None, bias: Tensor | None = None
 ) -> Tensor:
     """A convolution of integers less their zero points, one for x and one for w or for each of its outputs, in exact
-    i32 arithmetic: im2col, then a product. In one group, x and w of 8 bits are read as they are."""
+    i32 arithmetic: of 8 bits by rlx.integer_conv, of others by im2col and a product."""
     s = conv_windows(c, x, w)
     groups, outputs = c.int("group", 1), w.shape[0]
     if groups < 1 or x.shape[1] % groups or outputs % groups or w.shape[1] * groups != x.shape[1]:
@@ -93,29 +105,20 @@ def integer_conv(
         )
     if x_zero is not None and x_zero.size != 1:
         raise c.bad(f"the zero point of the input is {x_zero.shape}; expected one number")
-    as_bytes = {x.dtype, w.dtype} <= {i8, u8} and groups == 1 and (x_zero is None or x_zero.node.op.is_constant)
-    multiply = _bytes_under if as_bytes else _integers_under
-    made = multiply(c, x, w, x_zero, w_zero, s)
+    if {x.dtype, w.dtype} <= {i8, u8}:
+        zeros = (0 if z is None else o.reshape(z, (-1,)) for z in (x_zero, w_zero))
+        made = o.integer_conv(
+            x, w, *zeros, strides=s.strides, pads=s.pads, dilations=s.dilations, groups=groups
+        )  # fmt: skip
+    else:
+        made = _wide(x, w, x_zero, w_zero, s, groups)
     return made if bias is None else o.add(made, o.reshape(bias, (1, -1, *(1,) * len(s.counts))))
 
 
-def _bytes_under(
-    c: Call, x: Tensor, w: Tensor, x_zero: Tensor | None, w_zero: Tensor | None, s: Windows
+def _wide(
+    x: Tensor, w: Tensor, x_zero: Tensor | None, w_zero: Tensor | None, s: Windows, groups: int
 ) -> Tensor:
-    outputs, zero = w.shape[0], 0 if x_zero is None else int(c.known_tensor(x_zero).reshape(-1)[0])
-    padded = o.pad(x, [(0, 0), (0, 0), *s.pads], value=zero)  # with what stands for 0
-    columns = o.im2col(padded, s.kernel, strides=s.strides, dilations=s.dilations)
-    n, rows, count = columns.shape
-    windows = o.reshape(o.transpose(columns, (0, 2, 1)), (n * count, rows))
-    zeros = (0 if w_zero is None else o.reshape(w_zero, (-1,)), zero)
-    made = o.integer_matmul(o.reshape(w, (outputs, rows)), windows, *zeros)
-    return o.reshape(o.transpose(o.reshape(made, (outputs, n, count)), (1, 0, 2)), (n, outputs, *s.counts))
-
-
-def _integers_under(
-    c: Call, x: Tensor, w: Tensor, x_zero: Tensor | None, w_zero: Tensor | None, s: Windows
-) -> Tensor:
-    groups, outputs = c.int("group", 1), w.shape[0]
+    outputs = w.shape[0]
     x, w = o.cast(x, i32), o.cast(w, i32)
     x = x if x_zero is None else o.sub(x, o.cast(o.reshape(x_zero, ()), i32))
     if w_zero is not None:

@@ -9,6 +9,7 @@ import numpy as np
 from rlx import ops as o
 from rlx.dtypes import f32
 from rlx.formats.onnx.ops.blocks import packed_product
+from rlx.formats.onnx.ops.quant import quantized_product
 from rlx.formats.onnx.reader.call import Call, Result
 from rlx.formats.onnx.reader.table import op
 from rlx.ir import Tensor
@@ -17,6 +18,7 @@ from rlx.ir import Tensor
 @op("MatMul")
 def matmul(c: Call) -> Result:
     made = packed_product(c, c.x(0), c.x(1))
+    made = quantized_product(c, c.x(0), c.x(1), False) if made is None else made
     return o.matmul(c.x(0), c.x(1)) if made is None else made
 
 
@@ -29,6 +31,8 @@ def gemm(c: Call) -> Tensor:
     alpha = c.float("alpha", 1.0)
     ta, tb = bool(c.int("transA", 0)), bool(c.int("transB", 0))
     packed = packed_product(c, o.transpose(a) if ta else a, b, tb)
+    if packed is None and not ta:
+        packed = quantized_product(c, a, b, tb)
     if (
         packed is None
         and bias is not None

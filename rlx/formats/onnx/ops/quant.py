@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -11,6 +12,7 @@ from rlx.dtypes import bf16, f32, i8, i32, u8
 from rlx.formats.onnx.ops.blocks import keep_packed
 from rlx.formats.onnx.ops.conv import integer_conv
 from rlx.formats.onnx.ops.movement import axis_of
+from rlx.formats.onnx.ops.quantized import note, operands, scaled
 from rlx.formats.onnx.ops.small_floats import rounded, widened
 from rlx.formats.onnx.reader.call import Call, Result, Value
 from rlx.formats.onnx.reader.elements import (
@@ -87,6 +89,8 @@ def dequantize(c: Call) -> Value:
     made = o.cast(o.mul(o.cast(whole, wide.dtype), _along(c, wide, x, axis, block)), carrier(to))
     if block and x.ndim == 2:
         keep_packed(c, made, axis_of(c, axis, 2), block)
+    if not block:
+        note(c, made, None if scale.size == 1 else axis_of(c, axis, x.ndim))
     return Value(made, to)
 
 
@@ -128,8 +132,7 @@ def _fits(zero: Tensor | None, rows: int) -> bool:
 
 
 def integer_product(c: Call, a: int, b: int, a_zero: int, b_zero: int) -> Tensor:
-    """The inputs a and b less their zero points, multiplied in i32. Matrices of 8 bits are read as they are; a constant
-    one is turned round while the program is built, so that its columns are rows."""
+    """The inputs a and b less their zero points, multiplied in i32."""
     x, w = c.x(a), c.x(b)
     zeros = [c.x(i) if c.has(i) else None for i in (a_zero, b_zero)]
     rows = x.shape[0] if x.ndim == 2 else 1
@@ -142,10 +145,29 @@ def integer_product(c: Call, a: int, b: int, a_zero: int, b_zero: int) -> Tensor
         and _fits(zeros[1], w.shape[1])
     ):
         return o.matmul(shifted(c, a, a_zero, True), shifted(c, b, b_zero, False))
-    turned = c.tensor(np.ascontiguousarray(c.known(b).T)) if w.node.op.is_constant else o.transpose(w)
+    return multiplied(c, x, w, zeros, False)
+
+
+def multiplied(c: Call, x: Tensor, w: Tensor, zeros: Sequence[Tensor | None], turned: bool) -> Tensor:
+    """x times a matrix w of 8 bits, which are read as they are; `turned`: times its transpose. A constant one is turned
+    round while the program is built, so that its columns are rows."""
+    if not turned:
+        constant = w.node.op.is_constant
+        w = c.tensor(np.ascontiguousarray(c.known_tensor(w).T)) if constant else o.transpose(w)
     flat = o.reshape(x, (math.prod(x.shape[:-1]), x.shape[-1]))
-    made = o.integer_matmul(flat, turned, *(0 if z is None else o.reshape(z, (-1,)) for z in zeros))
-    return o.reshape(made, (*x.shape[:-1], w.shape[1]))
+    made = o.integer_matmul(flat, w, *(0 if z is None else o.reshape(z, (-1,)) for z in zeros))
+    return o.reshape(made, (*x.shape[:-1], w.shape[0]))
+
+
+def quantized_product(c: Call, a: Tensor, b: Tensor, turned: bool) -> Tensor | None:
+    """a @ b, or a @ bᵀ if `turned`, of the integers that DequantizeLinear made them of; None where it did not."""
+    if a.ndim == 0 or b.ndim != 2 or a.shape[-1] != b.shape[1 if turned else 0]:
+        return None
+    found = operands(c, a, b, 0 if turned else 1, a.shape[-1])
+    if found is None:
+        return None
+    left, right = found
+    return scaled(multiplied(c, left.x, right.x, (left.zero, right.zero), turned), left, right)
 
 
 @op("MatMulInteger")

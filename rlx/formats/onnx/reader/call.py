@@ -95,7 +95,8 @@ class ConstantEvaluator:
     """The constant evaluator: values of tensors that depend on constants alone, computed by the ops' references;
     strings are numbers in the string table `words`. `steps` counts the steps of compiled loops in the body being built,
     `bodies` the graphs of control ops that were built or tried, `parts` the parts that sequences were split into.
-    `packed`: matrices for which products may read packed weights, and whether these are their transposed."""
+    `packed`: matrices for which products may read packed weights, and whether these are their transposed. `quantized`:
+    what DequantizeLinear made of integers of 8 bits (`ops.quantized.Quantized`)."""
 
     def __init__(self) -> None:
         self.words = StringTable()
@@ -104,6 +105,7 @@ class ConstantEvaluator:
         self.bodies = 0
         self.parts = 0
         self.packed: dict[tuple[Graph, int], tuple[Callable[[], Tensor], bool]] = {}
+        self.quantized: dict[tuple[Graph, int], Any] = {}
         self._values: dict[tuple[Graph, int], Array] = {}
 
     def __call__(self, tensor: Tensor, what: str) -> Array:

@@ -12,6 +12,7 @@ from rlx.backends.cpu.engine.conv.depthwise import DepthwiseKernel
 from rlx.backends.cpu.engine.conv.images import (
     channels_last,
     from_channels_last,
+    room_for_rows,
     to_channels_last,
     window_addresses,
 )
@@ -46,7 +47,7 @@ def bind_conv(
     tree = with_following(epilogue_of(node), len(ins) - 2, following)
     beside: list[tuple[Array, bool]] = [(a, False) for a in ins[2:]]
     if following is not None:
-        beside += [_beside(a, out) for a in following.operands]
+        beside += [beside_image(a, out) for a in following.operands]
         out = following.out
     steps: list[EngineStep] = []
     last = channels_last(out)
@@ -68,7 +69,7 @@ def bind_conv(
     return steps
 
 
-def _beside(x: Array, out: Array) -> tuple[Array, bool]:
+def beside_image(x: Array, out: Array) -> tuple[Array, bool]:
     """An operand of the following node as one of the epilogue, and whether it is an image: channels last, or else a
     number for each channel."""
     if x.shape == out.shape and channels_last(x) is not None:
@@ -95,9 +96,7 @@ def _dense(
     few = groups == 1 and c <= _FEW_CHANNELS and kernel[-1] > 1 and dilations[-1] == 1 and len(kernel) <= 2
     zero = np.zeros(0, np.float32)
     if few and x.flags.c_contiguous:
-        room = [(a, max(b, (m - 1) * s + d * (k - 1) + 1 - a - size)) for size, (a, b), m, s, d, k in zip(
-            x.shape[2:], pads, counts, strides, dilations, kernel, strict=True)]  # fmt: skip
-        image = to_channels_last(x, ctx, steps, room)
+        image = to_channels_last(x, ctx, steps, room_for_rows(node, x, kernel, counts))
         rows = window_addresses(
             image, (*kernel[:-1], 1), strides, dilations, [(0, 0)] * len(kernel), counts, 0
         )

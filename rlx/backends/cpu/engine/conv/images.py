@@ -11,8 +11,10 @@ from rlx.backends.cpu.context import Array
 from rlx.backends.cpu.engine.gemm.product import Addresses
 from rlx.backends.cpu.engine.gemm.transpose import transpose_step
 from rlx.backends.cpu.engine.step import EngineContext, EngineStep, address
+from rlx.ir import Node
 
 Ints = Sequence[int]
+_BEHIND = 64
 
 
 def channels_last(x: Array) -> Array | None:
@@ -27,18 +29,23 @@ def channels_last(x: Array) -> Array | None:
 
 
 def to_channels_last(
-    x: Array, ctx: EngineContext, steps: list[EngineStep], pads: Sequence[tuple[int, int]] | None = None
+    x: Array,
+    ctx: EngineContext,
+    steps: list[EngineStep],
+    pads: Sequence[tuple[int, int]] | None = None,
+    around: int = 0,
 ) -> Array:
-    """x (N, C, *S), C-contiguous, as (N, *S, C): a copy that each run makes, with zeros around it for `pads`."""
+    """x (N, C, *S), C-contiguous, as (N, *S, C): a copy that each run makes, with the number `around` it for `pads`.
+    Behind it may be read as many bytes as a vector has."""
     n, c, *sizes = x.shape
-    around = pads or [(0, 0)] * len(sizes)
-    room = [a + s + b for s, (a, b) in zip(sizes, around, strict=True)]
-    # The zeros around an image are written once, and stay.
-    raw = (ctx.borrow if pads is None else ctx.acquire)(n * math.prod(room) * c * x.itemsize)
-    if pads is not None:
-        raw[...] = 0
-    made = raw.view(x.dtype).reshape(n, *room, c)
-    inside = made[(slice(None), *(slice(a, a + s) for s, (a, _) in zip(sizes, around, strict=True)))]
+    margins = pads or [(0, 0)] * len(sizes)
+    room = [a + s + b for s, (a, b) in zip(sizes, margins, strict=True)]
+    nbytes = n * math.prod(room) * c * x.itemsize
+    memory = (ctx.borrow if pads is None else ctx.acquire)(nbytes + _BEHIND)
+    made = memory[:nbytes].view(x.dtype).reshape(n, *room, c)
+    if pads is not None:  # what lies around an image is written once, and stays
+        made[...] = around
+    inside = made[(slice(None), *(slice(a, a + s) for s, (a, _) in zip(sizes, margins, strict=True)))]
     if pads is None:
         positions = math.prod(sizes)
         steps.append(
@@ -54,6 +61,15 @@ def to_channels_last(
                    (height, down_x, x.strides[0]), (down, inside.strides[0]))
     )  # fmt: skip
     return made
+
+
+def room_for_rows(node: Node, x: Array, kernel: Ints, counts: Ints) -> list[tuple[int, int]]:
+    """What windows reach of the padding, before and behind the image."""
+    attrs = node.attrs
+    geometry = zip(
+        x.shape[2:], attrs["pads"], counts, attrs["strides"], attrs["dilations"], kernel, strict=True
+    )
+    return [(a, max(b, (m - 1) * s + d * (k - 1) + 1 - a - size)) for size, (a, b), m, s, d, k in geometry]
 
 
 def from_channels_last(made: Array, out: Array, ctx: EngineContext) -> EngineStep:

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rlx.backends.cpu.engine import trees
-from rlx.backends.cpu.engine.ir import F32, I64, PTR, Kernel, Value, Variable
+from rlx.backends.cpu.engine.ir import F32, I8, I16, I32, I64, PTR, Kernel, Value, Variable
 from rlx.dtypes import DType, f32
 from rlx.ir import Expr
 from rlx.ir.expr import linearize
@@ -60,6 +60,7 @@ class GemmKernel:
     operands: tuple[Operand, ...] = ()
     epilogue: Expr | None = None  # of the sum and the operands; None stores the sum
     out: DType = f32
+    how: str = "fma"  # or how words of integers are multiplied: see `multiplied`
 
     @property
     def direct(self) -> bool:
@@ -71,13 +72,33 @@ class GemmKernel:
         return _Writer(self).text()
 
 
+def multiplied(k: Kernel, how: str, total: Value, x: Value, factor: Value) -> Value:
+    """The total and the products of two vectors: of floats ("fma"), or of the integers in words of 32 bits, exactly.
+    "vnni" are four bytes a word, without a sign in x and with one in the factor; "pairs" and "plain" two i16."""
+    lanes = total.type.lanes
+    if how == "fma":
+        return k.fma(x, factor, total)
+    if how == "vnni":
+        bytes_of = [k.cast("bitcast", v, I8.of(4 * lanes)) for v in (x, factor)]
+        return k.call(f"llvm.x86.avx512.vpdpbusd.{32 * lanes}", total.type, total, *bytes_of)
+    if how == "pairs":
+        name = "avx512.pmaddw.d.512" if lanes == 16 else "avx2.pmadd.wd"
+        halves = [k.cast("bitcast", v, I16.of(2 * lanes)) for v in (x, factor)]
+        return total + k.call(f"llvm.x86.{name}", total.type, *halves)
+    shift = k.const(total.type, 16)
+    high = [k.binary("ashr", v, shift) for v in (x, factor)]
+    low = [k.binary("ashr", v << 16, shift) for v in (x, factor)]
+    return total + low[0] * low[1] + high[0] * high[1]
+
+
 class _Writer:
     """The text of one kernel."""
 
     def __init__(self, spec: GemmKernel) -> None:
         self.spec = spec
         self.k = k = Kernel("kernel")
-        self.vector = F32.of(spec.lanes)
+        self.element = F32 if spec.how == "fma" else I32
+        self.vector = self.element.of(spec.lanes)
         self.width = spec.vectors * spec.lanes
         self.words = {name: k.word(i, PTR if i < 3 else I64) for i, name in enumerate(WORDS)}
         self.sums = k.name()  # the tile's sums on the stack
@@ -196,9 +217,9 @@ class _Writer:
             k.prefetch(k.at(ahead, start))
         offset = c * w["step_a"] if spec.strided else c * 4
         for place, line in zip(starts, sums, strict=True):
-            x = k.splat(k.load(F32, k.at(place, offset)), spec.lanes)
+            x = k.splat(k.load(self.element, k.at(place, offset)), spec.lanes)
             for factor, total in zip(factors, line, strict=True):
-                total.value = k.fma(x, factor, total.value)
+                total.value = multiplied(k, spec.how, total.value, x, factor)
         b.value = k.at(row, w["step_b"])
 
     def _load_b(self, row: Value, n: int) -> Value:

@@ -60,7 +60,7 @@ def bind_matmul(
     if following is not None:
         if not merged or not following.out.flags.c_contiguous:
             raise Declined("a batch before another node")
-        operands += [_beside(x, out) for x in following.operands]
+        operands += [beside(x, out) for x in following.operands]
         out = following.out
     if following is None and merged and math.prod(batch) * m <= FEW_ROWS and _by_rows(a, b, out):
         x, made = a.reshape(-1, k), out.reshape(-1, n)
@@ -106,7 +106,7 @@ def bind_matmul(
     return steps
 
 
-def _beside(x: Array, out: Array) -> tuple[Array, int, int]:
+def beside(x: Array, out: Array) -> tuple[Array, int, int]:
     """An operand of the following node as one of the epilogue: of the result's shape, or a row."""
     if x.shape == out.shape and x.flags.c_contiguous:
         return x, out.shape[-1] * x.itemsize, 0

@@ -184,6 +184,7 @@ class Product:
     # The epilogue's arguments from the second on: (array, bytes from a row to the next, from a batch to the next).
     operands: Sequence[tuple[Array, int, int]] = ()
     keep: tuple[object, ...] = ()
+    how: str = "fma"  # as GemmKernel's; of integers a term is a word of 32 bits
 
 
 def product_steps(p: Product, b: Panels, tile: Tile, ctx: EngineContext, name: str) -> list[EngineStep]:
@@ -199,8 +200,9 @@ def product_steps(p: Product, b: Panels, tile: Tile, ctx: EngineContext, name: s
     table = row_table(p.rows, tile.rows)
     spec = GemmKernel(
         lanes, tile.rows, tile.vectors, m % tile.rows, n % width != 0, b.in_place and n % width != 0,
-        b.dtype, p.step_a != 4, length > _LONGEST, panels_first, m >= 64,
-        tuple(Operand(as_dtype(a.dtype), row != 0) for a, row, _ in p.operands), p.epilogue, as_dtype(p.out.dtype),
+        b.dtype, p.step_a != 4, p.how == "fma" and length > _LONGEST, panels_first, m >= 64,
+        tuple(Operand(as_dtype(a.dtype), row != 0) for a, row, _ in p.operands), p.epilogue,
+        as_dtype(p.out.dtype), p.how,
     )  # fmt: skip
     words = [
         address(table), b.at, address(p.out), m, n, tiles, panels, taps, p.terms, p.step_a, b.step, b.panel,
@@ -232,13 +234,15 @@ def widened(a: Array, ctx: EngineContext, steps: list[EngineStep]) -> Array:
     return wide
 
 
-def with_following(tree: Expr | None, count: int, following: Following | None) -> Expr | None:
+def with_following(
+    tree: Expr | None, count: int, following: Following | None, sums: DType = f32
+) -> Expr | None:
     """An epilogue of `count` operands and the elementwise node behind it as one tree, whose operands come after them.
     Raises: Declined for what an epilogue cannot compute."""
     if following is not None:
-        if any(not narrow_float(x.dtype) for x in following.operands):
-            raise Declined("operands of the following node")
-        own = ex.arg(0, f32) if tree is None else tree
+        if any(x.itemsize > 4 for x in (*following.operands, following.out)):
+            raise Declined("operands of 64 bits of the following node")
+        own = ex.arg(0, sums) if tree is None else tree
         beside = [ex.arg(1 + count + i, as_dtype(x.dtype)) for i, x in enumerate(following.operands)]
         tree = substitute(following.tree, [own, *beside])
     if tree is not None and not printable([tree]):

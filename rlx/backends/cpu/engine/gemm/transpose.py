@@ -1,4 +1,4 @@
-"""Transposition of matrices of 16- or 32-bit elements, in blocks that lie in registers.
+"""Transposition of matrices of 8-, 16- or 32-bit elements, in blocks that lie in registers.
 
 It packs the second operand of a product, where that is computed in each run and lies with k last, and it moves images
 between channels first and channels last. A batch of matrices has two levels: batch b is `b % inner` steps of one
@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rlx.backends.cpu.context import Array
-from rlx.backends.cpu.engine.ir import I16, I32, I64, PTR, Kernel, Value
+from rlx.backends.cpu.engine.ir import I8, I16, I32, I64, PTR, Kernel, Value
 from rlx.backends.cpu.engine.step import EngineContext, EngineStep, address
 
 # Strides are in bytes. A batch has `rows` rows, of all the rows of all batches no more than `all_rows`.
@@ -26,11 +26,11 @@ class TransposeKernel:
     """out[j, i] = x[i, j] for blocks of `lanes` columns: an item is a batch's columns from j to j + lanes."""
 
     lanes: int
-    nbytes: int = 4  # of an element: 2 or 4
+    nbytes: int = 4  # of an element: 1, 2 or 4
 
     def ir(self) -> str:
         k, lanes = Kernel("kernel"), self.lanes
-        element = I32 if self.nbytes == 4 else I16
+        element = {1: I8, 2: I16, 4: I32}[self.nbytes]
         w = {name: k.word(i, PTR if i < 2 else I64) for i, name in enumerate(WORDS)}
         blocks = k.binary("udiv", w["columns"] + (lanes - 1), k.const(I64, lanes))
         with k.loop(k.first, k.last) as item:

@@ -6,7 +6,14 @@ from rlx import ops as o
 from rlx.dtypes import f32, i32
 from rlx.formats.onnx.contrib.quant.elementwise import one
 from rlx.formats.onnx.contrib.quant.pool import channels_first, channels_last
-from rlx.formats.onnx.ops.quant import integer_product, qlinear_conv, same_shape, saturated, shifted
+from rlx.formats.onnx.ops.quant import (
+    integer_product,
+    multiplied,
+    qlinear_conv,
+    same_shape,
+    saturated,
+    shifted,
+)
 from rlx.formats.onnx.reader.call import Call, Result, Value
 from rlx.formats.onnx.reader.declared import declared
 from rlx.ir import Tensor
@@ -86,11 +93,11 @@ def qgemm(c: Call) -> Value:
     """alpha scales both the product and C, as in ONNX Runtime. Without y_scale the result is a float."""
     if c.x(0).ndim != 2 or c.x(3).ndim != 2:
         raise c.bad(f"A is {c.x(0).shape}, B {c.x(3).shape}; expected matrices")
-    a = o.sub(o.cast(c.x(0), i32), o.cast(one(c, 2), i32))
-    b = o.cast(c.x(3), i32)
-    b = o.transpose(b) if c.int("transB") else b
-    columns = o.cast(per_column(c.x(5)), i32)
-    whole = o.matmul(o.transpose(a) if c.int("transA") else a, same_shape(c, o.sub(b, columns), b))
+    a = o.transpose(c.x(0)) if c.int("transA") else c.x(0)
+    columns = c.x(3).shape[0 if c.int("transB") else 1]
+    if c.x(5).size not in (1, columns):
+        raise c.bad(f"b_zero_point is {c.x(5).shape}; expected one number, or one for each of {columns} columns")
+    whole = multiplied(c, a, c.x(3), (one(c, 2), c.x(5)), bool(c.int("transB")))
     if c.has(6):
         whole = same_shape(c, o.add(whole, c.x(6)), whole)
     scale = o.mul(o.mul(c.float("alpha"), one(c, 1)), per_column(c.x(4)))
