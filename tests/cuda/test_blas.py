@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import json
 from dataclasses import replace
 from typing import Any
 
@@ -13,12 +14,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlx.backends.cuda.blas import GemmCall, gemm_call
-from rlx.backends.cuda.blas_lt import Epilogue, LtGemm, adds_bias
+from rlx.backends.cuda.blas_lt import Epilogue, LtGemm, adds_bias, is_promised, product_key, promising
 from rlx.backends.cuda.libraries import load_library
 from rlx.backends.gpu.program.steps import Gemm, Ref
 from rlx.dtypes import DType, bf16, f16, f32, f64, i8
 from rlx.errors import RlxError, ShapeError, UnsupportedOp
 from tests.devices import or_skip
+from tests.threads import at_once
 
 R = Ref("arena0", 0, 0)
 
@@ -165,6 +167,17 @@ class LtLibrary:
 def with_bias(**changes: Any) -> Gemm:
     places = {"a": Ref("arena0", 256, 0), "b": Ref("weights0", 48, 0), "c": Ref("arena0", 512, 0)}
     return replace(step(64, 32, 16), bias=Ref("weights0", 1024, 128), **places, **changes)
+
+
+def test_a_promised_answer_is_one_product_s_and_its_block_s() -> None:
+    keys = json.loads(json.dumps([product_key(with_bias())]))  # as a file holds them
+    with promising(keys):
+        assert is_promised(with_bias())
+        assert is_promised(replace(with_bias(label="another"), bias=Ref("weights1", 2048, 128)))
+        for other in ({"relu": True}, {"m": 65}, {"bias": Ref("weights0", 1040, 128)}, {"b": Ref("weights0", 0, 0)}):
+            assert not is_promised(replace(with_bias(), **other))
+        assert at_once(1, lambda k: is_promised(with_bias())) == [False]  # other threads ask for themselves
+    assert not is_promised(with_bias())
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import os
 import struct
 import subprocess
 import sys
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -163,7 +164,7 @@ def test_elsewhere_a_program_is_refused_with_the_reason(tmp_path):
             rlx.load_program(path, session)
     for part, key, value, said in (
         ("rlx", None, "9.9.9", "was saved by rlx '9.9.9'.*save it anew"),
-        ("format", None, 2, "in format 2"),
+        ("format", None, 1, "in format 1"),
         ("device", "driver", "NumPy 1.0", "saved for driver 'NumPy 1.0', and cpu has 'NumPy"),
         ("device", "name", "another", "saved for name 'another'"),
         ("device", "features", ["f64"], "saved for features"),
@@ -293,6 +294,33 @@ def test_machine_code_of_a_file_is_used_only_where_it_is_trusted(trusted, tmp_pa
     with rlx.load_program(path, session, trusted=trusted) as loaded:
         same(loaded.run(made.inputs), wanted)
     assert lent == ([{bytes(32): b"machine code"}] if trusted else [])
+
+
+@pytest.mark.parametrize("holds", [True, False])
+def test_what_the_library_of_products_answered_is_a_hint(holds, tmp_path, monkeypatch):
+    with or_skip():
+        session = rlx.Session("vulkan")
+    made, path, given = PROGRAMS["dense"](), tmp_path / "m.rlx", []
+
+    @contextmanager
+    def promising(products):
+        given.append(products)
+        yield
+        if not holds:
+            raise UnsupportedOp("the library has no such product")
+
+    monkeypatch.setattr(type(session.device), "products", lambda self, steps: [("f32", len(steps))], raising=False)
+    monkeypatch.setattr(type(session.device), "promising", staticmethod(promising), raising=False)
+    with made.compiled(session) as exe:
+        wanted = exe.run(made.inputs)
+        exe.save(path)
+        with rlx.load_program(path, session) as loaded:
+            same(loaded.run(made.inputs), wanted)
+        assert given == [[("f32", len(exe.executable.steps))]]
+    for wrong in (1, [1]):
+        changed(path, lambda table, wrong=wrong: table.update(products=wrong))
+        with pytest.raises(ModelFormatError, match="contradicts itself"):
+            rlx.load_program(path, session)
 
 
 def test_dtypes_are_what_they_were(tmp_path):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,6 +49,37 @@ def lt_gemm(
     end = Epilogue(address(step.bias), step.stride_bias, step.relu)
     places = (address(step.a), address(step.b), address(step.c))
     return LtGemm(lib, handle, workspace, gemm_call(step), places, end, step.label, known)
+
+
+# Products of which a saved program says that cuBLASLt adds their bias. It is asked again when they are recorded; but a
+# program can be lowered while the library starts, which takes a tenth of a second.
+_promised: ContextVar[frozenset[tuple[object, ...]]] = ContextVar("promised", default=frozenset())
+
+
+def product_key(step: Gemm) -> tuple[int | str, ...]:
+    """What the answer of `adds_bias` depends on."""
+    assert step.bias is not None
+    places = (_MAX_ALIGNMENT + ref.offset for ref in (step.a, step.b, step.c, step.bias))
+    aligned = (min(place & -place, _MAX_ALIGNMENT) for place in places)
+    kinds = (step.a_dtype.name, step.b_dtype.name, step.c_dtype.name, step.precision)
+    strides = (step.stride_a, step.stride_b, step.stride_c, step.stride_bias)
+    flags = (int(step.transpose_a), int(step.transpose_b), int(step.relu))
+    return (*kinds, step.m, step.n, step.k, step.batch, *strides, *flags, *aligned)
+
+
+def is_promised(step: Gemm) -> bool:
+    """Whether this thread's block of `promising` says that cuBLASLt adds the bias."""
+    return product_key(step) in _promised.get()
+
+
+@contextmanager
+def promising(products: Iterable[Sequence[object]]) -> Iterator[None]:
+    """Within this context, in this thread, these keys of products stand for cuBLASLt's answers."""
+    token = _promised.set(frozenset(map(tuple, products)))
+    try:
+        yield
+    finally:
+        _promised.reset(token)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from types import TracebackType
 from typing import Any
@@ -22,7 +22,7 @@ from rlx.backends.cuda.api import (
     version_text,
 )
 from rlx.backends.cuda.blas import WORKSPACE_BYTES, Blas
-from rlx.backends.cuda.blas_lt import Known, adds_bias
+from rlx.backends.cuda.blas_lt import Known, adds_bias, is_promised, product_key, promising
 from rlx.backends.cuda.compiler import Compiler
 from rlx.backends.cuda.early import may_begin_early
 from rlx.backends.cuda.imported import ImportedMemory, gpu_uuid
@@ -166,6 +166,7 @@ class CudaDevice:
         self.bias_known: Known = {}  # cuBLASLt's answers, for the handle of `blas`
         self._workspace: Memory | None = None
         self._compiler: Compiler | None = None
+        self._compiling = threading.Lock()  # apart from `lock`, which is held while a library starts
         try:
             props = api.runtime.getDeviceProperties(info.index)
         except api.errors as error:
@@ -427,7 +428,7 @@ class CudaDevice:
     @property
     def compiler(self) -> Compiler:
         self.enter()
-        with self.lock:
+        with self._compiling:
             if self._compiler is None:
                 self._compiler = Compiler(self.api, self.capability, self.info.driver)
                 self._held.callback(self._compiler.close)
@@ -464,9 +465,17 @@ class CudaDevice:
 
     def adds_bias(self, step: Gemm) -> bool:
         """Whether cuBLASLt can add the bias in the GEMM's epilogue; otherwise a kernel adds it afterwards."""
+        if is_promised(step):
+            return True
         with self.lock, self.doing("asking cuBLASLt for a way"):
             blas = self.blas
             return adds_bias(load_library("cublasLt", blas.major), blas.handle, step, self.bias_known)
+
+    def products(self, steps: Iterable[Step]) -> list[tuple[int | str, ...]]:
+        """Of which products among the steps cuBLASLt adds the bias, for `promising` when they are lowered again."""
+        return list(dict.fromkeys(product_key(s) for s in steps if isinstance(s, Gemm) and s.bias is not None))
+
+    promising = staticmethod(promising)
 
     def warm_up(self) -> None:
         """Asks cuBLASLt about a small product, since its first answer in a process takes a tenth of a second, and loads

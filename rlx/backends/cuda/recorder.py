@@ -129,13 +129,15 @@ def record(device: CudaDevice, steps: Sequence[Step], arena: DeviceArena, timing
     """
     device.enter()
     runtime = device.api.runtime
+    with device.doing("loading kernels"):  # before the lock, which another thread may hold while cuBLAS starts
+        for done, step in enumerate(steps):
+            report("kernels", done, len(steps))
+            if isinstance(step, Launch):
+                device.compiler.get(step.kernel)
     with device.lock:
         device.sweep()
-        with device.doing("loading kernels"):
-            enqueues = []
-            for done, step in enumerate(steps):
-                report("kernels", done, len(steps))
-                enqueues.append(_enqueue(device, step, arena))
+        with device.doing("binding steps"):
+            enqueues = [_enqueue(device, step, arena) for step in steps]
         label = "the first"
         barriers = place_barriers(steps)
         with device.doing("capturing steps"):

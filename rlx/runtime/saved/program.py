@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -35,6 +35,7 @@ from rlx.errors import (
     OutOfDeviceMemory,
     ProgramMismatch,
     RlxError,
+    UnsupportedOp,
 )
 from rlx.ir import REGISTRY, Graph, TensorType
 from rlx.packed import PackedArray
@@ -48,11 +49,12 @@ from rlx.runtime.store import State, Store, Weights
 from rlx.runtime.version import VERSION
 
 if TYPE_CHECKING:
-    from rlx.backends.gpu.program.steps import Kernel
+    from rlx.backends.gpu.program.steps import Kernel, Step
 
-FORMAT = 1
+FORMAT = 2
 _KEYS = frozenset({"format", "rlx", "device", "options", "exprs", "graphs", "program", "declared", "donated",
-                   "decomposed", "param_dtypes", "plan_bytes", "weights", "states", "kernels"})  # fmt: skip
+                   "decomposed", "param_dtypes", "plan_bytes", "weights", "states", "kernels",
+                   "products"})  # fmt: skip
 _OPTIONS: Mapping[str, tuple[Any, ...]] = {
     "planner": PLANNERS, "storage": STORAGES, "optimize": (True, False), "fallback": ("host", "error"),
     "precision": PRECISIONS,
@@ -69,10 +71,6 @@ class CompiledKernels(Protocol):
     cache: DiskCache
 
     def codes(self, kernels: Iterable[Kernel]) -> dict[bytes, bytes]: ...
-
-
-def _compiled_kernels(device: Device) -> CompiledKernels | None:
-    return getattr(device, "kernels", None)
 
 
 def save(
@@ -112,6 +110,7 @@ def save(
             else {},
             states=dict(_states(program.state, program.graph, file)),
             kernels=[] if missing else _kernels(program, file),
+            products=[] if missing else _products(program),
         )
 
 
@@ -184,7 +183,7 @@ def load_program(
             write = _place_weights(str(file.path), declared, prepared, weights, wanted, blocks)
             upload = aside(write)
             threads.callback(_ended, upload)
-            if not own or _compiled_kernels(session.device) is None:
+            if not own or not _compiles(session.device):
                 # Others may run with the store's weights at once, and on the CPU recording reads them.
                 upload()
             program = _built(file, session, declared, prepared, weights, state)
@@ -274,17 +273,32 @@ def _states(store: Store, graph: Graph, file: Writer) -> Iterator[tuple[str, lis
 
 def _kernels(program: CompiledGraph, file: Writer) -> list[list[Any]]:
     """[key in the cache, block] of the machine code of each kernel, where the device compiles any."""
-    from rlx.backends.gpu.program.executable import (
-        GpuExecutable,  # `load_program` needs none of it for the CPU
-    )
-    from rlx.backends.gpu.program.steps import Launch
+    from rlx.backends.gpu.program.steps import Launch  # `load_program` needs none of it for the CPU
 
-    executable, compiled = program.executable, _compiled_kernels(program.device)
-    if compiled is None or not isinstance(executable, GpuExecutable):
+    if not _compiles(program.device):
         return []
-    steps = [step for recorded, _ in executable.recordings for step in recorded.schedule[0]]
-    codes = compiled.codes(dict.fromkeys(step.kernel for step in steps if isinstance(step, Launch)))
+    compiled: CompiledKernels = getattr(program.device, "kernels")  # noqa: B009 a property that not all devices have
+    codes = compiled.codes(dict.fromkeys(step.kernel for step in _steps(program) if isinstance(step, Launch)))
     return [[key.hex(), file.add(np.frombuffer(code, np.uint8))] for key, code in codes.items()]
+
+
+def _compiles(device: Device) -> bool:
+    """Whether the device compiles kernels for programs, as GPUs do; what these record reads no weights."""
+    return hasattr(type(device), "kernels")
+
+
+def _products(program: CompiledGraph) -> list[Any]:
+    """What the device's library of products answered when the program was lowered."""
+    products = getattr(program.device, "products", None)
+    return [] if products is None else products(_steps(program))
+
+
+def _steps(program: CompiledGraph) -> list[Step]:
+    from rlx.backends.gpu.program.executable import GpuExecutable
+
+    executable = program.executable
+    recordings = executable.recordings if isinstance(executable, GpuExecutable) else []
+    return [step for recorded, _ in recordings for step in recorded.schedule[0]]
 
 
 # -- what a file says
@@ -442,10 +456,17 @@ def _set_states(file: ProgramFile, state: Store, types: Mapping[str, TensorType]
 def _prepare(file: ProgramFile, program: CompiledGraph, trusted: bool) -> None:
     """Records the program if its weights are there, with the file's machine code where it is trusted."""
     codes = {bytes.fromhex(key): file.block(block).tobytes() for key, block in file.table["kernels"]}
+    products = [tuple(key) for key in file.table["products"]]
     if program.weights.missing(list(program.graph.params)):
         return
-    compiled = _compiled_kernels(program.device) if trusted and codes else None
-    with nullcontext() if compiled is None else compiled.cache.lending(codes):
+    device: Any = program.device
+    with ExitStack() as within:
+        if trusted and codes and _compiles(device):
+            within.enter_context(device.kernels.cache.lending(codes))
+        if products and hasattr(device, "promising"):
+            # Only a hint: the library is asked before it multiplies, and may be another than where this was saved.
+            with suppress(UnsupportedOp), device.promising(products):
+                program.prepare()
         program.prepare()
 
 
