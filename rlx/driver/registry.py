@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import os
-from contextlib import AbstractContextManager
 from functools import cache
 from typing import cast
 
@@ -38,7 +37,7 @@ def backend_names() -> tuple[str, ...]:
 @cache
 def load_backend(name: str) -> Backend:
     """The backend of that name. Raises: DeviceUnavailable if there is none or it cannot be imported."""
-    targets = _entry_points()
+    targets = _BUILTIN if name in _BUILTIN else _entry_points()
     if name not in targets:
         raise DeviceUnavailable(f"there is no backend {name!r}; there are {', '.join(sorted(targets))}")
     module, _, attribute = targets[name].partition(":")
@@ -115,7 +114,7 @@ def find_device(name: str) -> DeviceInfo:
             f'a device is named by a string, "cpu" or the id of one of rlx.devices(), not by a {type(name).__name__}'
         )
     backend, _, number = name.partition(":")
-    if backend not in backend_names() or (number and not number.isdecimal()):
+    if (backend not in _BUILTIN and backend not in backend_names()) or (number and not number.isdecimal()):
         near = meant(name, ("auto", *backend_names()))
         raise DeviceUnavailable(
             f'device {name!r} is not understood{near}; give "auto", "cpu", "vulkan", "cuda" or one with a number, '
@@ -134,9 +133,10 @@ def find_device(name: str) -> DeviceInfo:
     raise DeviceUnavailable(f"device {name!r}: there is only {', '.join(i.id for i in infos)}")
 
 
-def _importing(backend: str) -> AbstractContextManager[None]:
-    """Imports what programs of a backend need, while its driver starts."""
-    return importing(getattr(load_backend(backend), "needed", ()) if backend in backend_names() else ())
+def _needed(name: str) -> tuple[str, ...]:
+    """The modules that programs on a device need, which may be imported while its driver starts."""
+    backend = name.partition(":")[0] if isinstance(name, str) else ""
+    return getattr(load_backend(backend), "needed", ()) if backend in _BUILTIN else ()
 
 
 # What names stand for whose devices were opened: to list the devices of a driver takes milliseconds.
@@ -149,10 +149,9 @@ def open_device(name: str = "auto") -> Device:
     device = None if known is None else load_backend(known[0]).opened(known[1])
     if device is not None:
         return device
-    with _importing(name.partition(":")[0] if isinstance(name, str) else ""):
+    with importing(_needed(name)):
         info = find_device(name)
-        with _importing(info.backend):
-            device = load_backend(info.backend).open(info.index)
+        device = load_backend(info.backend).open(info.index)
     if name != "auto":  # which the environment decides anew
         _opened[name] = info.backend, info.index
     return device

@@ -46,6 +46,7 @@ from rlx.driver import (
     MemoryPlan,
     align,
 )
+from rlx.driver.aside import importing
 from rlx.driver.closing import Resources, close_each
 from rlx.driver.device import CUDA, Borrowed, Support
 from rlx.driver.memory.check_plan import check_nbytes
@@ -78,7 +79,6 @@ class CudaBackend:
     """NVIDIA GPUs through CuPy. Importing it loads nothing; `probe` and `open` load CuPy."""
 
     name = "cuda"
-    needed = PROGRAMS
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -189,7 +189,8 @@ class CudaDevice:
         units = int(props.get("multiProcessorCount", UNITS))
         self.target = cuda_target(info.features, self.limits, units, self.adds_bias)
         self._held = Resources()  # resources that `close` releases in reverse order
-        made = make_context(info.index)
+        with importing((*PROGRAMS, "rlx.backends.gpu.elementwise.emit_cuda")):
+            made = make_context(info.index)
         with self._held.unwound(), self.doing("opening the device"):
             runtime = api.runtime
             runtime.memGetInfo()  # from here on the runtime uses the context

@@ -21,7 +21,10 @@ class VulkanBackend:
     """Lists and opens Vulkan devices, by the index that `probe` gives them."""
 
     name = "vulkan"
-    needed = (*PROGRAMS, "rlx.backends.vulkan.recorder", "rlx.backends.vulkan.arena")
+    needed = (
+        *PROGRAMS, "rlx.backends.vulkan.recorder", "rlx.backends.vulkan.arena",
+        "rlx.backends.gpu.elementwise.emit_spirv", "importlib.readers",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self._lock = renewed(self, "_lock", threading.Lock)

@@ -149,24 +149,15 @@ def load_program(
     made = Resources()
     with ProgramFile(_path(path)) as file, paused(), made.unwound(), ExitStack() as threads:
         _check_table(file)
-        session = _session_of(file, device) if isinstance(device, Session) else None
-        opened = aside(lambda: _session_of(file, device)) if session is None else None
         report("reading")
         listed = file.table["weights"] if isinstance(file.table["weights"], dict) else {}
         wanted = [name for name in listed if weights is None or weights.find(name) is None]
-        with _blamed(file):
+        with _blamed(file):  # threads begin to read, while the device is opened
             blocks = threads.enter_context(file.reading(listed[name] for name in wanted))
-        if session is not None:
-            threads.callback(_warm_up(session.device, file))
-        try:
-            with _blamed(file):
-                declared, prepared = _graphs(file, trusted)
-        finally:
-            if opened is not None:
-                session = opened()  # that the program is not for this device comes first, whatever else is wrong
-                threads.callback(_warm_up(session.device, file))
-        assert session is not None
+        session = _session_of(file, device)
+        threads.callback(_warm_up(session.device, file))
         with _blamed(file):
+            declared, prepared = _graphs(file, trusted)
             _check_support(file, session, prepared.graph)
         own = weights is None
         weights = _store("weights", Weights, weights, session, made)
