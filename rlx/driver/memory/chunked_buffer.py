@@ -22,7 +22,7 @@ _MIN_CHUNK = 1 << 16
 _MAX_GROWTH = 1 << 26  # limit on the bytes a chunk takes beyond what is asked for
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Chunk:
     """One allocation: `base` is its offset in the region, `free` its free runs (start, end) in order, none of which
     touch, and `clean` the start of the bytes that were never used and so are still zero."""
