@@ -10,11 +10,12 @@ MYPY = $(PY) -m mypy --no-error-summary
 # many tests start programs of their own.
 TEST_ENV := RLX_REQUIRE_VULKAN=1 OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE=
 
-.PHONY: help demo test test-all judges check conformance onnx-suite mutation shaders bench venv
+.PHONY: help demo test late test-all judges check conformance onnx-suite mutation shaders bench venv
 help:
 	@echo "make demo         embed sentences on every device here and compare them with the float64 reference"
 	@echo "make test         lint, types, shipped shaders, tests (installs a software Vulkan driver if there is none)"
 	@echo "make test-all     the same with nothing left out: every combination of parameters, three times the examples"
+	@echo "make late         tests that \`make test\` leaves out and CI runs: a second Vulkan driver, faults, examples, more on Vulkan"
 	@echo "make judges       every reference and gradient, and ONNX files, beside torch, SciPy, ONNX Runtime (installs them)"
 	@echo "make check        lint and types only"
 	@echo "make conformance  every case on every device but software drivers (DEVICE=cpu|vulkan|cuda picks one); an interrupted run resumes"
@@ -51,6 +52,10 @@ test: venv
 	@types=$$(mktemp); $(MYPY) >$$types 2>&1 & mypy=$$!; trap 'kill $$mypy 2>/dev/null || true; rm -f $$types' EXIT; \
 	status=0; $(TEST_ENV) $(PY) -m pytest -q -n 2 --dist worksteal $(PYTEST_ARGS) || status=$$?; \
 	wait $$mypy || { status=1; echo "test: mypy"; cat $$types; }; exit $$status
+
+late: venv
+	@tools/system.sh vulkan swiftshader layers glslang cxx
+	@$(TEST_ENV) $(PY) -m pytest -q -n 2 --dist worksteal -m late $(PYTEST_ARGS)
 
 judges: venv
 	@tools/venv.sh judges

@@ -31,7 +31,6 @@ from rlx.packed import PackedArray as PackedArray
 from rlx.packed import quantize as quantize
 from rlx.runtime import Array as Array
 from rlx.runtime import CompiledGraph as CompiledGraph
-from rlx.runtime import Dim as Dim
 from rlx.runtime import Session as Session
 from rlx.runtime import State as State
 from rlx.runtime import Weights as Weights
@@ -52,13 +51,14 @@ if TYPE_CHECKING:
     from rlx import random as random
     from rlx import signal as signal
     from rlx import splats as splats
+    from rlx.runtime.dims import Dim as Dim
     from rlx.runtime.saved.program import load_program as load_program
 
 _LAZY = {
     "models": "rlx.models", "formats": "rlx.formats", "conformance": "rlx.conformance", "onnx": "rlx.onnx",
     "random": "rlx.random", "fft": "rlx.fft", "signal": "rlx.signal", "splats": "rlx.splats",
 }  # fmt: skip
-_LAZY_NAMES = {"load_program": "rlx.runtime.saved.program"}
+_LAZY_NAMES = {"Dim": "rlx.runtime.dims", "load_program": "rlx.runtime.saved.program"}
 if not TYPE_CHECKING:  # type checkers read the imports above
     __all__ = [  # what `help` shows; the modules of _LAZY stay out, since `from rlx import *` would load them
         "Array", "CompiledGraph", "Dim", "Graph", "PackedArray", "RlxError", "Session", "State", "Tensor", "Weights",

@@ -246,8 +246,9 @@ def _on_vulkan(item: pytest.Item) -> bool:
 
 
 def _mark_what_samples_leave_out(items: list[pytest.Item]) -> None:
-    """Mark `full` what the mark `sample` of a test leaves out of its parameters' combinations. The mark's keywords name
-    values whose combinations all run: those of a device that few machines have, say."""
+    """Mark `full` what the mark `sample` of a test leaves out of its parameters' combinations, and `late` up to two
+    thirds of what it takes, whose values occur in the rest too. The mark's keywords name values whose combinations all
+    run: those of a device that few machines have, say."""
     sampled: dict[tuple[str, str], list[Any]] = {}
     for function in items:
         item: Any = function
@@ -258,20 +259,33 @@ def _mark_what_samples_leave_out(items: list[pytest.Item]) -> None:
             sampled.setdefault((item.parent.nodeid, item.originalname), []).append(item)
     for group in sampled.values():
         least = group[0].get_closest_marker("sample").args[0]
-        kept = spread([_combination(item) for item in group], least)
+        combinations = [_combination(item) for item in group]
+        kept = spread(combinations, least)
+        soon = spread([combinations[at] for at in sorted(kept)], len(kept) // 3)
+        late = {at for i, at in enumerate(sorted(kept)) if i not in soon}
         for at, item in enumerate(group):
             if at not in kept:
                 item.add_marker(pytest.mark.full)
+            elif at in late:
+                item.add_marker(pytest.mark.late)
 
 
-def _leave_out_full(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """A run leaves out tests marked `full`, unless it is a full run, or names the mark or a single test."""
-    if full() or "full" in config.option.markexpr or any("::" in arg for arg in config.args):
+def _leave_out_marked(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """A run leaves out tests marked `full` or `late`, unless it is a full run, or names the mark or a single test."""
+    if full() or any("::" in arg for arg in config.args):
         return
-    out = [item for item in items if item.get_closest_marker("full") is not None]
+    left_out = [mark for mark in ("full", "late") if mark not in config.option.markexpr]
+    out = [item for item in items if any(item.get_closest_marker(mark) for mark in left_out)]
     if out:
         config.hook.pytest_deselected(items=out)
-        items[:] = [item for item in items if item.get_closest_marker("full") is None]
+        gone = set(out)
+        items[:] = [item for item in items if item not in gone]
+
+
+def _mark_what_comes_late(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.get_closest_marker("late_on_vulkan") is not None and _on_vulkan(item):
+            item.add_marker(pytest.mark.late)
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -281,7 +295,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     _leave_out_cuda(config, items)
     _mark_what_is_left_out_on_vulkan(items)
     _mark_what_samples_leave_out(items)
-    _leave_out_full(config, items)
+    _mark_what_comes_late(items)
+    _leave_out_marked(config, items)
     for item in items:
         if _on_vulkan(item):
             item.add_marker(pytest.mark.vulkan)

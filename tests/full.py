@@ -1,4 +1,5 @@
-"""What only `make test-all` runs of the suite: tests marked `full`, and the longer half of what is counted."""
+"""What `make test` leaves out of the suite. Tests marked `late` are run by `make late`, and so by CI; tests marked
+`full`, and the longer half of what is counted, by `make test-all` alone."""
 
 from __future__ import annotations
 
@@ -47,10 +48,16 @@ def budgeted(cases: Iterable[Case], least: int) -> list[Any]:
     """These cases as values of one parameter, with the mark `full` on all but at least `least`. In those occur every
     dtype of each op, with each rank that it has, and every domain, flag and name among the attributes.
 
-    It is how a family tests the CUDA text of its kernels: another case or dtype costs nothing that is not new."""
+    It is how a family tests the CUDA text of its kernels: another case or dtype costs nothing that is not new. Two in
+    three of those that are chosen are late, but the first of each op."""
     given = list(cases)
     kept = _chosen(given, least)
-    return thinned(given, lambda case: case in kept)
+    late = [case for op in dict.fromkeys(case.op for case in kept) for case in _late([c for c in kept if c.op == op])]
+    return [pytest.param(c, marks=pytest.mark.late) if c in late else c for c in thinned(given, kept.__contains__)]
+
+
+def _late(cases: Sequence[Case]) -> list[Case]:
+    return [case for at, case in enumerate(cases) if at % 3]
 
 
 @cache

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -23,8 +23,7 @@ HOST, CUDA = 1, 2  # DLPack's numbers for kinds of memory
 UNLIMITED = 1 << 62  # bytes of an allocation, for devices that state no limit
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
+class Limits(NamedTuple):
     """The limits of a device, in bytes, threads and workgroup counts.
 
     `dynamic_shared_bytes`: the largest shared memory that a kernel may request, where that is more than
@@ -141,8 +140,7 @@ class Mark(Protocol):
         ...
 
 
-@dataclass(slots=True)
-class BuildOptions:
+class BuildOptions(NamedTuple):
     """Options for lowering a graph to steps.
 
     They are the `precision` of products, `threads` and `engine` of the CPU, the RLX_DEBUG level, and whether each step
@@ -155,8 +153,7 @@ class BuildOptions:
     engine: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Dispatch:
+class Dispatch(NamedTuple):
     """How one node runs, and the kernels that it launches (`steps`).
 
     `how` is "native", "alias" (no work: it shares its input's slot), "decomposed", "host" or "control" (it runs its
@@ -171,8 +168,7 @@ class Dispatch:
     by: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Borrowed:
+class Borrowed(NamedTuple):
     """Another library's array as a device uses it: the address, shape and NumPy dtype of its row-major elements.
 
     `owner` keeps the memory allocated. `copied`: it is a copy, since the elements were not contiguous."""

@@ -21,7 +21,8 @@ from rlx.formats.tokenizer import TokenIds
 from rlx.ir import Graph
 from rlx.models.bert import BertConfig, encoder_graph
 from rlx.models.weights import Floats, match_weights
-from rlx.runtime import CompiledGraph, Dim, Session, Weights
+from rlx.runtime import CompiledGraph, Session, Weights
+from rlx.runtime.dims import Dim
 
 LENGTHS = (16, 32, 64, 128, 256, 512)
 BATCHES = (1, 8, 32)

@@ -4,12 +4,10 @@ from rlx.runtime.array import Array as Array
 from rlx.runtime.array import array as array
 from rlx.runtime.compiled import CompiledGraph as CompiledGraph
 from rlx.runtime.custom import custom_op as custom_op
-from rlx.runtime.dims import Dim as Dim
 from rlx.runtime.exchange import from_dlpack as from_dlpack
 from rlx.runtime.jit import grad as grad
 from rlx.runtime.jit import jit as jit
 from rlx.runtime.jit import value_and_grad as value_and_grad
-from rlx.runtime.report import Report as Report
 from rlx.runtime.session import Session as Session
 from rlx.runtime.store import State as State
 from rlx.runtime.store import Store as Store

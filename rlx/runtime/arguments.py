@@ -114,7 +114,7 @@ def static_key(value: Any, identity: bool = False) -> Hashable:
     return (kind, value)
 
 
-@dataclasses.dataclass(slots=True)
+@dataclasses.dataclass(slots=True, eq=False)
 class Call:
     """The arguments of one call as a pytree: its leaves, and its structure.
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
 from weakref import WeakMethod, WeakSet
 
 import numpy.typing as npt
@@ -29,18 +28,19 @@ from rlx.runtime.launch import Launch
 from rlx.runtime.outs import Out, check_out
 from rlx.runtime.ports import DonatedPort, Given, InputPort, OutputPort, accept_inputs
 from rlx.runtime.prepare import Prepared, prepare
-from rlx.runtime.report import Report
 from rlx.runtime.room import Room
 from rlx.runtime.rows import feed_rows, rows_of
 from rlx.runtime.store import State, Store, on_host
+
+if TYPE_CHECKING:
+    from rlx.runtime.report import Report
 
 # Bytes of a program that is not held against what is free: on the CPU asking takes a quarter of a small graph's compile
 # time, and memory that has so little left fails when it is taken.
 _SMALL = 1 << 16
 
 
-@dataclass(frozen=True, slots=True)
-class CompileOptions:
+class CompileOptions(NamedTuple):
     """The options of `Session.compile`, and the memory that the session's programs share.
 
     `smaller`: the options to use instead if memory runs out at the first run; `stream`: the address of the user's CUDA
@@ -400,11 +400,13 @@ class CompiledGraph(Closing):
 
     def report(self) -> Report:
         """How each node runs: native, decomposed, host; and the memory plan."""
+        from rlx.runtime.report import Report
+
         with self._lock:
             program = self._ready()
             decomposed = self._prepare().decomposed
             nodes = [
-                replace(d, how="decomposed") if d.how == "native" and d.node in decomposed else d
+                d._replace(how="decomposed") if d.how == "native" and d.node in decomposed else d
                 for d in program.executable.dispatch
             ]
             return Report(self.device.info.id, nodes, self.plan, self.weights.nbytes)

@@ -19,7 +19,7 @@ from rlx.runtime.store import Store
 Keep = Callable[[str, npt.ArrayLike, DTypeLike], None]
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Entry:
     """A tensor of a store: a weight if `keep` is given, else a state.
 

@@ -8,8 +8,7 @@ import threading
 import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Generic, ParamSpec, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, ParamSpec, TypeVar, overload
 
 from rlx.autodiff import gradients
 from rlx.driver.locks import renewed
@@ -20,21 +19,22 @@ from rlx.ir.graph import TRACING
 from rlx.ir.number import NumberTape, TracedNumber
 from rlx.ops.pytree import flatten, unflatten
 from rlx.runtime.arguments import Call, Parameters, StaticNames, StaticNums, is_any_array, is_python_number
-from rlx.runtime.bucketed_calls import BucketedCalls
-from rlx.runtime.buckets import FittedProgram, LengthReport
 from rlx.runtime.compiled import CompiledGraph
-from rlx.runtime.dims import Otherwise
 from rlx.runtime.keywords import keywords
 from rlx.runtime.launch import Launch
 from rlx.runtime.outs import Out, check_out
 from rlx.runtime.session import Session, Target, precision_for
 
+if TYPE_CHECKING:
+    from rlx.runtime.bucketed_calls import BucketedCalls
+    from rlx.runtime.buckets import FittedProgram, LengthReport
+    from rlx.runtime.dims import Otherwise
+
 CACHE_SIZE = 64
 LARGE_CONSTANT = 1 << 20
 
 
-@dataclass(frozen=True, slots=True)
-class Traced:
+class Traced(NamedTuple):
     """A traced call: its graph, the tape of its numbers, and the structure of its result.
 
     The graph has inputs with the names of the arguments (arrays, see `Parameters.input_names`), n0, n1, … (numbers from
@@ -169,7 +169,11 @@ class Jitted(Generic[P, R]):
                 f"{self._name}: donate={list(self._donate)} beside dims: arrays of lengths that vary are copied, "
                 "so that none can be overwritten; leave out dims, or donate"
             )
-        self._calls = None if dims is None else BucketedCalls[Traced](self._parameters, dims, otherwise)
+        self._calls: BucketedCalls[Traced] | None = None
+        if dims is not None:
+            from rlx.runtime.bucketed_calls import BucketedCalls
+
+            self._calls = BucketedCalls(self._parameters, dims, otherwise)
 
     # Within another traced function the types are those of the function; from outside, arrays stand for its tensors.
     @overload
@@ -224,7 +228,7 @@ class Jitted(Generic[P, R]):
         CompiledGraph, whose inputs have the names of the function's parameters ("x"; of arrays in containers "x.0" or
         "params.w"; of numbers n0, n1, …) and whose outputs are y0, y1, …, as `graph` of these arguments shows."""
         program = self._compiled(self._parameters.take_apart(args, kwargs))[0]
-        if isinstance(program, FittedProgram):
+        if not isinstance(program, CompiledGraph):
             raise GraphError(f"{self._name}: a program for varying lengths (dims) is not saved; jit it without dims")
         program.save(path)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING
 
@@ -188,5 +188,5 @@ def _lives(plan: MemoryPlan) -> dict[int, LiveRange]:
     """Each tensor's live range: its bytes are needed as long as any tensor on them is alive."""
     found = dict(plan.live_ranges)
     for tensor, source in sorted(plan.alias_of.items(), reverse=True):
-        found[source] = replace(found[source], last=max(found[source].last, found[tensor].last))
+        found[source] = found[source]._replace(last=max(found[source].last, found[tensor].last))
     return found

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from rlx.driver.device import Support
 from rlx.dtypes import DType
 from rlx.ir import Graph, Node
 
 
-@dataclass(frozen=True, slots=True)
-class Prepared:
+class Prepared(NamedTuple):
     """The graph that is planned and lowered, the labels of nodes that come from a decomposed op, and the dtypes of the
     weights that are not stored as they are declared."""
 

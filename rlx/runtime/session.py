@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from dataclasses import replace
 from typing import Any, Literal
 
 from rlx.driver import BuildOptions, Device, DeviceInfo
@@ -137,9 +136,9 @@ class Session:
         options = CompileOptions(planner, storage, optimize, self.fallback, build, room, stream=self.stream)
         if self.options.debug >= VALUES:
             # Each node's result must remain readable after the run, if memory allows it now and at the first run.
-            wanted, options = options, replace(options, build=replace(self.options, debug=TIMINGS))
+            wanted, options = options, options._replace(build=self.options._replace(debug=TIMINGS))
             try:
-                all_kept = replace(wanted, planner="bump", smaller=options)
+                all_kept = wanted._replace(planner="bump", smaller=options)
                 return CompiledGraph(graph, self.device, weights, state, all_kept, pairs)
             except OutOfDeviceMemory as error:
                 say(f"RLX_DEBUG: results are not compared: {error}")

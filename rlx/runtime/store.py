@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from functools import partial
 from itertools import count
-from typing import Any
+from typing import Any, NamedTuple
 from weakref import WeakMethod, WeakSet, ref
 
 import numpy as np
@@ -55,8 +54,7 @@ class Lease:
             call()
 
 
-@dataclass(frozen=True, slots=True)
-class _Left:
+class _Left(NamedTuple):
     """A slot that a weight has left. Programs recorded at version `first` or later, and before `end`, read it."""
 
     region: ChunkedBuffer

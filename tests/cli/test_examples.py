@@ -77,6 +77,7 @@ def test_each_says_what_it_does(
         del REGISTRY[name]
 
 
+@pytest.mark.late
 def test_train(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(sys, "argv", ["train.py"])
     train.main()
@@ -106,6 +107,7 @@ def test_train_language(
         np.testing.assert_allclose(file.logits(tokens), folder.logits(tokens), atol=0.02)
 
 
+@pytest.mark.late
 def test_welch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """The peaks that the example prints are those of the tones that it makes, on every device as by SciPy."""
     picture = tmp_path / "spectrum.svg"
@@ -123,6 +125,7 @@ def test_welch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.C
     assert len(drawn.findall(f".//{svg}circle")) == welch.PEAKS * len(lines)
 
 
+@pytest.mark.late
 def test_splats(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """A few steps: the error falls, the pictures are PNGs of their sizes, and the file holds the splats."""
     monkeypatch.setattr(splats, "STEPS", 4)

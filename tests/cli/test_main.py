@@ -65,6 +65,7 @@ def test_usage_errors_have_status_2(rlx: Rlx, arguments: tuple[str, ...]) -> Non
     assert ran.status == 2 and ran.out == "" and "Traceback" not in ran.err and ran.err
 
 
+@pytest.mark.late
 def test_the_script_and_the_module_in_a_pipe_whose_reader_leaves(
     clean_env: dict[str, str], tiny: Path
 ) -> None:
@@ -87,6 +88,7 @@ def test_the_script_and_the_module_in_a_pipe_whose_reader_leaves(
         assert made.wait() == -signal.SIGPIPE
 
 
+@pytest.mark.late
 def test_output_that_the_terminal_cannot_show(clean_env: dict[str, str], tiny: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "rlx", "embed", tiny, "--device", "cpu", "--query", "dog"],

@@ -233,6 +233,7 @@ def test_nodes_are_listed_by_their_names(rlx: Rlx, file: Path) -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "openpty"), reason="no pseudo-terminals here")
+@pytest.mark.late
 def test_progress_is_drawn_on_a_terminal_only(file: Path, clean_env: dict[str, str]) -> None:
     import pty
 

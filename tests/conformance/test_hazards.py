@@ -110,6 +110,7 @@ def test_every_removed_barrier_is_found(device):
 
 
 @pytest.mark.parametrize("device", ["vulkan"])
+@pytest.mark.late
 def test_no_barrier_of_random_graphs_is_idle_and_none_is_missing(device):
     """The recordings include those of control ops' bodies, which run repeatedly."""
     session = session_here(device)

@@ -176,6 +176,7 @@ def _program(x: Any, w: Any) -> Any:
 @pytest.mark.parametrize("device", DEVICES)
 @settings(max_examples=count(2, 5))
 @given(data=st.data())
+@pytest.mark.late_on_vulkan
 def test_jit_equals_the_graph(sessions: dict[str, rlx.Session], device: str, data: st.DataObject) -> None:
     session = opened(sessions, device)
     m, k, n = (data.draw(st.sampled_from((1, 3, 8, 17))) for _ in range(3))

@@ -32,6 +32,7 @@ def session(threads: int = 1) -> rlx.Session:
 
 
 @pytest.mark.parametrize("withheld", ["", "avx512f"])
+@pytest.mark.late
 def test_cases_on_wide_and_narrow_vectors(withheld: str, monkeypatch: pytest.MonkeyPatch) -> None:
     machine = this_machine()
     assert machine is not None

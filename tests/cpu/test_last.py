@@ -66,6 +66,7 @@ def _kernels() -> list[str]:
 
 
 @pytest.mark.parametrize("core", some(_kernels(), 2))
+@pytest.mark.late
 def test_equal_filters_with_kernels_of_other_processors(core: str, repo: Path) -> None:
     code = "from tests.cpu.test_last import HEADS, check_head\nfor head in HEADS: check_head(head)"
     environment = {**os.environ, "OPENBLAS_CORETYPE": core}

@@ -45,6 +45,7 @@ def failed_in_turn(kind: str, part: str, repo: Path, env: dict[str, str]) -> set
         lambda one: one[0] != "beside",
     ),
 )
+@pytest.mark.late
 def test_each_call_fails_in_turn_without_a_gpu(
     part: str, functions: set[str], repo: Path, clean_env: dict[str, str]
 ) -> None:

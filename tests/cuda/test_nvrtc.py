@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from itertools import groupby, product
+from typing import Any
 
 import pytest
 
@@ -14,7 +15,7 @@ from rlx.backends.gpu.program.kernel import KERNELS
 from rlx.backends.gpu.program.steps import FileKernel
 from rlx.errors import RlxError
 from tests.cuda.compiled import CHECKED, UNOPTIMIZED, compiled
-from tests.full import full, spread, thinned
+from tests.full import full, spread
 
 load_rules()  # fills the table of kernels
 # PTX does not tell u32 from i32 in parameters reliably; pointers, integers and floats it does.
@@ -60,7 +61,14 @@ def name_of(kernel: FileKernel) -> str:
     return "-".join([kernel.stem, *(value for _, value in kernel.defines), *map(str, kernel.constants)])
 
 
-@pytest.mark.parametrize("kernel", thinned(variants(), set(_KEPT).__contains__), ids=name_of)
+def _marked() -> list[Any]:
+    """Every variant: those that only `make test-all` compiles, and of the others those that are late."""
+    kept = set(_KEPT)
+    marks = {kernel: pytest.mark.late if kernel in kept else pytest.mark.full for kernel in variants()}
+    return [kernel if kernel in _WHOLE else pytest.param(kernel, marks=marks[kernel]) for kernel in variants()]
+
+
+@pytest.mark.parametrize("kernel", _marked(), ids=name_of)
 def test_kernel_compiles(kernel: FileKernel) -> None:
     source = kernel_source(kernel)
     arch = f"compute_90{'a' if source.specific else ''}"

@@ -150,6 +150,7 @@ def test_every_truncation_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "name", ["config.json", "modules.json", "1_Pooling/config.json", "sentence_bert_config.json"]
 )
+@pytest.mark.late
 def test_the_small_json_files(name: str, tmp_path: Path) -> None:
     folder = write_model(tmp_path / "model", max_length=16)
     original = (folder / name).read_bytes()
@@ -183,6 +184,7 @@ ELSEWHERE = ("bombs", "gguf", "json", "program", "ops")  # tested beside their f
 
 
 @pytest.mark.parametrize("kind", [kind for kind in mutants.FILES if kind not in ELSEWHERE])
+@pytest.mark.late
 def test_files_that_say_something_else(kind: str, tmp_path: Path) -> None:
     """Some of what `python -m tests.formats.mutants` works on by the thousand."""
     folder = tmp_path / "model"

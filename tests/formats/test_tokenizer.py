@@ -267,6 +267,7 @@ def test_damaged_maps_are_refused_or_harmless(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["bombs", "json"])
+@pytest.mark.late
 def test_some_hundreds_of_bombs(kind: str) -> None:
     """In processes of their own, as `python -m tests.formats.mutants` has them by the ten thousand."""
     found = list(mutants.outcomes(kind, 0, count(60, 120) if kind == "bombs" else 15))

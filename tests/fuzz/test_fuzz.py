@@ -27,6 +27,7 @@ def test_cpu(start: int) -> None:
 
 
 @pytest.mark.parametrize("device, start", [("vulkan", start) for start in range(0, count(5, 40), 10)])
+@pytest.mark.late
 def test_vulkan(device: str, start: int) -> None:
     opened = device_here(device)
     assert fuzz.fuzz(opened, range(start, start + count(5, 10))) == []

@@ -40,6 +40,7 @@ def test_cpu(storage: Literal["typed", "f32"], optimize: bool) -> None:
 
 @pytest.mark.parametrize("device", ["vulkan"])
 @pytest.mark.parametrize("storage", ["typed", "f32"])
+@pytest.mark.late
 def test_vulkan(device: str, storage: Literal["typed", "f32"]) -> None:
     session = session_here(device)
     for seed in range(count(4, 20)):

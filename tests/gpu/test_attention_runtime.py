@@ -70,6 +70,7 @@ def test_a_cache_fills_while_the_program_stays(device: str) -> None:
             _agree(graph, feeds, exe.run(feeds))
 
 
+@pytest.mark.late
 def test_gradients_have_the_same_bits_each_run(device: str) -> None:
     graph, feeds = _gradient_graph(2.0)
     with rlx.Session(device).compile(graph) as exe:
@@ -129,5 +130,6 @@ def _far() -> list[Case]:
 
 @pytest.mark.parametrize("case", thinned(_far(), lambda c: c.id.endswith("-window4")), ids=lambda c: c.id)
 @pytest.mark.sample(8, device="cuda")
+@pytest.mark.late
 def test_lengths_out_of_range_stay_inside_their_slots(case: Case, device: str) -> None:
     assert guarded_faults(open_device(device), case) == ""

@@ -90,6 +90,7 @@ def test_lengths_are_read_when_it_runs(sq: int, backend: str) -> None:
 
 @pytest.mark.vulkan
 @pytest.mark.parametrize("sq", [1, 66])
+@pytest.mark.late
 def test_all_of_it_on_vulkan(sq: int) -> None:
     q, k, v = given(2, 4, 2, sq, 130, 24)
     mask = np.random.default_rng(0).standard_normal((2, 1, sq, 130)).astype(np.float32)

@@ -416,6 +416,7 @@ def test_adam_in_place(device: str, dtype: str, monkeypatch: pytest.MonkeyPatch)
     assert (on, off) == (5, 14) or (_in_words(device, dtype) and on <= off)
 
 
+@pytest.mark.late
 def test_a_training_step(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     g = Graph("training")
     h, weights = g.input("x", (5, 12)), []

@@ -58,6 +58,7 @@ def _block(g: Graph, x: Tensor, label: Tensor) -> Tensor:
     return rlx.mean(rlx.cross_entropy(logits, label))
 
 
+@pytest.mark.late
 def test_a_transformer_and_its_gradients(session: rlx.Session) -> None:
     g = Graph("block")
     x, label = g.input("x", (2, 7, 12), "f64"), g.input("label", (14,), "i32")

@@ -144,6 +144,7 @@ def test_modules_of_powers_of_two(case: Case) -> None:
 
 
 @pytest.mark.parametrize("kind, n", thinned([("fft", 37), ("rfft", 6000)], lambda one: one[0] == "fft"))
+@pytest.mark.late
 def test_chunks(gpu: rlx.Session, kind: str, n: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Lines that take all passes chunk by chunk, the last one smaller, give the same bits."""
     case = _of(n, 5, kind)

@@ -164,6 +164,7 @@ _CASES = [c for op in (*BACKWARD, *FORWARD) for c in chosen(op)]
 
 @pytest.mark.parametrize("case", _CASES, ids=lambda c: c.id)
 @pytest.mark.few_on_vulkan(40)
+@pytest.mark.late_on_vulkan
 def test_slots_read_go_over_and_slots_written_come_back(
     session: rlx.Session, transfers: Transfers, refuse: Callable[[str], None], case: Case
 ) -> None:

@@ -56,6 +56,7 @@ _WIDTHS = (1, 8, 15, 16, 17, 31, 33, 64, 65, 127, 128, 129, 255, 256)
 
 
 @pytest.mark.parametrize("d", thinned(_WIDTHS, lambda d: d in (31, 256)))
+@pytest.mark.late
 def test_widths(d: int) -> None:
     _check(_inputs(1, 2, 1, 35, 40, d), causal=True)
 
@@ -79,6 +80,7 @@ def test_masks(shape: tuple[int, ...], dtype: Any) -> None:
         _check(_inputs(2, 4, 4, 40, 50, 24), mask, causal)
 
 
+@pytest.mark.late
 def test_rows_that_see_nothing_are_zero() -> None:
     q, k, v = _inputs(1, 2, 2, 40, 45, 24)
     mask = np.ones((40, 45), np.bool_)
@@ -106,6 +108,7 @@ def test_nan_stays_in_its_query() -> None:
 
 @pytest.mark.parametrize("dtype", list(ROUNDED))
 @pytest.mark.few_on_vulkan(1)
+@pytest.mark.late
 def test_halves(dtype: Any) -> None:
     limit = ROUNDED[dtype]
     _check(_inputs(2, 6, 2, 37, 50, 20, dtype), causal=True, **limit)

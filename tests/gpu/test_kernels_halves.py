@@ -80,6 +80,7 @@ def test_softmax_of_far_apart_of_infinite_and_of_no_numbers(dtype: Any, backend:
 )  # fmt: skip
 @pytest.mark.sample(10)
 @pytest.mark.few_on_vulkan(3)
+@pytest.mark.late_on_vulkan
 def test_sums_and_maxima(shape: tuple[int, ...], axis: int, at_once: int, dtype: Any, backend: str) -> None:
     if backend == "cuda" and shape[1] == 70000:
         shape = (2, 20000)  # smaller, since the CPU runs it

@@ -45,6 +45,7 @@ def test_out_of_range_is_clamped(index: Any) -> None:
     np.testing.assert_array_equal(run("gather", x, far, axis=0), _take(x, far, 0))
 
 
+@pytest.mark.late
 def test_scalar_empty_and_large() -> None:
     x = np.arange(70000 * 300, dtype=np.int32).reshape(70000, 300)
     assert run("gather", x, np.array(5, np.int64), axis=1).shape == (70000,)

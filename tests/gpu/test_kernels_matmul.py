@@ -66,6 +66,7 @@ def test_sizes(m: int, k: int, n: int, ta: bool, tb: bool) -> None:
 @pytest.mark.parametrize("k, n", [(1, 1), (5, 7), (64, 64), (259, 130), (1000, 17000)])
 @pytest.mark.sample(6)
 @pytest.mark.few_on_vulkan(3)
+@pytest.mark.late
 def test_few_rows(m: int, k: int, n: int, tb: bool) -> None:
     a, b = _pair(m, k, n, False, tb)
     a /= np.float32(np.sqrt(k))  # keeps tanh's argument small: the test measures the error of the sum
@@ -80,6 +81,7 @@ def test_few_rows(m: int, k: int, n: int, tb: bool) -> None:
 @pytest.mark.parametrize("m", [3, 16, 37])
 @pytest.mark.sample(3)
 @pytest.mark.few_on_vulkan(1)
+@pytest.mark.late
 def test_few_rows_however_they_are_cut(m: int, across: int, sites: int) -> None:
     bias = np.random.default_rng(0).standard_normal(70).astype(np.float32)
     for k in some((385, 20, 1536), 1):
@@ -90,6 +92,7 @@ def test_few_rows_however_they_are_cut(m: int, across: int, sites: int) -> None:
         close(got, _want(a, b, bias, **_attrs(tb=True, activation="gelu")))
 
 
+@pytest.mark.late
 def test_many_rows_by_the_kernel_for_few() -> None:
     a, b = _pair(37, 65, 70, False, False)
     with forcing(algorithm="rows"):
@@ -98,6 +101,7 @@ def test_many_rows_by_the_kernel_for_few() -> None:
 
 @pytest.mark.parametrize("other", [np.float32, np.float16, ml_dtypes.bfloat16])
 @pytest.mark.few_on_vulkan(1)
+@pytest.mark.late
 def test_few_rows_of_a_batch_beside_half_weights(other: Any) -> None:
     a, b = _pair(4, 40, 24, False, True, np.float32, other)
     a, b = np.stack([a, a + 1, a - 2]), np.stack([b, b * 2, b])
@@ -176,6 +180,7 @@ def test_integers_wrap(dtype: Any) -> None:
             np.testing.assert_array_equal(run("matmul", a, b, bias, **_attrs(ta, tb)), left @ right + bias)
 
 
+@pytest.mark.late
 def test_long_sums_stay_within_the_tolerance() -> None:
     a, b = _pair(4, 70001, 3, False, False)
     close(run("matmul", a + 1, b + 1, **_attrs()), _want(a + 1, b + 1, **_attrs()))

@@ -51,6 +51,7 @@ def test_softmax_of_nan_and_infinity(n: int) -> None:
 
 @pytest.mark.parametrize("dtype", list(ROUNDED))
 @pytest.mark.parametrize("n", [5, 128, 1001, 9000])
+@pytest.mark.late
 def test_softmax_of_halves(n: int, dtype: Any) -> None:
     x = np.random.default_rng(n).standard_normal((5, n)).astype(dtype)
     close(run("softmax", x, axis=1), _softmax(x, 1), **ROUNDED[dtype])
@@ -63,6 +64,7 @@ def test_more_rows_than_one_grid_axis() -> None:
 
 
 @pytest.mark.parametrize("n", thinned([384, 1000, 1024, 1030], (1000, 1024).__contains__))
+@pytest.mark.late
 def test_many_rows(n: int) -> None:
     x = np.random.default_rng(2).standard_normal((2053, n)).astype(np.float32)
     gamma, beta = x[0].copy(), x[1].copy()

@@ -108,6 +108,7 @@ def test_the_barrier_before_the_last_sums_is_needed_and_missed(algorithm: str) -
 @pytest.mark.parametrize("tb", [False, True])
 @pytest.mark.parametrize("other", [np.float32, np.float16, ml_dtypes.bfloat16])
 @pytest.mark.few_on_vulkan(2)
+@pytest.mark.late
 def test_rows_of_multiply_adds(other: Any, tb: bool) -> None:
     for m in some((17, 1, 2, 4, 7, 9, 16), 2):
         k, n = ((264, 72), (37, 33), (1, 1))[m % 3]
@@ -146,6 +147,7 @@ def direct(a: Array, b: Array, *bias: Array, tb: bool, activation: str | None = 
 @on_host
 @pytest.mark.parametrize("tb", [False, True])
 @pytest.mark.parametrize("dtype", [np.float32, *HALVES])
+@pytest.mark.late
 def test_every_number_of_rows_by_matrices_in_registers(dtype: Any, tb: bool) -> None:
     """Sums of one step and of several, whole and not; tiles that fit and that do not; more rows than a matrix has."""
     for m in some((16, 1, 5, 9, 13, 17, 40), 3):
@@ -163,6 +165,7 @@ def test_batches_by_matrices_in_registers() -> None:
 
 @on_host
 @pytest.mark.parametrize("tb", [False, True])
+@pytest.mark.late
 def test_f32_in_terms_is_f32(tb: bool) -> None:
     """Terms of one sign add up their errors; large and small numbers in one sum; numbers near the ends of f32."""
     a, b = _pair(16, 2056, 40, False, tb)

@@ -6,7 +6,6 @@ What devices of a kind offer is listed in `ops_page.KINDS`; tests on devices sho
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 import pytest
 
@@ -55,7 +54,7 @@ def _dispatches(graph: Graph) -> Iterator[tuple[str, Dispatch]]:
         assert (entry.how == "host") == any(isinstance(s, HostCall) for s in lowering.steps)
         if inside:  # the nodes of a control op's bodies
             assert entry.how == "control" and {e.how for e in inside} <= {"native", "alias", "control"}, kind
-            entry = replace(entry, how="native")
+            entry = entry._replace(how="native")
         yield kind, entry
 
 

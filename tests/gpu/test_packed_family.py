@@ -96,6 +96,7 @@ def bits(a: Array) -> Array:
 @pytest.mark.parametrize("name", PACKED)
 @pytest.mark.parametrize("n, blocks", [(5, 1), (3, 8)])  # rows at odd addresses, and at multiples of 16 bytes
 @pytest.mark.sample(1)
+@pytest.mark.late_on_vulkan
 def test_dequantized_bits_on_vulkan(name: str, n: int, blocks: int) -> None:
     q = packed(name, n, blocks)
     got = run("dequantize", q, backend="vulkan", dtype=f32)
@@ -240,6 +241,7 @@ def test_quants_as_they_lie_in_their_words(name: str) -> None:
 @on_vulkan
 @pytest.mark.parametrize("name", _LIFTED)
 @pytest.mark.few_on_vulkan(2)
+@pytest.mark.late
 def test_quants_where_subnormal_floats_are_lost(name: str) -> None:
     blocks = 16 if PACKED[name].storage.elements < 256 else 8
     product(name, 2, 37, blocks, "f16", "vulkan", algorithm="vector")
@@ -356,6 +358,7 @@ def test_matrix_instructions_for_experts(algorithm: str) -> None:
 @on_host
 @pytest.mark.usefixtures("subnormals", "matrices")
 @pytest.mark.parametrize("algorithm", ["vector", "few", "direct", "mma", "matrix"])
+@pytest.mark.late
 def test_a_nan_among_the_quants_or_in_x_reaches_the_rows_it_belongs_to(algorithm: str) -> None:
     q = packed("fp8_e4m3", 20, 16)
     q.data[3, 100] = 0x7F

@@ -47,6 +47,7 @@ def check(x: Array, k: int, largest: bool, backend: str, stem: str = "top_k_rows
 @pytest.mark.parametrize("n, k", [(2048, 1), (4096, 8), (2056, 5), (6000, 33), (8192, 64)])
 @pytest.mark.sample(8)
 @pytest.mark.few_on_vulkan(1)
+@pytest.mark.late_on_vulkan
 def test_random_rows(n: int, k: int, dtype: Any, backend: str) -> None:
     x = np.random.default_rng(n + k).standard_normal((3, n)).astype(dtype)
     check(x, k, True, backend)

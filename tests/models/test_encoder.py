@@ -107,6 +107,7 @@ class TestHalfWeights:
 
 
 class TestSharing:
+    @pytest.mark.late_on_vulkan
     def test_executables_of_one_model_hold_its_weights_once(self, device: str, tiny: Path) -> None:
         with rlx.models.load(tiny, device) as encoder:
             once = encoder.weights.nbytes
@@ -220,6 +221,7 @@ class TestOrderAndEdges:
         with rlx.models.load(tiny, "cpu") as encoder, pytest.raises(error, match="batch_size"):
             encoder.encode(["dog"], batch_size=batch_size)
 
+    @pytest.mark.late_on_vulkan
     def test_threads_share_an_encoder(self, device: str, tiny: Path) -> None:
         with rlx.models.load(tiny, device) as encoder:
             alone = [encoder.encode(SENTENCES[: n + 1]) for n in range(4)]

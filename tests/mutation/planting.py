@@ -106,7 +106,7 @@ def planted_modules(root: Path, changed: list[Path]) -> Iterator[None]:
 def narrow_grids(device: Any) -> Iterator[None]:
     """While it lasts, the device takes three groups along X."""
     own = device.limits, device.target
-    device.limits = dataclasses.replace(own[0], max_groups=NARROW)
+    device.limits = own[0]._replace(max_groups=NARROW)
     device.target = dataclasses.replace(own[1], limits=device.limits)
     try:
         yield

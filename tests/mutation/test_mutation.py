@@ -31,6 +31,7 @@ def _need(fault: Fault) -> None:
 
 @pytest.mark.vulkan
 @pytest.mark.parametrize("name", SAMPLE)
+@pytest.mark.late
 def test_a_planted_fault_is_noticed(name: str) -> None:
     _need(_BY_NAME[name])
     assert plant(_BY_NAME[name])
@@ -55,6 +56,7 @@ def test_cuda_sources_without_a_fault_pass() -> None:
         assert through_cuda(case) == ""
 
 
+@pytest.mark.late
 def test_every_fault_can_still_be_planted(tmp_path: Path) -> None:
     """A kernel that was rewritten needs its faults rewritten."""
     assert len(FAULTS) >= 20 and len(_BY_NAME) == len(FAULTS) and set(SAMPLE) <= set(_BY_NAME)

@@ -212,6 +212,7 @@ def test_nodes_that_functions_make_of_few() -> None:
     refused(proto, "written out make more than", ModelFormatError)
 
 
+@pytest.mark.late
 def test_a_node_that_becomes_many() -> None:
     proto = model([node("Sum", " ".join(["x"] * 9000), "y")], {"x": [2, 3]}, {"y": None})
     refused(proto, "max_steps", StepLimitExceeded)
@@ -276,6 +277,7 @@ def filled_in_a_run(
     )
 
 
+@pytest.mark.late
 def test_boxes_that_none_suppresses() -> None:
     """Empty ones overlap nothing: each of 100,000 is held against all before it."""
     count = 100_000

@@ -25,6 +25,7 @@ def _sample() -> list[Any]:
 
 
 @pytest.mark.few_on_vulkan(0)
+@pytest.mark.late
 def test_no_node_of_the_sample_strays(device: str) -> None:
     cases = _sample()[:: 1 if device == "cpu" else count(3, 1)]
     session, compared, strays = Session(device), 0, []

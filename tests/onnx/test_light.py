@@ -17,6 +17,7 @@ from tests.onnx.light import MAX_NMSE, light, nmse
 
 
 @pytest.mark.parametrize("name", thinned(["squeezenet", "shufflenet"], "squeezenet".__eq__))
+@pytest.mark.late_on_vulkan
 def test_a_network_with_random_weights(name: str, device: str) -> None:
     (found,) = nmse(name, [device])
     assert found <= MAX_NMSE

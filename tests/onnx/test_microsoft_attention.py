@@ -56,6 +56,7 @@ def blurred(seen: np.ndarray, low: Any = 0.0) -> float:
 @pytest.mark.parametrize("causal", [0, 1])
 @pytest.mark.sample(2, device="cuda")
 @pytest.mark.few_on_vulkan(1)
+@pytest.mark.late_on_vulkan
 def test_attention(causal: int, device: str) -> None:
     x, w, b = rand(B, S, 7), rand(7, 3 * D), rand(3 * D)
     past, bias = rand(2, B, N, P, H), rand(B, 1, S, P + S)

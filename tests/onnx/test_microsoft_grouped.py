@@ -150,6 +150,7 @@ TURNS: list[dict[str, Any]] = [
 @pytest.mark.parametrize("packed", [False, True])
 @pytest.mark.sample(16, device="cuda")
 @pytest.mark.few_on_vulkan(8)
+@pytest.mark.late_on_vulkan
 def test_attention(name: str, packed: bool, device: str) -> None:
     case = Case(**CASES[name], packed=packed)
     judged(device, KIND, case.given, case.wanted(), case.names, "y ok ov", **case.attributes)
@@ -160,6 +161,7 @@ def test_attention(name: str, packed: bool, device: str) -> None:
                                   "a cache with room", "several new at once", "a window in caches"])  # fmt: skip
 @pytest.mark.sample(10, device="cuda")
 @pytest.mark.few_on_vulkan(4)
+@pytest.mark.late_on_vulkan
 def test_turned(name: str, turns: dict[str, Any], device: str) -> None:
     case = Case(**CASES[name], **turns)
     judged(device, KIND, case.given, case.wanted(), case.names, "y ok ov", **case.attributes)

@@ -81,6 +81,7 @@ def check(proto: onnx.ModelProto, x: np.ndarray, want: np.ndarray, device: str, 
 )
 @pytest.mark.sample(14, device="cuda")
 @pytest.mark.few_on_vulkan(3)
+@pytest.mark.late_on_vulkan
 def test_products_read_packed_weights(dtype: Any, size: int, axis: int, zeros: bool, device: str) -> None:
     shape = (256, 96) if axis == 0 else (40, 256)
     given = weight(dtype, shape, axis, size, zeros)

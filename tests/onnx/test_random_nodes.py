@@ -89,6 +89,7 @@ def drawn_model(schema: Any, seed: int) -> tuple[onnx.ModelProto, dict[str, np.n
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # NumPy's, of what is worked out from such numbers
 @pytest.mark.parametrize("seed", thinned(SEEDS, SEEDS[:1].__contains__))
+@pytest.mark.late
 def test_no_node_ends_in_an_error_of_others(seed: int) -> None:
     ran = refused = 0
     for schema in SCHEMAS:

@@ -102,6 +102,7 @@ def expected(given: dict[str, Array], again: bool = False) -> dict[str, Array]:
 
 
 @pytest.mark.parametrize("again", [False, True])
+@pytest.mark.late
 def test_a_stream_of_images_makes_few_programs(again: bool) -> None:
     compiled, counts = 0, set()
     with rlx.onnx.load(two_stages(again)) as loaded:

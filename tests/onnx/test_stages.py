@@ -63,6 +63,7 @@ COUNTED: dict[str, tuple[list[Any], dict[str, np.ndarray], Oracle]] = {
 
 @pytest.mark.parametrize("kind", COUNTED)
 @pytest.mark.sample(7, device="cuda")
+@pytest.mark.late_on_vulkan
 def test_every_image_has_its_own_answer(kind: str, device: str) -> None:
     """Twelve images of three sizes, also of zeros and of no rows; the product runs on the device, compiled once a
     size."""
@@ -188,6 +189,7 @@ def test_suppression_stops_where_only_the_first_boxes_are_read(monkeypatch: pyte
             assert got["as_i32"].tolist() == want[:9].tolist() and limits.pop() == 1 << 40
 
 
+@pytest.mark.late_on_vulkan
 def test_fifty_images_make_few_programs_and_the_rest_runs_on_the_device(device: str) -> None:
     proto, weights = detector()
     with rlx.onnx.load(proto) as loaded:

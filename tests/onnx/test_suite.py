@@ -7,6 +7,8 @@ import re
 from functools import cache
 from pathlib import Path
 
+import pytest
+
 from rlx.formats.onnx import suite
 from tests.full import count
 from tests.onnx.onnx_cases import onnx_cases
@@ -39,6 +41,7 @@ def test_the_suite_is_the_one_the_lists_are_of() -> None:
         assert set(expected) <= names, f"{device}: the list names cases that there are not"
 
 
+@pytest.mark.late_on_vulkan
 def test_a_sample_has_the_listed_outcome(device: str) -> None:
     expected = listed()["vulkan" if device == "cuda" else device]
     step = STEP if device == "cpu" else count(3, 1) * STEP

@@ -77,6 +77,7 @@ def outcome(session: rlx.Session, case: Case) -> str:
 @pytest.mark.parametrize("op", sorted(n for n, op in REGISTRY.items() if not op.leaf))
 @pytest.mark.sample(150, device="cuda")
 @pytest.mark.few_on_vulkan(40)
+@pytest.mark.late_on_vulkan
 def test_sizes_at_their_ends(op: str, device: str) -> None:
     session = session_here(device)
     cases = small_cases(op, 2 if device == "cpu" else 1)

@@ -64,6 +64,7 @@ def test_what_is_infinite_or_no_number_stays_so(session: rlx.Session) -> None:
 @pytest.mark.parametrize("dtype", ["f32", "f64"])
 @pytest.mark.parametrize("down", [False, True])
 @pytest.mark.few_on_vulkan(2)
+@pytest.mark.late_on_vulkan
 def test_products(session: rlx.Session, dtype: str, down: bool) -> None:
     """Rows whose products leave the range at the top or vanish, and come back."""
     rng = np.random.default_rng(5)

@@ -13,14 +13,8 @@ from rlx.conformance.oracle import evaluate
 from rlx.dtypes import f16, f64, i64
 from rlx.errors import DTypeError, ShapeError, UnsupportedOp
 from rlx.ir import Graph
-from rlx.ops.rope.table import (
-    LinearScaling,
-    Llama3Scaling,
-    Scaling,
-    YarnScaling,
-    axial_rope_table,
-    rope_frequencies,
-)
+from rlx.ops.rope.scaling import LinearScaling, Llama3Scaling, Scaling, YarnScaling
+from rlx.ops.rope.table import axial_rope_table, rope_frequencies
 from tests.outside import outside
 
 LLAMA3 = Llama3Scaling(8.0, 1.0, 4.0, 8192)

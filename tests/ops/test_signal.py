@@ -368,6 +368,7 @@ def test_the_lengths_of_fast_transforms() -> None:
 
 
 @every_device
+@pytest.mark.late_on_vulkan
 def test_every_device_gives_what_scipy_does(session: rlx.Session) -> None:
     """Few lengths, since software drivers take seconds to compile the transforms of each."""
     x, h = noise((2, 78), seed=1), noise((2, 9), seed=2)

@@ -68,6 +68,7 @@ def test_a_picture_is_that_of_the_plain_loop(coefficients: int) -> None:
 @pytest.mark.parametrize("device", ["vulkan", "cuda"])
 @pytest.mark.parametrize("coefficients", [0, 16])
 @pytest.mark.few_on_vulkan(1)
+@pytest.mark.late
 def test_a_picture_on_a_gpu(device: str, coefficients: int) -> None:
     session_here(device)
     splats, camera = scene(30, coefficients, 1), view(1)
@@ -193,6 +194,7 @@ def test_negative_scales_are_as_their_absolute_values() -> None:
 
 
 @pytest.mark.parametrize("device", ["cpu", "vulkan"])
+@pytest.mark.late_on_vulkan
 def test_a_camera_that_is_none_in_a_run_gives_nan(device: str) -> None:
     session_here(device)
 

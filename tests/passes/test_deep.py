@@ -48,6 +48,7 @@ def chain(step: Step) -> rlx.Graph:
 
 
 @pytest.mark.parametrize("kind", thinned(list(CHAINS), lambda kind: kind in ("elementwise", "branches that meet")))
+@pytest.mark.late
 def test_chains(kind: str, tmp_path: Path) -> None:
     x = np.float32([0.5, -1, 2, 0.25])
     g = chain(CHAINS[kind])

@@ -171,6 +171,7 @@ class _Found(Exception):
 
 
 @pytest.mark.parametrize("name", FAULTS)
+@pytest.mark.late
 def test_planted_fault_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     target, fault = FAULTS[name]
     monkeypatch.setattr(f"rlx.driver.memory.{target}", fault)

@@ -54,6 +54,7 @@ def wheel(repo: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.mark.late
 def test_the_wheel_holds_all_that_is_read_at_run_time_and_nothing_else(repo: Path, wheel: Path) -> None:
     names = set(zipfile.ZipFile(wheel).namelist())
     package = {
@@ -84,6 +85,7 @@ def test_the_sdist_holds_what_a_contributor_needs(repo: Path) -> None:
 
 
 @pytest.mark.vulkan
+@pytest.mark.late
 def test_a_graph_runs_on_vulkan_from_the_installed_wheel(
     wheel: Path, tmp_path: Path, clean_env: dict[str, str]
 ) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -267,7 +266,7 @@ def test_bodies_in_several_allocations(session: rlx.Session, monkeypatch: pytest
     with session.compile(g) as exe:
         want = exe.run(feed)
         assert all(body.plan.arena_bytes == 0 for body in exe.plan.bodies.values())
-    limits = replace(session.device.limits, max_alloc_bytes=3 << 16)
+    limits = session.device.limits._replace(max_alloc_bytes=3 << 16)
     monkeypatch.setattr(session.device, "limits", limits)
     with session.compile(g) as exe:
         assert any(body.plan.arena_bytes for body in exe.plan.bodies.values())

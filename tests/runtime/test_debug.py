@@ -125,6 +125,7 @@ def test_a_counter_counts_runs(device: str, level: str) -> None:
 
 @pytest.mark.parametrize("start", range(0, 60, 20))
 @pytest.mark.few_on_vulkan(1)
+@pytest.mark.late_on_vulkan
 def test_random_programs_give_the_same_bits(device: str, start: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Graphs of every kind of op, with states, run several times: without a debug level and at each."""
     number = count(2, 4) if device == "vulkan" else count(8, 20)

@@ -113,6 +113,7 @@ def ended(code: str, device: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.sample(4, session="cuda")
 @pytest.mark.few_on_vulkan(2)
+@pytest.mark.late_on_vulkan
 def test_the_end_is_quiet(session: rlx.Session, way: str) -> None:
     said = ended(WAYS[way], session.info.id)
     wanted = (1, "mine\n") if way == "an error ends it" else (0, "")
@@ -120,6 +121,7 @@ def test_the_end_is_quiet(session: rlx.Session, way: str) -> None:
 
 
 @pytest.mark.vulkan
+@pytest.mark.late
 def test_the_end_is_quiet_after_a_lost_device() -> None:
     said = ended(LOST, "vulkan")
     assert (said.returncode, said.stderr) == (0, "")

@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import rlx
 
 CODE = """
@@ -67,6 +69,7 @@ print("\\n".join(words))
 """
 
 
+@pytest.mark.late_on_vulkan
 def test_a_child_is_told_or_right_and_never_hangs(session: rlx.Session) -> None:
     device = session.device.info.id
     said = subprocess.run(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -114,7 +113,7 @@ def test_stores_stay_within_the_largest_allocation(
 ) -> None:
     """Weights and states several times as large as the device's largest allocation, kept in f32 and in bf16."""
     limit = 1 << 18
-    monkeypatch.setattr(session.device, "limits", replace(session.device.limits, max_alloc_bytes=limit))
+    monkeypatch.setattr(session.device, "limits", session.device.limits._replace(max_alloc_bytes=limit))
     taken: list[int] = []
     acquire = session.device.acquire
     monkeypatch.setattr(session.device, "acquire", lambda n: taken.append(n) or acquire(n))  # type: ignore[func-returns-value]

@@ -21,6 +21,7 @@ def traced() -> Iterator[None]:
 
 @pytest.mark.parametrize("kind", soak.KINDS)
 @pytest.mark.few_on_vulkan(4)
+@pytest.mark.late
 def test_memory_is_flat_and_results_are_the_same(session: rlx.Session, kind: soak.Kind) -> None:
     few = soak.KINDS[kind] >= 100
     with kind(session) as once:

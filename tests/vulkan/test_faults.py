@@ -41,6 +41,7 @@ PARTS = {
 }
 
 
+@pytest.mark.late
 def test_each_call_fails_in_turn(repo: Path, clean_env: dict[str, str], physical: Physical) -> None:
     # NVIDIA's driver makes only some dozens of instances in a process.
     processes = [list(PARTS)] if physical.info.kind == "software" else [[part] for part in PARTS]

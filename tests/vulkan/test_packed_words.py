@@ -98,6 +98,7 @@ def test_arithmetic_rounds_and_wraps_as_on_the_cpu(session: rlx.Session, name: s
         np.testing.assert_array_equal(device.view(np.uint8), cpu.view(np.uint8))
 
 
+@pytest.mark.late
 def test_host_steps_of_a_device_of_words_do_not_grow() -> None:
     load_rules()
 

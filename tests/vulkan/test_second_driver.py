@@ -60,6 +60,7 @@ def _lines(env: dict[str, str], repo: Path, ops: list[str]) -> list[dict[str, An
 
 @pytest.mark.vulkan
 @pytest.mark.parametrize("part", range(PARTS))
+@pytest.mark.late
 def test_the_sample_passes_on_swiftshader(part: int, env: dict[str, str], repo: Path) -> None:
     about, *lines = _lines(env, repo, OPS[part * len(OPS) // PARTS : (part + 1) * len(OPS) // PARTS])
     assert "SwiftShader" in about["device"]

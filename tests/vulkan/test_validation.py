@@ -17,6 +17,7 @@ from tests.vulkan.conftest import child
 pytestmark = pytest.mark.vulkan
 
 
+@pytest.mark.late
 def test_validation_layers_say_nothing(repo: Path, clean_env: dict[str, str], physical: Physical) -> None:
     if "VK_LAYER_KHRONOS_validation" not in api.instance_layers():
         pytest.skip("vulkan-validationlayers is not installed")

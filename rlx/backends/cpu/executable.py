@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Protocol
@@ -253,7 +252,7 @@ class CpuExecutable:
         def build(key: str, body: BodyPlan, arena: DeviceArena) -> CpuExecutable:
             made = CpuExecutable(self._device, body.program.graph, body.plan, arena, self._options, body=True)
             name = body_name(node, key)
-            self.dispatch += [replace(d, node=f"{name}/{d.node}") for d in made.dispatch]
+            self.dispatch += [d._replace(node=f"{name}/{d.node}") for d in made.dispatch]
             return made
 
         run = ControlRun(node, self._plan, self._arena, self._device.arena, build)

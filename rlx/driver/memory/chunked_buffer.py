@@ -7,6 +7,7 @@ from bisect import insort
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -21,7 +22,7 @@ _MIN_CHUNK = 1 << 16
 _MAX_GROWTH = 1 << 26  # limit on the bytes a chunk takes beyond what is asked for
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Chunk:
     """One allocation: `base` is its offset in the region, `free` its free runs (start, end) in order, none of which
     touch, and `clean` the start of the bytes that were never used and so are still zero."""
@@ -50,8 +51,7 @@ class _Chunk:
         self.free = joined
 
 
-@dataclass(frozen=True, slots=True)
-class Range:
+class Range(NamedTuple):
     """Bytes that lie on the device already."""
 
     buffer: Buffer

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 from rlx.dtypes import DType
@@ -29,8 +29,7 @@ class OuterSegment(str):
         return made
 
 
-@dataclass(frozen=True, slots=True)
-class Slot:
+class Slot(NamedTuple):
     """A place in device memory: `offset` and `nbytes` are bytes within `segment`, `dtype` the element type."""
 
     segment: str
@@ -44,11 +43,10 @@ class Slot:
 
     def from_inside(self) -> Slot:
         """The same place under the name that a body of the program uses."""
-        return replace(self, segment=OuterSegment(self.segment))
+        return self._replace(segment=OuterSegment(self.segment))
 
 
-@dataclass(frozen=True, slots=True)
-class LiveRange:
+class LiveRange(NamedTuple):
     """A live range: from step `first` to step `last`, both node indices and inclusive."""
 
     first: int

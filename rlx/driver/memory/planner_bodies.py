@@ -6,7 +6,7 @@ control op runs, and the body's slots move there."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from rlx.driver.memory.plan import BodyPlan, MemoryPlan, OuterSegment, Slot
 from rlx.dtypes import u8
@@ -48,7 +48,7 @@ def place_bodies(drafted: DraftedBodies, outer: MemoryPlan, reserved: Slot | Non
     for key, body in drafted.plans.items():
         moves = {_BOUND + n: outer.slots[t.id].from_inside() for n, t in body.program.bound.items()}
         if reserved is not None and _movable(body.plan, limit):
-            moves[_OWN] = replace(reserved.from_inside(), dtype=u8)
+            moves[_OWN] = reserved.from_inside()._replace(dtype=u8)
             del body.plan.segments[_OWN]
         _move(body.plan, moves)
         outer.bodies[drafted.node.outputs[0].id, key] = body
@@ -59,7 +59,7 @@ def _move(plan: MemoryPlan, moves: Mapping[str, Slot]) -> None:
     for key, slot in plan.slots.items():
         to = moves.get(slot.segment)
         if to is not None:
-            plan.slots[key] = replace(slot, segment=to.segment, offset=to.offset + slot.offset)
+            plan.slots[key] = slot._replace(segment=to.segment, offset=to.offset + slot.offset)
     inside: dict[str, Slot] = {OuterSegment(name): to.from_inside() for name, to in moves.items()}
     for body in plan.bodies.values():
         _move(body.plan, inside)

@@ -36,8 +36,7 @@ from rlx.formats.onnx.session.options import RunOptions as RunOptions
 from rlx.formats.onnx.session.options import SessionOptions as SessionOptions
 from rlx.formats.onnx.writer.model import save as save
 from rlx.formats.onnx.writer.model import to_model as to_model
-from rlx.runtime import Dim
-from rlx.runtime.dims import Otherwise
+from rlx.runtime.dims import Dim, Otherwise
 
 
 def load(

@@ -45,10 +45,10 @@ from rlx.formats.onnx.stages.staged import Staged as Staged
 from rlx.ir import Graph
 from rlx.ir.picture import listed, port_tables, table
 from rlx.packed import PackedArray
-from rlx.runtime import CompiledGraph, Dim, Session, Weights
+from rlx.runtime import CompiledGraph, Session, Weights
 from rlx.runtime.array import Array as DeviceArray
 from rlx.runtime.buckets import Buckets, LengthReport
-from rlx.runtime.dims import Otherwise
+from rlx.runtime.dims import Dim, Otherwise
 from rlx.runtime.launch import Launch
 from rlx.runtime.outs import Out
 from rlx.runtime.report import Report

@@ -8,7 +8,8 @@ from typing import Any, Literal, NoReturn
 
 from rlx.errors import DTypeError, ModelFormatError, ShapeError, UnsupportedOp
 from rlx.formats.files import shown
-from rlx.ops.rope.table import Scaling, rope_frequencies, rope_scaling
+from rlx.ops.rope.scaling import Scaling
+from rlx.ops.rope.table import rope_frequencies, rope_scaling
 
 # Upper limits of sizes: a small file must not make rlx plan a huge model.
 MOST_TOKENS, MOST_WIDTH, MOST_LAYERS, MOST_HEADS = 1 << 22, 1 << 17, 1 << 10, 1 << 12

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -13,51 +12,11 @@ import numpy.typing as npt
 from rlx.dtypes import DTypeLike, as_dtype, f32, f64
 from rlx.errors import DTypeError, ShapeError, UnsupportedOp
 
+if TYPE_CHECKING:
+    from rlx.ops.rope.scaling import Llama3Scaling, Scaling, YarnScaling
+
 Table = tuple[npt.NDArray[Any], npt.NDArray[Any]]
 F64 = npt.NDArray[np.float64]
-
-
-@dataclass(frozen=True, slots=True)
-class LinearScaling:
-    """Positions divided by `factor` (Chen et al., 2023)."""
-
-    factor: float
-
-
-@dataclass(frozen=True, slots=True)
-class Llama3Scaling:
-    """The scaling of Llama 3 (Dubey et al., 2024), by the turns that a frequency makes within the original length.
-
-    At most `low_freq_factor` turns: the frequency is divided by `factor`; at least `high_freq_factor`: it is kept;
-    between them it is interpolated.
-    """
-
-    factor: float
-    low_freq_factor: float
-    high_freq_factor: float
-    original_length: int
-
-
-@dataclass(frozen=True, slots=True)
-class YarnScaling:
-    """The scaling of YaRN (Peng et al., 2023), by the turns that a frequency makes within the original length.
-
-    Fewer than `beta_slow` turns: the frequency is divided by `factor`; more than `beta_fast`: it is kept; between them
-    it is interpolated. The tables are multiplied by `attention_factor`: by default s(1), or s(mscale) /
-    s(mscale_all_dim) where both are given, with s(m) = 0.1·m·ln(factor) + 1, and 1 for a factor up to 1.
-    """
-
-    factor: float
-    original_length: int
-    beta_fast: float = 32.0
-    beta_slow: float = 1.0
-    attention_factor: float | None = None
-    mscale: float | None = None
-    mscale_all_dim: float | None = None
-    truncate: bool = True
-
-
-Scaling = LinearScaling | Llama3Scaling | YarnScaling
 
 
 def rope_frequencies(width: int, base: float = 10000.0, scaling: Scaling | None = None) -> tuple[F64, float]:
@@ -72,6 +31,8 @@ def rope_frequencies(width: int, base: float = 10000.0, scaling: Scaling | None 
     plain = np.asarray(float(base) ** -(np.arange(0, width, 2, dtype=np.float64) / width))
     if scaling is None:
         return plain, 1.0
+    from rlx.ops.rope.scaling import LinearScaling, Llama3Scaling
+
     if not (math.isfinite(scaling.factor) and scaling.factor > 0):
         raise DTypeError(f"rope_frequencies: the factor of {scaling} is not a number above 0")
     if isinstance(scaling, LinearScaling):
@@ -179,6 +140,7 @@ def rope_scaling(config: Mapping[str, Any] | None, length: int | None = None) ->
     kind = config.get("rope_type", config.get("type", "default"))
     if kind == "default":
         return None
+    from rlx.ops.rope.scaling import LinearScaling, Llama3Scaling, YarnScaling
 
     def number(name: str) -> float:
         value = config.get(name)

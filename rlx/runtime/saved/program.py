@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -228,7 +228,7 @@ def _described(device: Device) -> dict[str, Any]:
     """What a program depends on, of a device: all but its number."""
     info = device.info
     said = {"backend": info.backend, "name": info.name, "driver": info.driver, "kind": info.kind}
-    limits = {name: list(v) if isinstance(v, tuple) else v for name, v in asdict(device.limits).items()}
+    limits = {name: list(v) if isinstance(v, tuple) else v for name, v in device.limits._asdict().items()}
     return {
         **said,
         "features": sorted(info.features),
@@ -420,7 +420,7 @@ def _built(
     _check_donated(file, declared)
     options = CompileOptions(
         chosen["planner"], chosen["storage"], chosen["optimize"], chosen["fallback"],
-        replace(session.options, debug=min(session.options.debug, TIMINGS)), session.room, stream=session.stream,
+        session.options._replace(debug=min(session.options.debug, TIMINGS)), session.room, stream=session.stream,
     )  # fmt: skip
     try:
         program = CompiledGraph(declared, session.device, weights, state, options, table["donated"], prepared)

@@ -21,7 +21,7 @@ from rlx.models.language.architectures import gpt_oss
 from rlx.models.language.config import Fields
 from rlx.models.language.decoder import Decoder, Sampling, look_up
 from rlx.models.language.text import StopTexts
-from rlx.ops.rope.table import LinearScaling
+from rlx.ops.rope.scaling import LinearScaling
 from rlx.packed import PackedArray
 from tests.models.language import tiny
 from tests.models.tiny import formula
@@ -50,6 +50,7 @@ def test_logits_and_tokens_are_those_of_float64(device: str, family: str, folder
 
 @pytest.mark.few_on_vulkan(1)
 @pytest.mark.parametrize("packed", ["q8_0", "q4_0", None])
+@pytest.mark.late_on_vulkan
 def test_gguf_files_stay_packed(device: str, packed: str | None, tmp_path: Path) -> None:
     held = tiny.write_gguf(tmp_path / "model.gguf", packed)
     with load(tmp_path / "model.gguf", device, context=32) as model:
@@ -133,6 +134,7 @@ def test_guesses_from_the_text_change_no_token(device: str, folders: dict[str, P
     assert look_up([1, 2, 3], 4) == [] == look_up([7, 7, 7, 7], 0)
 
 
+@pytest.mark.late_on_vulkan
 def test_sequences_come_and_go_as_they_would_alone(device: str, folders: dict[str, Path]) -> None:
     prompts = [[3, 7], [5, 9, 11, 5, 9], list(range(4, 24)), [8], [33, 2, 2]]
     drawn = Sampling(1.2, top_p=0.9, seed=4) if device == "cpu" else None

@@ -8,7 +8,6 @@ import importlib.util
 import pkgutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Literal, Protocol
 
 import numpy as np
@@ -128,7 +127,7 @@ def lower_graph(
         for key, body in body_plans(node, plan):
             inner, entries = lower_graph(body.program.graph, body.plan, target, precision)
             lowering.bodies[node.outputs[0].id, key] = inner
-            dispatch += [replace(d, node=f"{body_name(node, key)}/{d.node}") for d in entries]
+            dispatch += [d._replace(node=f"{body_name(node, key)}/{d.node}") for d in entries]
     lowering.lower_updates()
     if target.batches:
         _batch(lowering, dispatch, own)
@@ -144,7 +143,7 @@ def _batch(lowering: Lowering, dispatch: list[Dispatch], own: Mapping[int, range
         if any(i in leader for i in numbers):
             left = tuple(kernel_name(steps[i]) for i in numbers if i not in leader)
             within = ", ".join(dict.fromkeys(steps[leader[i]].label for i in numbers if i in leader))
-            dispatch[place] = replace(dispatch[place], steps=left, within=within)
+            dispatch[place] = dispatch[place]._replace(steps=left, within=within)
     lowering.steps = []
     for batch in batches:
         launches = [s for i in batch if isinstance(s := steps[i], Launch)]
@@ -174,7 +173,7 @@ def _assemble(
         def inner(key: str, body: BodyPlan, arena: DeviceArena) -> GpuExecutable:
             # A control op is timed as a whole.
             return _assemble(
-                device, lowering.bodies[node.outputs[0].id, key], (), arena, replace(options, timed=False)
+                device, lowering.bodies[node.outputs[0].id, key], (), arena, options._replace(timed=False)
             )
 
         return ControlRun(node, plan, arena, device.arena, inner)

@@ -26,8 +26,7 @@ from rlx.formats.onnx.session.options import (
     dims_of,
     threads_of,
 )
-from rlx.runtime import Dim
-from rlx.runtime.dims import Otherwise
+from rlx.runtime.dims import Dim, Otherwise
 from rlx.runtime.launch import Launch
 from rlx.runtime.outs import Out
 

@@ -1,0 +1,48 @@
+"""How rotary position embeddings are scaled beyond the length that a model was trained on: linear, Llama 3, YaRN."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class LinearScaling:
+    """Positions divided by `factor` (Chen et al., 2023)."""
+
+    factor: float
+
+
+@dataclass(frozen=True, slots=True)
+class Llama3Scaling:
+    """The scaling of Llama 3 (Dubey et al., 2024), by the turns that a frequency makes within the original length.
+
+    At most `low_freq_factor` turns: the frequency is divided by `factor`; at least `high_freq_factor`: it is kept;
+    between them it is interpolated.
+    """
+
+    factor: float
+    low_freq_factor: float
+    high_freq_factor: float
+    original_length: int
+
+
+@dataclass(frozen=True, slots=True)
+class YarnScaling:
+    """The scaling of YaRN (Peng et al., 2023), by the turns that a frequency makes within the original length.
+
+    Fewer than `beta_slow` turns: the frequency is divided by `factor`; more than `beta_fast`: it is kept; between them
+    it is interpolated. The tables are multiplied by `attention_factor`: by default s(1), or s(mscale) /
+    s(mscale_all_dim) where both are given, with s(m) = 0.1·m·ln(factor) + 1, and 1 for a factor up to 1.
+    """
+
+    factor: float
+    original_length: int
+    beta_fast: float = 32.0
+    beta_slow: float = 1.0
+    attention_factor: float | None = None
+    mscale: float | None = None
+    mscale_all_dim: float | None = None
+    truncate: bool = True
+
+
+Scaling = LinearScaling | Llama3Scaling | YarnScaling
