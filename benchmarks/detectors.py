@@ -37,10 +37,13 @@ def export(name: str, folder: Path) -> Path:
         torch.nn.init.normal_(net.head.classification_head.cls_logits.weight, std=0.025)
     else:
         # Without statistics of its own the network's features vanish, and all scores are equal.
+        for module in net.modules():
+            if isinstance(module, torch.nn.BatchNorm2d):
+                module.momentum = None
         with torch.no_grad():
             net.head.train()(list(net.backbone.train()(torch.rand(8, 3, side, side)).values()))
         for branch in net.eval().head.classification_head.module_list:
-            torch.nn.init.normal_(branch[1].weight, std=0.1)
+            torch.nn.init.normal_(branch[1].weight, std=0.03)
     path = folder / f"{name}.onnx"
     torch.onnx.export(
         net, ([torch.rand(3, side, side + 32)],), str(path), dynamo=False, opset_version=17, input_names=["image"],
