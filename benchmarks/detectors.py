@@ -75,11 +75,11 @@ def timed(run: Callable[[Any], Any], given: list[Any]) -> tuple[list[Any], list[
 
 
 def shared(got: Any, want: Any) -> float:
-    """The share of ONNX Runtime's boxes that are among rlx's, with their label, within a hundredth of a pixel and 1e-4
-    of their score. The last bits of two scores or of an overlap may decide which of two boxes stays."""
+    """The share of ONNX Runtime's boxes that are among rlx's, with their label, within a tenth of a pixel and 1e-3 of
+    their score: networks of random weights magnify the last bits, and these may decide which of two boxes stays."""
     (boxes, scores, labels), (others, theirs, names) = got, want
-    near = np.abs(boxes[:, None] - others).max(2, initial=0) < 0.01
-    near &= (np.abs(scores[:, None] - theirs) < 1e-4) & (labels[:, None] == names)
+    near = np.abs(boxes[:, None] - others).max(2, initial=0) < 0.1
+    near &= (np.abs(scores[:, None] - theirs) < 1e-3) & (labels[:, None] == names)
     return float(near.any(0).mean()) if len(others) else float(not len(boxes))
 
 
