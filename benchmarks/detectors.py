@@ -37,10 +37,13 @@ def export(name: str, folder: Path) -> Path:
         torch.nn.init.normal_(net.head.classification_head.cls_logits.weight, std=0.025)
     else:
         # Without statistics of its own the network's features vanish, and all scores are equal.
+        for module in net.modules():
+            if isinstance(module, torch.nn.BatchNorm2d):
+                module.momentum = None
         with torch.no_grad():
             net.head.train()(list(net.backbone.train()(torch.rand(8, 3, side, side)).values()))
         for branch in net.eval().head.classification_head.module_list:
-            torch.nn.init.normal_(branch[1].weight, std=0.1)
+            torch.nn.init.normal_(branch[1].weight, std=0.03)
     path = folder / f"{name}.onnx"
     torch.onnx.export(
         net, ([torch.rand(3, side, side + 32)],), str(path), dynamo=False, opset_version=17, input_names=["image"],
@@ -71,17 +74,13 @@ def timed(run: Callable[[Any], Any], given: list[Any]) -> tuple[list[Any], list[
     return made, times
 
 
-def same(got: Any, want: Any) -> bool:
-    """Equal numbers of boxes, and each with its label, within a hundredth of a pixel and 1e-4 of its score; up to four
-    places away, since scores may differ in their last bits alone."""
-    if [g.shape for g in got] != [w.shape for w in want]:
-        return False
-    found = np.zeros(len(want[2]), np.bool_)
-    for by in range(-4, 5):
-        boxes, scores, labels = (np.roll(g, by, 0) for g in got)
-        near = np.abs(boxes - want[0]).max(1, initial=0) < 0.01
-        found |= near & (np.abs(scores - want[1]) < 1e-4) & (labels == want[2])
-    return bool(found.all())
+def shared(got: Any, want: Any) -> float:
+    """The share of ONNX Runtime's boxes that are among rlx's, with their label, within a tenth of a pixel and 1e-3 of
+    their score: networks of random weights magnify the last bits, and these may decide which of two boxes stays."""
+    (boxes, scores, labels), (others, theirs, names) = got, want
+    near = np.abs(boxes[:, None] - others).max(2, initial=0) < 0.1
+    near &= (np.abs(scores[:, None] - theirs) < 1e-3) & (labels[:, None] == names)
+    return float(near.any(0).mean()) if len(others) else float(not len(boxes))
 
 
 def main() -> None:
@@ -118,10 +117,13 @@ def main() -> None:
             for device in given.device or ["cpu"]:
                 with rlx.onnx.load(path, strict=False) as model:
                     got, times = timed(lambda x: list(model.run({"image": x}, device=device).values()), pictures)
-                    equal = sum(same(g, w) for g, w in zip(got, want, strict=False))
+                    parts = sorted(shared(g, w) for g, w in zip(got, want, strict=False))
+                    equal = "not compared"
+                    if parts:
+                        equal = f"{parts.count(1)} of {len(got)} as onnxruntime, of the others {parts[0]:.1%} at least"
                     print(
-                        f"{name:10} rlx on {device:12}         {np.median(times):8.2f} ms an image, {equal} of "
-                        f"{len(got)} as onnxruntime, {len(model.programs)} programs", flush=True,
+                        f"{name:10} rlx on {device:12}         {np.median(times):8.2f} ms an image, "
+                        f"{equal}, {len(model.programs)} programs", flush=True,
                     )  # fmt: skip
                     if given.parts:
                         print("\n".join(f"    {part}" for part in model.programs[-1].parts), flush=True)

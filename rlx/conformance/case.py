@@ -23,7 +23,7 @@ from rlx.packed import PackedArray
 
 Array = npt.NDArray[Any]
 # Each float input has cases of these kinds, where no case is written they are made: an input alone with the domain.
-_IN_ONE = {"zero": "zeros", "special": "holes"}
+_IN_ONE = {"zero": "zeros", "special": "holes", "wide": "wide", "far": "far"}
 _HARD = frozenset().union(*domains.KINDS.values()) | {"large", "top", "swings", "reciprocals"}
 
 
@@ -120,29 +120,25 @@ class Case:
         return worst
 
 
-def missing_kinds(cases: Iterable[Case]) -> frozenset[str]:
-    """The kinds of numbers (`domains.KINDS`) that no float input of these cases of an op has.
-
-    None for cases without float inputs. An elementwise op meets numbers far from 0 among those of all magnitudes,
-    and an op whose results are exact computes nothing in which they could cancel: both need no "far"."""
-    listed = list(cases)
-    found = {spec.domain.partition(":")[0] for c in listed for spec in c.inputs if spec.dtype.is_float}
-    if not found:
-        return frozenset()
-    kinds = set(domains.KINDS)
-    if get_op(listed[0].op).elementwise or all(c.tolerance.kind in ("bits", "equal") for c in listed):
-        kinds.remove("far")
-    return frozenset(kind for kind in kinds if not found & domains.KINDS[kind])
-
-
 def missing_of_inputs(cases: Iterable[Case]) -> list[tuple[int, str]]:
-    """The float inputs, by number, that have no zeros or no special values in these cases of an op, and which."""
+    """The float inputs, by number, that have none of a kind of numbers in these cases of an op, and which."""
+    listed = list(cases)
     found: dict[int, set[str]] = {}
-    for case in cases:
+    for case in listed:
         for i, spec in enumerate(case.inputs):
             if spec.dtype.is_float:
                 found.setdefault(i, set()).add(spec.domain.partition(":")[0])
-    return [(i, kind) for i in sorted(found) for kind in _IN_ONE if not found[i] & domains.KINDS[kind]]
+    return [(i, kind) for i in sorted(found) for kind in _asked(listed) if not found[i] & domains.KINDS[kind]]
+
+
+def _asked(cases: Sequence[Case]) -> list[str]:
+    """The kinds of numbers that cases of an op should have. An elementwise op meets numbers far from 0 among those of
+    all magnitudes, and an op whose results are exact computes nothing in which they could cancel: neither needs
+    "far"."""
+    exact = bool(cases) and (
+        get_op(cases[0].op).elementwise or all(c.tolerance.kind in ("bits", "equal") for c in cases)
+    )
+    return [kind for kind in _IN_ONE if kind != "far" or not exact]
 
 
 def _with(cases: Sequence[Case], i: int, kind: str) -> Case:

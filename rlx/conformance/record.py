@@ -38,7 +38,7 @@ class Conformance:
     are measured against it where results may cancel. None: they are measured against the result.
     `order_dependent`: gives, from the same and the largest number that a sum may be, the output elements for which the
     order of adding decides whether partial sums exceed that number; None where there are none.
-    `without`: the kinds of numbers that a float input has in no case, as (input, kind), and why: "zero", "special".
+    `without`: the kinds of numbers (`domains.KINDS`) that a float input has in no case, as (input, kind), and why.
     """
 
     op: str

@@ -13,6 +13,7 @@ import rlx
 from rlx.formats.onnx.ops import suppression
 from rlx.formats.onnx.ops.suppression import suppressed
 from rlx.formats.onnx.stages import operators
+from rlx.formats.onnx.stages import picked as lazily
 from tests.onnx.models import I64, info, model, node
 
 RNG = np.random.default_rng(11)
@@ -187,6 +188,35 @@ def test_suppression_stops_where_only_the_first_boxes_are_read(monkeypatch: pyte
             assert "count" not in got or got["count"] == len(want)
             got = loaded.run({**given, "to": np.array([9])}, device="cpu")
             assert got["as_i32"].tolist() == want[:9].tolist() and limits.pop() == 1 << 40
+
+
+def test_the_best_of_what_a_mask_keeps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows at the places of the largest scores, which are neither listed nor copied before; equal scores, all kept,
+    few kept; results that are the list itself, and the numbers in it."""
+    nodes = [
+        node("MatMul", "x weight", "h"), node("Reshape", "h minus", "s"), node("Greater", "s least", "m"),
+        node("NonZero", "m", "i"), node("Transpose", "i", "t"), node("GatherND", "s t", "kept"),
+        node("GatherND", "rows t", "near"), node("Split", "t one", "column", axis=1),
+        node("Squeeze", "column one", "places"), node("TopK", "kept k", "best which"),
+        node("Gather", "near which", "found"), node("Gather", "places which", "at"),
+    ]  # fmt: skip
+    rows = np.arange(240, dtype=np.float32).reshape(120, 2)
+    weights = {"weight": np.round(WEIGHT), "rows": rows, "minus": -ONE, "one": ONE, "k": 5 * ONE}
+    outputs = {"best": [None], "found": [None, None], **{n: ([None], I64) for n in ("at", "which", "places")}}
+    for many in (0, 1 << 20):
+        monkeypatch.setattr(lazily, "_MANY", many)
+        monkeypatch.setattr(lazily, "_EVERY", 2)
+        with rlx.onnx.load(model(nodes, {"x": [20, 12], "least": []}, outputs, weights, 13)) as loaded:
+            for seed, least in ((0, 0), (1, -1e9), (2, 4), (3, 0)):
+                x = np.round(np.random.default_rng(seed).standard_normal((20, 12)) * 2).astype(np.float32)
+                scores = (x @ weights["weight"]).ravel()
+                places = np.flatnonzero(scores > least)
+                which = np.argsort(-scores[places], kind="stable")[:5]
+                got = loaded.run({"x": x, "least": np.float32(least)}, device="cpu")
+                want = {"which": which, "at": places[which], "places": places, "best": scores[places][which],
+                        "found": rows[places[which]]}  # fmt: skip
+                for name, value in want.items():
+                    np.testing.assert_array_equal(got[name], value, name)
 
 
 @pytest.mark.late_on_vulkan

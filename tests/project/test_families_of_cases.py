@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from rlx.conformance.case import Case, InputSpec, cases_of, missing_kinds, missing_of_inputs
+from rlx.conformance.case import Case, InputSpec, cases_of, missing_of_inputs
 from rlx.conformance.record import Conformance, families, record_of, records, records_of
 from rlx.conformance.tolerances import COMPOSITE, NORM, compare
 from rlx.dtypes import f32
@@ -16,21 +16,6 @@ from tests.ops import by_family
 OPS = sorted(name for name, op in REGISTRY.items() if not op.leaf)
 FAMILIES = sorted({REGISTRY[op].family for op in OPS})
 LIBRARIES = ("numpy.", "scipy.", "torch.")
-# Kinds of numbers that cases of these ops lack since before they were asked for; most of them are tried with such
-# numbers by tests of their own (tests/ops). The list only gets shorter: a new op is not on it.
-LACKING = {
-    "far": "causal_conv cond scan scatter scatter_elements while_loop",
-    "far special wide": "splat_blend",
-    "far wide": "attention attention_grad conv_grad_input conv_transpose cumprod cumsum gated_delta_rule_grad "
-    "grid_sample grouped_matmul grouped_matmul_grad grouped_packed_matmul grouped_packed_matmul_int8 "
-    "lora_matmul matmul max_pool_grad packed_matmul prod rope segment_power selective_scan_grad "
-    "softmax_grad splat_blend_grad windowed_frames",
-    "special wide": "block_convolution fft irfft rfft segment_signal segment_spectra",
-    "wide": "add_layer_norm add_rms_norm avg_pool batch_norm conv conv_grad_weight cross_entropy "
-    "cross_entropy_grad fake_quantize fused group_norm group_norm_grad layer_norm "
-    "layer_norm_channels layer_norm_grad log_softmax logsumexp mean overlap_add packed_matmul_int8 "
-    "rms_norm rms_norm_grad softmax sum",
-}
 BY_PASSES = {"fused"}  # no random graph makes it: it comes of their fusion
 
 
@@ -58,28 +43,15 @@ def test_the_record_of_an_op_is_its_familys(op: str) -> None:
     assert cases_of(op)
 
 
-def test_cases_have_zero_special_wide_and_far_numbers() -> None:
-    """An op whose cases are of plain numbers alone may give NaN at 1e20 and pass."""
-    lacking = {op: set(kinds.split()) for kinds, ops in LACKING.items() for op in ops.split()}
-    missing = {op: set(missing_kinds(cases_of(op))) for op in OPS}
-    wrong = {
-        op: f"has no cases with numbers of the kinds {sorted(kinds)}; domains.KINDS lists the domains that have them"
-        for op, kinds in missing.items()
-        if kinds - lacking.get(op, set())
-    }
-    assert not wrong
-    more = {op: sorted(left) for op, kinds in lacking.items() if (left := kinds - missing.get(op, set()))}
-    assert not more, f"LACKING can be shortened: {more}"
-
-
-def test_every_float_input_has_zeros_and_special_numbers() -> None:
-    """Not one of the inputs alone: a weight of NaN must show. `Conformance.without` says which has none, and why."""
+def test_every_float_input_has_numbers_of_every_kind() -> None:
+    """An op whose cases are of plain numbers alone may give NaN at 1e20 and pass; and a weight of NaN must show as an
+    input does. `Conformance.without` says which has none, and why."""
     left = {op: set(missing_of_inputs(cases_of(op))) for op in OPS}
     declared = {op: set(record.without) for op in OPS if (record := record_of(op)) is not None}
     assert {op: kinds - declared[op] for op, kinds in left.items() if kinds - declared[op]} == {}
     assert {op: kinds - left[op] for op, kinds in declared.items() if kinds - left[op]} == {}
     case = Case("add", "one", tuple(InputSpec((9,), f32, d) for d in ("any", "normal")), {}, COMPOSITE)
-    assert missing_of_inputs([case]) == [(1, "zero"), (1, "special")]
+    assert missing_of_inputs([case]) == [(1, "zero"), (1, "special"), (1, "wide")]
 
 
 def test_an_op_that_gives_nan_at_1e20_needs_cases_that_show_it() -> None:
@@ -99,11 +71,11 @@ def test_an_op_that_gives_nan_at_1e20_needs_cases_that_show_it() -> None:
 
     plain = [case("normal"), case("positive")]
     assert all(map(passes, plain))
-    assert missing_kinds(plain) == {"zero", "special", "wide"}
-    assert missing_kinds([*plain, case("zeros")]) == {"special", "wide"}
-    assert missing_kinds([*plain, case("any")]) == set() and not passes(case("wide"))
+    assert missing_of_inputs(plain) == [(0, "zero"), (0, "special"), (0, "wide")]
+    assert missing_of_inputs([*plain, case("zeros")]) == [(0, "special"), (0, "wide")]
+    assert missing_of_inputs([*plain, case("any")]) == [] and not passes(case("wide"))
     summed = [Case("sum", "a", (InputSpec((9,), f32, "any"),), {"axes": (0,), "keepdims": False}, NORM)]
-    assert missing_kinds(summed) == {"far"}
+    assert missing_of_inputs(summed) == [(0, "far")]
 
 
 def test_a_record_is_of_an_op() -> None:

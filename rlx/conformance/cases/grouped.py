@@ -159,5 +159,8 @@ def _lora_terms(inputs: Sequence[Array], attrs: Attrs) -> Any:
 OPS = (
     Conformance("grouped_matmul", (_all,), (_grouped,), terms=_squares("grouped_matmul")),
     Conformance("grouped_matmul_grad", (_all,), (_grouped,), terms=_squares("grouped_matmul_grad")),
-    Conformance("lora_matmul", (_all,), (_lora,), terms=_lora_terms),
+    Conformance(
+        "lora_matmul", (_all,), (_lora,), terms=_lora_terms,
+        without={(i, "wide"): "a product leaves f32 to which the next one would bring it back" for i in (0, 3)},
+    ),
 )

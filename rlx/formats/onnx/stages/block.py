@@ -24,6 +24,7 @@ from rlx.formats.onnx.reader.structure import assembled, flattened, held, proto_
 from rlx.formats.onnx.reader.tensors import to_array
 from rlx.formats.onnx.stages.counts import COUNTS, Count, array_of, count_of, is_count, shape_of
 from rlx.formats.onnx.stages.operators import FUNCTIONS
+from rlx.formats.onnx.stages.picked import PICKS, Picked, picked
 from rlx.formats.onnx.stages.rows import find_rows
 from rlx.ir import Graph, Tensor
 from rlx.ops.control.steps import spend
@@ -52,8 +53,9 @@ _I64 = np.dtype(np.int64)
 
 
 class Values(dict[str, Any]):
-    """The values of a run by name: arrays, counts (`counts.py`) in place of a few integers, lists of arrays, None for
-    an empty optional. `kinds` has the types of those that are no tensors, `parts` what ran so far."""
+    """The values of a run by name: arrays, counts (`counts.py`) in place of a few integers, arrays that are not yet
+    made (`picked.py`), lists of arrays, None for an empty optional. `kinds` has the types of those that are no tensors,
+    `parts` what ran so far."""
 
     def __init__(self, values: Mapping[str, Any], kinds: Mapping[str, str], parts: list[Part]) -> None:
         super().__init__(values)
@@ -72,13 +74,21 @@ class Values(dict[str, Any]):
         dtype = found.dtype.np if isinstance(found, DeviceArray) else getattr(found, "dtype", None)
         return self.kinds.get(name) or NAMES[dtype]
 
+    def made(self, name: str) -> Any:
+        """A value as an array, where it is one, of the host or of the device."""
+        found = self[name]
+        if is_count(found):
+            found = self[name] = array_of(found)
+        elif type(found) is Picked:
+            found = self[name] = found.array()
+        return found
+
     def host(self, name: str) -> Any:
         """A value on the host as NumPy's array, read from the device once."""
         found = self[name]
         if type(found) is not np.ndarray:
-            if is_count(found):
-                found = self[name] = array_of(found)
-            elif isinstance(found, DeviceArray | list):
+            found = self.made(name)
+            if isinstance(found, DeviceArray | list):
                 found = self[name] = _hosted(found)
         return found
 
@@ -91,8 +101,6 @@ def _hosted(value: Any) -> Any:
 
 def _fed(value: Any) -> Any:
     """A value as an input of a model, which asks for its shape and NumPy's dtype."""
-    if is_count(value):
-        return array_of(value)
     if isinstance(value, list):
         return [_fed(v) for v in value]
     return Held(value) if isinstance(value, DeviceArray) else value
@@ -168,6 +176,8 @@ class Step:
         known = self.plain and self.kind in FUNCTIONS and self._read(model, schema)
         self.function = FUNCTIONS[self.kind] if known else None
         self.count = COUNTS.get(self.kind) if known and self.n_outputs == 1 else None
+        self.known: tuple[tuple[str, Any, Count | None], ...] = ()  # inputs, constants among them, these as counts
+        self.picks = known and self.kind in PICKS
         self.twin: Step | None = None  # an earlier node that makes the same of the same values
         # Of each output, how many of its first rows are read; None: all. A node may make no more than these.
         self.rows: tuple[int | None, ...] = (None,) * self.n_outputs
@@ -216,6 +226,8 @@ class Block:
         self.own: dict[str, Array] = {}
         builder = self._builder()
         self.steps = [Step(model, n, k, builder.imports, k in asking) for k, n in enumerate(nodes)]
+        for step in self.steps:
+            step.known = tuple((n, constants.get(n), count_of(constants.get(n))) for n in step.inputs)
         _find_twins(self.steps)
         self._assumed = find_rows(self.steps, wanted, constants)
         self.reached = 0  # the nodes that the host has run
@@ -251,7 +263,9 @@ class Block:
             if count is not None:
                 values[step.outputs[0]] = count
                 continue
-            made = self._made(step, values)
+            made: Any = _picked(step, values) if step.picks else None
+            if made is None:
+                made = self._made(step, values)
             if made is NotImplemented and step.plain and step.kind in ("If", "Loop"):
                 made = self._branch(step, values) if step.kind == "If" else self._loop(step, values)
             if made is NotImplemented:
@@ -355,7 +369,7 @@ class Block:
                 wanted = [n for n in self._wanted if n in made]
                 self._rests[key] = self._model.rest(nodes, kinds, wanted, constants)
             rest = self._rests[key]
-        feeds = {n: _fed(values[n]) for n in names}
+        feeds = {n: _fed(values.made(n)) for n in names}
         return rest.run_part(feeds, self._device, self._precision, values.parts)
 
     # -- control operators
@@ -473,14 +487,31 @@ def _counted(step: Step, values: Values) -> Count | None:
         shape = getattr(array_of(found) if is_count(found) else found, "shape", None)
         return None if shape is None else shape_of(step, tuple(shape))
     given = []
-    for name in step.inputs:
-        count = count_of(values[name]) if name else None
+    for name, always, known in step.known:
+        value = values[name] if name else None
+        count = known if value is always else count_of(value)
         if count is None and name:
             return None
         given.append(count)
     try:
         return None if step.count is None else step.count(step, *given)
     except TypeError:
+        return None  # the builder says in its own words what is wrong
+
+
+def _picked(step: Step, values: Values) -> tuple[Any, ...] | None:
+    """The results of a node that reads or makes what is not yet made; None where it needs arrays."""
+    if step.kind == "NonZero":
+        return picked(step, [values.host(step.inputs[0])])
+    given = [values[n] if n else None for n in step.inputs]
+    if not any(type(v) is Picked for v in given):
+        return None
+    for k, (name, value) in enumerate(zip(step.inputs, given, strict=True)):
+        if name and type(value) is not Picked and not is_count(value):
+            given[k] = values.host(name)
+    try:
+        return picked(step, given)
+    except (ValueError, TypeError, IndexError):
         return None  # the builder says in its own words what is wrong
 
 
@@ -503,7 +534,7 @@ def _large(step: Step, values: Values) -> bool:
 def _nbytes(value: Any) -> int:
     if isinstance(value, list):
         return sum(_nbytes(v) for v in value)
-    return value.nbytes if isinstance(value, np.ndarray | DeviceArray) else 0
+    return value.nbytes if isinstance(value, np.ndarray | DeviceArray | Picked) else 0
 
 
 def _passed(

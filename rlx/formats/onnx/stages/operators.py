@@ -46,10 +46,11 @@ def _on(*names: str) -> Callable[[Function], Function]:
 
 def _made(c: Called, dims: Any, itemsize: int) -> tuple[int, ...]:
     """The dims of a result that may be larger than the inputs, counted before it is made."""
-    shape = tuple(int(d) for d in dims)
-    if min(shape, default=0) < 0 or math.prod(shape) > MAX_ELEMENTS:
+    shape = tuple(map(int, dims))
+    size = math.prod(shape)
+    if min(shape, default=0) < 0 or size > MAX_ELEMENTS:
         raise ValueError(shape)
-    take(math.prod(shape) * itemsize, c.where)
+    take(size * itemsize, c.where)
     return shape
 
 
@@ -92,7 +93,11 @@ def _div(c: Called, a: Array, b: Array) -> Any:
     _made(c, np.broadcast_shapes(a.shape, b.shape), a.dtype.itemsize)
     if a.dtype.kind == "f":
         return np.divide(a, b)
-    return NotImplemented if (b == 0).any() else (a - np.fmod(a, b)) // b
+    if (b == 0).any():
+        return NotImplemented
+    if b.min(initial=1) > 0 and a.min(initial=0) >= 0:
+        return a // b
+    return (a - np.fmod(a, b)) // b
 
 
 @_on("Mod")
@@ -177,7 +182,10 @@ def _axes(c: Called, given: Array | None, rank: int) -> tuple[int, ...] | None:
 
 @_on("Unsqueeze")
 def _unsqueeze(c: Called, x: Array, axes: Array | None = None) -> Any:
-    rank = x.ndim + len(np.ravel(axes if c.version >= 13 else c.attrs["axes"]))  # type: ignore[arg-type]
+    given: Any = axes.tolist() if c.version >= 13 and axes is not None else c.attrs["axes"]
+    if given == [1] and x.ndim == 1:
+        return x[:, None]
+    rank = x.ndim + len(given)
     added, lengths = _axes(c, axes, rank) or (), iter(x.shape)
     return x.reshape([1 if k in added else next(lengths) for k in range(rank)])
 
@@ -273,7 +281,9 @@ def _tile(c: Called, x: Array, repeats: Array) -> Any:
 def _constant_of_shape(c: Called, shape: Array) -> Any:
     value = c.attrs.get("value")
     value = np.zeros(1, np.float32) if value is None else value
-    return np.full(_made(c, shape, value.itemsize), value.reshape(()))
+    made = np.empty(_made(c, shape.tolist(), value.itemsize), value.dtype)
+    made.fill(value.item())
+    return made
 
 
 @_on("Range")

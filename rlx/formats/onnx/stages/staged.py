@@ -120,7 +120,7 @@ class Staged(Closing):
         with refused_memory("running the model"), building(self._budget), np.errstate(all="ignore"):
             self.block.run(values)
         self.parts = parts
-        results = {n: values[n] if out == "device" else values.host(n) for n in self._wanted}
+        results = {n: values.made(n) if out == "device" else values.host(n) for n in self._wanted}
         self._check(results)
         if out == "device":
             return {n: _placed(v, self.first.graph.device) for n, v in results.items()}
