@@ -13,11 +13,9 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from starlette.applications import Starlette
-from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
-from starlette.routing import Route
+from starlette.routing import Route, Router
 
 from rlx.errors import RlxError
 from rlx.models.language.batch import Constraint
@@ -28,7 +26,7 @@ from rlx.models.language.text import StopTexts
 from rlx.serve import protocol
 from rlx.serve.answers import Answer, Piece, pieces
 from rlx.serve.engine import Busy, Engine
-from rlx.serve.guard import Guard, Left, Receive, Send, refusal
+from rlx.serve.guard import Guard, Left, Receive, Send
 from rlx.serve.limits import Limits
 from rlx.serve.metrics import Metrics
 from rlx.serve.protocol import Chat, Completion, Refused, Settings
@@ -356,14 +354,10 @@ def make_app(service: Service) -> Guard:
         return HTMLResponse(text, headers={"content-security-policy": policy, "referrer-policy": "no-referrer"})
 
     @asynccontextmanager
-    async def lifespan(app: Starlette) -> AsyncIterator[None]:
+    async def lifespan(app: Any) -> AsyncIterator[None]:
         service.engine.start()
         yield
         await asyncio.to_thread(service.engine.close)
-
-    def failed(request: Request, error: Exception) -> Response:
-        assert isinstance(error, HTTPException)
-        return refusal(Refused(error.status_code, f"{request.method} {request.url.path[:80]}: {error.detail}"))
 
     routes: Mapping[str, tuple[str, Any]] = {
         "/": ("GET", front),
@@ -375,9 +369,7 @@ def make_app(service: Service) -> Guard:
         "/v1/chat/completions": ("POST", service.chat),
         "/v1/embeddings": ("POST", service.embeddings),
     }
-    app = Starlette(
-        routes=[Route(path, endpoint, methods=[method]) for path, (method, endpoint) in routes.items()],
-        exception_handlers={HTTPException: failed},
-        lifespan=lifespan,
-    )
+    listed = [Route(path, endpoint, methods=[method]) for path, (method, endpoint) in routes.items()]
+    # The bare router, since Starlette's own handlers of errors would answer before `Guard` sees them.
+    app = Router(listed, lifespan=lifespan, redirect_slashes=False)
     return Guard(app, service, frozenset(routes))

@@ -63,7 +63,8 @@ def serve(service: Service, listening: socket.socket, ready: Callable[[], None],
     the server, whose `should_exit` ends it too. Raises: RlxError where the model failed."""
     limits = service.limits
     config = uvicorn.Config(
-        make_app(service), http=_patient(limits), ws="none", log_config=None, access_log=False,
+        make_app(service), http=_patient(limits), ws="none", log_config=None, log_level="critical",
+        access_log=False,
         proxy_headers=False, server_header=False, timeout_keep_alive=5, h11_max_incomplete_event_size=MAX_HEADERS,
         timeout_graceful_shutdown=max(1, round(limits.grace_seconds)),
     )  # fmt: skip
@@ -112,11 +113,20 @@ def _patient(limits: Limits) -> Any:
     """What makes the protocol of a connection: HTTP/1.1 with a limit on how long headers take, and as many connections
     as may be; more are refused at once."""
 
+    alive: set[Any] = set()
+
     def made(**settings: Any) -> Any:
-        if len(settings["server_state"].connections) >= limits.connections:
+        if len(alive) >= limits.connections:
             return _Full()
         protocol: Any = H11Protocol(**settings)
-        loop = asyncio.get_running_loop()
+        alive.add(protocol)
+        lost, loop = protocol.connection_lost, asyncio.get_running_loop()
+
+        def connection_lost(error: Exception | None) -> None:
+            alive.discard(protocol)
+            lost(error)
+
+        protocol.connection_lost = connection_lost
 
         def look(seen: Any) -> None:
             transport, cycle = protocol.transport, protocol.cycle
