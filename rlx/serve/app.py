@@ -34,6 +34,7 @@ from rlx.serve.shapes import CHAT, TEXT, Shape
 from rlx.serve.tools import ToolText, format_of
 
 T = TypeVar("T")
+EVENT = 0.0003  # seconds that an event may take the event loop, on which the model's thread has to wait
 
 
 class Service:
@@ -150,11 +151,15 @@ class Service:
             events = self._events(answers, wake, head, shape, count, asked.settings.usage)
             return Events(self, events, lambda: self._cancel(answers))
         try:
-            found = await self.attended(request.receive, _gathered(answers, wake))
+            found = await self.attended(request.receive, _gathered(answers, wake, self._pause))
         finally:
             self._cancel(answers)
         choices = [shape.whole(piece) for piece in found]
         return JSONResponse({**head, "choices": choices, "usage": _usage(count, answers)})
+
+    def _pause(self) -> float:
+        """Seconds between two events of a stream: with many streams one event has the text of several steps."""
+        return EVENT * self.engine.running
 
     def _ask(self, answers: list[Answer]) -> None:
         try:
@@ -177,7 +182,7 @@ class Service:
             for answer in answers:
                 if first := shape.first(answer.index):
                     yield f"data: {begin}{json.dumps(first)}]}}\n\n"
-            async for piece in pieces(answers, wake):
+            async for piece in pieces(answers, wake, self._pause):
                 if piece.text:
                     yield f"data: {begin}{shape.part(piece)}]}}\n\n"
                 if piece.reason is not None:
@@ -318,9 +323,9 @@ def _sampling(settings: Settings, choice: int) -> Sampling:
     return Sampling(settings.temperature, None, settings.top_p, (settings.seed + choice) % (1 << 64))
 
 
-async def _gathered(answers: list[Answer], wake: asyncio.Event) -> list[Piece]:
+async def _gathered(answers: list[Answer], wake: asyncio.Event, pause: Callable[[], float]) -> list[Piece]:
     whole = [Piece(answer.index, "") for answer in answers]
-    async for piece in pieces(answers, wake):
+    async for piece in pieces(answers, wake, pause):
         one = whole[piece.index]
         one.text += piece.text
         one.reason, one.calls = piece.reason, piece.calls

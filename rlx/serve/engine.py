@@ -199,7 +199,7 @@ class Engine:
                 self.batch.cancel(asked.number)
                 del self._running[asked.number]
             self._begin(begun)
-            taken = self.batch.fill(self.part)
+            taken = self.fill()
             self.metrics.prompt_tokens += taken
             if self._running:
                 start, most = time.perf_counter(), 1
@@ -225,6 +225,13 @@ class Engine:
             self._call(_settle, job, pooled(np.concatenate(states), job.pooling))
         except RlxError as error:
             self._call(_settle, job, error)
+
+    def fill(self) -> int:
+        """Takes in about `part` tokens of prompts that wait; how many those were."""
+        taken = 0
+        while taken <= self.part // 2 and (more := self.batch.fill(self.part - taken)):
+            taken += more
+        return taken
 
     def _begin(self, asked: list[Asked]) -> None:
         for one in asked:
