@@ -32,7 +32,7 @@ def serve(
     cache: Cache = None,
     pooling: Annotated[str, typer.Option(help='Of embeddings: "last" or "mean".')] = "last",
     max_prompt: Annotated[int | None, typer.Option(help="Tokens of a prompt. Default: the context.", min=1)] = None,
-    max_body: Annotated[int, typer.Option(help="Bytes of a request.", min=1024)] = 4 << 20,
+    max_body: Annotated[int, typer.Option(help="Bytes of a request.", min=1024)] = 1 << 20,
     max_connections: Annotated[int, typer.Option(help="Connections at once.", min=1)] = 256,
     max_waiting: Annotated[int, typer.Option(help="Sequences that wait for a slot.", min=0)] = 64,
     seconds: Annotated[float, typer.Option(help="How long an answer may take.", min=1)] = 600.0,

@@ -18,9 +18,8 @@ from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, R
 from starlette.routing import Route, Router
 
 from rlx.errors import RlxError
-from rlx.models.language.batch import Constraint
 from rlx.models.language.decoder import Sampling
-from rlx.models.language.grammar import Grammars
+from rlx.models.language.grammar import GrammarConstraint, Grammars
 from rlx.models.language.model import LanguageModel
 from rlx.models.language.text import StopTexts
 from rlx.serve import protocol
@@ -81,8 +80,8 @@ class Service:
             raise Refused(400, f"{param} has no tokens", param)
         return self.model.decoder.check_ids(ids)
 
-    def _constraints(self, asked: Completion | Chat) -> Callable[[], Constraint] | None:
-        """What makes the constraint of each sequence, where the request needs one. Raises: Refused, RlxError."""
+    def _constraint(self, asked: Completion | Chat) -> GrammarConstraint | None:
+        """The grammar of the answers, where the request needs one. Raises: Refused, RlxError."""
         response = asked.response
         if isinstance(asked, Chat) and asked.tool is not None:
             format = format_of(self.tokenizer.chat_template)
@@ -90,12 +89,11 @@ class Service:
                 why = "the model's chat template teaches no format of tool calls that this server knows"
                 raise Refused(400, f'{why}; tool_choice may be "auto" or "none"', "tool_choice", "unsupported")
             tools = [tool for tool in asked.tools if asked.tool in ("", tool["function"]["name"])]
-            grammars = self.grammars()
-            text = format.grammar(tools, self.tokenizer, grammars.lark_json)
-            return lambda: grammars.lark(text)
-        if response.kind == "json_schema":
-            return lambda: self.grammars().json_schema(response.schema)
-        return None if response.kind == "text" else lambda: self.grammars().json_object()
+            return self.grammars().lark(format.grammar(tools, self.tokenizer, self.grammars().lark_json))
+        if response.kind == "text":
+            return None
+        schema = {"type": "object"} if response.kind == "json_object" else response.schema
+        return self.grammars().json_schema(schema)
 
     def prepared(self, asked: Completion | Chat) -> tuple[list[Answer], int]:
         """The sequences of a request, and how many tokens its prompts have. Raises: Refused, RlxError."""
@@ -105,7 +103,7 @@ class Service:
             prompts = [self._checked(self.model.chat_ids(asked.messages, tools or None), "messages")]
         else:
             prompts = [self._ids(prompt, "prompt") for prompt in asked.prompts]
-        constraints, settings = self._constraints(asked), asked.settings
+        constraint, settings = self._constraint(asked), asked.settings
         format = format_of(self.tokenizer.chat_template) if tools else None
         names = frozenset(tool["function"]["name"] for tool in tools)
         made: list[Answer] = []
@@ -115,7 +113,7 @@ class Service:
                 made.append(
                     Answer(
                         prompt, settings.max_tokens, _sampling(settings, choice), self.tokenizer.special.ends,
-                        None if constraints is None else constraints(), index=len(made), engine=self.engine,
+                        None if constraint is None else constraint.copy(), index=len(made), engine=self.engine,
                         stream=self.tokenizer.stream(special=format is not None and format.special),
                         stops=StopTexts(settings.stop), tools=tool_text,
                     )

@@ -288,10 +288,10 @@ def test_what_runs_does_not_wait_for_a_long_prompt(folder: Path) -> None:
     """Tokens of a sequence come between the parts in which another's prompt is taken in."""
     with served(folder, slots=2) as server:
         batch, order = server.service.engine.batch, list[str]()
-        fill, step = batch.fill, batch.step
+        fill, step, server.service.engine.part = batch.fill, batch.step, 16
 
         def filled(most: int = 0) -> int:
-            taken = fill(16)
+            taken = fill(most)
             order.append("f" if taken else "")
             return taken
 
@@ -411,11 +411,11 @@ def test_the_command_serves_and_ends_at_a_signal(folder: Path, repo: Path) -> No
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=env)
     assert process.stderr is not None
     line = process.stderr.readline()
-    assert "8 slots of 200 tokens" in line
+    assert "8 slots of 200 tokens" in line, line + process.stderr.read()
     remote = Served.__new__(Served)
     remote.port = int(line.rsplit(":", 1)[1])
     assert remote.ask("/v1/models")[1]["data"][0]["id"] == folder.name
-    client = remote.begun({**LONG, "model": folder.name})
+    client = remote.begun({**LONG, "model": folder.name, "max_tokens": 60})
     process.send_signal(signal.SIGTERM)
     held = b""
     while part := client.recv(65536):
