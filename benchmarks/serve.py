@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import gc
 import json
 import os
 import random
@@ -111,6 +112,8 @@ def serve(a: argparse.Namespace) -> None:
     found = {"steady": steady(engine.batch, 3.0), "alone": alone(engine, a.reference, vocabulary)}
 
     def ready() -> None:
+        gc.collect()
+        gc.freeze()  # as the command does
         told = {"port": listening.getsockname()[1], "device": str(session.info.id), **found}
         print(json.dumps(told), flush=True)
 

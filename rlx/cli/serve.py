@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from pathlib import Path
@@ -65,6 +66,8 @@ def serve(
         shown = f"[{where}]" if ":" in where else where
 
         def ready() -> None:
+            gc.collect()
+            gc.freeze()  # what is there now lasts; looking for garbage among what requests leave is quick then
             what = f"{service.name} on {made.session.info.id}, {slots} slots of {made.context} tokens"
             print(f"rlx: serving {what} at http://{shown}:{taken}", file=sys.stderr, flush=True)
 

@@ -124,6 +124,7 @@ def _patient(limits: Limits) -> Any:
 
         def connection_lost(error: Exception | None) -> None:
             alive.discard(protocol)
+            del protocol.connection_lost  # it holds the protocol, which is freed at once without it
             lost(error)
 
         protocol.connection_lost = connection_lost
