@@ -128,21 +128,23 @@ def _patient(limits: Limits) -> Any:
             lost(error)
 
         protocol.connection_lost = connection_lost
-
-        def look(seen: Any) -> None:
-            transport, cycle = protocol.transport, protocol.cycle
-            if transport is None or transport.is_closing():
-                return
-            idle = cycle is None or cycle.response_complete
-            if idle and seen is cycle:  # since the last look no request has come whole
-                transport.close()
-            else:
-                loop.call_later(limits.header_seconds, look, cycle if idle else protocol)
-
-        loop.call_later(limits.header_seconds, look, None)
+        loop.call_later(limits.header_seconds, _look, protocol, limits.header_seconds, None)
         return protocol
 
     return made
+
+
+def _look(protocol: Any, seconds: float, seen: Any) -> None:
+    """Closes a connection on which no request has come whole since the last look."""
+    transport, cycle = protocol.transport, protocol.cycle
+    idle = cycle is None or cycle.response_complete
+    if transport is None or transport.is_closing():
+        if cycle is not None and (idle or cycle.disconnected):
+            protocol.cycle = None  # the two hold each other, so that they would lie there until garbage is looked for
+        return
+    if idle and seen is cycle:
+        transport.close()
+    asyncio.get_running_loop().call_later(seconds, _look, protocol, seconds, cycle if idle else protocol)
 
 
 class _Full(asyncio.Protocol):
