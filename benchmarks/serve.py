@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import gc
 import json
 import os
 import random
@@ -56,18 +57,19 @@ def tokenizer_of(vocabulary: int) -> Any:
     return LanguageTokenizer(Path("letters"), Letters(), Vocabulary(tokens, "bytes"), SpecialTokens())
 
 
-def alone(batch: Any, part: int, seconds: float, vocabulary: int) -> float:
+def alone(engine: Any, seconds: float, vocabulary: int) -> float:
     """Tokens a second of a batch whose slots are always taken, without a server."""
     from rlx.models.language.decoder import Sampling
     from rlx.serve.engine import TURN
 
+    batch = engine.batch
     rng, made, took, start = random.Random(0), 0, 0.0, time.perf_counter()
     numbers = set()
     while time.perf_counter() - start < seconds:
         while batch.free:
             prompt, count, heat = wanted(rng, vocabulary)
             numbers.add(batch.begin(prompt, count, Sampling(heat, top_p=1.0 if heat else None, seed=count)))
-        filled = batch.fill(part)
+        filled = engine.fill()
         most = 1 if filled or not took else max(1, int(TURN / took))
         before = time.perf_counter()
         tokens = batch.step(most)
@@ -103,25 +105,27 @@ def serve(a: argparse.Namespace) -> None:
     vocabulary = decoder.config.vocabulary
     model = LanguageModel(decoder, tokenizer_of(vocabulary), "random weights")
     service = Service(model, "random", slots=a.slots, limits=Limits(waiting=4 * a.clients))
-    batch, part = service.engine.batch, service.engine.part
-    batch.prepare()
-    alone(batch, part, 3.0, vocabulary)  # programs measure their candidates when they first run
+    engine = service.engine
+    engine.batch.prepare()
+    alone(engine, 3.0, vocabulary)  # programs measure their candidates when they first run
     listening = http.bound("127.0.0.1", 0, None)
-    found = {"steady": steady(batch, 3.0), "alone": alone(batch, part, a.reference, vocabulary)}
+    found = {"steady": steady(engine.batch, 3.0), "alone": alone(engine, a.reference, vocabulary)}
 
     def ready() -> None:
+        gc.collect()
+        gc.freeze()  # as the command does
         told = {"port": listening.getsockname()[1], "device": str(session.info.id), **found}
         print(json.dumps(told), flush=True)
 
-    close = service.engine.close
+    close = engine.close
 
     def last() -> None:
         """The batch alone once more before it is closed: other programs of the machine come and go."""
-        service.engine.stop()
-        found["after"] = alone(batch, part, a.reference, vocabulary)
+        engine.stop()
+        found["after"] = alone(engine, a.reference, vocabulary)
         close()
 
-    service.engine.close = last  # type: ignore[method-assign]
+    engine.close = last  # type: ignore[method-assign]
     http.serve(service, listening, ready)
     print(json.dumps(found), flush=True)
 

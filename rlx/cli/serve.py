@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from pathlib import Path
@@ -32,7 +33,7 @@ def serve(
     cache: Cache = None,
     pooling: Annotated[str, typer.Option(help='Of embeddings: "last" or "mean".')] = "last",
     max_prompt: Annotated[int | None, typer.Option(help="Tokens of a prompt. Default: the context.", min=1)] = None,
-    max_body: Annotated[int, typer.Option(help="Bytes of a request.", min=1024)] = 4 << 20,
+    max_body: Annotated[int, typer.Option(help="Bytes of a request.", min=1024)] = 1 << 20,
     max_connections: Annotated[int, typer.Option(help="Connections at once.", min=1)] = 256,
     max_waiting: Annotated[int, typer.Option(help="Sequences that wait for a slot.", min=0)] = 64,
     seconds: Annotated[float, typer.Option(help="How long an answer may take.", min=1)] = 600.0,
@@ -65,6 +66,8 @@ def serve(
         shown = f"[{where}]" if ":" in where else where
 
         def ready() -> None:
+            gc.collect()
+            gc.freeze()  # what is there now lasts; looking for garbage among what requests leave is quick then
             what = f"{service.name} on {made.session.info.id}, {slots} slots of {made.context} tokens"
             print(f"rlx: serving {what} at http://{shown}:{taken}", file=sys.stderr, flush=True)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -96,15 +96,22 @@ class Answer(Asked):
         return piece
 
 
-async def pieces(answers: Sequence[Answer], wake: asyncio.Event) -> AsyncIterator[Piece]:
-    """The text of all answers as it comes, until all have ended. Raises: Refused where one failed."""
+async def pieces(
+    answers: Sequence[Answer], wake: asyncio.Event, pause: Callable[[], float]
+) -> AsyncIterator[Piece]:
+    """The text of all answers as it comes, not more often than after a `pause` of seconds, until all have ended.
+
+    Raises: Refused where one failed."""
     left = list(answers)
     while left:
         await wake.wait()
         wake.clear()
+        next_at = asyncio.get_running_loop().time() + pause()
         for answer in list(left):
             piece = answer.taken()
             if piece is not None:
                 if piece.reason is not None:
                     left.remove(answer)
                 yield piece
+        if left and (early := next_at - asyncio.get_running_loop().time()) > 0:
+            await asyncio.sleep(early)

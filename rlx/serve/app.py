@@ -13,22 +13,19 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from starlette.applications import Starlette
-from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
-from starlette.routing import Route
+from starlette.routing import Route, Router
 
 from rlx.errors import RlxError
-from rlx.models.language.batch import Constraint
 from rlx.models.language.decoder import Sampling
-from rlx.models.language.grammar import Grammars
+from rlx.models.language.grammar import GrammarConstraint, Grammars
 from rlx.models.language.model import LanguageModel
 from rlx.models.language.text import StopTexts
 from rlx.serve import protocol
 from rlx.serve.answers import Answer, Piece, pieces
 from rlx.serve.engine import Busy, Engine
-from rlx.serve.guard import Guard, Left, Receive, Send, refusal
+from rlx.serve.guard import Guard, Left, Receive, Send
 from rlx.serve.limits import Limits
 from rlx.serve.metrics import Metrics
 from rlx.serve.protocol import Chat, Completion, Refused, Settings
@@ -36,6 +33,7 @@ from rlx.serve.shapes import CHAT, TEXT, Shape
 from rlx.serve.tools import ToolText, format_of
 
 T = TypeVar("T")
+EVENT = 0.0003  # seconds that an event may take the event loop, on which the model's thread has to wait
 
 
 class Service:
@@ -82,8 +80,8 @@ class Service:
             raise Refused(400, f"{param} has no tokens", param)
         return self.model.decoder.check_ids(ids)
 
-    def _constraints(self, asked: Completion | Chat) -> Callable[[], Constraint] | None:
-        """What makes the constraint of each sequence, where the request needs one. Raises: Refused, RlxError."""
+    def _constraint(self, asked: Completion | Chat) -> GrammarConstraint | None:
+        """The grammar of the answers, where the request needs one. Raises: Refused, RlxError."""
         response = asked.response
         if isinstance(asked, Chat) and asked.tool is not None:
             format = format_of(self.tokenizer.chat_template)
@@ -91,12 +89,11 @@ class Service:
                 why = "the model's chat template teaches no format of tool calls that this server knows"
                 raise Refused(400, f'{why}; tool_choice may be "auto" or "none"', "tool_choice", "unsupported")
             tools = [tool for tool in asked.tools if asked.tool in ("", tool["function"]["name"])]
-            grammars = self.grammars()
-            text = format.grammar(tools, self.tokenizer, grammars.lark_json)
-            return lambda: grammars.lark(text)
-        if response.kind == "json_schema":
-            return lambda: self.grammars().json_schema(response.schema)
-        return None if response.kind == "text" else lambda: self.grammars().json_object()
+            return self.grammars().lark(format.grammar(tools, self.tokenizer, self.grammars().lark_json))
+        if response.kind == "text":
+            return None
+        schema = {"type": "object"} if response.kind == "json_object" else response.schema
+        return self.grammars().json_schema(schema)
 
     def prepared(self, asked: Completion | Chat) -> tuple[list[Answer], int]:
         """The sequences of a request, and how many tokens its prompts have. Raises: Refused, RlxError."""
@@ -106,7 +103,7 @@ class Service:
             prompts = [self._checked(self.model.chat_ids(asked.messages, tools or None), "messages")]
         else:
             prompts = [self._ids(prompt, "prompt") for prompt in asked.prompts]
-        constraints, settings = self._constraints(asked), asked.settings
+        constraint, settings = self._constraint(asked), asked.settings
         format = format_of(self.tokenizer.chat_template) if tools else None
         names = frozenset(tool["function"]["name"] for tool in tools)
         made: list[Answer] = []
@@ -116,7 +113,7 @@ class Service:
                 made.append(
                     Answer(
                         prompt, settings.max_tokens, _sampling(settings, choice), self.tokenizer.special.ends,
-                        None if constraints is None else constraints(), index=len(made), engine=self.engine,
+                        None if constraint is None else constraint.copy(), index=len(made), engine=self.engine,
                         stream=self.tokenizer.stream(special=format is not None and format.special),
                         stops=StopTexts(settings.stop), tools=tool_text,
                     )
@@ -152,11 +149,15 @@ class Service:
             events = self._events(answers, wake, head, shape, count, asked.settings.usage)
             return Events(self, events, lambda: self._cancel(answers))
         try:
-            found = await self.attended(request.receive, _gathered(answers, wake))
+            found = await self.attended(request.receive, _gathered(answers, wake, self._pause))
         finally:
             self._cancel(answers)
         choices = [shape.whole(piece) for piece in found]
         return JSONResponse({**head, "choices": choices, "usage": _usage(count, answers)})
+
+    def _pause(self) -> float:
+        """Seconds between two events of a stream: with many streams one event has the text of several steps."""
+        return EVENT * self.engine.running
 
     def _ask(self, answers: list[Answer]) -> None:
         try:
@@ -179,7 +180,7 @@ class Service:
             for answer in answers:
                 if first := shape.first(answer.index):
                     yield f"data: {begin}{json.dumps(first)}]}}\n\n"
-            async for piece in pieces(answers, wake):
+            async for piece in pieces(answers, wake, self._pause):
                 if piece.text:
                     yield f"data: {begin}{shape.part(piece)}]}}\n\n"
                 if piece.reason is not None:
@@ -320,9 +321,9 @@ def _sampling(settings: Settings, choice: int) -> Sampling:
     return Sampling(settings.temperature, None, settings.top_p, (settings.seed + choice) % (1 << 64))
 
 
-async def _gathered(answers: list[Answer], wake: asyncio.Event) -> list[Piece]:
+async def _gathered(answers: list[Answer], wake: asyncio.Event, pause: Callable[[], float]) -> list[Piece]:
     whole = [Piece(answer.index, "") for answer in answers]
-    async for piece in pieces(answers, wake):
+    async for piece in pieces(answers, wake, pause):
         one = whole[piece.index]
         one.text += piece.text
         one.reason, one.calls = piece.reason, piece.calls
@@ -356,14 +357,10 @@ def make_app(service: Service) -> Guard:
         return HTMLResponse(text, headers={"content-security-policy": policy, "referrer-policy": "no-referrer"})
 
     @asynccontextmanager
-    async def lifespan(app: Starlette) -> AsyncIterator[None]:
+    async def lifespan(app: Any) -> AsyncIterator[None]:
         service.engine.start()
         yield
         await asyncio.to_thread(service.engine.close)
-
-    def failed(request: Request, error: Exception) -> Response:
-        assert isinstance(error, HTTPException)
-        return refusal(Refused(error.status_code, f"{request.method} {request.url.path[:80]}: {error.detail}"))
 
     routes: Mapping[str, tuple[str, Any]] = {
         "/": ("GET", front),
@@ -375,9 +372,7 @@ def make_app(service: Service) -> Guard:
         "/v1/chat/completions": ("POST", service.chat),
         "/v1/embeddings": ("POST", service.embeddings),
     }
-    app = Starlette(
-        routes=[Route(path, endpoint, methods=[method]) for path, (method, endpoint) in routes.items()],
-        exception_handlers={HTTPException: failed},
-        lifespan=lifespan,
-    )
+    listed = [Route(path, endpoint, methods=[method]) for path, (method, endpoint) in routes.items()]
+    # The bare router, since Starlette's own handlers of errors would answer before `Guard` sees them.
+    app = Router(listed, lifespan=lifespan, redirect_slashes=False)
     return Guard(app, service, frozenset(routes))

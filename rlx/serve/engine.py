@@ -22,7 +22,7 @@ from rlx.serve.metrics import Metrics
 
 TURN = 0.02  # seconds of steps after which tokens go out and new sequences come in, where steps are quick
 SENT = 4  # handovers that the event loop may be behind; then the model waits for it
-SWITCH = 0.0005  # seconds after which a thread gives way to another: the model's must not wait long for the loop's
+SWITCH = 0.0001  # seconds after which a thread gives way to another: the model's must not wait long for the loop's
 
 
 class Busy(Exception):
@@ -109,7 +109,7 @@ class Engine:
         """Takes sequences. Raises: Busy where too many wait, RlxError after a failure."""
         with self._changed:
             self._check()
-            if len(self._waiting) + max(0, len(asked) - self.batch.free) > self._most_waiting:
+            if len(self._waiting) + len(asked) - self.batch.free > self._most_waiting:
                 raise Busy
             self._waiting.extend(asked)
             self._changed.notify()
@@ -199,7 +199,7 @@ class Engine:
                 self.batch.cancel(asked.number)
                 del self._running[asked.number]
             self._begin(begun)
-            taken = self.batch.fill(self.part)
+            taken = self.fill()
             self.metrics.prompt_tokens += taken
             if self._running:
                 start, most = time.perf_counter(), 1
@@ -214,18 +214,24 @@ class Engine:
 
     def _embed(self, job: _Embedding) -> Iterator[None]:
         """The embedding of a text, a part of its tokens between two steps."""
-        decoder, states = self.model.decoder, list[npt.NDArray[np.float32]]()
-        decoder.reset()
+        states: list[npt.NDArray[np.float32]] = []
         try:
-            for at in range(0, len(job.ids), self.part):
+            for made in self.model.hidden_parts(job.ids, self.part):
                 if job.found.cancelled():
                     return
-                states.append(decoder.hidden(job.ids[at : at + self.part]))
-                self.metrics.prompt_tokens += len(states[-1])
+                states.append(made)
+                self.metrics.prompt_tokens += len(made)
                 yield
             self._call(_settle, job, pooled(np.concatenate(states), job.pooling))
         except RlxError as error:
             self._call(_settle, job, error)
+
+    def fill(self) -> int:
+        """Takes in about `part` tokens of prompts that wait; how many those were."""
+        taken = 0
+        while taken <= self.part // 2 and (more := self.batch.fill(self.part - taken)):
+            taken += more
+        return taken
 
     def _begin(self, asked: list[Asked]) -> None:
         for one in asked:
@@ -269,8 +275,13 @@ class Engine:
     def _deliver(self, told: list[tuple[Asked, list[int], list[str]]]) -> None:
         self._sent.release()
         for asked, tokens, ended in told:
-            if not asked.cancelled:
+            if asked.cancelled:
+                continue
+            try:
                 asked.push(tokens, ended[0] if ended else "")
+            except Exception as error:  # noqa: BLE001 - the client must not wait for ever, nor others end with it
+                asked.fail(f"{type(error).__name__}: {error}")
+                self.cancel(asked)
 
     def _call(self, function: Any, *args: Any) -> None:
         assert self._loop is not None

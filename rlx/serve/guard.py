@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import hmac
 import re
@@ -9,6 +10,7 @@ import sys
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeAlias
 
+from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, Response
 
 from rlx.serve.protocol import Refused
@@ -39,6 +41,7 @@ class Guard:
             await self.app(scope, receive, send)
             return
         path, metrics = scope["path"], self.service.metrics
+        scope["app"] = self  # the router then raises what it has no route for
         status = 0
 
         async def counted(message: Any) -> None:
@@ -55,6 +58,12 @@ class Guard:
             except Refused as error:
                 if not status:
                     await refusal(error)(scope, receive, counted)
+            except asyncio.CancelledError:  # the time for running answers is over
+                if not status:
+                    await refusal(Refused(503, "the server is stopping"))(scope, receive, counted)
+            except HTTPException as error:
+                message = f"{scope['method'][:20]} {path[:80]}: {error.detail}"
+                await refusal(Refused(error.status_code, message))(scope, receive, counted)
             except Left:
                 metrics.left += 1
                 status = status or 499

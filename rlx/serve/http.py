@@ -63,7 +63,8 @@ def serve(service: Service, listening: socket.socket, ready: Callable[[], None],
     the server, whose `should_exit` ends it too. Raises: RlxError where the model failed."""
     limits = service.limits
     config = uvicorn.Config(
-        make_app(service), http=_patient(limits), ws="none", log_config=None, access_log=False,
+        make_app(service), http=_patient(limits), ws="none", log_config=None, log_level="critical",
+        access_log=False,
         proxy_headers=False, server_header=False, timeout_keep_alive=5, h11_max_incomplete_event_size=MAX_HEADERS,
         timeout_graceful_shutdown=max(1, round(limits.grace_seconds)),
     )  # fmt: skip
@@ -112,26 +113,38 @@ def _patient(limits: Limits) -> Any:
     """What makes the protocol of a connection: HTTP/1.1 with a limit on how long headers take, and as many connections
     as may be; more are refused at once."""
 
+    alive: set[Any] = set()
+
     def made(**settings: Any) -> Any:
-        if len(settings["server_state"].connections) >= limits.connections:
+        if len(alive) >= limits.connections:
             return _Full()
         protocol: Any = H11Protocol(**settings)
-        loop = asyncio.get_running_loop()
+        alive.add(protocol)
+        lost, loop = protocol.connection_lost, asyncio.get_running_loop()
 
-        def look(seen: Any) -> None:
-            transport, cycle = protocol.transport, protocol.cycle
-            if transport is None or transport.is_closing():
-                return
-            idle = cycle is None or cycle.response_complete
-            if idle and seen is cycle:  # since the last look no request has come whole
-                transport.close()
-            else:
-                loop.call_later(limits.header_seconds, look, cycle if idle else protocol)
+        def connection_lost(error: Exception | None) -> None:
+            alive.discard(protocol)
+            del protocol.connection_lost  # it holds the protocol, which is freed at once without it
+            lost(error)
 
-        loop.call_later(limits.header_seconds, look, None)
+        protocol.connection_lost = connection_lost
+        loop.call_later(limits.header_seconds, _look, protocol, limits.header_seconds, None)
         return protocol
 
     return made
+
+
+def _look(protocol: Any, seconds: float, seen: Any) -> None:
+    """Closes a connection on which no request has come whole since the last look."""
+    transport, cycle = protocol.transport, protocol.cycle
+    idle = cycle is None or cycle.response_complete
+    if transport is None or transport.is_closing():
+        if cycle is not None and (idle or cycle.disconnected):
+            protocol.cycle = None  # the two hold each other, so that they would lie there until garbage is looked for
+        return
+    if idle and seen is cycle:
+        transport.close()
+    asyncio.get_running_loop().call_later(seconds, _look, protocol, seconds, cycle if idle else protocol)
 
 
 class _Full(asyncio.Protocol):

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 class Limits:
     """Bytes, counts and seconds beyond which a request is refused or ended."""
 
-    body_bytes: int = 4 << 20
+    body_bytes: int = 1 << 20
     prompt_tokens: int | None = None  # None: as many as the context holds
     connections: int = 256
     waiting: int = 64  # sequences that wait for a slot

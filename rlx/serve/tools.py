@@ -37,14 +37,12 @@ class ToolFormat:
             except (ValueError, RecursionError):
                 return None
             for call in found if isinstance(found, list) else [found]:
-                if not isinstance(call, dict) or call.get("name") not in names:
-                    return None
-                arguments = call.get(self.arguments, {})
-                if not isinstance(arguments, dict):
+                name, arguments = (call.get("name"), call.get(self.arguments, {})) if isinstance(call, dict) else (0, 0)
+                if not isinstance(name, str) or name not in names or not isinstance(arguments, dict):
                     return None
                 made.append(
                     {"id": f"call_{secrets.token_hex(12)}", "type": "function",
-                     "function": {"name": call["name"], "arguments": json.dumps(arguments)}}
+                     "function": {"name": name, "arguments": json.dumps(arguments)}}
                 )  # fmt: skip
         return made or None
 
@@ -53,16 +51,16 @@ class ToolFormat:
         rules, begin = [], json.dumps(self.begin) if self.begin else ""
         if self.special:
             begin = f"<[{tokenizer.id(self.begin)}]>"
-        gap = "\n" if self.begin and not self.special else ""
         for i, tool in enumerate(tools):
             function = tool["function"]
-            opened = f'{gap}{"[" if self.listed else ""}{{"name": {json.dumps(function["name"])}, "{self.arguments}": '
-            closed = f"}}{']' if self.listed else ''}{gap}{self.end}"
+            opened = f'{"[" if self.listed else ""}{{"name": {json.dumps(function["name"])}, "{self.arguments}": '
+            end = f"gap {json.dumps(self.end)}" if self.end else ""
+            closed = json.dumps("}]" if self.listed else "}")
             rules += [
-                f"call{i}: {begin} {json.dumps(opened)} arguments{i} {json.dumps(closed)}",
+                f"call{i}: {begin} gap {json.dumps(opened)} arguments{i} {closed} {end}",
                 f"arguments{i}: {term(function['parameters'])}",
             ]
-        return "\n".join([f"start: {' | '.join(f'call{i}' for i in range(len(tools)))}", *rules])
+        return "\n".join([f"start: {' | '.join(f'call{i}' for i in range(len(tools)))}", r"gap: /\n?/", *rules])
 
 
 HERMES = ToolFormat("<tool_call>", "</tool_call>", "arguments")

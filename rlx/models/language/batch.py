@@ -190,9 +190,11 @@ class Batch(Closing):
         being taken in at the row that the next part of the prompt writes."""
         d, slots = self._decoder, len(self._held)
         given = {name: np.zeros((slots, *shape), kind) for name, shape, kind in _DRAWS}
-        given["mask"] = np.full((slots, mask_words(d.config.vocabulary)), -1, np.int32)
         stride = np.zeros(slots, np.int32)
         stepped = [held if held is not None and held.steps else None for held in self._held]
+        masked = any(held is not None and held.constraint is not None for held in stepped)
+        if masked:
+            given["mask"] = np.full((slots, mask_words(d.config.vocabulary)), -1, np.int32)
         for slot, held in enumerate(stepped):
             if held is None:
                 waits = self._held[slot]
@@ -208,7 +210,6 @@ class Batch(Closing):
             if held.constraint is not None:
                 held.constraint.mask(given["mask"][slot])
         drawn = [h.sampling for h in stepped if h is not None and h.sampling.temperature]
-        masked = any(h is not None and h.constraint is not None for h in stepped)
         picking = Picking(not drawn, None, any(s.top_p is not None for s in drawn), masked)
         programs = [d.program(1, "next", picking, turn) for turn in range(d.turns)]
         states = programs[0].graph.states

@@ -36,10 +36,6 @@ class Grammars:
         """Texts that are JSON of this schema. Raises: DTypeError for a schema that is wrong or not supported."""
         return self._constraint(json.dumps({"grammars": [{"json_schema": self._bounded(schema)}]}))
 
-    def json_object(self) -> GrammarConstraint:
-        """Texts that are any JSON object."""
-        return self.json_schema({"type": "object"})
-
     def lark(self, text: str) -> GrammarConstraint:
         """Texts of a grammar in llguidance's variant of Lark. Raises: DTypeError."""
         return self._constraint(json.dumps({"grammars": [{"lark_grammar": text}]}))
@@ -73,6 +69,10 @@ class GrammarConstraint:
 
     def __init__(self, matcher: Any) -> None:
         self._matcher, self.error = matcher, ""
+
+    def copy(self) -> GrammarConstraint:
+        """Another one at the same place of the same grammar, which is not compiled again."""
+        return GrammarConstraint(self._matcher.deep_copy())
 
     def mask(self, words: npt.NDArray[np.int32]) -> None:
         assert words.dtype == np.int32 and words.flags.c_contiguous

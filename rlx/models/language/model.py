@@ -122,6 +122,23 @@ class LanguageModel(Closing):
         """The states after the last norm: f32 (tokens, width). Raises: as `logits`."""
         return self._of_all(tokens, self.decoder.hidden)
 
+    def hidden_parts(
+        self, tokens: Sequence[int] | npt.NDArray[Any], part: int
+    ) -> Iterator[npt.NDArray[np.float32]]:
+        """The rows of `hidden`, `part` tokens at a time, so that other work of the device may come between.
+
+        Raises: as `hidden`; GraphError where another call has used the model's caches meanwhile."""
+        ids, own = self.decoder.check_ids(tokens), object()
+        for at in range(0, len(ids), part):
+            with self._lock:
+                if at == 0:
+                    self._forget(0)
+                    self._owner = own
+                if self._owner is not own:
+                    raise GraphError("hidden_parts: another call has used the model's caches meanwhile; begin again")
+                made = self.decoder.hidden(ids[at : at + part])
+            yield made
+
     def _of_all(self, tokens: Any, compute: Any) -> npt.NDArray[np.float32]:
         ids = self.decoder.check_ids(tokens)
         with self._lock:

@@ -1,0 +1,97 @@
+"""The server as OpenAI's own client sees it, and its page in a browser."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from typing import Any
+
+import pytest
+
+from tests.outside import outside
+
+SCHEMA = {"type": "object", "properties": {"x": {"enum": [3, 4]}}, "required": ["x"], "additionalProperties": False}
+TOOL = {"type": "function", "function": {"name": "f", "parameters": SCHEMA}}
+
+
+@pytest.mark.judged
+def test_the_client_of_openai_takes_every_answer(server: Any) -> None:
+    openai = outside("openai")
+    talk = [{"role": "user", "content": "hello"}]
+    with openai.OpenAI(base_url=f"http://127.0.0.1:{server.port}/v1", api_key="none", max_retries=0) as client:
+        assert [model.id for model in client.models.list()] == ["tiny"]
+        assert client.models.retrieve("tiny").owned_by == "rlx"
+        whole = client.completions.create(model="tiny", prompt="hello", max_tokens=20, temperature=0)
+        assert whole.choices[0].text == "".join(server.model.generate("hello", 20))
+        parts = client.completions.create(model="tiny", prompt="hello", max_tokens=20, temperature=0, stream=True)
+        assert "".join(part.choices[0].text for part in parts) == whole.choices[0].text
+
+        said = client.chat.completions.create(model="tiny", messages=talk, max_completion_tokens=9, temperature=0, n=2)
+        assert said.choices[0].message.content == "".join(server.model.chat(talk, 9)) and len(said.choices) == 2
+        usage = {"include_usage": True}
+        events = list(client.chat.completions.create(
+            model="tiny", messages=talk, max_completion_tokens=9, temperature=0, stream=True, stream_options=usage
+        ))  # fmt: skip
+        text = "".join(e.choices[0].delta.content or "" for e in events if e.choices)
+        assert text == said.choices[0].message.content and events[-1].usage.total_tokens > 0
+
+        called = client.chat.completions.create(
+            model="tiny", messages=talk, tools=[TOOL], tool_choice="required", temperature=0, max_tokens=120
+        )
+        (call,) = called.choices[0].message.tool_calls
+        assert call.function.name == "f" and json.loads(call.function.arguments)["x"] in (3, 4)
+        with client.chat.completions.stream(
+            model="tiny", messages=talk, tools=[TOOL], tool_choice="required", temperature=0, max_tokens=120
+        ) as stream:
+            made = stream.get_final_completion().choices[0]
+        assert made.finish_reason == "tool_calls"
+        assert made.message.tool_calls[0].function.arguments == call.function.arguments
+
+        found = client.embeddings.create(model="tiny", input=["hello", "a b"])
+        assert [len(row.embedding) for row in found.data] == [24, 24]
+        for error, body in (
+            (openai.BadRequestError, {"model": "tiny", "prompt": "a", "temperature": -1}),
+            (openai.NotFoundError, {"model": "other", "prompt": "a"}),
+        ):
+            with pytest.raises(error, match=r"temperature is -1|this server has 'tiny'"):
+                client.completions.create(**body)
+
+
+def test_the_page_talks_in_a_browser(server: Any) -> None:
+    """Chromium types a message, reads the answer as it comes, and says of no violation of the page's policy."""
+    driver = pytest.importorskip("playwright.sync_api", reason="needs playwright")
+    program = shutil.which("chromium") or shutil.which("google-chrome")
+    if program is None:
+        pytest.skip("needs chromium")
+    said: list[str] = []
+    with driver.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
+        page = browser.new_page()
+        page.on("console", lambda message: said.append(message.text))
+        page.on("pageerror", lambda error: said.append(str(error)))
+        page.goto(f"http://127.0.0.1:{server.port}/")
+        expect = driver.expect
+        expect(page.locator("#model")).to_have_text("tiny")
+        page.fill("#temperature", "0")
+        page.fill("#tokens", "12")
+        page.fill("#text", "hello")
+        page.click("#send")
+        expect(page.locator("#state")).to_contain_text("tokens")
+        want = "".join(server.model.chat([{"role": "user", "content": "hello"}], 12))
+        assert page.text_content("#talk .assistant") == want
+        if folder := os.environ.get("RLX_SCREENSHOTS"):
+            page.screenshot(path=f"{folder}/page.png")
+        page.fill("#tokens", "190")
+        page.fill("#text", "<b>again</b>")
+        page.keyboard.press("Control+Enter")
+        page.click("#stop")
+        expect(page.locator("#send")).to_be_enabled()
+        expect(page.locator("#state")).to_have_text("stopped")
+        expect(page.locator("#talk div").nth(2)).to_have_text("<b>again</b>")
+        page.fill("#tokens", "9999")
+        page.fill("#text", "more")
+        page.click("#send")
+        expect(page.locator("#talk .error")).to_contain_text("max_tokens is 9999")
+        browser.close()
+    assert [text for text in said if "400 (Bad Request)" not in text] == []

@@ -1,0 +1,441 @@
+"""`rlx serve`: the texts of the model, refusals with their reason, clients that leave, limits, and an end in order."""
+
+from __future__ import annotations
+
+import base64
+import http.client
+import json
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("starlette", reason="needs rlx[serve]")
+pytest.importorskip("uvicorn", reason="needs rlx[serve]")
+
+from typer.testing import CliRunner
+
+from rlx.cli.app import app
+from rlx.errors import RlxError
+from rlx.serve import http as serving
+from rlx.serve.limits import Limits
+from tests.full import count
+from tests.serve.served import Served, served
+
+TEXT, CHAT, VECTORS = "/v1/completions", "/v1/chat/completions", "/v1/embeddings"
+GREEDY: dict[str, Any] = {"model": "tiny", "temperature": 0}
+HELLO = [{"role": "user", "content": "hello"}]
+LONG = {**GREEDY, "prompt": "hello", "max_tokens": 190}
+
+
+def idle(now: dict[str, float]) -> bool:
+    return now["rlx_sequences_running"] + now["rlx_sequences_waiting"] == 0
+
+
+def test_requests_at_once_get_the_texts_of_the_model(server: Served) -> None:
+    """More requests than slots, some streamed: each is what the model alone makes of its prompt."""
+    prompts = ["hello", "a", "some words that are more", "xyz", "the", "model", "b c"]
+    want = ["".join(server.model.generate(prompt, 30)) for prompt in prompts]
+
+    def one(i: int) -> str:
+        body = {**GREEDY, "prompt": prompts[i], "max_tokens": 30}
+        if i % 2:
+            return "".join(e["choices"][0]["text"] for e in server.events(TEXT, body))
+        status, found = server.ask(TEXT, body)
+        assert status == 200 and found["object"] == "text_completion"
+        assert found["usage"]["completion_tokens"] <= 30
+        return str(found["choices"][0]["text"])
+
+    with ThreadPoolExecutor(len(prompts)) as pool:
+        assert list(pool.map(one, range(len(prompts)))) == want
+    ids = server.model.tokenize("hello")
+    status, found = server.ask(TEXT, {**GREEDY, "prompt": [ids, prompts[1]], "max_tokens": 30})
+    assert status == 200 and [c["text"] for c in found["choices"]] == want[:2]
+    assert found["usage"]["prompt_tokens"] == len(ids) + 1
+
+
+def test_a_chat_is_by_the_template_and_may_be_streamed(server: Served) -> None:
+    parts = [{"type": "text", "text": text} for text in ("be ", "kind")]
+    messages = [{"role": "developer", "content": parts}, *HELLO]
+    plain = [{"role": "system", "content": "be kind"}, *HELLO]
+    want = "".join(server.model.chat(plain, 12))
+    body = {**GREEDY, "messages": messages, "max_completion_tokens": 12, "user": "me"}
+    status, found = server.ask(CHAT, body)
+    choice = found["choices"][0]
+    assert status == 200 and choice["message"]["content"] == want and choice["finish_reason"] in ("length", "stop")
+    events = server.events(CHAT, {**body, "stream_options": {"include_usage": True}})
+    deltas = [e["choices"][0]["delta"] for e in events[:-1]]
+    assert deltas[0]["role"] == "assistant" and "".join(d.get("content", "") for d in deltas) == want
+    assert events[-2]["choices"][0]["finish_reason"] == choice["finish_reason"]
+    assert events[-1]["usage"] == found["usage"] and events[-1]["choices"] == []
+
+
+def test_stop_texts_seeds_and_choices(server: Served) -> None:
+    whole = "".join(server.model.generate("hello", 40))
+    stop = next(whole[i : i + 2] for i in range(3, 20) if whole.find(whole[i : i + 2]) == i)
+    body = {**GREEDY, "prompt": "hello", "max_tokens": 40}
+    choice = server.ask(TEXT, {**body, "stop": ["@@@", stop]})[1]["choices"][0]
+    assert choice["text"] == whole[: whole.index(stop)] and choice["finish_reason"] == "stop"
+    drawn = {"model": "tiny", "prompt": "hello", "max_tokens": 12, "seed": 5, "n": 3}
+    first, again = (server.ask(TEXT, drawn)[1]["choices"] for _ in range(2))
+    assert first == again and len({choice["text"] for choice in first}) == 3
+    events = server.events(TEXT, drawn)
+    texts = ["".join(e["choices"][0]["text"] for e in events if e["choices"][0]["index"] == i) for i in range(3)]
+    assert texts == [choice["text"] for choice in first]
+    other = server.ask(TEXT, {**drawn, "seed": -5, "n": 1})[1]["choices"][0]["text"]
+    assert other not in texts
+
+
+def test_embeddings_are_the_models(server: Served) -> None:
+    texts = ["hello", "some words that are more"]
+    want = [server.model.embed(text) for text in texts]
+    status, found = server.ask(VECTORS, {"model": "tiny", "input": texts})
+    assert status == 200 and found["usage"]["prompt_tokens"] == sum(len(server.model.tokenize(t)) for t in texts)
+    np.testing.assert_allclose([row["embedding"] for row in found["data"]], want, atol=1e-6)
+    body = {"model": "tiny", "input": server.model.tokenize("hello"), "encoding_format": "base64"}
+    raw = base64.b64decode(server.ask(VECTORS, body)[1]["data"][0]["embedding"])
+    np.testing.assert_allclose(np.frombuffer(raw, np.float32), want[0], atol=1e-6)
+
+
+def test_answers_keep_to_a_schema(server: Served) -> None:
+    schema = {"type": "object", "properties": {"a": {"enum": ["x", "yy"]}, "b": {"type": "boolean"}},
+              "required": ["a", "b"], "additionalProperties": False}  # fmt: skip
+    format = {"type": "json_schema", "json_schema": {"name": "s", "schema": schema, "strict": True}}
+    for body in (GREEDY, {"model": "tiny", "seed": 2}):
+        status, found = server.ask(CHAT, {**body, "messages": HELLO, "response_format": format, "max_tokens": 140})
+        choice = found["choices"][0]
+        assert status == 200 and choice["finish_reason"] == "stop"
+        made = json.loads(choice["message"]["content"])
+        assert made["a"] in ("x", "yy") and isinstance(made["b"], bool) and len(made) == 2
+    events = server.events(TEXT, {**GREEDY, "prompt": "a", "response_format": {"type": "json_object"}, "max_tokens": 9})
+    assert "".join(e["choices"][0]["text"] for e in events).lstrip().startswith("{")
+
+
+def test_a_required_tool_is_called(server: Served) -> None:
+    parameters = {"type": "object", "properties": {"x": {"enum": [3, 4]}}, "required": ["x"],
+                  "additionalProperties": False}  # fmt: skip
+    tools = [{"type": "function", "function": {"name": name, "parameters": parameters}} for name in ("f", "g")]
+    body = {**GREEDY, "messages": HELLO, "tools": tools, "max_tokens": 120}
+    for choice, names in (("required", ("f", "g")), ({"type": "function", "function": {"name": "g"}}, ("g",))):
+        status, found = server.ask(CHAT, {**body, "tool_choice": choice})
+        assert status == 200, found
+        made = found["choices"][0]
+        assert made["finish_reason"] == "tool_calls", made
+        (call,) = made["message"]["tool_calls"]
+        assert call["type"] == "function" and call["function"]["name"] in names
+        assert json.loads(call["function"]["arguments"])["x"] in (3, 4) and made["message"]["content"] is None
+    streamed = server.events(CHAT, {**body, "tool_choice": "required"})
+    deltas = [e["choices"][0]["delta"] for e in streamed]
+    assert not any(delta.get("content") for delta in deltas)
+    assert deltas[-1]["tool_calls"][0]["index"] == 0 and streamed[-1]["choices"][0]["finish_reason"] == "tool_calls"
+    answer = {"role": "assistant", "content": None, "tool_calls": [{**call, "id": "c1"}]}
+    result = {"role": "tool", "content": "7", "tool_call_id": "c1"}
+    assert server.ask(CHAT, {**body, "messages": [*HELLO, answer, result], "max_tokens": 3})[0] == 200
+
+
+DEEP = b"[" * 500 + b"]" * 500
+PROMPT = {**GREEDY, "prompt": "a", "max_tokens": 1}
+TALK = {**GREEDY, "messages": HELLO, "max_tokens": 1}
+TOOL = {"type": "function", "function": {"name": "f"}}
+REFUSED: list[tuple[str, Any, int, str]] = [
+    (TEXT, b"{", 400, "no JSON"),
+    (TEXT, b"\xff{}", 400, "no JSON"),
+    (TEXT, b"[1]", 400, "expected a JSON object"),
+    (TEXT, b'{"model": NaN}', 400, "no JSON number"),
+    (TEXT, b'{"model": -Infinity}', 400, "no JSON number"),
+    (TEXT, b'{"temperature": 1e999}', 400, "out of range"),
+    (TEXT, b'{"seed": ' + b"9" * 5000 + b"}", 400, "no JSON"),
+    (TEXT, b'{"prompt": ' + DEEP + b"}", 400, "nested"),
+    (TEXT, b"[" * 100_000, 400, "nested too deeply"),
+    (TEXT, {"prompt": "a"}, 400, "model is null; expected a text"),
+    (TEXT, {**PROMPT, "model": "gpt-4o"}, 404, "this server has 'tiny'"),
+    (TEXT, {"model": "tiny"}, 400, "prompt is null"),
+    (TEXT, {**PROMPT, "prompt": ""}, 400, "no tokens"),
+    (TEXT, {**PROMPT, "prompt": [[]]}, 400, "expected a text, token ids"),
+    (TEXT, {**PROMPT, "prompt": [1, "a"]}, 400, "expected a text, token ids"),
+    (TEXT, {**PROMPT, "prompt": [True]}, 400, "expected a text, token ids"),
+    (TEXT, {**PROMPT, "prompt": [-1]}, 400, "token -1 is out of range"),
+    (TEXT, {**PROMPT, "prompt": [1 << 70]}, 400, "expected one row of integers"),
+    (TEXT, {**PROMPT, "prompt": "a" * 201}, 400, "201 tokens are more than the 200"),
+    (TEXT, {**PROMPT, "prompt": [5] * 201}, 400, "201 tokens are more than the 200"),
+    (TEXT, {**PROMPT, "prompt": "\ud800"}, 400, "lone surrogate"),
+    (TEXT, {**PROMPT, "prompt": ["a"] * 17}, 400, "at most 16"),
+    (TEXT, {**PROMPT, "prompt": ["a"] * 6, "n": 3}, 400, "6 prompts of 3 choices"),
+    (TEXT, {**PROMPT, "max_tokens": 0}, 400, "max_tokens is 0; expected an integer from 1 to 200"),
+    (TEXT, {**PROMPT, "max_tokens": 10**30}, 400, "expected an integer from 1 to 200"),
+    (TEXT, {**PROMPT, "max_tokens": 1.5}, 400, "max_tokens is 1.5"),
+    (TEXT, {**PROMPT, "max_tokens": True}, 400, "max_tokens is true"),
+    (TEXT, {**PROMPT, "temperature": -1}, 400, "temperature is -1; expected a number from 0 to 2"),
+    (TEXT, {**PROMPT, "temperature": "hot"}, 400, 'temperature is "hot"'),
+    (TEXT, {**PROMPT, "top_p": 1.1}, 400, "top_p is 1.1"),
+    (TEXT, {**PROMPT, "seed": 1 << 64}, 400, "seed is"),
+    (TEXT, {**PROMPT, "n": 99}, 400, "n is 99; expected an integer from 1 to 16"),
+    (TEXT, {**PROMPT, "stop": ""}, 400, "stop is"),
+    (TEXT, {**PROMPT, "stop": ["a"] * 17}, 400, "stop is"),
+    (TEXT, {**PROMPT, "stop": {}}, 400, "stop is {}"),
+    (TEXT, {**PROMPT, "stream": 1}, 400, "stream is 1; expected true or false"),
+    (TEXT, {**PROMPT, "stream_options": {"include_usage": True}}, 400, "stream: true alone"),
+    (TEXT, {**PROMPT, "stream": True, "stream_options": {"odd": 1}}, 400, "stream_options.odd is not known"),
+    (TEXT, {**PROMPT, "temperatur": 1}, 400, "did you mean 'temperature'?"),
+    (TEXT, {**PROMPT, "logprobs": 3}, 400, "logprobs is not there yet"),
+    (TEXT, {**PROMPT, "frequency_penalty": 0.5}, 400, "frequency_penalty is not there yet"),
+    (TEXT, {**PROMPT, "echo": True}, 400, "echo is not there yet"),
+    (TEXT, {**PROMPT, "response_format": {"type": "xml"}}, 400, "response_format.type"),
+    (TEXT, {**PROMPT, "response_format": {"type": "json_schema"}}, 400, "response_format.json_schema"),
+    (CHAT, {**TALK, "messages": []}, 400, "expected a list of messages"),
+    (CHAT, {**TALK, "messages": "hi"}, 400, "expected a list of messages"),
+    (CHAT, {**TALK, "messages": [3]}, 400, "messages[0] is 3"),
+    (CHAT, {**TALK, "messages": [{"role": "king", "content": ""}]}, 400, "messages[0].role"),
+    (CHAT, {**TALK, "messages": [{"role": "user"}]}, 400, "messages[0].content is null"),
+    (CHAT, {**TALK, "messages": [{"role": "user", "content": "odd"}]}, 400, "an odd message"),
+    (CHAT, {**TALK, "messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, 400, "content[0].type"),
+    (CHAT, {**TALK, "messages": [{"role": "user", "content": "a" * 300}]}, 400, "tokens are more than the 200"),
+    (CHAT, {**TALK, "messages": [{**HELLO[0], "odd": 1}]}, 400, "messages[0].odd is not known"),
+    (CHAT, {**TALK, "tools": [{"type": "function"}]}, 400, "tools[0].function is null"),
+    (CHAT, {**TALK, "tools": [{"type": "function", "function": {"name": "a b"}}]}, 400, "tools[0].function.name"),
+    (CHAT, {**TALK, "tools": [TOOL, TOOL]}, 400, "two tools have one name"),
+    (CHAT, {**TALK, "tool_choice": "required"}, 400, "there are no tools"),
+    (CHAT, {**TALK, "tools": [TOOL], "tool_choice": "sometimes"}, 400, "tool_choice is"),
+    (CHAT, {**TALK, "tools": [TOOL], "tool_choice": {"type": "function", "function": {"name": "g"}}}, 400, "one of f"),
+    (CHAT, {**TALK, "prompt": "a"}, 400, "prompt is not known"),
+    (VECTORS, {"model": "tiny", "input": []}, 400, "input is []"),
+    (VECTORS, {"model": "tiny", "input": "a", "dimensions": 3}, 400, "an integer from 24 to 24"),
+    (VECTORS, {"model": "tiny", "input": "a", "encoding_format": "hex"}, 400, "one of float, base64"),
+]  # fmt: skip
+
+
+def test_what_is_wrong_is_named(server: Served) -> None:
+    for path, body, status, what in REFUSED:
+        got, found = server.ask(path, body)
+        assert got == status and what in found["error"]["message"], (body if len(str(body)) < 200 else path, found)
+        assert found["error"]["type"] == "invalid_request_error"
+    for schema in ({"type": "odd"}, {"$ref": "http://x/y"}, {"type": "string", "pattern": "("}):
+        format = {"type": "json_schema", "json_schema": {"name": "s", "schema": schema}}
+        got, found = server.ask(CHAT, {**TALK, "response_format": format})
+        assert got == 400 and "the grammar is not supported" in found["error"]["message"]
+    assert server.ask(TEXT, b"prompt=a", Content_Type="application/x-www-form-urlencoded")[0] == 415
+    assert server.ask(TEXT, method="PUT")[0] == 405 and server.ask("/v1/odd")[0] == 404
+    assert server.ask("/v1/models/odd")[0] == 404 and server.ask("/v1/models/tiny")[1]["context_length"] == 200
+    assert server.ask(TEXT, PROMPT, Host="evil.example")[0] == 403
+    assert server.ask(TEXT, PROMPT, Origin="http://evil.example")[0] == 403
+    assert server.ask(TEXT, PROMPT, Origin=f"http://127.0.0.1:{server.port}")[0] == 200
+
+
+ODD: list[Any] = [
+    None, True, False, 0, -1, 1, 0.5, -1e308, 1 << 63, 10**400, "", "a", "\x00", "\udfff", "é" * 50, [], {}, [[]], [{}],
+    [0], [-1], [None], ["a", ["b"]], {"a": 1}, {"type": "function"}, {"type": "text", "text": 3}, [1e300], [True, 1],
+]  # fmt: skip
+
+
+def test_no_body_makes_an_error_of_the_server(server: Served) -> None:
+    """Bodies with a value, at any depth, that was put in place of another, or beside."""
+    rng = random.Random(7)
+    tool = {"type": "function", "function": {"name": "f", "description": "d", "parameters": {"type": "object"}}}
+    call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    whole = {
+        TEXT: {**PROMPT, "stop": ["x"], "n": 1, "seed": 3, "top_p": 0.5, "stream": False, "logit_bias": {},
+               "best_of": 1},
+        CHAT: {**TALK, "tools": [tool], "tool_choice": "auto", "response_format": {"type": "text"},
+               "messages": [*HELLO, {"role": "assistant", "content": "", "tool_calls": [call]},
+                            {"role": "tool", "content": [{"type": "text", "text": "x"}], "tool_call_id": "c"}]},
+        VECTORS: {"model": "tiny", "input": ["a", "b"], "encoding_format": "float", "user": "me"},
+    }  # fmt: skip
+    for _ in range(count(80, 3000)):
+        path = rng.choice(list(whole))
+        body = json.loads(json.dumps(whole[path]))
+        at: Any = body
+        while True:
+            keys = list(at) if isinstance(at, dict) else list(range(len(at)))
+            key = rng.choice(keys) if keys else None
+            inner = at[key] if key is not None else None
+            if isinstance(inner, dict | list) and inner and rng.random() < 0.7:
+                at = inner
+                continue
+            break
+        value = rng.choice(ODD)
+        if isinstance(at, list):
+            at[key if key is not None else slice(0, 0)] = value if key is not None else [value]
+        else:
+            at[rng.choice([key, "odd", "logprobs", "max_tokens"])] = value
+        status, found = server.ask(path, body)
+        assert status in (200, 400, 404), (body, found)
+    assert server.service.engine.failure is None
+
+
+def test_a_client_that_leaves_frees_its_place(server: Served) -> None:
+    """More clients than there are slots, of which each goes in another way; then all slots can be taken at once."""
+    before = server.metrics()
+    for turn in range(6):
+        client = server.begun(LONG)
+        if turn % 2:  # a reset instead of an orderly end
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+        client.close()
+    server.until(idle)
+    now = server.metrics()
+    name = "rlx_generated_tokens_total"
+    assert now["rlx_clients_left_total"] - before["rlx_clients_left_total"] == 6
+    assert now[name] - before[name] < 6 * 190 / 2 and now["rlx_slots"] == 3 and server.service.engine.batch.free == 3
+
+
+def test_what_runs_does_not_wait_for_a_long_prompt(folder: Path) -> None:
+    """Tokens of a sequence come between the parts in which another's prompt is taken in."""
+    with served(folder, slots=2) as server:
+        batch, order = server.service.engine.batch, list[str]()
+        fill, step, server.service.engine.part = batch.fill, batch.step, 16
+
+        def filled(most: int = 0) -> int:
+            taken = fill(most)
+            order.append("f" if taken else "")
+            return taken
+
+        def stepped(most: int = 1) -> Any:
+            order.append("s")
+            return step(most)
+
+        batch.fill, batch.step = filled, stepped  # type: ignore[method-assign]
+        client = server.begun({**LONG, "prompt": "a"})
+        assert server.ask(TEXT, {**GREEDY, "prompt": "b" * 100, "max_tokens": 2})[0] == 200
+        client.close()
+    assert "fsfsfsfs" in "".join(order)
+
+
+def test_limits_hold(folder: Path) -> None:
+    limits = Limits(body_bytes=2000, connections=6, waiting=1, header_seconds=0.5, body_seconds=1.5, prompt_tokens=50)
+    with served(folder, limits=limits, slots=2) as server:
+        assert server.ask(TEXT, {**PROMPT, "prompt": "a" * 51})[1]["error"]["code"] == "context_length_exceeded"
+        assert server.ask(TEXT, {**PROMPT, "user": "a" * 3000})[0] == 413
+
+        def chunks() -> Any:
+            yield from (b"x" * 1000 for _ in range(5))
+
+        connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=30)
+        connection.request("POST", TEXT, chunks(), {"Content-Type": "application/json"}, encode_chunked=True)
+        assert connection.getresponse().status == 413
+        connection.close()
+        slow = socket.create_connection(("127.0.0.1", server.port), timeout=30)
+        slow.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n")
+        assert slow.recv(1) == b""  # closed, since its headers do not come
+        slow.close()
+        slow = socket.create_connection(("127.0.0.1", server.port), timeout=30)
+        slow.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n")
+        slow.sendall(b"Content-Length: 9\r\n\r\n{")
+        assert b" 408 " in slow.recv(100)
+        slow.close()
+        step = server.service.engine.batch.step
+        held = threading.Event()
+        server.service.engine.batch.step = lambda most=1: step(1) if held.wait(0.01) else []  # type: ignore[method-assign]
+        running = [server_begun(server) for _ in range(2)]
+        waiting = server_begun(server)
+        server.until(lambda now: now["rlx_sequences_running"] + now["rlx_sequences_waiting"] == 3)
+        status, found = server.ask(TEXT, PROMPT)
+        assert status == 429 and found["error"]["type"] == "rate_limit_error"
+        more = [socket.create_connection(("127.0.0.1", server.port), timeout=30) for _ in range(4)]
+        replies = b"".join(one.recv(1000) for one in more[3:])
+        assert b"503 Service Unavailable" in replies and b"too many connections" in replies
+        held.set()
+        for one in (*running, waiting, *more):
+            one.close()
+        server.until(idle)
+
+
+def server_begun(server: Served) -> socket.socket:
+    """A connection whose request has been sent."""
+    data = json.dumps({**LONG, "prompt": "a"}).encode()
+    made = socket.create_connection(("127.0.0.1", server.port), timeout=60)
+    head = "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    made.sendall(f"{head}Content-Length: {len(data)}\r\n\r\n".encode() + data)
+    return made
+
+
+def test_an_answer_may_take_so_long(folder: Path) -> None:
+    with served(folder, limits=Limits(request_seconds=0.2), slots=2) as server:
+        server.service.engine.batch.step = lambda most=1: time.sleep(0.01) or []  # type: ignore[method-assign]
+        status, found = server.ask(TEXT, LONG)
+        assert status == 504 and found["error"]["type"] == "server_error"
+        status, text = server.ask(TEXT, {**LONG, "stream": True})
+        assert status == 200 and "took more than 0.2 s" in text
+
+
+def test_a_key_is_asked_for(folder: Path) -> None:
+    key = "k" * 20
+    with served(folder, key=key) as server:
+        for given in ("", "Bearer wrong", f"Basic {key}", key):
+            status, found = server.ask("/v1/models", Authorization=given)
+            assert status == 401 and found["error"]["code"] == "invalid_api_key"
+        assert server.ask("/metrics")[0] == 401
+        assert server.ask("/health")[0] == server.ask("/")[0] == 200
+        assert server.ask("/v1/models", Authorization=f"Bearer {key}", Host="model.example")[0] == 200
+    for host in ("0.0.0.0", "::", "192.168.1.1", "example.org"):
+        with pytest.raises(RlxError, match="needs an API key"):
+            serving.bound(host, 0, None)
+    with pytest.raises(RlxError, match="less than 16"):
+        serving.bound("127.0.0.1", 0, "short")
+
+
+def test_a_model_that_fails_ends_the_server(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    with served(folder) as server:
+
+        def fails(most: int = 1) -> Any:
+            raise RuntimeError("the device is gone")
+
+        server.service.engine.batch.step = fails  # type: ignore[method-assign]
+        status, found = server.ask(TEXT, PROMPT)
+        assert status == 500 and "the device is gone" in found["error"]["message"]
+        server.join()
+        assert isinstance(server.error, RlxError) and "the device is gone" in str(server.error)
+
+
+def test_the_page_may_run_its_own_script_alone(server: Served) -> None:
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=30)
+    connection.request("GET", "/")
+    response = connection.getresponse()
+    text, policy = response.read().decode(), response.getheader("content-security-policy", "")
+    connection.close()
+    assert policy.startswith("default-src 'none'; script-src 'sha256-") and "unsafe" not in policy
+    assert "http://" not in text and "https://" not in text and "src=" not in text and "onclick" not in text
+
+
+def test_the_command_refuses_with_a_way_out(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("RLX_API_KEY", raising=False)
+
+    def refused(*more: str) -> str:
+        return str(CliRunner().invoke(app, ["serve", str(folder), *more]).exception)
+
+    assert "set RLX_API_KEY, or give --api-key-file" in refused("--host", "0.0.0.0")
+    assert "cannot be read" in refused("--api-key-file", str(folder / "none"))
+    assert "neither" in refused("--pooling", "max")
+    monkeypatch.delitem(sys.modules, "rlx.serve.http")
+    monkeypatch.setitem(sys.modules, "uvicorn", None)
+    assert 'pip install "rlx[serve]" (uvicorn is missing)' in refused()
+
+
+def test_the_command_serves_and_ends_at_a_signal(folder: Path, repo: Path) -> None:
+    command = [sys.executable, "-m", "rlx", "serve", str(folder), "--device", "cpu", "--port", "0", "--context", "200"]
+    path = os.pathsep.join([str(repo), os.environ.get("PYTHONPATH", "")])
+    env = {**os.environ, "RLX_CPU": "numpy", "PYTHONPATH": path}
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=env)
+    assert process.stderr is not None
+    line = process.stderr.readline()
+    assert "8 slots of 200 tokens" in line, line + process.stderr.read()
+    remote = Served.__new__(Served)
+    remote.port = int(line.rsplit(":", 1)[1])
+    assert remote.ask("/v1/models")[1]["data"][0]["id"] == folder.name
+    client = remote.begun({**LONG, "model": folder.name, "max_tokens": 60})
+    process.send_signal(signal.SIGTERM)
+    held = b""
+    while part := client.recv(65536):
+        held += part
+    client.close()
+    assert process.wait(60) == 0 and b"data: [DONE]" in held
+    assert process.stderr.read().splitlines()[0].startswith("rlx: stopping")
+    process.stderr.close()
