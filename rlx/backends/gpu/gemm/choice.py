@@ -1,8 +1,8 @@
 """The candidates for a GEMM, their costs, and how tests and benchmarks override the choice among them.
 
 A product is computed by the vendor's library, by matrix instructions ("mma"), by tiles of fused multiply-adds ("fma"),
-or, where it is skinny, by a kernel that reads B once: by multiply-adds ("rows", and "vector" for one row), or by matrix instructions on matrices
-from shared memory ("skinny") or made in registers ("direct").
+or, where it is skinny, by a kernel that reads B once: by multiply-adds ("rows", and "vector" for one row), or by matrix
+instructions on matrices from shared memory ("skinny") or made in registers ("direct").
 """
 
 from __future__ import annotations
