@@ -3,8 +3,12 @@ after the other takes as long for each of them as for a small product."""
 
 from __future__ import annotations
 
-from rlx.ir import Graph, Node, Rewriter, Tensor, node_of
-from rlx.ops.matmul import activation_of
+from collections import Counter
+from collections.abc import Callable
+
+from rlx.ir import Graph, Node, Rewriter, node_of
+from rlx.ops.matmul import ACTIVATIONS, activation_of
+from rlx.passes.patterns import Call, Match, Pattern, Slot, matches
 from rlx.passes.rewriting import SupportOf, native_everywhere, remove_dead, use_counts
 
 
@@ -12,60 +16,60 @@ def fuse_normed(graph: Graph, support: SupportOf = native_everywhere) -> Graph:
     """Fuses rms_norm, a matmul that alone reads it, and act(first half) · second half of that, into normed_linear.
 
     Only where x is one row: of many rows, each workgroup would norm all again. Nothing is rounded in between."""
-    uses = use_counts(graph)
+    uses = Counter(use_counts(graph))
     new = Rewriter(graph)
     for node in graph.nodes:
-        product, gate = _gated(node, uses) or (node, None)
-        made = _fused(new, product, gate, uses, support, node.label)
-        if made is None:
+        if len(node.outputs) != 1 or not _fuse(new, node, uses, support):
             new.keep(node)
-        else:
-            new.put(node.outputs, made)
     return remove_dead(new.finish())
 
 
-def _fused(
-    new: Rewriter, product: Node, gate: str | None, uses: dict[int, int], support: SupportOf, label: str
-) -> tuple[Tensor, ...] | None:
-    """The node that takes the place of a product of a norm, and of its gate."""
-    if product.op.name != "matmul" or len(product.inputs) != 2 or product.attrs["activation"] is not None:
-        return None
-    normed, weight = product.inputs
-    norm = normed.node
-    one = normed.ndim == 2 and normed.shape[0] == 1 and weight.ndim == 2 and uses[normed.id] == 1
-    if not one or norm.op.name != "rms_norm" or len(norm.inputs) != 2 or product.output.dtype != normed.dtype:
-        return None
-    if product.attrs["transpose_a"] or not product.attrs["transpose_b"]:
-        return None
-    inputs, attrs = (*norm.inputs, weight), {"eps": norm.attrs["eps"], "gate": gate}
-    if (gate is not None and weight.shape[0] % 2) or support(
-        node_of("normed_linear", [t.type for t in inputs], attrs)
-    ) != "native":
-        return None
-    return new.add("normed_linear", inputs, attrs, label or product.label or norm.label)
+def _fuse(new: Rewriter, node: Node, uses: Counter[int], support: SupportOf) -> bool:
+    """Puts the fused node in the place of one that a pattern ends with."""
+    for gate, pattern in _PATTERNS:
+        for match in matches(pattern, node.output):
+            inputs = tuple(match.slots[name] for name in ("x", "gamma", "weight"))
+            attrs = {"eps": _norm(match).attrs["eps"], "gate": gate}
+            fits = match.closed(uses) and node.output.dtype == inputs[0].dtype
+            if fits and support(node_of("normed_linear", [t.type for t in inputs], attrs)) == "native":
+                label = next((n.label for n in match.nodes if n.label), "")
+                new.put(node.outputs, new.add("normed_linear", inputs, attrs, label))
+                return True
+    return False
 
 
-def _gated(node: Node, uses: dict[int, int]) -> tuple[Node, str] | None:
-    """The product whose first half, by an activation, this node multiplies with the other half."""
-    if node.op.name != "mul":
-        return None
-    for k in (0, 1):
-        act, up = node.inputs[k].node, node.inputs[1 - k]
-        name = activation_of(act)
-        if name is None or uses[act.output.id] != 1:
-            continue
-        gate = act.inputs[0]
-        whole = gate.node.inputs[0] if gate.node.op.name == "slice" else None
-        if whole is None or up.node.op.name != "slice" or up.node.inputs[0] is not whole or uses[whole.id] != 2:
-            continue
-        half = whole.shape[-1] // 2
-        alone = uses[gate.id] == uses[up.id] == 1 and whole.shape == (1, 2 * half)
-        if alone and _is_part(gate.node, 0, half) and _is_part(up.node, half, 2 * half):
-            return whole.node, name
-    return None
+def _norm(match: Match) -> Node:
+    return next(n for n in match.nodes if n.op.summed is not None)
 
 
-def _is_part(node: Node, start: int, stop: int) -> bool:
-    """Whether a slice takes these columns of its only row."""
-    attrs = node.attrs
-    return (tuple(attrs["starts"]), tuple(attrs["stops"]), tuple(attrs["steps"])) == ((0, start), (1, stop), (1, 1))
+def _of_a_row(product: Node) -> bool:
+    a, b = product.inputs
+    attrs = product.attrs
+    plain = attrs["transpose_b"] and not attrs["transpose_a"] and attrs["activation"] is None
+    return plain and a.shape[:-1] == (1,) and b.ndim == 2
+
+
+def _half(first: bool) -> Callable[[Node], bool]:
+    """Whether a slice takes the first half, or the second, of its only row."""
+
+    def takes(node: Node) -> bool:
+        shape, attrs = node.inputs[0].shape, node.attrs
+        if len(shape) != 2 or shape[1] % 2:
+            return False
+        half = shape[1] // 2
+        start = 0 if first else half
+        places = tuple(tuple(attrs[name]) for name in ("starts", "stops", "steps"))
+        return places == ((0, start), (1, start + half), (1, 1))
+
+    return takes
+
+
+_PRODUCT = Call("matmul", (Call("rms_norm", (Slot("x"), Slot("gamma"))), Slot("weight")), _of_a_row)
+
+
+def _gated(name: str) -> Pattern:
+    gate = Call(ACTIVATIONS[name][0], (Call("slice", (_PRODUCT,), _half(True)),), lambda n: activation_of(n) == name)
+    return Call("mul", (gate, Call("slice", (_PRODUCT,), _half(False))))
+
+
+_PATTERNS: tuple[tuple[str | None, Pattern], ...] = (*((name, _gated(name)) for name in ACTIVATIONS), (None, _PRODUCT))
