@@ -127,6 +127,7 @@ def measure(device: str, args: argparse.Namespace) -> None:
               f"load {load:.1f} s, build {build:.1f} s", flush=True)  # fmt: skip
         if args.steps:
             show_steps(d, session, args)
+            show_steps(d, session, args, next(d.chunks(args.prompt)))
         if args.batch:
             measure_batch(d, args)
         ids = np.random.default_rng(1).integers(0, d.config.vocabulary, args.prompt).astype(np.int32)
@@ -156,18 +157,20 @@ def measure_batch(d: Decoder, args: argparse.Namespace) -> None:
         print(f"  {args.batch} sequences: {max(rates):,.0f} tok/s ({listed})", flush=True)
 
 
-def show_steps(d: Decoder, session: rlx.Session, args: argparse.Namespace) -> None:
-    """The time of each kernel of a decoding step, summed by kernel."""
+def show_steps(d: Decoder, session: rlx.Session, args: argparse.Namespace, chunk: int = 1) -> None:
+    """The time of each kernel of a decoding step, or of a prompt's run over `chunk` tokens, summed by kernel."""
     timed = rlx.Session(session.info.id, precision=args.precision, timings=True)
-    with timed.compile(d.graph(1, "next"), weights=d.weights, state=d.state) as exe:
+    graph = d.graph(chunk, "next" if chunk == 1 else "token")
+    given = {name: np.zeros(t.shape, t.dtype.np) for name, t in graph.inputs.items()}
+    with timed.compile(graph, weights=d.weights, state=d.state) as exe:
         for _ in range(3):
-            exe.run()
+            exe.run(given)
         total, count = Counter[str](), Counter[str]()
         for label, us in exe.executable.timings():
             kernel = label.split(" ")[0]
             total[kernel] += us
             count[kernel] += 1
-        print(f"  sum of steps {sum(total.values()):.0f} us")
+        print(f"  {chunk} tokens: sum of steps {sum(total.values()):.0f} us")
         for label, us in total.most_common(14):
             print(f"    {us:8.1f} us {count[label]:4} x {label}")
 

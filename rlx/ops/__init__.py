@@ -51,6 +51,7 @@ from rlx.ops.norm import grad as _norm_grad  # noqa: F401  (registers the ops)
 from rlx.ops.norm.channels import *
 from rlx.ops.norm.residual import *
 from rlx.ops.norm.rows import *
+from rlx.ops.normed_linear import *
 from rlx.ops.order import *
 from rlx.ops.pad import *
 from rlx.ops.pool import *

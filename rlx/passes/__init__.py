@@ -15,6 +15,7 @@ from rlx.passes.fuse import fuse_epilogues as fuse_epilogues
 from rlx.passes.fuse import fuse_groups as fuse_groups
 from rlx.passes.fuse_heads import fuse_heads as fuse_heads
 from rlx.passes.fuse_norm import fuse_norms as fuse_norms
+from rlx.passes.fuse_normed import fuse_normed as fuse_normed
 from rlx.passes.hoist import hoist as hoist
 from rlx.passes.integers import use_integers as use_integers
 from rlx.passes.isolate import isolate_results as isolate_results
@@ -74,6 +75,7 @@ def optimize(
         stage("simplify", simplify)
         stage("fuse_epilogues", lambda g: fuse_epilogues(g, support))
         stage("fuse_heads", lambda g: fuse_heads(g, support))
+        stage("fuse_normed", lambda g: fuse_normed(g, support))
         stage("fuse_norms", lambda g: fuse_norms(g, support))
         stage("sink_casts", lambda g: sink_casts(g, support))
         stage("fuse_groups", lambda g: fuse_groups(g, support))

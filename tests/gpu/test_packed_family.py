@@ -193,6 +193,13 @@ def test_many_rows_and_the_other_way(monkeypatch: pytest.MonkeyPatch) -> None:
     close(got, x.astype(np.float64) @ w, scale=np.sqrt(x.astype(np.float64) ** 2 @ w**2))
 
 
+@pytest.mark.parametrize("backend", [pytest.param("vulkan", marks=on_vulkan), pytest.param("cuda", marks=on_host)])
+def test_many_rows_of_bf16_by_a_weight_in_bf16(backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(quantized, "_HALF_TILE_BYTES", 16 * 96 * 2)  # several tiles, the last smaller
+    monkeypatch.setattr(quantized, "choose_packed", lambda target, problem: DecodedTiles((0,), bf16))
+    product("q5_0", 20, 40, 3, "bf16", backend)
+
+
 @on_vulkan
 def test_experts() -> None:
     product("q4_1", 7, 20, 2, "f32", "vulkan", sizes=[3, 0, -2, 2])

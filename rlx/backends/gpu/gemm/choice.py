@@ -1,8 +1,8 @@
 """The candidates for a GEMM, their costs, and how tests and benchmarks override the choice among them.
 
 A product is computed by the vendor's library, by matrix instructions ("mma"), by tiles of fused multiply-adds ("fma"),
-or, where it is skinny, by a kernel that reads B once: by multiply-adds ("rows", and "vector" for one row), or by matrix instructions on matrices
-from shared memory ("skinny") or made in registers ("direct").
+or, where it is skinny, by a kernel that reads B once: by multiply-adds ("rows", and "vector" for one row), or by matrix
+instructions on matrices from shared memory ("skinny") or made in registers ("direct").
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ _ROWS = 16  # where B is small up to this many,
 _MAX_ROWS = 64  # and a candidate up to this many
 _SMALL = 1 << 20  # elements of B
 _LIBRARY = 1 << 23  # elements of B from which the library multiplies few rows of halves
+_LONG = 2048  # terms of a sum
 _LARGE = 1 << 30  # multiply-adds from which it pays to round the operands before, by launches of their own
 _THREADS = 256
 
@@ -320,9 +321,11 @@ def _mma_tiles(target: Target, problem: Problem, rank: int, stored: Pair, split:
 
 
 def _cost(target: Target, problem: Problem, rank: int, name: str, sides: tuple[int, int, float]) -> Cost:
-    """The work of the busiest unit, after the rank; a software device takes the smallest tile."""
+    """The work of the busiest unit, after the rank; a software device takes the smallest tile. Where a long sum is cut
+    into parts, to add these up takes little beside it."""
     each = math.ceil(tiles_across(problem.product, sides) * problem.product.count / target.units)
-    return rank, float(target.software and name != "s"), each * sides[0] * sides[1] / sides[2]
+    parts = _split_k(target, problem, sides) if problem.product.k >= _LONG else 1
+    return rank, float(target.software and name != "s"), each * sides[0] * sides[1] / sides[2] / parts
 
 
 def _split_k(target: Target, problem: Problem, sides: tuple[int, int, float]) -> int:

@@ -76,7 +76,7 @@ MATMUL_ROWS = declare(
 MATMUL_VECTOR = declare(
     KernelDecl(
         "matmul_vector",
-        about="c = activation(x B^T + bias) for one row x; NORMED: x is normed by its root mean square; GATED: see there.",
+        about="c = activation(x B^T + bias) for one row x, or of its RMS norm (NORMED), with a gate (GATED).",
         grid="a group of 256 for each 256 / LANES times HIGH (or half of HIGH) elements of c",
         args=(*reads(x="TA", gamma="f32", b="TB", bias="f32"), *writes(c="TA"), *uints("n", "k"), *floats("eps")),
         headers=("prims",),

@@ -13,7 +13,7 @@ from typing import ClassVar, Literal
 
 from rlx.backends.gpu.program.candidates import Cost, Overrides, narrowed
 from rlx.backends.gpu.program.target import Target
-from rlx.dtypes import DType, f16, f32
+from rlx.dtypes import DType, bf16, f16, f32
 
 Algorithm = Literal["rows", "vector", "few", "direct", "mma", "matrix", "tiles"]
 ROWS = (1, 4, 16)  # rows of x that a workgroup of packed_rows multiplies
@@ -125,10 +125,11 @@ class PackedMatrix:
 
 @dataclass(frozen=True, slots=True)
 class DecodedTiles:
-    """The weight in f32, in tiles, and products with these."""
+    """The weight in `type`, in tiles, and products with these."""
 
     algorithm: ClassVar[Algorithm] = "tiles"
     cost: Cost
+    type: DType = f32
 
 
 PackedCandidate = PackedRows | PackedVector | PackedFew | PackedDirect | PackedMma | PackedMatrix | DecodedTiles
@@ -172,13 +173,21 @@ def candidates(target: Target, problem: PackedProblem) -> list[PackedCandidate]:
         if p.wide_rows and p.units and not p.grouped:
             found += _lifted(target, p)
     if not p.grouped:
-        found.append(DecodedTiles((5,)))
+        found.append(_decoded(target, p))
     terms, kind = (2, f16) if p.x == f32 else (1, p.x)
     # The kernel places elements in matrices itself, and has to know which places these are.
     suits = kind in target.matrices.types and not target.matrices.opaque
     if p.units and p.wide_rows and (p.eights or terms == 2) and suits and target.shared_bytes >= _RING:
         found += [c(target, p, kind, terms) for c in (_mma, _direct) if p.units % 8 == 0]
     return found + _matrix(target, p)
+
+
+def _decoded(target: Target, p: PackedProblem) -> DecodedTiles:
+    """Beside an x of bf16 the weight is decoded into bf16, for matrix instructions: as exact as x, and of the range of
+    every format's scales, which f16 has not. It pays off where packed_mma would read the weight more than once."""
+    if p.x == bf16 and bf16 in target.matrices.types:
+        return DecodedTiles((1.5 if p.m > COLUMNS[-1] else 5,), bf16)
+    return DecodedTiles((5,))
 
 
 def _lifted(target: Target, p: PackedProblem) -> list[PackedCandidate]:

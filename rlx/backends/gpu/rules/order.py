@@ -108,7 +108,7 @@ TOP_K_ROWS = declare(
 )
 
 SPAN = 2048  # pairs that a workgroup sorts in shared memory: 16 KiB; half as many where a key has two words
-_SERIAL = 64  # elements that a thread compares, where the work is split
+_SERIAL = 8  # elements of a line that a thread compares in turn: it waits for each of them
 _MANY = 1024  # workgroups that fill a device
 _PART = 1 << 12  # the smallest part of a line that a workgroup reads for top_k
 _KINDS = {"bool": 0, "u8": 0, "i8": 1, "i32": 1, "i64": 1, "f16": 2, "bf16": 3, "f32": 4, "f64": 5}

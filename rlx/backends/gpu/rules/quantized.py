@@ -49,7 +49,8 @@ _ONE_RUN = frozenset({"q8_0", "int8", "int8_zp", "fp8_e4m3", "fp8_e5m2"})
 _FOUR_RUNS = frozenset({"q2_k", "q3_k", "tq2_0"})
 _BOOKED = ("iq1", "iq2", "iq3")  # how the names of formats with a codebook begin
 _NO_RUNS = frozenset({"tq1_0", "nvfp4", *(n for n in PACKED if n.startswith(_BOOKED))})
-_TILE_BYTES = 64 << 20  # of a weight that is decoded into workspace
+_TILE_BYTES = 64 << 20  # of a weight that is decoded into workspace,
+_HALF_TILE_BYTES = 256 << 20  # into halves, whose products need many columns to fill a device
 _MOST_DECODED = 1 << 30  # bytes of the weights of experts that are decoded for a product the other way round
 
 
@@ -294,7 +295,7 @@ def lower_dequantize(ctx: Lowering, node: Node) -> None:
 
 @lowers("packed_matmul", when=_native)
 def lower_packed_matmul(ctx: Lowering, node: Node) -> None:
-    """Few rows: one launch that reads the packed weight. Many: the weight tile by tile, in f32, and products of it."""
+    """Few rows: one launch that reads the packed weight. Many: the weight tile by tile, decoded, and products of it."""
     y = node.output
     if y.size == 0:
         return
@@ -348,7 +349,7 @@ def _product(ctx: Lowering, node: Node, w: _Weight, m: int, each: int) -> None:
         ),
     )
     if isinstance(chosen, DecodedTiles):
-        _wide(ctx, node, w, m)
+        _wide(ctx, node, w, m, chosen.type)
         return
     x, n, experts = ctx.ref(node.inputs[0]), y.shape[-1], node.inputs[1].shape[0] if grouped else 0
     sizes = ctx.ref(node.inputs[2]) if grouped else x
@@ -419,29 +420,30 @@ def _halves(ctx: Lowering, x: Ref, stored: DType, m: int, k: int, terms: int) ->
     return halves, scales
 
 
-def _tiles(w: _Weight) -> list[tuple[int, int]]:
+def _tiles(w: _Weight, kind: DType = f32) -> list[tuple[int, int]]:
     """The first row and the number of rows of each tile, all but the last of equal size."""
-    rows = max(1, _TILE_BYTES // max(w.columns * f32.itemsize, 1))
+    most = _HALF_TILE_BYTES if kind.is_half else _TILE_BYTES
+    rows = max(1, most // max(w.columns * kind.itemsize, 1))
     return [(first, min(rows, w.rows - first)) for first in range(0, w.rows, rows)]
 
 
-def _wide(ctx: Lowering, node: Node, w: _Weight, m: int) -> None:
-    """Tiles of the weight's rows, which are columns of the result."""
+def _wide(ctx: Lowering, node: Node, w: _Weight, m: int, kind: DType) -> None:
+    """Tiles of the weight's rows, which are columns of the result, decoded into `kind`."""
     y, n = node.output, w.rows
     stored, out = ctx.storage(y), ctx.ref(y)
-    x = Operand.of(ctx, node.inputs[0]).stored(ctx, f32)
-    tiles = _tiles(w)
-    tile = ctx.scratch(tiles[0][1] * w.columns * f32.itemsize)
-    alone = len(tiles) == 1 and stored == f32
-    made = out if alone else ctx.scratch(m * tiles[0][1] * f32.itemsize)
+    x = Operand.of(ctx, node.inputs[0]).stored(ctx, kind)
+    tiles = _tiles(w, kind)
+    tile = ctx.scratch(tiles[0][1] * w.columns * kind.itemsize)
+    alone = len(tiles) == 1 and stored == kind
+    made = out if alone else ctx.scratch(m * tiles[0][1] * kind.itemsize)
     for first, rows in tiles:
-        part = Ref(tile.segment, tile.offset, rows * w.columns * f32.itemsize)
-        w.decoded(ctx, first, rows, part, f32)
-        c = Operand(Ref(made.segment, made.offset, m * rows * f32.itemsize), f32)
+        part = Ref(tile.segment, tile.offset, rows * w.columns * kind.itemsize)
+        w.decoded(ctx, first, rows, part, kind)
+        c = Operand(Ref(made.segment, made.offset, m * rows * kind.itemsize), kind)
         p = Product(m, rows, w.columns, (), False, True)
-        product(ctx, ProductCall(p, x, Operand(part, f32), c, Epilogue(), node.label or node.op.name))
+        product(ctx, ProductCall(p, x, Operand(part, kind), c, Epilogue(), node.label or node.op.name))
         if not alone:
-            launch_tree(ctx, [expr.cast(expr.arg(0, f32), stored)], (m, rows), [View(c.ref, f32, (rows, 1))],
+            launch_tree(ctx, [expr.cast(expr.arg(0, kind), stored)], (m, rows), [View(c.ref, kind, (rows, 1))],
                         [View(out, stored, (n, 1), first)])  # fmt: skip
 
 

@@ -45,47 +45,54 @@ RLX_FN void matmul_vector_body(PTR(TA) x, PTR(f32) gamma, PTR(TB) b, PTR(f32) bi
         }
     }
     BEGIN;
-    vec4 acc[HIGH];
-    float squares = 0.0f;
-    UNROLL for (uint r = 0u; r < HIGH; r++) acc[r] = VEC4(0.0f, 0.0f, 0.0f, 0.0f);
-    for (uint t = lane * PER; t < k + lane * PER; t += step) {
-        uvec4 w[8];
-        UNROLL for (uint i = 0u; i < 8u; i++) {
-            const uint at = t + i / HIGH * LANES * PER;
-            if (UNITS) {
-                w[i] = LOAD_ONCE(OF_ROW(i % HIGH), (ROW(i % HIGH) * k + least(at, k - PER)) / PER);
-            } else if (i % HIGH < MADE) {
-                w[i] = UNIT_AT(p0, ROW(i % HIGH), at, k, k);
-            } else {
-                w[i] = UNIT_AT(p1, ROW(i % HIGH), at, k, k);
-            }
-        }
-        UNROLL for (uint i = 0u; i < 8u; i += HIGH) {
-            const uint at = t + i / HIGH * LANES * PER;
-            UNROLL for (uint e = 0u; e < QUADS; e++) {
-                vec4 v = quad_x(x, 0u, at + 4u * e, 1u, k, k);
-                if (NORMED) {
-                    squares = FMA(v.w, v.w, FMA(v.z, v.z, FMA(v.y, v.y, FMA(v.x, v.x, squares))));
-                    const vec4 g = quad_gamma(gamma, 0u, at + 4u * e, 1u, k, k);
-                    v = VEC4(v.x * g.x, v.y * g.y, v.z * g.z, v.w * g.w);
-                }
-                UNROLL for (uint r = 0u; r < HIGH; r++) {
-                    vec4 m = e == 0u ? LOWER(w[i + r]) : UPPER(w[i + r]);
-                    // What was read in place of columns that do not exist may be infinite.
-                    if (UNITS && at >= k) m = VEC4(0.0f, 0.0f, 0.0f, 0.0f);
-                    acc[r].x = FMA(v.x, m.x, acc[r].x);
-                    acc[r].y = FMA(v.y, m.y, acc[r].y);
-                    acc[r].z = FMA(v.z, m.z, acc[r].z);
-                    acc[r].w = FMA(v.w, m.w, acc[r].w);
-                }
-            }
-        }
-    }
     float sums[HIGH];
-    UNROLL for (uint r = 0u; r < HIGH; r++) sums[r] = lanes_sum((acc[r].x + acc[r].y) + (acc[r].z + acc[r].w));
-    if (NORMED) {
-        const float inverse = p_rsqrt_f(lanes_sum(squares) * p_recip_f(float(k)) + eps);
-        UNROLL for (uint r = 0u; r < HIGH; r++) sums[r] *= inverse;
+    float scale = 1.0f;  // of x, whose squares overflow where it is beyond 1e19
+    for (uint turn = 0u; turn < (NORMED ? 2u : 1u); turn++) {
+        vec4 acc[HIGH];
+        float squares = 0.0f;
+        UNROLL for (uint r = 0u; r < HIGH; r++) acc[r] = VEC4(0.0f, 0.0f, 0.0f, 0.0f);
+        for (uint t = lane * PER; t < k + lane * PER; t += step) {
+            uvec4 w[8];
+            UNROLL for (uint i = 0u; i < 8u; i++) {
+                const uint at = t + i / HIGH * LANES * PER;
+                if (UNITS) {
+                    w[i] = LOAD_ONCE(OF_ROW(i % HIGH), (ROW(i % HIGH) * k + least(at, k - PER)) / PER);
+                } else if (i % HIGH < MADE) {
+                    w[i] = UNIT_AT(p0, ROW(i % HIGH), at, k, k);
+                } else {
+                    w[i] = UNIT_AT(p1, ROW(i % HIGH), at, k, k);
+                }
+            }
+            UNROLL for (uint i = 0u; i < 8u; i += HIGH) {
+                const uint at = t + i / HIGH * LANES * PER;
+                UNROLL for (uint e = 0u; e < QUADS; e++) {
+                    vec4 v = quad_x(x, 0u, at + 4u * e, 1u, k, k);
+                    if (NORMED) {
+                        v = VEC4(v.x * scale, v.y * scale, v.z * scale, v.w * scale);
+                        squares = FMA(v.w, v.w, FMA(v.z, v.z, FMA(v.y, v.y, FMA(v.x, v.x, squares))));
+                        const vec4 g = quad_gamma(gamma, 0u, at + 4u * e, 1u, k, k);
+                        v = VEC4(v.x * g.x, v.y * g.y, v.z * g.z, v.w * g.w);
+                    }
+                    UNROLL for (uint r = 0u; r < HIGH; r++) {
+                        vec4 m = e == 0u ? LOWER(w[i + r]) : UPPER(w[i + r]);
+                        // What was read in place of columns that do not exist may be infinite.
+                        if (UNITS && at >= k) m = VEC4(0.0f, 0.0f, 0.0f, 0.0f);
+                        acc[r].x = FMA(v.x, m.x, acc[r].x);
+                        acc[r].y = FMA(v.y, m.y, acc[r].y);
+                        acc[r].z = FMA(v.z, m.z, acc[r].z);
+                        acc[r].w = FMA(v.w, m.w, acc[r].w);
+                    }
+                }
+            }
+        }
+        UNROLL for (uint r = 0u; r < HIGH; r++) sums[r] = lanes_sum((acc[r].x + acc[r].y) + (acc[r].z + acc[r].w));
+        if (NORMED) {
+            const float total = lanes_sum(squares);  // the same in every thread of the workgroup
+            const float inverse = p_rsqrt_f(total * p_recip_f(float(k)) + eps * scale * scale);
+            UNROLL for (uint r = 0u; r < HIGH; r++) sums[r] *= inverse;
+            if (total < INFINITE) break;
+            scale = 7.8886090522101181e-31f;  // 2^-100
+        }
     }
     UNROLL for (uint r = 0u; r < MADE; r++) {
         const uint at = first + r;

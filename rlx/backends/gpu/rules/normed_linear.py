@@ -1,0 +1,37 @@
+"""Lowering of normed_linear: one row is a launch of the kernel for products of one row; other shapes are decomposed."""
+
+from __future__ import annotations
+
+from rlx.backends.gpu.gemm.choice import vector
+from rlx.backends.gpu.gemm.kernels import PAIRS
+from rlx.backends.gpu.gemm.launch import vector_product
+from rlx.backends.gpu.gemm.operands import Epilogue, Operand, ProductCall
+from rlx.backends.gpu.gemm.product import Product
+from rlx.backends.gpu.program.casts import cast_ref, fits, stores
+from rlx.backends.gpu.program.lowering import Lowering, lowers
+from rlx.dtypes import f32
+from rlx.ir import Node
+
+
+def _one_row(node: Node, features: frozenset[str]) -> bool:
+    x, _, weight = node.inputs
+    tensors = (*node.inputs, *node.outputs)
+    one = x.size == x.shape[-1] > 0 and f"{x.dtype}_{weight.dtype}" in PAIRS
+    return one and all(stores(t.dtype, features) for t in tensors) and fits(*(t.type for t in tensors))
+
+
+@lowers("normed_linear", when=_one_row)
+def lower_normed_linear(ctx: Lowering, node: Node) -> None:
+    """Every workgroup norms the row again, which it has to read anyway."""
+    x, gamma, weight = node.inputs
+    y, gate = node.output, node.attrs["gate"]
+    if y.size == 0:
+        return
+    stored = ctx.storage(y)
+    a, b = Operand.of(ctx, x).stored(ctx, stored), Operand.of(ctx, weight)
+    b = b if f"{stored}_{b.dtype}" in PAIRS else b.stored(ctx, stored)
+    p = Product(1, weight.shape[0], weight.shape[1], (), False, True)
+    call = ProductCall(p, a, b, Operand(ctx.ref(y), stored), Epilogue(activation=gate), node.label or node.op.name)
+    row = cast_ref(ctx, ctx.ref(gamma), ctx.storage(gamma), f32, gamma.size)
+    chosen = vector(ctx.target, p.k, (stored, b.dtype), 1 if gate is None else 2)
+    vector_product(ctx, call, chosen, row, float(node.attrs["eps"]), gate is not None)

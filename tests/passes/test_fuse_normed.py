@@ -1,0 +1,47 @@
+"""A row's norm, its product and gate become one op; anything else that reads a value in between keeps them apart."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import pytest
+
+import rlx.ops as ops
+from rlx.dtypes import bf16, f32
+from rlx.ir import Graph
+from rlx.ops.interpret import evaluate
+from rlx.passes import fuse_normed
+
+
+def _graph(rows: int = 1, gated: bool = True, twice: bool = False, whole: int = 6) -> Graph:
+    g = Graph("row")
+    x, gamma = g.input("x", (rows, 8), f32), g.param("gamma", (8,), f32)
+    normed = ops.rms_norm(x, gamma, eps=0.1)
+    y = ops.matmul(normed, g.param("w", (whole, 8), bf16), transpose_b=True)
+    g.output("y", ops.mul(y[:, 3:6], ops.silu(y[:, :3])) if gated else y)
+    if twice:
+        g.output("normed", normed)
+    return g
+
+
+@pytest.mark.parametrize(
+    "words, left",
+    [
+        ({}, {"normed_linear": 1}),
+        ({"gated": False}, {"normed_linear": 1}),
+        ({"whole": 7}, {"normed_linear": 1, "slice": 2, "silu": 1, "mul": 1}),  # the slices are not its halves
+        ({"rows": 2}, {"rms_norm": 1, "matmul": 1, "slice": 2, "silu": 1, "mul": 1}),
+        ({"twice": True}, {"rms_norm": 1, "matmul": 1, "slice": 2, "silu": 1, "mul": 1}),
+    ],
+)
+def test_what_is_fused(words: dict[str, int], left: dict[str, int]) -> None:
+    graph = _graph(**words)  # type: ignore[arg-type]
+    made = fuse_normed(graph)
+    ran = Counter(n.op.name for n in made.nodes if not n.op.leaf and n.op.name not in ("cast", "reshape"))
+    assert ran == left
+    rng = np.random.default_rng(0)
+    shapes = {"x": graph.inputs["x"], **graph.params}
+    feeds = {name: rng.standard_normal(t.shape).astype(t.dtype.np) for name, t in shapes.items()}
+    got, want = (evaluate(g, feeds)[g.outputs["y"].id] for g in (made, graph))
+    np.testing.assert_allclose(got, want, rtol=1e-5)
