@@ -32,11 +32,24 @@ from rlx.ir import Node
 _NS = 0.8  # of a logit
 
 
-@engine("cross_entropy", "cross_entropy_grad")
+@engine("cross_entropy")
 def bind_cross_entropy(
     node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: EngineContext
 ) -> list[EngineStep] | None:
-    d = ins[0] if node.op.name == "cross_entropy_grad" else None
+    return _bind(node, ins, None, outs, ctx)
+
+
+@engine("cross_entropy_grad")
+def bind_cross_entropy_grad(
+    node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: EngineContext
+) -> list[EngineStep] | None:
+    return _bind(node, ins, ins[0], outs, ctx)
+
+
+def _bind(
+    node: Node, ins: Sequence[Array], d: Array | None, outs: Sequence[Array], ctx: EngineContext
+) -> list[EngineStep] | None:
+    """The losses' step or, where their gradient `d` is given, that of the gradient of the logits."""
     x, labels = ins[-2:]
     kinds = [name_of(a) for a in (x, outs[0], *([] if d is None else [d]))]
     if not set(kinds) <= STORED.keys() or labels.dtype not in (np.int32, np.int64) or x.size == 0:
