@@ -2,9 +2,9 @@
 
     python benchmarks/cpu_training.py [--threads 1] [--rounds 5] [--profile] [--compile]
 
-The step is that of examples/train_language.py, a Llama of some two million weights: loss, gradients and Adam for a batch
-of 8 x 64 tokens. torch has the network of transformers with the same weights, and its fused Adam; `--compile` adds
-torch.compile. The table has medians and minima of all steps, and the loss of the first. No time is asserted.
+The step is that of examples/train_language.py, a Llama of some two million weights: loss, gradients and Adam for a
+batch of 8 x 64 tokens. torch has the network of transformers with the same weights, and its fused Adam; `--compile`
+adds torch.compile. The table has medians and minima of all steps, and the loss of the first. No time is asserted.
 """
 
 from __future__ import annotations
@@ -57,7 +57,9 @@ def torch_step(threads: int, weights: Weights, compiled: bool) -> Callable[[], f
     import transformers
 
     torch.set_num_threads(threads)
-    net = transformers.LlamaForCausalLM(transformers.LlamaConfig(**CONFIG, attention_bias=False, use_cache=False))
+    net = transformers.LlamaForCausalLM(
+        transformers.LlamaConfig(**CONFIG, attention_bias=False, use_cache=False)
+    )
     held = {f"model.{name}": torch.from_numpy(w.copy()) for name, w in weights.items()}
     missing, unknown = net.load_state_dict(held, strict=False)
     assert not unknown and set(missing) <= {"lm_head.weight"}, (missing, unknown)
@@ -126,7 +128,9 @@ def main() -> None:
         print(f"{name:14} median {statistics.median(all_of) * 1e3:8.2f} ms  best {min(all_of) * 1e3:8.2f} ms  "
               f"loss {first[name]:.5f}")  # fmt: skip
     if args.profile:
-        for kind, us, nodes in spent(rlx_step("compiled", args.threads, graph, weights, timings=True), feeds)[:24]:
+        for kind, us, nodes in spent(rlx_step("compiled", args.threads, graph, weights, timings=True), feeds)[
+            :24
+        ]:
             print(f"    {kind:40} {us / 1e3:8.2f} ms  {nodes:4} nodes")
 
 

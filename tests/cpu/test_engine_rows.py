@@ -22,7 +22,8 @@ Array = npt.NDArray[Any]
 OPS = frozenset(
     """softmax log_softmax logsumexp softmax_grad layer_norm rms_norm add_layer_norm add_rms_norm group_norm
     layer_norm_channels sum mean max min attention transpose expand slice concat pad gather gather_elements
-    dynamic_slice dynamic_update_slice max_pool avg_pool resize rope argmax cumsum grid_sample""".split()
+    dynamic_slice dynamic_update_slice max_pool avg_pool resize rope argmax cumsum grid_sample
+    attention_grad layer_norm_grad rms_norm_grad cross_entropy cross_entropy_grad""".split()
 )
 CASES = [c for c in all_cases() if c.op in OPS]
 
@@ -62,6 +63,31 @@ def test_any_number_of_threads_gives_the_same_bits() -> None:
     made = [rlx.jit(several, device=session(n))(x, image) for n in (1, 2, 5)]
     for other in made[1:]:
         assert all(np.array_equal(a, b) for a, b in zip(made[0], other, strict=True))
+
+
+def gradients_of(threads: int, causal: bool) -> tuple[list[Array], set[str]]:
+    """Gradients of a norm before an attention of heads that share keys, and the ops that the engine ran."""
+    graph = rlx.Graph("training")
+    x, scale, bias = graph.input("x", (2, 96, 64)), graph.input("scale", (64,)), graph.input("bias", (64,))
+    rows = rlx.layer_norm(x, scale, bias)
+    q = rlx.transpose(rlx.reshape(rows, (2, 96, 4, 16)), (0, 2, 1, 3))
+    y = rlx.attention(q, q[:, :2], q[:, 2:], causal=causal)
+    for i, slope in enumerate(rlx.gradients(rlx.sum(y * y), [x, scale, bias])):
+        graph.output(f"slope{i}", slope)
+    rng = np.random.default_rng(0)
+    given = {n: rng.standard_normal(t.shape).astype(np.float32) for n, t in graph.inputs.items()}
+    program = session(threads).compile(graph)
+    made = list(program.run(given).values())
+    return made, {d.op for d in program.report().nodes if d.by == "engine"}
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_gradients_have_the_same_bits_for_any_number_of_threads(causal: bool) -> None:
+    made, ran = gradients_of(1, causal)
+    assert {"attention_grad", "layer_norm_grad"} <= ran
+    for threads in (2, 5):
+        other, _ = gradients_of(threads, causal)
+        assert all(np.array_equal(a, b) for a, b in zip(made, other, strict=True))
 
 
 def test_a_sum_that_leaves_the_range_midway_is_finite() -> None:

@@ -1,4 +1,4 @@
-"""layer_norm_grad and rms_norm_grad: numbers of each row, then sums of columns, then dx, which may lie over an input."""
+"""layer_norm_grad and rms_norm_grad: numbers of each row, sums of columns, then dx, which may lie over an input."""
 
 from __future__ import annotations
 
@@ -50,7 +50,9 @@ def bind_norm_grad(
     made = kinds[4:]
     return [
         EngineStep(RowStats(kinds[:3], centre, lanes), words, rows, grain_of(n), keep, cost_ns=n * 0.5),
-        EngineStep(WeightSums(kinds[:2], made, centre, lanes), words, -(-n // lanes), 1, keep, cost_ns=rows * 3.0),
+        EngineStep(
+            WeightSums(kinds[:2], made, centre, lanes), words, -(-n // lanes), 1, keep, cost_ns=rows * 3.0
+        ),
         EngineStep(InputGradient(kinds[:4], centre, lanes), words, rows, grain_of(n), keep, cost_ns=n * 0.3),
     ]
 
@@ -105,7 +107,9 @@ class RowStats:
         with k.loop(k.first, k.last) as row:
             shifts: list[Value] = []
 
-            def centred(i: Value, mask: Value | None, row: Value = row, shifts: list[Value] = shifts) -> Value:
+            def centred(
+                i: Value, mask: Value | None, row: Value = row, shifts: list[Value] = shifts
+            ) -> Value:
                 v = r.given(1, row, i, mask)
                 for shift in shifts:
                     v = v - k.splat(shift, lanes)
@@ -153,7 +157,9 @@ class WeightSums:
                     at = r.stats(row)
                     stats = [r.number(at, i) for i in range(3)]
                     d = r.given(0, row, column, mask)
-                    parts[0].value = k.fma(d, r.normalized(r.given(1, row, column, mask), stats), parts[0].value)
+                    parts[0].value = k.fma(
+                        d, r.normalized(r.given(1, row, column, mask), stats), parts[0].value
+                    )
                     for part in parts[1:]:
                         part.value = part.value + d
                 for whole, part in zip(totals, parts, strict=True):
@@ -178,7 +184,9 @@ class InputGradient:
             at = r.stats(row)
             stats = [r.number(at, i) for i in range(5)]
 
-            def write(i: Value, u: int, mask: Value | None, row: Value = row, stats: list[Value] = stats) -> None:
+            def write(
+                i: Value, u: int, mask: Value | None, row: Value = row, stats: list[Value] = stats
+            ) -> None:
                 dy = r.given(0, row, i, mask) * r.given(2, row, i, mask)
                 made = dy - r.normalized(r.given(1, row, i, mask), stats) * stats[3]
                 made = made - stats[4] if self.centre else made

@@ -1,7 +1,8 @@
 """Attention's backward pass as products of matrices for each key head, and one kernel over the rows of scores.
 
-The queries of the heads that share keys are the rows of one matrix. Scores are computed anew, and lie in memory that the
-program's other nodes use too: long sequences, whose scores would be large, are left to NumPy, which takes them in blocks.
+The queries of the heads that share keys are the rows of one matrix. Scores are computed anew, and lie in memory that
+the program's other nodes use too: long sequences, whose scores would be large, are left to NumPy, which takes them in
+blocks.
 """
 
 from __future__ import annotations

@@ -72,8 +72,9 @@ def transpose_step(
     x: Array, out: Array, ctx: EngineContext, rows: int, columns: int, x_row: int, out_row: int, batch: int,
     x_batch: tuple[int, int, int], out_batch: tuple[int, int],
 ) -> EngineStep:  # fmt: skip
-    """out[j, i] = x[i, j] for a batch of matrices, each at `x_batch` (matrices of the inner level, steps of both levels)
-    and `out_batch` bytes. Steps are in bytes."""
+    """out[j, i] = x[i, j] for a batch of matrices. `x_batch` are the matrices of the inner level and the steps of both
+    levels, in bytes;
+    `out_batch` are both steps of the results."""
     lanes = ctx.machine.lanes()
     inner, x_inner, x_outer = x_batch
     words = (
