@@ -31,7 +31,8 @@ OPERAND_WORDS = ("at", "row", "batch")  # of each operand of the epilogue, behin
 
 _LINE = 16  # floats in a cache line
 _UNROLL = 2
-_SHORT = frozenset({"arg", "lit", "cast", "add", "sub", "mul", "max", "min", "neg"})
+_DIRECT = 20  # nodes of an epilogue that stands in the kernel once for each vector of a tile
+_SHORT = frozenset({"arg", "lit", "cast", "add", "sub", "mul", "div", "max", "min", "neg", "round"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +67,7 @@ class GemmKernel:
     def direct(self) -> bool:
         """Whether the epilogue is so short that it stands in the kernel once for each vector of a tile."""
         nodes = linearize([] if self.epilogue is None else [self.epilogue])
-        return not self.flushed and len(nodes) <= 10 and all(e.prim in _SHORT for e in nodes)
+        return not self.flushed and len(nodes) <= _DIRECT and all(e.prim in _SHORT for e in nodes)
 
     def ir(self) -> str:
         return _Writer(self).text()
