@@ -66,17 +66,26 @@ class Scatter:
         return old + new if self.reduction == "add" else old * new
 
 
-@engine("scatter", "scatter_elements")
+@engine("scatter")
 def bind_scatter(
     node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: EngineContext
 ) -> list[EngineStep] | None:
+    return _steps(node, ins, outs[0], ctx, False)
+
+
+@engine("scatter_elements")
+def bind_scatter_elements(
+    node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: EngineContext
+) -> list[EngineStep] | None:
+    return _steps(node, ins, outs[0], ctx, True)
+
+
+def _steps(
+    node: Node, ins: Sequence[Array], out: Array, ctx: EngineContext, own: bool
+) -> list[EngineStep] | None:
+    """`own`: each column has indices of its own."""
     indices, updates = ins[:2]
-    out, axis, reduction, own = (
-        outs[0],
-        node.attrs["axis"],
-        node.attrs["reduction"],
-        node.op.name != "scatter",
-    )
+    axis, reduction = node.attrs["axis"], node.attrs["reduction"]
     dtype = as_dtype(out.dtype)
     ordered = reduction in ("min", "max")
     if not contiguous(*ins, out) or indices.itemsize not in _INDICES or dtype.itemsize not in (1, 2, 4, 8):
