@@ -31,8 +31,7 @@ OPERAND_WORDS = ("at", "row", "batch")  # of each operand of the epilogue, behin
 
 _LINE = 16  # floats in a cache line
 _UNROLL = 2
-_DIRECT = 20  # nodes of an epilogue that stands in the kernel once for each vector of a tile
-_SHORT = frozenset({"arg", "lit", "cast", "add", "sub", "mul", "div", "max", "min", "neg", "round"})
+_SHORT = frozenset({"arg", "lit", "cast", "add", "sub", "mul", "max", "min", "neg"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +66,9 @@ class GemmKernel:
     def direct(self) -> bool:
         """Whether the epilogue is so short that it stands in the kernel once for each vector of a tile."""
         nodes = linearize([] if self.epilogue is None else [self.epilogue])
-        return not self.flushed and len(nodes) <= _DIRECT and all(e.prim in _SHORT for e in nodes)
+        if self.how != "fma":  # requantization, which would take as long from the stack as the products take
+            return len(nodes) <= 20 and all(e.prim in _SHORT or e.prim in ("div", "round") for e in nodes)
+        return not self.flushed and len(nodes) <= 10 and all(e.prim in _SHORT for e in nodes)
 
     def ir(self) -> str:
         return _Writer(self).text()
