@@ -67,9 +67,16 @@ class FusionGroupFinder:
                 for t in node.inputs:
                     x, repeat = self.read(t)
                     producer = self.position[x.id]
-                    if producer in self.region and repeat is None:
+                    if producer in self.region and repeat is None and not self._stays_narrow(node, x):
                         self._try(self.region[producer], self.region[i])
         return list({id(r): r for r in self.region.values()}.values())
+
+    def _stays_narrow(self, node: Node, x: Tensor) -> bool:
+        """Whether a node widens integers of 8 bits that are written anyway. Then it joins the groups that read what it
+        makes: else the group that makes the integers would write both, the second in four times the bytes."""
+        if not (x.dtype.is_int and x.dtype.itemsize == 1 and node.outputs[0].dtype.itemsize > 1):
+            return False
+        return x.id in self.results or any(i not in self.region for i in self._readers(x))
 
     def _try(self, producer: FusionGroup, consumer: FusionGroup) -> None:
         if producer is consumer or not self._fits(producer, consumer):

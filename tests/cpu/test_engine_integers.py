@@ -1,4 +1,4 @@
-"""Integers of 8 bits, scans and gathers of the compiled engine."""
+"""Integers of 8 bits, scans, gathers and scatters of the compiled engine."""
 
 from __future__ import annotations
 
@@ -160,3 +160,21 @@ def test_words_are_gathered(machine: Machine) -> None:
         out = np.zeros(y.shape, wanted.dtype)
         run(bound(y.node, given, [out], machine, False), machine, 5)
         assert np.array_equal(out, wanted)
+
+
+@on_machines
+@pytest.mark.parametrize(("reduction", "columns"), [("none", 37), ("add", 37), ("max", 1)])
+def test_updates_are_scattered_in_their_order(reduction: str, columns: int, machine: Machine) -> None:
+    """Some twice, some from the end, and some out of range, which are left out."""
+    graph = rlx.Graph("scatter")
+    at = np.array([3, -1, 3, 9, -6, 0, 4], np.int32)
+    x, updates = (_RNG.standard_normal((2, n, columns)).astype(np.float32) for n in (5, 7))
+    index, given = graph.input("i", at.shape, "i32"), graph.input("u", updates.shape)
+    made = rlx.scatter(graph.input("x", x.shape), index, given, axis=1, reduction=reduction)
+    out, wanted = np.full(x.shape, np.nan, np.float32), x.copy()
+    for i, place in enumerate(at):
+        if -5 <= place < 5:
+            old, new = wanted[:, place], updates[:, i]
+            wanted[:, place] = {"none": new, "add": old + new, "max": np.maximum(old, new)}[reduction]
+    run(bound(made.node, [at, updates, x], [out], machine, False), machine)
+    assert np.array_equal(out, wanted)

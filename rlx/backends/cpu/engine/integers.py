@@ -85,7 +85,7 @@ def form_of(x: Tensor, zeros: Sequence[Tensor], w_signed: bool, machine: Machine
     sources = [_source(z).node for z in zeros]
     values = [n.attrs["value"].astype(np.int64) if n.op.is_constant else None for n in sources]
     for value, node in zip(values, sources, strict=True):
-        cast = node.op.name == "cast" and node.inputs[0].dtype.name in ("i8", "u8")
+        cast = node.op.converts and node.inputs[0].dtype.name in ("i8", "u8")
         if not (cast if value is None else (abs(value) < 32_000).all()):
             raise Declined("zero points that may be beyond 16 bits")
     x_zero, w_zero = values

@@ -50,10 +50,16 @@ def _along(c: Call, v: Tensor, x: Tensor, axis: int, block: int) -> Tensor:
 
 def saturated(c: Call, real: Tensor, zero: Tensor | None, to: ElementType) -> Value:
     """round(real) + zero, clamped to the range of the integer type `to`."""
-    least, greatest = integer_range(to) or (0, 0)
     q = o.round(real)
-    q = q if zero is None else o.add(q, o.cast(zero, q.dtype))
-    return Value(o.cast(o.clip(q, float(least), float(greatest)), carrier(to)), np.dtype(to))
+    return clamped(q if zero is None else o.add(q, o.cast(zero, q.dtype)), to)
+
+
+def clamped(q: Tensor, to: ElementType) -> Value:
+    """Floats as the integer type `to`, clamped to its range, which a cast to a dtype of this range does."""
+    least, greatest = integer_range(to) or (0, 0)
+    kind = carrier(to)
+    whole = kind.is_int and (np.iinfo(kind.np).min, np.iinfo(kind.np).max) == (least, greatest)
+    return Value(o.cast(q if whole else o.clip(q, float(least), float(greatest)), kind), np.dtype(to))
 
 
 @op("QuantizeLinear")

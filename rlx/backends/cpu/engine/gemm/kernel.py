@@ -66,6 +66,8 @@ class GemmKernel:
     def direct(self) -> bool:
         """Whether the epilogue is so short that it stands in the kernel once for each vector of a tile."""
         nodes = linearize([] if self.epilogue is None else [self.epilogue])
+        if self.how != "fma":  # requantization, which would take as long from the stack as the products take
+            return len(nodes) <= 20 and all(e.prim in _SHORT or e.prim in ("div", "round") for e in nodes)
         return not self.flushed and len(nodes) <= 10 and all(e.prim in _SHORT for e in nodes)
 
     def ir(self) -> str:

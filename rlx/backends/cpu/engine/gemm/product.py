@@ -21,7 +21,7 @@ from rlx.backends.cpu.engine.trees import printable
 from rlx.dtypes import DType, as_dtype, f32
 from rlx.ir import Expr
 from rlx.ir import expr as ex
-from rlx.ir.expr import substitute
+from rlx.ir.expr import linearize, substitute
 
 Addresses = npt.NDArray[np.int64]
 
@@ -247,6 +247,6 @@ def with_following(
         own = ex.arg(0, sums) if tree is None else tree
         beside = [ex.arg(1 + count + i, as_dtype(x.dtype)) for i, x in enumerate(following.operands)]
         tree = substitute(following.tree, [own, *beside])
-    if tree is not None and not printable([tree]):
+    if tree is not None and (not printable([tree]) or any(e.prim == "index" for e in linearize([tree]))):
         raise Declined("its epilogue")
     return tree

@@ -12,10 +12,10 @@ import math
 from rlx import ops as o
 from rlx.dtypes import f32, i32
 from rlx.formats.onnx.ops.movement import axis_of
-from rlx.formats.onnx.ops.quant import dequantize, quantize, saturated
+from rlx.formats.onnx.ops.quant import clamped, dequantize, quantize, saturated
 from rlx.formats.onnx.reader.call import Call, Result, Value
 from rlx.formats.onnx.reader.declared import declared
-from rlx.formats.onnx.reader.elements import ElementType, carrier, integer_range
+from rlx.formats.onnx.reader.elements import ElementType
 from rlx.ir import Tensor
 
 BYTES = {"T": "uint8 int8"}
@@ -48,8 +48,7 @@ def real(c: Call, x: int) -> Tensor:
 
 def rounded_to(c: Call, shifted: Tensor, to: ElementType) -> Value:
     """round(shifted), which includes the zero point, clamped to the range of `to`."""
-    least, greatest = integer_range(to) or (0, 0)
-    return Value(o.cast(o.clip(o.round(shifted), float(least), float(greatest)), carrier(to)), to)
+    return clamped(o.round(shifted), to)
 
 
 def requantized(c: Call, y: Tensor, scale: int, to: ElementType) -> Value:
