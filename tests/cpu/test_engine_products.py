@@ -266,7 +266,7 @@ def test_packed_weights_are_decoded_exactly(name: str, machine: Machine) -> None
 
 @on_machines
 @pytest.mark.parametrize("name", thinned(_WIDE, {"q4_k", "bf16"}.__contains__))
-@pytest.mark.parametrize("shape", thinned(_SHAPES, lambda s: 2 < s[0] < 20))
+@pytest.mark.parametrize(("m", "k", "n"), thinned(_SHAPES, lambda s: 2 < s[0] < 20))
 def test_products_with_rows_that_are_decoded(name: str, m: int, k: int, n: int, machine: Machine) -> None:
     x, dtype = floats(m, k), as_dtype(name)
     graph = rlx.Graph("decoded")
