@@ -113,10 +113,10 @@ class DigitsDotKernel:
             totals = [k.variable(k.const(vector, 0)) for _ in range(lanes)]
             with k.loop(0, units, decoded.most) as begin:
                 count = k.min(units - begin, decoded.most)
-                with k.loop(0, lanes) as r:
-                    line = k.at(numbers, r * _PITCH, F32)
+                with k.loop(0, lanes) as row:
+                    line = k.at(numbers, row * _PITCH, F32)
                     decoded.put(line if own else field, line)
-                    decoded.prepare(decoded.planes(k.at(base, r * w_row), units), begin, count)
+                    decoded.prepare(decoded.planes(k.at(base, row * w_row), units), begin, count)
                 parts = k.binary("udiv", count, k.const(I64, blocks)) * groups_of_block
                 before = k.binary("udiv", begin, k.const(I64, blocks)) * groups_of_block
                 # Two of everything, so that one group need not wait for the other; the last one may come twice.
