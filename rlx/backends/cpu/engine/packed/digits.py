@@ -178,7 +178,7 @@ def digit_steps(x: Array, w: Array, dtype: DType, out: Array, ctx: EngineContext
     """x (1, k), a packed weight (n, bytes of a row), out (1, n)."""
     n, terms = len(w), x.shape[1]
     groups = terms // _TERMS
-    tiles = ctx.shared(groups * _GROUP, "digits")
+    tiles = ctx.borrow(groups * _GROUP)
     cut = DigitsKernel(dtype.name, as_dtype(x.dtype))
     keep = (x, w, out, tiles)
     words = (address(w), address(tiles), address(out), n, terms // dtype.storage.elements, w.strides[0])
