@@ -31,6 +31,8 @@ pytestmark = pytest.mark.skipif(
 Array = npt.NDArray[Any]
 _CALL = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
 _RNG = np.random.default_rng(0)
+_WIDE = ["q4_0", "q4_k", "q8_0", "mxfp4", "bf16", "f16"]
+_SHAPES = [(1, 4352, 37), (3, 96, 5), (17, 1056, 50), (45, 544, 70)]
 _KEPT = frozenset({"q4_0", "q4_k", "q6_k", "int4_zp", "q8_0"})  # of the packed formats
 
 
@@ -263,10 +265,9 @@ def test_packed_weights_are_decoded_exactly(name: str, machine: Machine) -> None
 
 
 @on_machines
-@pytest.mark.parametrize("name", ["q4_0", "q4_k", "q8_0", "mxfp4", "bf16", "f16"])
-@pytest.mark.parametrize("shape", [(1, 96, 5), (3, 4352, 18), (17, 1056, 50), (45, 544, 70)], ids=str)
-def test_products_with_rows_that_are_decoded(name: str, shape: tuple[int, int, int], machine: Machine) -> None:
-    m, k, n = shape
+@pytest.mark.parametrize("name", thinned(_WIDE, {"q4_k", "bf16"}.__contains__))
+@pytest.mark.parametrize(("m", "k", "n"), thinned(_SHAPES, lambda s: s[0] in (1, 17)))
+def test_products_with_rows_that_are_decoded(name: str, m: int, k: int, n: int, machine: Machine) -> None:
     x, dtype = floats(m, k), as_dtype(name)
     graph = rlx.Graph("decoded")
     if dtype.is_packed:
@@ -284,6 +285,27 @@ def test_products_with_rows_that_are_decoded(name: str, shape: tuple[int, int, i
     run(steps, machine, 3)
     wanted = x.astype(np.float64) @ values.astype(np.float64).T
     assert ((out - wanted) ** 2).sum() <= 2e-12 * (wanted**2).sum()
+
+
+@on_machines
+@pytest.mark.parametrize("name", thinned(["q8_0", "q4_0", "q4_k"], "q8_0".__eq__))
+def test_one_row_of_any_size(name: str, machine: Machine) -> None:
+    x, w = floats(1, 1024), packed_rows(name, 20, 1024)
+    x[0, :128] *= 1e-30
+    x[0, 128:256] *= 1e30
+    x[0, 256:512] = 0
+    x[0, 512:640] *= np.float32(1e-38)
+    x[0, 700] = 1e6
+    graph = rlx.Graph("sizes")
+    y = rlx.packed_matmul(graph.input("x", x.shape), graph.input("w", w.shape, w.dtype))
+    for special in (x, x * np.float32(1e-20), 0 * x, np.where(x == 1e6, np.nan, x), np.where(x == 1e6, np.inf, x)):
+        given, out = special.astype(np.float32), np.zeros((1, 20), np.float32)
+        run(bound(y.node, [given, w.data], [out], machine, True), machine, 2)
+        wanted = given.astype(np.float64) @ w.dequantize().T.astype(np.float64)
+        if np.isfinite(wanted).all():
+            assert ((out - wanted) ** 2).sum() <= 2e-12 * (wanted**2).sum()
+        else:
+            assert not np.isfinite(out).any()
 
 
 @on_machines

@@ -10,6 +10,7 @@ import numpy as np
 from rlx.backends.cpu.context import Array
 from rlx.backends.cpu.engine.gemm.product import Product, narrow_float, widened
 from rlx.backends.cpu.engine.packed.decode import decodes
+from rlx.backends.cpu.engine.packed.digits import by_digits, digit_steps
 from rlx.backends.cpu.engine.packed.kernel import DotKernel
 from rlx.backends.cpu.engine.packed.panels import panel_steps
 from rlx.backends.cpu.engine.packed.tiles import tile_steps
@@ -66,6 +67,8 @@ def bind_packed_matmul(
         raise Declined(f"x is {x.dtype}{x.shape}")
     if not ins[0].flags.c_contiguous or not outs[0].flags.c_contiguous:
         raise Declined("strides")
+    if by_digits(dtype, len(x), len(ins[1]), x.shape[1], ctx.machine):
+        return digit_steps(x, ins[1], dtype, out, ctx, f"packed {dtype}")
     if len(x) <= _ROWS_IN_TURNS:
         return dot_steps(x, ins[1], dtype, out, None, None, ctx, f"packed {dtype}")
     if ctx.machine.has_tiles:

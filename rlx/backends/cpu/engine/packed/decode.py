@@ -388,12 +388,18 @@ class Rows:
         if field is not None:
             nbytes = next(p.nbytes for p in self.storage.planes if p.name == field.name)
             self._of_field = nbytes // field.type.size
-        self._field = k.reserve(4 * self._of_field * self.most)
-        self._numbers = k.reserve(4 * self.format.count * self.most) if self.format.count else self._field
+        self.field_at = k.reserve(4 * self._of_field * self.most)
+        numbers = k.reserve(4 * self.format.count * self.most) if self.format.count else self.field_at
+        self.put(self.field_at, numbers)
         self._stage = k.reserve(self.storage.elements)
 
+    def put(self, field: Value, numbers: Value) -> None:
+        """Says where `prepare` writes a field's numbers, and those that elements use: the same for most formats."""
+        self._field, self._numbers = field, numbers
+
     @property
-    def _count(self) -> int:
+    def count(self) -> int:
+        """The numbers of a block."""
         return self.format.count or self._of_field
 
     def planes(self, row: Value, units: Value) -> dict[str, Value]:
@@ -428,7 +434,7 @@ class Rows:
 
     def block(self, planes: dict[str, Value], first: Value, i: Value) -> Block:
         """Block first + i, of those that were prepared from `first` on."""
-        numbers = self.k.at(self._numbers, i * self._count, F32)
+        numbers = self.k.at(self._numbers, i * self.count, F32)
         return Block(self.k, self._places(planes, first + i), self.lanes, self.lookup, numbers, self._stage)
 
     def _places(self, planes: dict[str, Value], i: Value) -> dict[str, Value]:

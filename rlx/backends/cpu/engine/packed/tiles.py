@@ -148,7 +148,7 @@ class TilesKernel:
     def ir(self) -> str:
         k = Kernel("kernel")
         w, x, out, rows, columns, blocks, out_row = (k.word(i, PTR if i < 3 else I64) for i in range(7))
-        k.do("llvm.x86.ldtilecfg", _configuration(k))
+        configure(k)
         sums, moved = k.reserve(4 * _TILE), k.reserve(_TILE)
         x_tiles, w_tiles = (rows + (LANES - 1)) >> 4, (columns + (LANES - 1)) >> 4
         w_blocks = (w_tiles + 1) >> 1
@@ -208,13 +208,13 @@ class TilesKernel:
                     k.do("llvm.x86.tdpbf16ps", f"i8 {t}", f"i8 {4 + t // 2}", f"i8 {6 + t % 2}")
 
 
-def _configuration(k: Kernel) -> Value:
-    """Eight tiles of 16 rows of 64 bytes."""
+def configure(k: Kernel) -> None:
+    """Makes the thread's eight tiles 16 rows of 64 bytes."""
     words = [1, 0, *[0x0040004000400040] * 2, 0, 0, 0x1010101010101010, 0]
     place = k.reserve(64)
     for i, word in enumerate(words):
         k.store(k.const(I64, word), k.at(place, i, I64))
-    return place
+    k.do("llvm.x86.ldtilecfg", place)
 
 
 def tile_steps(x: Array, w: Array, dtype: DType, out: Array, ctx: EngineContext, name: str) -> list[EngineStep]:

@@ -1,0 +1,190 @@
+"""Products of one row with packed weights by the integer matrix unit of x86 (AMX), with the precision of f32.
+
+Weights of 4 and 8 bits are integers with a scale for each 32 terms. Those 32 terms of x become integers of 23 bits
+beside a power of two, in three digits of 8 bits with a sign, so that no product and no sum of 32 products is rounded. A
+tile of the weight has 16 rows, 64 bytes of each; for 8 bits these lie in the weight itself. The other operand has three
+columns for each 32 terms, one a digit, and zeros where a column's terms are others. A row of the result so has the sums
+of 128 terms, and four vector instructions multiply them by their scales, as floats. An infinity in x gives NaN.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from rlx.backends.cpu.context import Array
+from rlx.backends.cpu.engine import trees
+from rlx.backends.cpu.engine.ir import F32, I8, I32, I64, PTR, Kernel, Value
+from rlx.backends.cpu.engine.machine import Machine
+from rlx.backends.cpu.engine.packed.decode import Rows
+from rlx.backends.cpu.engine.packed.kernel import added
+from rlx.backends.cpu.engine.packed.tiles import LANES, configure
+from rlx.backends.cpu.engine.step import EngineContext, EngineStep, address
+from rlx.dtypes import DType, as_dtype, f32
+
+_TERMS = 128  # of two tiles
+_TILE = 1024
+_GROUP = 2 * _TILE + 128  # bytes of x's tiles, scales and sums
+_BITS = 22  # of the magnitude of x's integers
+_PITCH = 512 + 16  # numbers of a row that are prepared: in other sets of the cache than the next row's
+# Where the terms of the words of a tile's row stand among the 128: (tile, word) -> first of four.
+_ORDER: dict[str, Callable[[int, int], int]] = {
+    "q8_0": lambda t, w: 64 * t + 4 * w,
+    "q4_0": lambda t, w: w // 4 * 32 + 16 * t + w % 4 * 4,
+    "q4_k": lambda t, w: w // 8 * 64 + 32 * t + w % 8 * 4,
+}
+
+
+def by_digits(dtype: DType, m: int, n: int, terms: int, machine: Machine) -> bool:
+    """Whether a product is one of these."""
+    known = dtype.name in _ORDER and m == 1 and n >= LANES and terms % _TERMS == 0
+    return known and machine.has_tiles and "amx-int8" in machine.features
+
+
+@dataclass(frozen=True, slots=True)
+class DigitsKernel:
+    """The tiles of x: an item is 128 terms."""
+
+    weight: str
+    x: DType = f32
+
+    def ir(self) -> str:
+        k = Kernel("kernel")
+        x, out = k.word(0, PTR), k.word(1, PTR)
+        bytes_, zero = k.reserve(3 * 32), k.const(I32.of(LANES), 0)
+        order = _ORDER[self.weight]
+        with k.loop(k.first, k.last) as item:
+            group = k.at(out, item * _GROUP)
+            for at in range(0, _GROUP, 64):
+                k.store(zero, k.at(group, at), align=64)
+            for s in range(4):
+                start = k.at(x, (item * _TERMS + 32 * s) * self.x.itemsize)
+                both = [trees.load(k, self.x, k.at(start, h * LANES * self.x.itemsize), LANES) for h in (0, 1)]
+                sizes = [k.bits(v, I32) & 0x7FFFFFFF for v in both]
+                most = k.fold(k.max(*sizes), lambda a, b: k.max(a, b))
+                exponent = k.max(most >> 23, _BITS)
+                shift = k.bits(254 + _BITS - 1 - exponent << 23, F32)
+                scale = k.bits(exponent - (_BITS - 1) << 23, F32)
+                nan = k.bits(k.const(I32, 0x7FC00000), F32)
+                scale = k.select(k.cmp("eq", exponent, 255), nan, scale)
+                numbers = [k.cast("fptosi", k.unary("roundeven", v * k.splat(shift, LANES)), I32) for v in both]
+                # The sum is that of the integers, so that what minimums take away is what they are part of.
+                total = k.cast("sitofp", k.fold(numbers[0] + numbers[1], lambda a, b: a + b), F32) * scale
+                for h, left in enumerate(numbers):
+                    for digit in range(3):
+                        low = k.cast("trunc", left, I8)
+                        k.store(low, k.at(bytes_, 32 * digit + LANES * h))
+                        left = k.binary("ashr", left - k.cast("sext", low, I32), k.const(left.type, 8))
+                for t in range(2):
+                    for word_of in range(LANES):
+                        first = order(t, word_of)
+                        for digit in range(3 if first // 32 == s else 0):
+                            word = k.load(I32, k.at(bytes_, 32 * digit + first % 32))
+                            k.store(word, k.at(group, t * _TILE + 64 * word_of + 4 * (3 * s + digit)))
+                for digit in range(3):
+                    k.store(scale * float(1 << 8 * digit), k.at(group, 2 * _TILE + 4 * (3 * s + digit)))
+                k.store(total, k.at(group, 2 * _TILE + 64 + 4 * (12 + s)))
+        return k.text()
+
+
+@dataclass(frozen=True, slots=True)
+class DigitsDotKernel:
+    """An item is 16 rows of the weight, whose last ones are in two items where their number is no multiple of 16."""
+
+    weight: DType
+    out: DType = f32
+
+    def ir(self) -> str:
+        k, storage, lanes = Kernel("kernel"), self.weight.storage, LANES
+        w, x, out, columns, units, w_row = (k.word(i, PTR if i < 3 else I64) for i in range(6))
+        configure(k)
+        decoded = Rows(k, self.weight, lanes, True)
+        numbers, made = k.reserve(4 * _PITCH * lanes), k.reserve(4 * _TILE)
+        sums = k.reserve((decoded.most * storage.elements // _TERMS) * _TILE)
+        field, own = decoded.field_at, decoded.format.groups is None
+        each = decoded.count
+        vector, blocks = F32.of(lanes), max(1, _TERMS // storage.elements)  # of a group, where it has some
+        groups_of_block = max(1, storage.elements // _TERMS)
+        minimums = each == 16
+        spread = [s for s in range(4) for _ in range(3)] + ([4, 5, 6, 7] if minimums else [0] * 4)
+        with k.loop(k.first, k.last) as item:
+            first_row = k.min(item * lanes, columns - lanes)
+            base = k.at(w, first_row * w_row)
+            totals = [k.variable(k.const(vector, 0)) for _ in range(lanes)]
+            with k.loop(0, units, decoded.most) as begin:
+                count = k.min(units - begin, decoded.most)
+                with k.loop(0, lanes) as row:
+                    line = k.at(numbers, row * _PITCH, F32)
+                    decoded.put(line if own else field, line)
+                    decoded.prepare(decoded.planes(k.at(base, row * w_row), units), begin, count)
+                parts = k.binary("udiv", count, k.const(I64, blocks)) * groups_of_block
+                before = k.binary("udiv", begin, k.const(I64, blocks)) * groups_of_block
+                # Two of everything, so that one group need not wait for the other; the last one may come twice.
+                with k.loop(0, parts, 2) as g:
+                    for turn in range(2):
+                        part = k.min(g + turn, parts - 1)
+                        self._multiply(k, turn, x, base, w_row, before + part, k.at(made, 2 * turn * _TILE))
+                        k.do("llvm.x86.tilestored64", f"i8 {turn}", k.at(sums, part * _TILE), "i64 64")
+                with k.loop(0, parts) as g:
+                    group, found_at = k.at(x, (before + g) * _GROUP), k.at(sums, g * _TILE)
+                    scales = k.load(vector, k.at(group, 2 * _TILE), align=64)
+                    terms = k.load(vector, k.at(group, 2 * _TILE + 64), align=64)
+                    place = g * (4 * each) if groups_of_block == 1 else (g >> 1) * each + (g & 1) * 4
+                    for r, total in enumerate(totals):
+                        found = k.cast("sitofp", k.load(I32.of(lanes), k.at(found_at, 64 * r), align=64), F32)
+                        found = k.fma(found, scales, terms) if minimums else found * scales
+                        at = k.at(numbers, place + r * _PITCH, F32)
+                        low = k.load(F32.of(4), at)
+                        high = k.load(F32.of(4), k.at(at, 8, F32)) if minimums else None
+                        total.value = k.fma(found, k.shuffle(low, high, spread), total.value)
+            trees.store(k, added([t.value for t in totals]), self.out, k.at(out, first_row * self.out.itemsize), None)
+        k.do("llvm.x86.tilerelease")
+        return k.text()
+
+    def _multiply(
+        self, k: Kernel, turn: int, x: Value, base: Value, w_row: Value, group: Value, made: Value
+    ) -> None:
+        """Leaves the sums of a group in the tile numbered `turn`."""
+        whole = self.weight.name == "q8_0"
+        nbytes = 128 if whole else 64
+        start, tiles = k.at(base, group * nbytes), k.at(x, group * _GROUP)
+        # The next item's rows follow those of this one: a group asks for its part of them.
+        share = LANES * _TERMS * self.weight.storage.nbytes // self.weight.storage.elements
+        ahead = k.at(base, w_row * LANES + group * share)
+        for at in range(0, share, 64):
+            k.prefetch(k.at(ahead, at), locality=2)
+        for r in range(LANES):
+            line = k.at(start, w_row * r)
+            if whole:
+                continue
+            raw = k.load(I8.of(64), line)
+            words = k.cast("bitcast", raw, I32.of(LANES)) >> 4
+            halves = [raw & 15, k.cast("bitcast", words, I8.of(64)) & 15]
+            for t, half in enumerate(halves):
+                value = half - 8 if self.weight.name == "q4_0" else half
+                k.store(value, k.at(made, t * _TILE + 64 * r), align=64)
+        k.do("llvm.x86.tilezero", f"i8 {turn}")
+        for t in range(2):
+            mine, other = 2 + 2 * turn, 3 + 2 * turn
+            if whole:
+                k.do("llvm.x86.tileloadd64", f"i8 {mine}", k.at(start, 64 * t), w_row)
+            else:
+                k.do("llvm.x86.tileloadd64", f"i8 {mine}", k.at(made, t * _TILE), "i64 64")
+            k.do("llvm.x86.tileloadd64", f"i8 {other}", k.at(tiles, t * _TILE), "i64 64")
+            k.do("llvm.x86.tdpbssd", f"i8 {turn}", f"i8 {mine}", f"i8 {other}")
+
+
+def digit_steps(x: Array, w: Array, dtype: DType, out: Array, ctx: EngineContext, name: str) -> list[EngineStep]:
+    """x (1, k), a packed weight (n, bytes of a row), out (1, n)."""
+    n, terms = len(w), x.shape[1]
+    groups = terms // _TERMS
+    tiles = ctx.borrow(groups * _GROUP)
+    cut = DigitsKernel(dtype.name, as_dtype(x.dtype))
+    keep = (x, w, out, tiles)
+    words = (address(w), address(tiles), address(out), n, terms // dtype.storage.elements, w.strides[0])
+    return [
+        EngineStep(cut, (address(x), address(tiles)), groups, 4, keep, name="digits", cost_ns=80.0),
+        EngineStep(
+            DigitsDotKernel(dtype, as_dtype(out.dtype)), words, -(-n // LANES), 1, keep, name=name, cost_ns=terms * 0.8
+        ),
+    ]
