@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Callable, Sequence
 from itertools import pairwise
@@ -24,8 +23,6 @@ if TYPE_CHECKING:
     from rlx.backends.cuda.device import CudaDevice
 
 Enqueue = Callable[..., None]  # puts one step on a stream; with True, a launch may begin before the launch before ends
-
-FEW_GROUPS = 8  # workgroups up to which a launch is too short to run beside another
 
 
 class Recorded:
@@ -186,11 +183,10 @@ def record(device: CudaDevice, steps: Sequence[Step], arena: DeviceArena, timing
 
 class _Fork:
     """The two streams of a capture. Launches between two barriers take turns on them, so that one can begin while the
-    last workgroups of another run. Calls of cuBLAS share a workspace, so that these and copies stay on the first, and
-    where launches may begin early, so do those of few workgroups: to fork and join takes longer than they do."""
+    last workgroups of another run. Calls of cuBLAS share a workspace, so that these and copies stay on the first."""
 
     def __init__(self, device: CudaDevice) -> None:
-        self._runtime, self._event, self._early = device.api.runtime, device.fork_event, device.early
+        self._runtime, self._event = device.api.runtime, device.fork_event
         self._main, self._side = device.capture_streams
         self.forked = False  # whether the second stream has work since the last barrier
         self._launches = 0
@@ -198,8 +194,6 @@ class _Fork:
     def stream(self, step: Step) -> int:
         """The stream of the next step."""
         if not isinstance(step, Launch):
-            return self._main
-        if self._early and math.prod(step.groups) <= FEW_GROUPS:
             return self._main
         self._launches += 1
         if self._launches % 2:
