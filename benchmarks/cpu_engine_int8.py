@@ -22,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import numpy as np
 
-from benchmarks import bench_onnx_cpu, cpu_engine
+from benchmarks import cpu_engine
 from benchmarks.bench_onnx_cpu import Feeds
 
 _FOLDER = Path(tempfile.mkdtemp())
@@ -125,6 +125,6 @@ MODELS: dict[str, Callable[[], tuple[Any, Feeds]]] = {
 }
 
 if __name__ == "__main__":
-    bench_onnx_cpu.MODELS.clear()
-    bench_onnx_cpu.MODELS.update(MODELS)
+    cpu_engine.MODELS.clear()
+    cpu_engine.MODELS.update(MODELS)
     cpu_engine.main()
