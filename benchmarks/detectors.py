@@ -109,6 +109,7 @@ def main() -> None:
                 options.intra_op_num_threads, options.log_severity_level = threads, 4
                 beside = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
                 want, times = timed(lambda x: beside.run(None, {"image": x}), pictures)
+                beside = None  # its threads spin
                 counts = [len(w[0]) for w in want]
                 print(
                     f"{name:10} onnxruntime, {threads:2} threads  {np.median(times):8.2f} ms an image, "

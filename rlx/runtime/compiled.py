@@ -9,6 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
 from weakref import WeakMethod, WeakSet
 
+import numpy as np
 import numpy.typing as npt
 
 from rlx.driver import BuildOptions, Device, DeviceArena, Executable, MemoryPlan, Slot
@@ -393,10 +394,13 @@ class CompiledGraph(Closing):
         if tensor.graph is not self.program:
             raise GraphError(f"value: {tensor} is of graph {tensor.graph!r}; expected a tensor of `program`")
         with self._lock:
-            arena = self._ready().arena
+            ready = self._ready()
             self._still_there()
-            raw = arena.read_bytes(tensor.id, tensor.type.nbytes)
-        return on_host(tensor.type, raw)
+            raw = ready.arena.read_bytes(tensor.id, tensor.type.nbytes)
+            # The CPU's compiled engine keeps some images with their channels last.
+            lies = getattr(ready.executable, "channels_last", {}).get(tensor.id)
+        found = on_host(tensor.type, raw)
+        return found if lies is None else np.moveaxis(found.reshape(lies), -1, 1)
 
     def report(self) -> Report:
         """How each node runs: native, decomposed, host; and the memory plan."""

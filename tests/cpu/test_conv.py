@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import rlx
 import rlx.ops as ops
 from tests.cpu.programs import check, data, run_both
 
@@ -77,3 +78,17 @@ def test_any_number_of_threads_gives_the_same_bits(groups: int, kernel: int) -> 
 
     ((one, _),), ((three, _),) = (run_both(build, x, w, threads=n) for n in (1, 3))
     assert one.tobytes() == three.tobytes()
+
+
+def test_values_within_a_program_have_the_order_of_their_shapes() -> None:
+    """`rlx check` reads each node's; images between convolutions lie with their channels last."""
+    rng = np.random.default_rng(0)
+    graph = rlx.Graph("values")
+    x, w = (graph.input(n, s) for n, s in (("x", (1, 3, 6, 5)), ("w", (4, 3, 3, 3))))
+    inner = rlx.relu(rlx.conv(x, w, pads=((1, 1), (1, 1))))
+    graph.output("y", rlx.mean(inner, axis=(2, 3)))
+    feeds = {n: rng.standard_normal(t.shape).astype(np.float32) for n, t in graph.inputs.items()}
+    with rlx.Session("cpu", engine="compiled").compile(graph, planner="bump") as made:
+        y = made.run(feeds)["y"]
+        node = next(n for n in made.program.nodes if n.op.name == "conv")
+        np.testing.assert_allclose(made.value(node.output).mean((2, 3)), y, rtol=1e-5, atol=1e-6)

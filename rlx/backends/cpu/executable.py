@@ -101,7 +101,9 @@ class CpuExecutable:
         ctx = BindContext(acquire, self._options.threads)
         last = last_convolutions(graph)
 
-        order: Mapping[int, tuple[int, ...]] = {}  # of the tensors that lie otherwise than in that of their shapes
+        order: dict[int, tuple[int, ...]] = {}  # of the tensors that lie otherwise than in that of their shapes
+
+        self.channels_last = order
 
         def array(t: Tensor, place: Tensor | None = None) -> Array:
             """The array of a tensor, or one as it would be in the memory of another."""
@@ -112,8 +114,7 @@ class CpuExecutable:
             from rlx.backends.cpu.engine.layout import channels_last_tensors
             from rlx.backends.cpu.engine.program import EngineProgram
 
-            order = channels_last_tensors(graph, plan)
-
+            order.update(channels_last_tensors(graph, plan))
             fixed = set() if body else {t.id for t in graph.params.values()}
             held = {plan.slots[t].segment for t in fixed if t in plan.slots}
             self._engine = EngineProgram(
