@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -23,6 +24,9 @@ Context = Annotated[int, typer.Option(help="How many tokens prompt and answer ma
 Kept = Annotated[str | None, typer.Option(help='Keep matrices as "f32", "f16" or "bf16"; packed ones stay packed.')]
 Activations = Annotated[str | None, typer.Option(help='Tensors between layers: "f32", "f16" or "bf16".')]
 Cache = Annotated[str | None, typer.Option(help='Keys and values: "f32", "f16" or "bf16".')]
+Lookup = Annotated[bool, typer.Option("--lookup", help="Guess from the text; sooner if it repeats.")]
+DraftModel = Annotated[Path | None, typer.Option("--draft", help="A smaller model of the same vocabulary, to guess.")]
+Guesses = Annotated[int, typer.Option(help="How many tokens --lookup or --draft guess at once.", min=1, max=32)]
 Show = Annotated[bool, typer.Option("--stats", help="Print counts and speeds at the end, on standard error.")]
 
 
@@ -40,7 +44,9 @@ def generate(
     dtype: Kept = None,
     activations: Activations = None,
     cache: Cache = None,
-    lookup: Annotated[bool, typer.Option("--lookup", help="Guess from the text; sooner if it repeats.")] = False,
+    lookup: Lookup = False,
+    draft: DraftModel = None,
+    guesses: Guesses = 7,
     stats: Show = False,
 ) -> None:
     """Go on from a prompt with a language model, and print the text as it is made.
@@ -48,9 +54,10 @@ def generate(
     Without --temperature the text is the same on every device.
     """
     text = sys.stdin.read() if prompt == "-" else prompt
-    with loaded(model, device, context, dtype, activations, cache) as made:
+    kinds = (device, context, dtype, activations, cache)
+    with loaded(model, *kinds) as made, _drafting(draft, *kinds) as drafting:
         _print(made.generate(text, max_tokens, temperature=temperature, top_k=top_k, top_p=top_p, seed=seed,
-                             stop=stop or (), lookup=lookup))  # fmt: skip
+                             stop=stop or (), lookup=lookup, draft=drafting, guesses=guesses))  # fmt: skip
         if stats:
             print(made.stats, file=sys.stderr)
 
@@ -68,11 +75,15 @@ def chat(
     dtype: Kept = None,
     activations: Activations = None,
     cache: Cache = None,
+    lookup: Lookup = False,
+    draft: DraftModel = None,
+    guesses: Guesses = 7,
     stats: Show = False,
 ) -> None:
     """Talk with a language model, a line at a time, by the model's own chat template; end with Ctrl-D."""
     messages: list[dict[str, str]] = [] if system is None else [{"role": "system", "content": system}]
-    with loaded(model, device, context, dtype, activations, cache) as made:
+    kinds = (device, context, dtype, activations, cache)
+    with loaded(model, *kinds) as made, _drafting(draft, *kinds) as drafting:
         while True:
             if sys.stdin.isatty():
                 print("> ", end="", file=sys.stderr, flush=True)
@@ -80,7 +91,8 @@ def chat(
             if not line:
                 return
             messages.append({"role": "user", "content": line.rstrip("\r\n")})
-            pieces = made.chat(messages, max_tokens, temperature=temperature, top_k=top_k, top_p=top_p, seed=seed)
+            pieces = made.chat(messages, max_tokens, temperature=temperature, top_k=top_k, top_p=top_p, seed=seed,
+                               lookup=lookup, draft=drafting, guesses=guesses)  # fmt: skip
             messages.append({"role": "assistant", "content": _print(pieces)})
             if stats:
                 print(made.stats, file=sys.stderr)
@@ -98,6 +110,10 @@ def loaded(
         made.close()
         raise RlxError(f"{model} holds a sentence encoder, which makes no text; `rlx embed` takes it")
     return made
+
+
+def _drafting(draft: Path | None, *kinds: Any) -> Any:
+    return nullcontext() if draft is None else loaded(draft, *kinds)
 
 
 def _print(pieces: Iterable[str]) -> str:

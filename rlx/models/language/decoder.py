@@ -18,13 +18,13 @@ from rlx.errors import DTypeError, GraphError, OutOfDeviceMemory, ShapeError
 from rlx.models.language.blocks import Size, cache_bytes
 from rlx.models.language.config import LanguageConfig
 from rlx.models.language.graph import GREEDY, LOG, Head, Picking, language_graph
+from rlx.models.language.speculation import Speculation
 from rlx.models.language.weights import ModelWeights
 from rlx.ops.random.draws import key as key_of
 from rlx.runtime import CompiledGraph, Session, State, Weights
 
 Ids = npt.NDArray[np.int32]
 AHEAD = 16  # runs begun before their tokens are read
-GUESSES = 7  # tokens that a run may try to guess: eight rows cost about as much as one
 CHUNKS = (16, 128, 512)  # tokens of a prompt in one run; one by one where fewer are left than pay for padding
 
 
@@ -225,11 +225,17 @@ class Decoder(Closing):
             done += len(part)
         return out
 
-    def prepare(self, count: int, sampling: Sampling) -> float:
-        """Builds the programs for a prompt of so many tokens and an answer; the seconds that this took."""
+    def prepare(self, count: int, sampling: Sampling, guesses: int = 0) -> float:
+        """Builds the programs for a prompt of so many tokens and an answer, of which runs try so many guesses; the
+        seconds that this took."""
         start = time.perf_counter()
         for size in set(self.chunks(count)):
             self.program(size, "token", sampling.picking).prepare()
+        if guesses:
+            self.program(1, "token").prepare()
+            if self.length + guesses < self.context:
+                self.program(1 + guesses, "choices").prepare()
+            return time.perf_counter() - start
         for turn in range(self.turns):
             self.program(1, "next", sampling.picking, turn).prepare()
         return time.perf_counter() - start
@@ -246,11 +252,12 @@ class Decoder(Closing):
             token = int(self.program(size, "token", picking).run(inputs)["token"][0, 0])
         return token
 
-    def decode(self, token: int, sampling: Sampling) -> Iterator[int]:
+    def decode(self, token: int, sampling: Sampling, ahead: int = 1) -> Iterator[int]:
         """Token after token from this one on, until the context is full.
 
         The steps need nothing from the host: a few are begun one after the other, and then the host reads the tokens of
-        all, since a read waits for all work begun before it. Their number grows, so that the first tokens come at once.
+        all, since a read waits for all work begun before it. Their number grows from `ahead`, so that the first tokens
+        come at once.
         `length` counts the tokens whose successors were given: what runs ahead wrote into caches is overwritten. A
         recurrent model runs one by one, since its states cannot go back."""
         at = self.length
@@ -261,7 +268,6 @@ class Decoder(Closing):
         start["stride"] = np.ones(1, np.int32)
         for name, value in start.items():
             self.state.set(name, value)
-        ahead = 1
         while at < self.context:
             count = min(ahead, self.context - at)
             runs = [programs[i % len(programs)].launch() for i in range(at, at + count)]
@@ -274,24 +280,26 @@ class Decoder(Closing):
                 yield found
             ahead = 1 if self.config.recurrent or self.session.info.kind == "cpu" else min(2 * ahead, AHEAD)
 
-    def guess(self, history: list[int]) -> Iterator[int]:
+    def guess(self, history: list[int], speculation: Speculation) -> Iterator[int]:
         """Token after token from the last of the history on, each the likeliest: `decode` without draws, by guesses.
 
-        What followed the same few tokens earlier in the history is guessed to follow again, and one run of `GUESSES`
-        tokens more shows how many of the guesses are the model's own choices: those and the choice after them are
-        given. The caller adds each token to the history. Raises: GraphError for a recurrent model, which takes nothing
-        back."""
+        One run over the last token and the guesses after it shows how many of them are the model's own choices: those
+        and the choice after them are given. The caller adds each token to the history. Raises: GraphError for a
+        recurrent model, which takes nothing back."""
         if self.config.recurrent:
-            raise GraphError("a recurrent model cannot take back wrong guesses; generate without lookup")
+            raise GraphError("a recurrent model cannot take back wrong guesses; generate without lookup and draft")
         while self.length < self.context:
-            guessed = look_up(history, min(GUESSES, self.context - self.length - 1))
-            size = 1 + GUESSES
-            if not guessed or self.length + size > self.context:
-                size, guessed = 1, []
+            size = 1 + speculation.most
+            fits = self.length + size <= self.context
+            guessed = speculation.guess(history, speculation.most) if fits else []
+            if not guessed:
+                size = 1
             inputs = self._inputs(np.array([history[-1], *guessed], np.int32), size)
             head: Head = "choices" if size > 1 else "token"
             choices = self.program(size, head).run(inputs)[head][0].tolist()
             right = next((i for i, (g, c) in enumerate(zip(guessed, choices, strict=False)) if g != c), len(guessed))
+            speculation.tried += len(guessed)
+            speculation.right += right
             for token in choices[: right + 1]:
                 self.length += 1
                 yield token
@@ -307,17 +315,6 @@ class Decoder(Closing):
                 self.state.close()
                 if self._lends:
                     self.weights.close()
-
-
-def look_up(history: Sequence[int], count: int) -> list[int]:
-    """Up to `count` tokens that followed the last few tokens of the history where they last stood before: three of
-    them, else two. (Saxena, "Prompt Lookup Decoding", 2023.)"""
-    for n in (3, 2):
-        tail = list(history[-n:])
-        for at in range(len(history) - n - 1, -1, -1) if count > 0 and len(history) > n else ():
-            if history[at + n - 1] == tail[-1] and list(history[at : at + n]) == tail:
-                return list(history[at + n : at + n + count])
-    return []
 
 
 def _number(name: str, value: Any, low: float, high: float) -> None:

@@ -6,6 +6,7 @@ import os
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -26,6 +27,8 @@ from rlx.models.language.architectures import architecture_of
 from rlx.models.language.batch import Batch
 from rlx.models.language.config import Fields, LanguageConfig
 from rlx.models.language.decoder import Decoder, Sampling
+from rlx.models.language.draft import speculation
+from rlx.models.language.speculation import GUESSES, Speculation
 from rlx.models.language.text import StopTexts
 from rlx.models.language.weights import Arrays, ModelWeights
 from rlx.runtime import Session
@@ -38,7 +41,8 @@ POOLINGS = ("mean", "last")
 class Stats:
     """The counts and times of a `generate`: tokens of the prompt that were computed (`reused` lay in the caches
     already), tokens made, seconds until the first of them and after it, seconds in which programs were built before,
-    bytes of weights that a token reads, and why it ended."""
+    bytes of weights that a token reads, tokens that were guessed and how many of those guesses were right, and why it
+    ended."""
 
     prompt: int = 0
     reused: int = 0
@@ -47,6 +51,8 @@ class Stats:
     rest_seconds: float = 0.0
     build_seconds: float = 0.0
     token_bytes: int = 0
+    guessed: int = 0
+    accepted: int = 0
     ended: Literal["", "stop", "length", "context"] = ""
 
     def __str__(self) -> str:
@@ -60,6 +66,8 @@ class Stats:
                 f"\nanswer: {self.tokens} tokens, {rate:,.1f} a second; {self.token_bytes / 1e9:.3g} GB of weights a "
                 f"token, {rate * self.token_bytes / 1e9:,.4g} GB/s"
             )
+        if self.guessed:
+            lines += f"\nguesses: {self.accepted:,} of {self.guessed:,} accepted"
         if self.build_seconds > 0.01:
             lines += f"\nprograms: {self.build_seconds:.1f} s"
         return lines
@@ -102,6 +110,10 @@ class LanguageModel(Closing):
         if self._tokenizer is None:
             raise RlxError(f"{self.where}: {self._why_none}; logits(), hidden() and generate() of token ids need none")
         return self._tokenizer
+
+    @property
+    def has_tokenizer(self) -> bool:
+        return self._tokenizer is not None
 
     def __repr__(self) -> str:
         c = self.config
@@ -167,21 +179,25 @@ class LanguageModel(Closing):
     def generate(
         self, prompt: str | Sequence[int], max_tokens: int | None = None, *, temperature: float = 0.0,
         top_k: int | None = None, top_p: float | None = None, seed: int = 0, stop: str | Sequence[str] = (),
-        lookup: bool = False,
+        lookup: bool = False, draft: LanguageModel | None = None, guesses: int = GUESSES,
     ) -> Iterator[str]:  # fmt: skip
         """The text that follows a prompt, piece by piece as it is made.
 
         It ends after `max_tokens`, at a token by which the model ends its texts, before a text of `stop`, or where the
         context is full. A temperature of 0 takes the likeliest token each time; else `top_k`, `top_p` and `seed` are
         as `rlx.sample` takes them: the same on every device for the same logits. `lookup` guesses tokens from what has
-        stood in the text before and takes several at once where the guesses are right: the same text without draws,
-        sooner where it repeats itself (`Decoder.guess`). `stats` has the counts and times.
-        Raises: ShapeError for a prompt longer than the context, DTypeError for settings out of range; both at once.
+        stood in the text before and takes several at once where the guesses are right: the same text, sooner where it
+        repeats itself. With `draft`, a smaller model of the same vocabulary, on any device, makes the guesses, up to
+        `guesses` for each run; `stats` says how many were right. Both are for a temperature of 0 alone: draws from
+        guesses would be others than those of the seed. `stats` has the counts and times.
+        Raises, all at once: ShapeError for a prompt longer than the context, DTypeError for settings out of range,
+        GraphError for guesses beside a temperature or of a recurrent model, and for a draft of another vocabulary.
         """
         sampling, ids = Sampling(temperature, top_k, top_p, seed), self._ids(prompt)
         stops = StopTexts((stop,) if isinstance(stop, str) else stop)
         stream = self.tokenizer.stream()
-        return self._pieces(self.tokens(ids, max_tokens, sampling, lookup=lookup), stream, stops)
+        tokens = self.tokens(ids, max_tokens, sampling, lookup=lookup, draft=draft, guesses=guesses)
+        return self._pieces(tokens, stream, stops)
 
     def _pieces(self, tokens: Iterator[int], stream: Any, stops: StopTexts) -> Iterator[str]:
         known = self.tokenizer.vocabulary.tokens
@@ -200,7 +216,7 @@ class LanguageModel(Closing):
 
     def tokens(
         self, prompt: Sequence[int] | npt.NDArray[Any], max_tokens: int | None = None, sampling: Sampling | None = None,
-        *, lookup: bool = False,
+        *, lookup: bool = False, draft: LanguageModel | None = None, guesses: int = GUESSES,
     ) -> Iterator[int]:  # fmt: skip
         """The tokens that follow a prompt, without the one that ends the text. Needs no tokenizer.
 
@@ -209,12 +225,14 @@ class LanguageModel(Closing):
         if max_tokens is not None and (type(max_tokens) is not int or max_tokens < 0):
             raise DTypeError(f"max_tokens is {max_tokens!r}; expected an integer from 0, or None")
         sampling = sampling or Sampling()
-        if lookup and (sampling.temperature or self.config.recurrent):
-            raise GraphError("lookup takes the likeliest tokens of a model that is not recurrent; leave it out here")
-        return self._tokens(ids, max_tokens, sampling, lookup)
+        guesser = speculation(self, lookup, draft, guesses)
+        if guesser is not None and (sampling.temperature or self.config.recurrent):
+            raise GraphError("lookup and draft guess the likeliest tokens (no temperature) of a model that is not "
+                             "recurrent; leave them out here")  # fmt: skip
+        return self._tokens(ids, max_tokens, sampling, guesser)
 
     def _tokens(
-        self, ids: npt.NDArray[np.int32], max_tokens: int | None, sampling: Sampling, lookup: bool
+        self, ids: npt.NDArray[np.int32], max_tokens: int | None, sampling: Sampling, guesser: Speculation | None
     ) -> Iterator[int]:
         ends = self._tokenizer.special.ends if self._tokenizer is not None else frozenset()
         own, stats, whole = object(), Stats(token_bytes=self.decoder.token_bytes), ids.tolist()
@@ -232,15 +250,22 @@ class LanguageModel(Closing):
                 else:  # the first token, or another call has used the caches since the last
                     same = self._common(whole)
                     self._forget(same)
-                    stats.build_seconds += self.decoder.prepare(len(whole) - same, sampling)
+                    most = 0 if guesser is None else guesser.most
+                    stats.build_seconds += self.decoder.prepare(len(whole) - same, sampling, most)
+                    if guesser is not None and guesser.prepare is not None:
+                        stats.build_seconds += guesser.prepare(len(whole))
                     start = time.perf_counter()
                     self._begin()
                     token = self.decoder.prefill(np.asarray(whole[same:], np.int32), sampling)
-                    following = self.decoder.guess(whole) if lookup else self.decoder.decode(token, sampling)
+                    following = (
+                        self.decoder.decode(token, sampling) if guesser is None else self.decoder.guess(whole, guesser)
+                    )
                     self._owner = own
                     if not stats.tokens:
                         stats.prompt, stats.reused = len(whole) - same, same
                 self._held = whole[:]
+            if guesser is not None:
+                stats.guessed, stats.accepted = guesser.tried, guesser.right
             if token < 0:
                 raise RlxError(f'{self.where}: the logits are NaN; try activations="f32", or the file is damaged')
             if stats.tokens:
@@ -272,6 +297,26 @@ class LanguageModel(Closing):
         """Before a run: the states of a recurrent model are not those of a known text if an exception ends it."""
         if self.config.recurrent:
             self._held = []
+
+    @contextmanager
+    def lent(self) -> Iterator[bool]:
+        """The model for one thread's runs, where no other has it now: whether it was free."""
+        free = self._lock.acquire(blocking=False)
+        try:
+            yield free
+        finally:
+            if free:
+                self._lock.release()
+
+    def rewound(self, tokens: list[int]) -> int:
+        """Leaves in the caches what they have of these tokens, and says how many those are; for who has `lent`."""
+        same = self._common(tokens)
+        self._forget(same)
+        return same
+
+    def took(self, tokens: list[int]) -> None:
+        """Says which tokens the caches have after runs of the decoder; for who has `lent`."""
+        self._held = tokens
 
     def batch(self, slots: int, context: int | None = None) -> Batch:
         """Room for several sequences at once, beside the one of `generate`. Raises: as `Batch`."""

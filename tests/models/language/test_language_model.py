@@ -19,7 +19,8 @@ from rlx.models import LanguageModel, load
 from rlx.models.language import decoder as decoding
 from rlx.models.language.architectures import gpt_oss
 from rlx.models.language.config import Fields
-from rlx.models.language.decoder import Decoder, Sampling, look_up
+from rlx.models.language.decoder import Decoder, Sampling
+from rlx.models.language.speculation import look_up
 from rlx.models.language.text import StopTexts
 from rlx.ops.rope.scaling import LinearScaling
 from rlx.packed import PackedArray
@@ -128,10 +129,62 @@ def test_guesses_from_the_text_change_no_token(device: str, folders: dict[str, P
     with load(folders["gemma2"], device, context=64) as model:
         plain = list(model.tokens(prompt))
         assert list(model.tokens(prompt, lookup=True)) == plain and len(plain) == 57
-        with pytest.raises(GraphError, match="likeliest"):
-            model.tokens(prompt, 4, Sampling(1.0), lookup=True)
+        assert model.stats.guessed >= model.stats.accepted > 0
     assert look_up([1, 2, 3, 9, 1, 2, 3], 2) == [9, 1] and look_up([1, 2, 9, 8, 1, 2], 9) == [9, 8, 1, 2]
     assert look_up([1, 2, 3], 4) == [] == look_up([7, 7, 7, 7], 0)
+
+
+def test_a_draft_changes_no_token(folders: dict[str, Path], tmp_path: Path) -> None:
+    """Drafts that are right and wrong at every token, to the end of the context, and with less room than the model."""
+    right = folders["llama"]
+    wrong = tiny.write_language_model(tmp_path / "wrong", text=True)
+    arrays = tiny.weights()
+    safetensors.save(wrong / "model.safetensors", {**arrays, "lm_head.weight": -arrays["lm_head.weight"]})
+    prompt = [5, 9, 11, 5, 9]
+    with load(right, "cpu", context=40) as model, load(right, "cpu", context=30) as small, load(wrong, "cpu") as odd:
+        plain = list(model.tokens(prompt))
+        assert len(plain) == 36
+        assert list(model.tokens(prompt, draft=small, guesses=4)) == plain
+        # The last runs have no draft: its caches end at token 30.
+        assert model.stats.guessed == model.stats.accepted == 20 and "20 of 20 accepted" in str(model.stats)
+        assert list(model.tokens(prompt, draft=odd, guesses=3)) == plain
+        assert model.stats.guessed > 60 and model.stats.accepted == 0
+        texts = ["".join(model.generate("hello", 9, draft=draft)) for draft in (None, small, odd)]
+        assert texts[0] == texts[1] == texts[2]
+        both = [model.tokens([3, 7], 9, draft=small), small.tokens([8, 4], 9, draft=model)]
+        made = [[next(answer) for answer in both] for _ in range(9)]
+        alone = [list(m.tokens(p, 9)) for m, p in ((model, [3, 7]), (small, [8, 4]))]
+        assert [list(one) for one in zip(*made, strict=True)] == alone
+        for error, what, settings in [
+            (GraphError, "no temperature", {"draft": small, "temperature": 1.0}),
+            (GraphError, "no temperature", {"lookup": True, "temperature": 1.0}),
+            (GraphError, "the model itself", {"draft": model}),
+            (GraphError, "two sources", {"draft": small, "lookup": True}),
+            (DTypeError, "expected a language model", {"draft": "small"}),
+            (DTypeError, "guesses is 33; expected an integer from 1 to 32", {"draft": small, "guesses": 33}),
+        ]:
+            with pytest.raises(error, match=what):
+                model.generate("a", **settings)
+
+
+@pytest.mark.parametrize(
+    "text, what", [(True, "its token 31 is '.', the model's '.'"), (False, "60 tokens, the model 61")]
+)
+def test_a_draft_of_another_vocabulary_is_refused(text: bool, what: str, tmp_path: Path) -> None:
+    model, draft = (tiny.write_language_model(tmp_path / name, text=text) for name in ("model", "draft"))
+    if text:
+        file = draft / "tokenizer.json"
+        parts = json.loads(file.read_text())
+        vocabulary = parts["model"]["vocab"]
+        odd = {i: token for token, i in vocabulary.items()}
+        vocabulary[odd[31]], vocabulary[odd[32]] = 32, 31
+        file.write_text(json.dumps(parts))
+    else:
+        tiny.write_language_model(model, {**tiny.LLAMA, "vocab_size": 61})
+    with load(model, "cpu", context=8) as big, load(draft, "cpu", context=8) as small:
+        refused = pytest.raises(GraphError, match=what)
+        with refused:
+            big.tokens([1], draft=small)
 
 
 @pytest.mark.late_on_vulkan
