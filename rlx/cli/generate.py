@@ -27,6 +27,7 @@ Cache = Annotated[str | None, typer.Option(help='Keys and values: "f32", "f16" o
 Lookup = Annotated[bool, typer.Option("--lookup", help="Guess from the text; sooner if it repeats.")]
 DraftModel = Annotated[Path | None, typer.Option("--draft", help="A smaller model of the same vocabulary, to guess.")]
 Guesses = Annotated[int, typer.Option(help="How many tokens --lookup or --draft guess at once.", min=1, max=32)]
+AdapterFolder = Annotated[Path | None, typer.Option("--adapter", help="A LoRA adapter's folder, as PEFT saves it.")]
 Show = Annotated[bool, typer.Option("--stats", help="Print counts and speeds at the end, on standard error.")]
 
 
@@ -47,6 +48,7 @@ def generate(
     lookup: Lookup = False,
     draft: DraftModel = None,
     guesses: Guesses = 7,
+    adapter: AdapterFolder = None,
     stats: Show = False,
 ) -> None:
     """Go on from a prompt with a language model, and print the text as it is made.
@@ -56,8 +58,10 @@ def generate(
     text = sys.stdin.read() if prompt == "-" else prompt
     kinds = (device, context, dtype, activations, cache)
     with loaded(model, *kinds) as made, _drafting(draft, *kinds) as drafting:
+        named = _with_adapter(made, adapter)
         _print(made.generate(text, max_tokens, temperature=temperature, top_k=top_k, top_p=top_p, seed=seed,
-                             stop=stop or (), lookup=lookup, draft=drafting, guesses=guesses))  # fmt: skip
+                             stop=stop or (), lookup=lookup, draft=drafting, guesses=guesses,
+                             adapter=named))  # fmt: skip
         if stats:
             print(made.stats, file=sys.stderr)
 
@@ -78,12 +82,14 @@ def chat(
     lookup: Lookup = False,
     draft: DraftModel = None,
     guesses: Guesses = 7,
+    adapter: AdapterFolder = None,
     stats: Show = False,
 ) -> None:
     """Talk with a language model, a line at a time, by the model's own chat template; end with Ctrl-D."""
     messages: list[dict[str, str]] = [] if system is None else [{"role": "system", "content": system}]
     kinds = (device, context, dtype, activations, cache)
     with loaded(model, *kinds) as made, _drafting(draft, *kinds) as drafting:
+        named = _with_adapter(made, adapter)
         while True:
             if sys.stdin.isatty():
                 print("> ", end="", file=sys.stderr, flush=True)
@@ -92,7 +98,7 @@ def chat(
                 return
             messages.append({"role": "user", "content": line.rstrip("\r\n")})
             pieces = made.chat(messages, max_tokens, temperature=temperature, top_k=top_k, top_p=top_p, seed=seed,
-                               lookup=lookup, draft=drafting, guesses=guesses)  # fmt: skip
+                               lookup=lookup, draft=drafting, guesses=guesses, adapter=named)  # fmt: skip
             messages.append({"role": "assistant", "content": _print(pieces)})
             if stats:
                 print(made.stats, file=sys.stderr)
@@ -114,6 +120,14 @@ def loaded(
 
 def _drafting(draft: Path | None, *kinds: Any) -> Any:
     return nullcontext() if draft is None else loaded(draft, *kinds)
+
+
+def _with_adapter(model: Any, folder: Path | None) -> str | None:
+    """The name of the adapter once it is loaded."""
+    if folder is None:
+        return None
+    model.load_adapter("given", folder)
+    return "given"
 
 
 def _print(pieces: Iterable[str]) -> str:

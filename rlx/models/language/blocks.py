@@ -13,6 +13,7 @@ import numpy as np
 import rlx.ops as ops
 from rlx.dtypes import DType, bf16, f16, f32, i32
 from rlx.ir import Graph, Tensor
+from rlx.models.language.adapters import LowRank
 from rlx.models.language.config import Attention, Experts, LanguageConfig, Rope
 
 
@@ -43,20 +44,23 @@ class Size:
 
 
 class Blocks:
-    """The blocks of one graph. Values between blocks are (batch · chunk, width).
+    """The blocks of one graph. Values between blocks are (batch · chunk, width). The matrices of an adapter, whose
+    products `adapter` knows, are states, so that adapters of one shape take turns in one program.
 
     `at`, i32 (batch,), is the position of each sequence's first token in this run. Key and value caches are states
     (slots, context, kv_heads, head_size), of which a run writes `chunk` rows of a sequence in place.
     """
 
     def __init__(
-        self, g: Graph, config: LanguageConfig, size: Size, weights: WeightTypes, at: Tensor, slot: Tensor | None = None
-    ) -> None:
+        self, g: Graph, config: LanguageConfig, size: Size, weights: WeightTypes, at: Tensor,
+        slot: Tensor | None = None, adapter: LowRank | None = None,
+    ) -> None:  # fmt: skip
         self.g = g
         self.config = config
         self.size = size
         self.rows = size.batch * size.chunk
         self._weights = weights
+        self._adapter = adapter
         self.at = at
         # One sequence writes a window of its cache; the rows of several are scattered, each to its own position.
         self._one = ops.reshape(at, ()) if size.batch == 1 else None
@@ -77,14 +81,30 @@ class Blocks:
         found = self.g.params.get(name)
         return self.g.param(name, shape, self._weights.dtype_of(name, shape)) if found is None else found
 
-    def linear(self, x: Tensor, name: str, outputs: int, bias: bool = False, dtype: DType | None = None) -> Tensor:
+    def linear(
+        self, x: Tensor, name: str, outputs: int, bias: bool = False, dtype: DType | None = None,
+        parts: Sequence[tuple[str, int]] = (),
+    ) -> Tensor:  # fmt: skip
+        """The product of x with a weight, of which `parts` are the weights it was joined of, by name and outputs."""
         dtype = self.size.activations if dtype is None else dtype
         weight = self.weight(f"{name}.weight", (outputs, x.shape[-1]))
         b = self.weight(f"{name}.bias", (outputs,)) if bias else None
         if not weight.dtype.is_packed:
             weight = _at_most(weight, dtype)
-        b = None if b is None else ops.cast(b, dtype)
-        return ops.cast(ops.linear(ops.cast(x, dtype), weight, b), dtype)
+        b, x = None if b is None else ops.cast(b, dtype), ops.cast(x, dtype)
+        made = ops.cast(ops.linear(x, weight, b), dtype)
+        return made if self._adapter is None else self._corrected(made, x, name, parts or [(name, outputs)])
+
+    def _corrected(self, made: Tensor, x: Tensor, name: str, parts: Sequence[tuple[str, int]]) -> Tensor:
+        assert self._adapter is not None
+        rank = self._adapter.of(name, parts, x.shape[-1])
+        if not rank:
+            return made
+        a, b = self._adapter.states(name)
+        low = self.g.state(a, (rank, x.shape[-1]), self.size.activations)
+        high = self.g.state(b, (made.shape[-1], rank), self.size.activations)
+        low, high = (ops.cast(t, x.dtype) for t in (low, high))
+        return made + ops.cast(ops.linear(ops.linear(x, low), high), made.dtype)
 
     def linears(self, x: Tensor, name: str, parts: Sequence[tuple[str, int]], bias: bool = False) -> list[Tensor]:
         """Several products of one x, each named after its weight, with so many outputs."""
@@ -107,7 +127,7 @@ class Blocks:
 
         if not all(one(kind) for kind in kinds):
             return None
-        return self.linear(x, joined, sum(n for _, n in parts), bias)
+        return self.linear(x, joined, sum(n for _, n in parts), bias, parts=[(f"{name}.{p}", n) for p, n in parts])
 
     def norm(self, x: Tensor, name: str) -> Tensor:
         """The norm of the last axis."""

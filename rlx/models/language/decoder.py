@@ -15,6 +15,8 @@ from rlx.driver.closing import Closing
 from rlx.driver.locks import renewed
 from rlx.dtypes import DType, f32
 from rlx.errors import DTypeError, GraphError, OutOfDeviceMemory, ShapeError
+from rlx.ir import TensorType
+from rlx.models.language.adapters import Adapter, LowRank
 from rlx.models.language.blocks import Size, cache_bytes
 from rlx.models.language.config import LanguageConfig
 from rlx.models.language.graph import GREEDY, LOG, Head, Picking, language_graph
@@ -81,7 +83,9 @@ class Decoder(Closing):
         self.activations = activations
         self.cache = cache
         self.source = weights
-        self._programs: dict[tuple[int, Head, Picking, int], CompiledGraph] = {}
+        self.adapter: Adapter | None = None  # that of the programs, and of what is in the caches
+        self._placed: dict[str, Adapter] = {}  # whose matrices the states hold
+        self._programs: dict[tuple[int, Head, Picking, int, LowRank | None], CompiledGraph] = {}
         self._lock = renewed(self, "_lock", threading.Lock)
         self._closed = False
         # On Vulkan the host waits for a program's last run before it begins another, but not for other programs.
@@ -123,12 +127,40 @@ class Decoder(Closing):
     def graph(self, chunk: int, head: Head = "token", picking: Picking = GREEDY) -> Any:
         batch = self.slots if head == "next" else 1
         size = Size(batch, chunk, self.context, self.activations, self.cache, self.slots)
-        return language_graph(self.config, size, self.source, head, picking)
+        return language_graph(self.config, size, self.source, head, picking, self._low)
+
+    @property
+    def _low(self) -> LowRank | None:
+        return None if self.adapter is None else self.adapter.low
+
+    def fit(self, adapter: Adapter) -> None:
+        """Makes the matrices of an adapter for this model; they come onto the device when it is used.
+
+        Raises: ModelFormatError for an adapter of another model."""
+        kept, self.adapter = self.adapter, adapter
+        try:
+            self.graph(1)
+        finally:
+            self.adapter = kept
+        adapter.make(self.activations)
+
+    def use(self, adapter: Adapter | None) -> None:
+        """Takes the model with an adapter that was fitted to it, or as it is, from now on. After a change the caches
+        hold what is of no use to it. Raises: OutOfDeviceMemory."""
+        self.adapter = adapter
+        if adapter is None:
+            return
+        for name, array in adapter.matrices.items():
+            if self._placed.get(name) is not adapter:
+                self.state.reserve({name: TensorType(array.shape, self.activations)})
+                self._placed.pop(name, None)
+                self.state.set(name, array)
+                self._placed[name] = adapter
 
     def program(self, chunk: int, head: Head = "token", picking: Picking = GREEDY, turn: int = 0) -> CompiledGraph:
         """The program for one chunk size; another for another `turn`, since a device may run two programs one after the
         other with no wait of the host between them. Raises: GraphError after `close`."""
-        key = (chunk, head, picking, turn)
+        key = (chunk, head, picking, turn, self._low)
         with self._lock:
             if self._closed:
                 raise GraphError("the model is closed; load it again")
@@ -206,6 +238,8 @@ class Decoder(Closing):
         if self.config.recurrent and length == 0:
             for program in list(self._programs.values())[:1]:
                 for name, t in program.graph.states.items():
+                    if name in self._placed:
+                        continue
                     self.state.set(name, np.zeros(t.shape, t.dtype.np))
         self.length = length
 

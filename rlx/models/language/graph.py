@@ -11,6 +11,7 @@ import numpy as np
 import rlx.ops as ops
 from rlx.dtypes import f32, i32
 from rlx.ir import Graph, Tensor
+from rlx.models.language.adapters import LowRank
 from rlx.models.language.blocks import Blocks, Size, WeightTypes
 from rlx.models.language.config import LanguageConfig, Mixer
 from rlx.models.language.recurrent import mamba, mamba2
@@ -44,8 +45,9 @@ def mask_words(vocabulary: int) -> int:
 
 
 def language_graph(
-    config: LanguageConfig, size: Size, weights: WeightTypes, head: Head = "token", picking: Picking = GREEDY
-) -> Graph:
+    config: LanguageConfig, size: Size, weights: WeightTypes, head: Head = "token", picking: Picking = GREEDY,
+    adapter: LowRank | None = None,
+) -> Graph:  # fmt: skip
     """A run over `size.chunk` tokens of each of `size.batch` sequences.
 
     Inputs: `ids`, i32 (batch, chunk); `at`, i32 (batch,), the position of each sequence's first token here. For the
@@ -66,7 +68,7 @@ def language_graph(
     ids = given("ids", (size.batch, size.chunk), i32)
     at = given("at", (size.batch,), i32)
     slot = g.input("slot", (), i32) if size.slots > size.batch else None
-    blocks = Blocks(g, config, size, weights, at, slot)
+    blocks = Blocks(g, config, size, weights, at, slot, adapter)
     x = through_layers(blocks, ids)
     if head in ("token", "next"):
         x, place = _last(g, x, size), at

@@ -17,12 +17,13 @@ import numpy.typing as npt
 from rlx.driver.closing import Closing
 from rlx.driver.locks import renewed
 from rlx.dtypes import DType, DTypeLike, as_dtype, f32
-from rlx.errors import DTypeError, GraphError, RlxError, ShapeError
+from rlx.errors import DTypeError, GraphError, RlxError, ShapeError, meant
 from rlx.formats.gguf.model import GgufModel
 from rlx.formats.gguf.reader import GgufFile
 from rlx.formats.huggingface import ModelFolder
 from rlx.formats.tokenizer.chat import ChatTemplate
 from rlx.formats.tokenizer.language import LanguageTokenizer, from_folder
+from rlx.models.language.adapters import Adapter
 from rlx.models.language.architectures import architecture_of
 from rlx.models.language.batch import Batch
 from rlx.models.language.config import Fields, LanguageConfig
@@ -90,6 +91,7 @@ class LanguageModel(Closing):
         self._held: list[int] = []  # the tokens in the caches
         self._owner: object | None = None  # the answer that was being made when they were last used
         self.stats = Stats()
+        self._adapters: dict[str, Adapter] = {}
 
     @property
     def config(self) -> LanguageConfig:
@@ -124,11 +126,41 @@ class LanguageModel(Closing):
         """The ids of a text, with the marks that the model wants around it unless `special` is False."""
         return self.tokenizer.encode(text, special=special)
 
-    def logits(self, tokens: Sequence[int] | npt.NDArray[Any]) -> npt.NDArray[np.float32]:
-        """The logits after each of the tokens: f32 (tokens, vocabulary).
+    @property
+    def adapters(self) -> tuple[str, ...]:
+        """The names of the adapters that are loaded."""
+        return tuple(self._adapters)
 
-        Raises: ShapeError for a token out of range, or more tokens than the context; DTypeError."""
-        return self._of_all(tokens, self.decoder.logits)
+    def load_adapter(self, name: str, folder: str | os.PathLike[str]) -> None:
+        """Loads the LoRA adapter of a PEFT folder beside the model, for calls with `adapter=name`; one of that name
+        before is replaced. The weights stay as they are, packed ones too; adapters of one rank share their programs.
+
+        Raises: ModelFormatError for an adapter that is damaged, of another model, or of a kind that is not there (DoRA,
+        modules_to_save, ranks that differ); DTypeError for a name that is no text."""
+        if not isinstance(name, str) or not name:
+            raise DTypeError(f"an adapter's name is {name!r:.40}; expected a text")
+        adapter = Adapter(folder, self.decoder.source.bare)
+        with self._lock:
+            self.decoder.fit(adapter)
+            self._adapters[name] = adapter
+
+    def _adapter(self, name: str | None) -> Adapter | None:
+        if name is None:
+            return None
+        found = self._adapters.get(name) if isinstance(name, str) else None
+        if found is None:
+            known = ", ".join(map(repr, self._adapters)) or "none"
+            raise RlxError(f"there is no adapter {name!r:.40}; loaded: {known}{meant(name, self._adapters)}")
+        return found
+
+    def logits(
+        self, tokens: Sequence[int] | npt.NDArray[Any], *, adapter: str | None = None
+    ) -> npt.NDArray[np.float32]:
+        """The logits after each of the tokens: f32 (tokens, vocabulary), with an adapter's corrections or without.
+
+        Raises: ShapeError for a token out of range, or more tokens than the context; DTypeError; RlxError for an
+        adapter that is not loaded."""
+        return self._of_all(tokens, self.decoder.logits, self._adapter(adapter))
 
     def hidden(self, tokens: Sequence[int] | npt.NDArray[Any]) -> npt.NDArray[np.float32]:
         """The states after the last norm: f32 (tokens, width). Raises: as `logits`."""
@@ -151,10 +183,10 @@ class LanguageModel(Closing):
                 made = self.decoder.hidden(ids[at : at + part])
             yield made
 
-    def _of_all(self, tokens: Any, compute: Any) -> npt.NDArray[np.float32]:
+    def _of_all(self, tokens: Any, compute: Any, adapter: Adapter | None = None) -> npt.NDArray[np.float32]:
         ids = self.decoder.check_ids(tokens)
         with self._lock:
-            self._forget(0)
+            self._forget(0, adapter)
             made: npt.NDArray[np.float32] = compute(ids)
             self._held = ids.tolist()
             return made
@@ -179,7 +211,7 @@ class LanguageModel(Closing):
     def generate(
         self, prompt: str | Sequence[int], max_tokens: int | None = None, *, temperature: float = 0.0,
         top_k: int | None = None, top_p: float | None = None, seed: int = 0, stop: str | Sequence[str] = (),
-        lookup: bool = False, draft: LanguageModel | None = None, guesses: int = GUESSES,
+        lookup: bool = False, draft: LanguageModel | None = None, guesses: int = GUESSES, adapter: str | None = None,
     ) -> Iterator[str]:  # fmt: skip
         """The text that follows a prompt, piece by piece as it is made.
 
@@ -189,14 +221,18 @@ class LanguageModel(Closing):
         stood in the text before and takes several at once where the guesses are right: the same text, sooner where it
         repeats itself. With `draft`, a smaller model of the same vocabulary, on any device, makes the guesses, up to
         `guesses` for each run; `stats` says how many were right. Both are for a temperature of 0 alone: draws from
-        guesses would be others than those of the seed. `stats` has the counts and times.
+        guesses would be others than those of the seed. `adapter` is the name of one that `load_adapter` loaded.
+        `stats` has the counts and times.
         Raises, all at once: ShapeError for a prompt longer than the context, DTypeError for settings out of range,
-        GraphError for guesses beside a temperature or of a recurrent model, and for a draft of another vocabulary.
+        GraphError for guesses beside a temperature or of a recurrent model, and for a draft of another vocabulary;
+        RlxError for an adapter that is not loaded.
         """
         sampling, ids = Sampling(temperature, top_k, top_p, seed), self._ids(prompt)
         stops = StopTexts((stop,) if isinstance(stop, str) else stop)
         stream = self.tokenizer.stream()
-        tokens = self.tokens(ids, max_tokens, sampling, lookup=lookup, draft=draft, guesses=guesses)
+        tokens = self.tokens(
+            ids, max_tokens, sampling, lookup=lookup, draft=draft, guesses=guesses, adapter=adapter
+        )
         return self._pieces(tokens, stream, stops)
 
     def _pieces(self, tokens: Iterator[int], stream: Any, stops: StopTexts) -> Iterator[str]:
@@ -217,6 +253,7 @@ class LanguageModel(Closing):
     def tokens(
         self, prompt: Sequence[int] | npt.NDArray[Any], max_tokens: int | None = None, sampling: Sampling | None = None,
         *, lookup: bool = False, draft: LanguageModel | None = None, guesses: int = GUESSES,
+        adapter: str | None = None,
     ) -> Iterator[int]:  # fmt: skip
         """The tokens that follow a prompt, without the one that ends the text. Needs no tokenizer.
 
@@ -229,11 +266,12 @@ class LanguageModel(Closing):
         if guesser is not None and (sampling.temperature or self.config.recurrent):
             raise GraphError("lookup and draft guess the likeliest tokens (no temperature) of a model that is not "
                              "recurrent; leave them out here")  # fmt: skip
-        return self._tokens(ids, max_tokens, sampling, guesser)
+        return self._tokens(ids, max_tokens, sampling, guesser, self._adapter(adapter))
 
     def _tokens(
-        self, ids: npt.NDArray[np.int32], max_tokens: int | None, sampling: Sampling, guesser: Speculation | None
-    ) -> Iterator[int]:
+        self, ids: npt.NDArray[np.int32], max_tokens: int | None, sampling: Sampling, guesser: Speculation | None,
+        adapter: Adapter | None,
+    ) -> Iterator[int]:  # fmt: skip
         ends = self._tokenizer.special.ends if self._tokenizer is not None else frozenset()
         own, stats, whole = object(), Stats(token_bytes=self.decoder.token_bytes), ids.tolist()
         following: Iterator[int] = iter(())
@@ -248,8 +286,7 @@ class LanguageModel(Closing):
                     self._begin()
                     token = next(following)
                 else:  # the first token, or another call has used the caches since the last
-                    same = self._common(whole)
-                    self._forget(same)
+                    same = self.rewound(whole, adapter)
                     most = 0 if guesser is None else guesser.most
                     stats.build_seconds += self.decoder.prepare(len(whole) - same, sampling, most)
                     if guesser is not None and guesser.prepare is not None:
@@ -287,8 +324,9 @@ class LanguageModel(Closing):
         n = min(len(ids) - 1, len(self._held))
         return next((i for i in range(n) if self._held[i] != ids[i]), n)
 
-    def _forget(self, kept: int) -> None:
+    def _forget(self, kept: int, adapter: Adapter | None = None) -> None:
         """Leaves so many tokens in the caches; whoever used them before has to begin again."""
+        self.decoder.use(adapter)
         self.decoder.reset(kept)
         del self._held[kept:]
         self._owner = None
@@ -308,10 +346,10 @@ class LanguageModel(Closing):
             if free:
                 self._lock.release()
 
-    def rewound(self, tokens: list[int]) -> int:
+    def rewound(self, tokens: list[int], adapter: Adapter | None = None) -> int:
         """Leaves in the caches what they have of these tokens, and says how many those are; for who has `lent`."""
-        same = self._common(tokens)
-        self._forget(same)
+        same = self._common(tokens) if self.decoder.adapter is adapter else 0
+        self._forget(same, adapter)
         return same
 
     def took(self, tokens: list[int]) -> None:

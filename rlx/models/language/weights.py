@@ -144,6 +144,10 @@ class ModelWeights:
             dtype = self._dtype
         return _Wanted(shape, dtype, recipe)
 
+    def bare(self, name: str) -> str:
+        """The graph's name of what has this name in a file of the architecture."""
+        return next((name.removeprefix(p) for p in self._architecture.prefixes if name.startswith(p)), name)
+
     def check(self) -> None:
         """Checks what was asked for against the file. Raises: ModelFormatError naming every difference."""
         problems = list(dict.fromkeys(self._problems))  # a weight may be asked for more than once

@@ -1,0 +1,151 @@
+"""LoRA adapters beside a model: logits against float64 with merged weights, several by name, refusals."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from rlx.cli.app import app
+from rlx.errors import DTypeError, ModelFormatError, RlxError
+from rlx.formats import safetensors
+from rlx.models import load
+from tests.models.language import tiny
+from tests.models.tiny import formula
+
+SMALL = ("self_attn.q_proj", "self_attn.v_proj")
+LARGE = (*SMALL, "self_attn.k_proj", "self_attn.o_proj", "mlp.gate_proj", "mlp.up_proj", "mlp.down_proj")
+
+
+def matrices(config: dict[str, Any], targets: tuple[str, ...], rank: int, seed: str) -> dict[str, Any]:
+    made = {}
+    for name, shape in tiny.shapes(config).items():
+        if any(target in name for target in targets):
+            bare = f"base_model.model.{name.removesuffix('.weight')}"
+            made[f"{bare}.lora_A.weight"] = formula(f"{seed}a{name}", (rank, shape[1]), 0.4)
+            made[f"{bare}.lora_B.weight"] = formula(f"{seed}b{name}", (shape[0], rank), 0.4)
+    return made
+
+
+def write(folder: Path, arrays: dict[str, Any], targets: tuple[str, ...], **settings: Any) -> Path:
+    folder.mkdir()
+    named = sorted({target.rpartition(".")[2] for target in targets})
+    config = {"peft_type": "LORA", "r": 3, "lora_alpha": 6, "target_modules": named, "bias": "none", **settings}
+    (folder / "adapter_config.json").write_text(json.dumps(config))
+    safetensors.save(folder / "adapter_model.safetensors", arrays)
+    return folder
+
+
+def merged(held: dict[str, Any], arrays: dict[str, Any], scale: float) -> dict[str, Any]:
+    """The weights W + scale · B A, in float64."""
+    made = dict(held)
+    for name in held:
+        bare = f"base_model.model.{name.removesuffix('.weight')}"
+        if f"{bare}.lora_A.weight" in arrays:
+            a, b = (arrays[f"{bare}.lora_{which}.weight"].astype(np.float64) for which in "AB")
+            made[name] = held[name] + scale * (b @ a)
+    return made
+
+
+def nmse(got: Any, want: Any) -> float:
+    return float(((got - want) ** 2).sum() / (want**2).sum())
+
+
+@pytest.mark.few_on_vulkan(0)
+def test_adapters_take_turns_beside_packed_weights(device: str, tmp_path: Path) -> None:
+    held = tiny.write_gguf(tmp_path / "model.gguf", "q8_0")
+    sets = [("one", SMALL, 2.0, {}), ("two", SMALL, 6 / 3**0.5, {"use_rslora": True}), ("all", LARGE, 2.0, {})]
+    with load(tmp_path / "model.gguf", device, context=40) as model:
+        kept, want = model.decoder.weights, {None: tiny.logits(tiny.PACKED, given=held)}
+        for name, targets, scale, settings in sets:
+            arrays = matrices(tiny.PACKED, targets, 3, name)
+            model.load_adapter(name, write(tmp_path / name, arrays, targets, **settings))
+            want[name] = tiny.logits(tiny.PACKED, given=merged(held, arrays, scale))
+            assert nmse(want[name], want[None]) > 1e-3
+        assert model.adapters == ("one", "two", "all") and model.decoder.weights is kept
+        for name in ("one", None, "two", "all", "one"):
+            assert nmse(model.logits(tiny.TOKENS, adapter=name), want[name]) <= 1e-11
+        programs = len(model.decoder._programs)
+        assert programs == len({key[:4] for key in model.decoder._programs}) * 3  # none, and one for each shape
+
+
+def test_texts_with_an_adapter_are_those_of_merged_weights(tmp_path: Path) -> None:
+    """Whatever was in the caches before, and between the tokens of an answer without it."""
+    folder, prompt = tiny.write_language_model(tmp_path / "model", text=True), [5, 9, 11, 5, 9]
+    arrays = matrices(tiny.LLAMA, LARGE, 3, "x")
+    adapter = write(tmp_path / "adapter", arrays, LARGE)
+    other = tiny.write_language_model(tmp_path / "merged")
+    changed = merged(tiny.weights(), arrays, 2.0)
+    safetensors.save(other / "model.safetensors", {n: np.asarray(a, np.float32) for n, a in changed.items()})
+    with load(other, "cpu", context=40) as model:
+        want = list(model.tokens(prompt, 20))
+    with load(folder, "cpu", context=40) as model:
+        plain = list(model.tokens(prompt, 20))
+        model.load_adapter("x", adapter)
+        assert list(model.tokens(prompt, 20, adapter="x")) == want != plain
+        assert list(model.tokens(prompt, 20)) == plain and model.stats.reused == 0
+        both = [model.tokens(prompt, 6, adapter=name) for name in ("x", None)]
+        made = [[next(answer) for answer in both] for _ in range(6)]
+        assert [list(one) for one in zip(*made, strict=True)] == [want[:6], plain[:6]]
+        text = "".join(model.generate("hello", 9, adapter="x"))
+        with pytest.raises(RlxError, match=r"no adapter 'y'; loaded: 'x'"):
+            model.generate("a", adapter="y")
+        with pytest.raises(DTypeError, match="expected a text"):
+            model.load_adapter("", adapter)
+    asked = ["generate", str(folder), "-p", "hello", "-n", "9", "--device", "cpu", "--adapter", str(adapter)]
+    got = CliRunner().invoke(app, asked)
+    assert got.exit_code == 0 and got.stdout == text + "\n"
+
+
+def _renamed(old: str, new: str) -> Callable[[dict[str, Any]], dict[str, Any]]:
+    return lambda arrays: {name.replace(old, new): array for name, array in arrays.items()}
+
+
+@pytest.mark.parametrize(
+    "settings, change, message",
+    [
+        ({"use_dora": True}, None, "use_dora is True, expected False"),
+        ({"modules_to_save": ["lm_head"]}, None, "modules_to_save is"),
+        ({"rank_pattern": {"q_proj": 2}}, None, "rank_pattern is"),
+        ({"peft_type": "IA3"}, None, "peft_type is 'IA3', expected 'LORA'"),
+        ({"init_lora_weights": "pissa"}, None, "init_lora_weights is 'pissa'"),
+        ({"r": 0}, None, "r is 0, expected an integer"),
+        ({"r": 2}, None, r"q_proj.lora_A.weight has shape \(3, 24\), expected \(2, 24\)"),
+        ({"lora_alpha": "x"}, None, "lora_alpha is 'x'"),
+        ({"target_modules": ["q_proj", "w1"]}, None, "has none of 'w1'"),
+        ({"target_modules": None}, _renamed("self_attn.q_proj", "attn.wq"), "attn.wq' and 1 more is no product"),
+        ({}, _renamed("layers.1", "layers.7"), "'layers.7.self_attn.q_proj' and 1 more is no product of this model"),
+        ({}, _renamed("q_proj.lora_B", "q_proj.lora_C"), "lora_C.weight', float32 .*, is no matrix lora_A or lora_B"),
+        ({}, lambda arrays: dict(list(arrays.items())[1:]), "has lora_B alone"),
+        ({}, lambda arrays: {n: a[:-1] if ".lora_B" in n else a for n, a in arrays.items()}, "has shape"),
+        ({"target_modules": []}, lambda arrays: {}, "it holds no tensors"),
+    ],
+)
+def test_what_is_no_adapter_of_the_model_is_refused(
+    settings: dict[str, Any], change: Any, message: str, small: Any, tmp_path: Path
+) -> None:
+    arrays = matrices(tiny.LLAMA, SMALL, 3, "x")
+    folder = write(tmp_path / "adapter", change(arrays) if change else arrays, SMALL, **settings)
+    with pytest.raises(ModelFormatError, match=message):
+        small.load_adapter("x", folder)
+    assert small.adapters == ()
+    small.logits([1, 2])
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    with load(tiny.write_language_model(tmp_path_factory.mktemp("model")), "cpu", context=8) as model:
+        yield model
+
+
+def test_folders_without_the_files_are_named(small: Any, tmp_path: Path) -> None:
+    with pytest.raises(ModelFormatError, match=r"no adapter_config\.json"):
+        small.load_adapter("x", tmp_path)
+    (tmp_path / "adapter_config.json").write_text("{}")
+    with pytest.raises(ModelFormatError, match=r"no adapter_model\.safetensors"):
+        small.load_adapter("x", tmp_path)
