@@ -21,15 +21,19 @@ def convert(
             help="Of matrices: F32, F16, BF16, in a GGUF file also Q8_0, Q4_K … Default: as they are, in a folder F16."
         ),
     ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace a GGUF file that is there.")] = False,
 ) -> None:
     """Convert a language model's folder to a GGUF file, or a GGUF file to a folder. Neither appears before it is
-    whole."""
+    whole, and a file that is there already stays unless --force says otherwise."""
     from rlx.formats.gguf import read
     from rlx.formats.gguf.convert import folder_to_gguf, gguf_to_folder
 
     try:
         with drawn(source.name):
             if source.is_dir():
+                if output.is_dir() or (output.exists() and not force):
+                    what = "is a folder" if output.is_dir() else "exists already; --force replaces it"
+                    raise RlxError(f"{output} {what}; give the name of a new GGUF file")
                 for note in folder_to_gguf(source, output, to and to.lower()):
                     print(f"rlx: {note}", file=sys.stderr)
             else:

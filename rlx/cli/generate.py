@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterable
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 import typer
 
@@ -14,13 +14,19 @@ from rlx.cli.options import Device
 from rlx.driver.progress import drawn
 from rlx.errors import RlxError
 
+_ANSWER = 256  # tokens of a context that a talk leaves free for an answer
+
 Model = Annotated[Path, typer.Argument(help="A Hugging Face folder with a language model, or a GGUF file.")]
 MaxTokens = Annotated[int | None, typer.Option("--max-tokens", "-n", help="How many tokens at most.", min=0)]
 Temperature = Annotated[float, typer.Option(help="0 takes the likeliest token each time.", min=0)]
 TopK = Annotated[int | None, typer.Option(help="Draw from so many of the likeliest tokens.", min=1)]
 TopP = Annotated[float | None, typer.Option(help="Draw from the likeliest that have this probability together.")]
 Seed = Annotated[int, typer.Option(help="Of the draws.", min=0)]
-Context = Annotated[int, typer.Option(help="How many tokens prompt and answer may have together.", min=1)]
+Context = Annotated[
+    int | None,
+    typer.Option(help="How many tokens prompt and answer may have. Default: 4096, or those of the model.", min=1),
+]
+Engine = Annotated[str | None, typer.Option(help='Kernels on the CPU: "numpy" or "compiled".')]
 Kept = Annotated[str | None, typer.Option(help='Keep matrices as "f32", "f16" or "bf16"; packed ones stay packed.')]
 Activations = Annotated[str | None, typer.Option(help='Tensors between layers: "f32", "f16" or "bf16".')]
 Cache = Annotated[str | None, typer.Option(help='Keys and values: "f32", "f16" or "bf16".')]
@@ -41,10 +47,11 @@ def generate(
     seed: Seed = 0,
     stop: Annotated[list[str] | None, typer.Option(help="A text before which to end; may be repeated.")] = None,
     device: Device = "auto",
-    context: Context = 4096,
+    context: Context = None,
     dtype: Kept = None,
     activations: Activations = None,
     cache: Cache = None,
+    engine: Engine = None,
     lookup: Lookup = False,
     draft: DraftModel = None,
     guesses: Guesses = 7,
@@ -56,7 +63,7 @@ def generate(
     Without --temperature the text is the same on every device.
     """
     text = sys.stdin.read() if prompt == "-" else prompt
-    kinds = (device, context, dtype, activations, cache)
+    kinds = (device, context, dtype, activations, cache, engine)
     with loaded(model, *kinds) as made, _drafting(draft, *kinds) as drafting:
         named = _with_adapter(made, adapter)
         _print(made.generate(text, max_tokens, temperature=temperature, top_k=top_k, top_p=top_p, seed=seed,
@@ -75,10 +82,11 @@ def chat(
     top_p: TopP = None,
     seed: Seed = 0,
     device: Device = "auto",
-    context: Context = 4096,
+    context: Context = None,
     dtype: Kept = None,
     activations: Activations = None,
     cache: Cache = None,
+    engine: Engine = None,
     lookup: Lookup = False,
     draft: DraftModel = None,
     guesses: Guesses = 7,
@@ -87,7 +95,7 @@ def chat(
 ) -> None:
     """Talk with a language model, a line at a time, by the model's own chat template; end with Ctrl-D."""
     messages: list[dict[str, str]] = [] if system is None else [{"role": "system", "content": system}]
-    kinds = (device, context, dtype, activations, cache)
+    kinds = (device, context, dtype, activations, cache, engine)
     with loaded(model, *kinds) as made, _drafting(draft, *kinds) as drafting:
         named = _with_adapter(made, adapter)
         while True:
@@ -97,24 +105,56 @@ def chat(
             if not line:
                 return
             messages.append({"role": "user", "content": line.rstrip("\r\n")})
-            pieces = made.chat(messages, max_tokens, temperature=temperature, top_k=top_k, top_p=top_p, seed=seed,
-                               lookup=lookup, draft=drafting, guesses=guesses, adapter=named)  # fmt: skip
+            ids = _room(made, messages, max_tokens)
+            if ids is None:
+                messages.pop()
+                continue
+            pieces = made.generate(ids, max_tokens, temperature=temperature, top_k=top_k, top_p=top_p, seed=seed,
+                                   lookup=lookup, draft=drafting, guesses=guesses, adapter=named)  # fmt: skip
             messages.append({"role": "assistant", "content": _print(pieces)})
+            if made.stats.ended == "context":
+                print(f"rlx: the answer ends here: the context of {made.context:,} tokens is full", file=sys.stderr)
             if stats:
                 print(made.stats, file=sys.stderr)
 
 
+def _room(model: Any, messages: list[dict[str, str]], max_tokens: int | None) -> list[int] | None:
+    """The tokens of messages, of which the oldest turns go where they leave no room for an answer; None where the last
+    line alone is too long."""
+    room = min(_ANSWER, model.context // 4) if max_tokens is None else min(max_tokens, model.context // 2)
+    first = 1 if messages[0]["role"] == "system" else 0
+    if (least := len(model.chat_ids([*messages[:first], messages[-1]]))) > model.context:
+        what = f"this line makes {least:,} tokens, more than the context of {model.context:,}"
+        print(f"rlx: {what}; shorten it, or begin anew with a larger --context", file=sys.stderr)
+        return None
+    dropped = 0
+    while len(ids := model.chat_ids(messages)) > model.context - room and len(messages) > first + 1:
+        del messages[first : first + 2]  # a question with its answer
+        dropped += 1
+    if dropped:
+        turns = "turn is" if dropped == 1 else f"{dropped} turns are"
+        print(f"rlx: the context of {model.context:,} tokens is full: the oldest {turns} forgotten", file=sys.stderr)
+    return list(ids)
+
+
 def loaded(
-    model: Path, device: str, context: int, dtype: str | None, activations: str | None, cache: str | None
-) -> Any:
+    model: Path, device: str, context: int | None, dtype: str | None, activations: str | None, cache: str | None,
+    engine: str | None = None,
+) -> Any:  # fmt: skip
     """The language model of a command. Raises: RlxError for what makes no text, and as `rlx.models.load`."""
     from rlx.models import LanguageModel, load
 
     with drawn(only="loading"):
-        made = load(model, device, context=context, dtype=dtype, activations=activations, cache=cache)
+        made = load(
+            model, device, context=4096 if context is None else context, dtype=dtype, activations=activations,
+            cache=cache, engine=cast(Any, engine),
+        )  # fmt: skip
     if not isinstance(made, LanguageModel):
         made.close()
         raise RlxError(f"{model} holds a sentence encoder, which makes no text; `rlx embed` takes it")
+    if context is not None and made.context < context:
+        what = f"was made for {made.context:,} tokens, which is its context now, not {context:,}"
+        print(f"rlx: {model} {what}", file=sys.stderr)
     return made
 
 

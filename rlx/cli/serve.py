@@ -27,7 +27,7 @@ def serve(
     ] = None,
     slots: Annotated[int, typer.Option(help="How many sequences run at once.", min=2, max=1024)] = 8,
     device: Device = "auto",
-    context: Context = 4096,
+    context: Context = None,
     dtype: Kept = None,
     activations: Activations = None,
     cache: Cache = None,

@@ -26,6 +26,7 @@ STAGES = {
     "cases": "running cases",
     "checking": "comparing nodes",
     "measuring": "measuring",
+    "loading": "loading weights",
     "encoding": "encoding sentences",
     "writing": "writing the file",
 }

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-from typing import Any
+from typing import Any, Literal
 
 from rlx.dtypes import DTypeLike
-from rlx.errors import ModelFormatError
+from rlx.errors import DTypeError, ModelFormatError
 from rlx.formats.huggingface import ModelFolder
 from rlx.models import sentence
 from rlx.models.language.model import load_folder, load_gguf
@@ -23,6 +23,7 @@ def load(
     cache: DTypeLike | None = None,
     precision: str = "f32",
     threads: int | None = None,
+    engine: Literal["numpy", "compiled"] | None = None,
 ) -> Any:
     """The model of a Hugging Face folder or a GGUF file: a `SentenceEncoder` for BERT's folder, else a `LanguageModel`.
 
@@ -30,22 +31,25 @@ def load(
     the matrices in half precision (by default a language model's are as in the file, a sentence encoder's f32),
     `activations` the tensors between layers, `cache` the keys and values (by default as the activations). Halves are
     faster on devices with matrix units, with the precision of 8 bits (bf16) or 11 bits (f16). `threads` limits the
-    CPU's. Raises: ModelFormatError for damaged or unsupported files, DTypeError, DeviceUnavailable, OutOfDeviceMemory
-    with the need, what is free, and what would fit.
+    CPU's, and `engine` chooses its kernels, both as in `Session`. Raises: ModelFormatError for damaged or unsupported
+    files, DTypeError, DeviceUnavailable, OutOfDeviceMemory with the need, what is free, and what would fit.
 
     >>> model = rlx.models.load("folder")
     >>> for piece in model.generate("Once upon a time", max_tokens=100, temperature=0.8):
     ...     print(piece, end="", flush=True)
     """
+    if not isinstance(path, (str, os.PathLike)):
+        raise DTypeError(f"load: {path!r:.60} is no path; give the text or Path of a GGUF file, or of a model's folder")
     if not os.path.exists(path):
         raise ModelFormatError(f"{path} does not exist; give a GGUF file, or the folder of config.json and the weights")
     half = {"dtype": dtype, "activations": activations, "cache": cache}
     if os.path.isfile(path):
-        return load_gguf(path, Session(device, precision=precision, threads=threads), context=context, **half)
+        session = Session(device, precision=precision, threads=threads, engine=engine)
+        return load_gguf(path, session, context=context, **half)
     folder = ModelFolder(path)
     if folder.config.get("model_type") == "bert":
         return sentence.load(
-            path, device, dtype=dtype, activations=activations, precision=precision, threads=threads
+            path, device, dtype=dtype, activations=activations, precision=precision, threads=threads, engine=engine
         )
-    session = Session(device, precision=precision, threads=threads)
+    session = Session(device, precision=precision, threads=threads, engine=engine)
     return load_folder(folder, session, context=context, **half)

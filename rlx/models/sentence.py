@@ -6,7 +6,7 @@ import operator
 import os
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -182,13 +182,14 @@ def load(
     activations: DTypeLike | None = None,
     precision: str = "f32",
     threads: int | None = None,
+    engine: Literal["numpy", "compiled"] | None = None,
 ) -> SentenceEncoder:
     """The sentence encoder of a Hugging Face folder (BERT, with or without sentence-transformers files).
 
     `dtype="bf16"` or "f16" keeps the matrices in half precision, `activations` the tensors between layers (and, where
     no dtype is given, the matrices). This is faster on devices with matrix units, with the precision of 8 bits (bf16)
-    or 11 bits (f16). `threads` limits the CPU's. Raises: ModelFormatError for a damaged or unsupported folder,
-    DTypeError, DeviceUnavailable, OutOfDeviceMemory.
+    or 11 bits (f16). `threads` limits the CPU's, and `engine` chooses its kernels. Raises: ModelFormatError for a
+    damaged or unsupported folder, DTypeError, DeviceUnavailable, OutOfDeviceMemory.
     """
     for given in (dtype, activations):
         check_half(given)
@@ -200,7 +201,7 @@ def load(
         config,
         model.tensors(),
         model.tokenizer(longest, modules.lower),
-        Session(device, precision=precision, threads=threads),
+        Session(device, precision=precision, threads=threads, engine=engine),
         pooling=modules.pooling,
         normalize=modules.normalize,
         max_length=longest,

@@ -20,6 +20,13 @@ def test_a_folder_becomes_a_file_that_is_shown(rlx: Rlx, model: Path, tmp_path: 
     file = tmp_path / "m.gguf"
     ran = rlx("convert", model, "--to", "Q8_0", "-o", file)
     assert ran.status == 0 and ran.err == "" and ran.out == f"{file}: {file.stat().st_size:,} bytes\n"
+    kept = file.read_bytes()
+    ran = rlx("convert", model, "--to", "Q4_K", "-o", file)
+    assert ran.status == 2 and "exists already; --force replaces it" in ran.err and file.read_bytes() == kept
+    ran = rlx("convert", model, "--to", "Q4_K", "-o", file, "--force")
+    assert ran.status == 0 and ran.err.count("\n") == 2 and "more are Q8_0: rows of 64 are no blocks of 256" in ran.err
+    assert rlx("convert", model, "-o", tmp_path, "--force").status == 2 and [file] == [*tmp_path.glob("*.gguf")]
+    rlx("convert", model, "--to", "Q8_0", "-o", file, "--force")
     ran = rlx("inspect", file, "--nodes", "--device", "cpu")
     assert ran.status == 0
     for words in (

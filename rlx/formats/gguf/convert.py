@@ -66,7 +66,8 @@ def folder_to_gguf(
     """Writes a Hugging Face folder of a language model as a GGUF file: its weights, settings, tokenizer and template.
 
     `dtype`: a dtype of GGUF for the matrices; vectors are f32. None keeps each as it is. Returns: what departs from
-    that, in lines: matrices whose rows are no whole number of blocks, which become q8_0 or f16.
+    that, in lines: matrices whose rows are no whole number of blocks, which become q8_0 or f16,
+    a line for those of one length.
     Raises: ModelFormatError for a folder that is damaged, of another architecture, or with a tokenizer that GGUF does
     not have; DTypeError for a dtype that GGUF lacks or that rlx does not make; OSError."""
     source = ModelFolder(folder)
@@ -90,8 +91,12 @@ def folder_to_gguf(
         raise ModelFormatError(
             f"{source.path}: the weights are quantized already; convert the model they were made from"
         )
-    notes: list[str] = []
-    tensors = _tensors(source, family, kind, notes)
+    changed: dict[str, list[str]] = {}
+    tensors = _tensors(source, family, kind, changed)
+    notes = []
+    for why, names in changed.items():
+        more = f" and {len(names) - 1} more are" if names[1:] else " is"
+        notes.append(f"{names[0]}{more} {why}")
     metadata = {
         "general.architecture": family.architecture,
         "general.name": source.path.resolve().name,
@@ -225,7 +230,10 @@ def _of_gemma(config: dict[str, Any], family: Family) -> dict[str, tuple[Any, ..
     return made
 
 
-def _tensors(source: ModelFolder, family: Family, kind: DType | None, notes: list[str]) -> dict[str, Made]:
+def _tensors(
+    source: ModelFolder, family: Family, kind: DType | None, changed: dict[str, list[str]]
+) -> dict[str, Made]:
+    """The tensors of the file; `changed` gets the names of those that are of another type than asked for, and why."""
     held = source.tensors()
     config, made = source.config, {}
     experts: dict[str, dict[int, str]] = {}
@@ -243,12 +251,12 @@ def _tensors(source: ModelFolder, family: Family, kind: DType | None, notes: lis
             raise ModelFormatError(
                 f"{source.path}: tensor {shown(name)} is not one that {family.model_type} has in GGUF"
             )
-        made[ours] = _tensor(source, family, held, ours, [name], kind, notes)
+        made[ours] = _tensor(source, family, held, ours, [name], kind, changed)
     for ours, names in experts.items():
         if sorted(names) != list(range(len(names))):
             raise ModelFormatError(f"{source.path}: experts of {ours} are missing")
         parts = [names[e] for e in range(len(names))]
-        made[ours] = _tensor(source, family, held, ours, parts, kind, notes)
+        made[ours] = _tensor(source, family, held, ours, parts, kind, changed)
     if "token_embd.weight" not in made or len(made["token_embd.weight"].shape) != 2:
         raise ModelFormatError(f"{source.path}: the folder has no matrix of token embeddings")
     return made
@@ -261,7 +269,7 @@ def _tensor(
     ours: str,
     names: Sequence[str],
     kind: DType | None,
-    notes: list[str],
+    changed: dict[str, list[str]],
 ) -> Made:
     """A tensor of the file; several names are experts, stacked."""
     first, change = held[names[0]], family.change(ours)
@@ -278,9 +286,8 @@ def _tensor(
     elif kind is not None:
         target = _fitting(kind, shape[-1])
         if target != kind:
-            notes.append(
-                f"{ours} is {type_name(target)}: rows of {shape[-1]} are no blocks of {kind.storage.elements}"
-            )
+            why = f"{type_name(target)}: rows of {shape[-1]} are no blocks of {kind.storage.elements}"
+            changed.setdefault(why, []).append(ours)
 
     def make() -> Value:
         parts = [np.asarray(held[name]) for name in names]

@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 
 from rlx.cli.app import app
 from rlx.driver.memory.planner_views import update_copies
+from rlx.driver.progress import drawn
 from rlx.errors import DTypeError, GraphError, ModelFormatError, OutOfDeviceMemory, RlxError, ShapeError
 from rlx.formats import safetensors
 from rlx.formats.quantized import QuantizedTensors
@@ -225,6 +226,7 @@ def test_answers_may_be_interleaved(folders: dict[str, Path]) -> None:
 def test_what_cannot_be_generated_is_refused_at_once(folders: dict[str, Path], tmp_path: Path) -> None:
     with load(folders["llama"], "cpu", context=20) as model:
         for error, what, call in [
+            (DTypeError, "3 is no path", lambda: load(3)),  # type: ignore[arg-type]
             (ShapeError, "21 tokens are more than the context of 20", lambda: model.generate("a" * 21)),
             (ShapeError, "token 60 is out of range", lambda: model.logits([60])),
             (ShapeError, "token -1 is out of range", lambda: model.tokens([-1])),
@@ -286,6 +288,21 @@ def test_settings_that_do_not_fit_are_named(change: dict[str, Any], message: str
     (folder / "config.json").write_text(json.dumps({**tiny.LLAMA, **change}))
     with pytest.raises(ModelFormatError, match=message):
         load(folder, "cpu", context=16)
+
+
+def test_what_gpt_oss_leaves_out_is_as_published() -> None:
+    sizes = {"vocab_size": 9, "hidden_size": 96, "num_hidden_layers": 2, "num_attention_heads": 2, "rms_norm_eps": 1e-5}
+    sizes |= {"intermediate_size": 8, "num_local_experts": 2, "num_experts_per_tok": 1, "sliding_window": 4}
+    for more, base, scaled in [
+        ({}, 150000.0, True),
+        ({"rope_scaling": None, "rope_theta": None}, 150000.0, False),
+        ({"rope_parameters": {"rope_type": "default", "rope_theta": 7.0}}, 7.0, False),
+        ({"rope_theta": 5.0}, 5.0, False),
+    ]:
+        made = gpt_oss.gpt_oss(Fields({**sizes, **more}, "config.json")).attention
+        assert made is not None and made.ropes[0] is not None
+        assert made.ropes[0].base == base and (made.ropes[0].scaling is not None) == scaled, more
+        assert made.head_size == (64 if base != 5.0 else 48)
 
 
 def test_tokens_beyond_the_vocabulary_have_no_text(tmp_path: Path) -> None:
@@ -382,3 +399,23 @@ def test_the_command_streams_a_text(folders: dict[str, Path]) -> None:
     with load(folders["llama"], "cpu") as model:
         assert got.exit_code == 0 and got.stdout == "".join(model.generate("hello", 9)) + "\n"
     assert "9 tokens" in got.stderr
+
+
+def test_loading_is_drawn_on_a_terminal(folders: dict[str, Path], capsys: pytest.CaptureFixture[str]) -> None:
+    with drawn("tiny", show=True, only="loading"), load(folders["llama"], "cpu", context=8):
+        pass
+    assert "tiny: loading weights" in capsys.readouterr().err
+
+
+def test_a_talk_forgets_its_oldest_turns(tmp_path: Path) -> None:
+    folder = tiny.write_language_model(tmp_path, text=True)
+    letters = "{% for m in messages %}{{ m.role[0] }}{{ m.content }}{% endfor %}a"
+    (folder / "chat_template.jinja").write_text(letters)
+    lines = ["hi", "b" * 70, *["c" * 12] * 3]
+    asked = ["chat", str(folder), "-n", "12", "--device", "cpu", "--context", "999", "--system", "x"]
+    asked += ["--engine", "numpy"]
+    got = CliRunner().invoke(app, asked, input="\n".join(lines))
+    assert got.exit_code == 0 and got.stdout.count("\n") == 4
+    assert "was made for 64 tokens, which is its context now, not 999" in got.stderr
+    assert "this line makes 74 tokens, more than the context of 64" in got.stderr
+    assert "the context of 64 tokens is full: the oldest 2 turns are forgotten" in got.stderr

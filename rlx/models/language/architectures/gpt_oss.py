@@ -20,8 +20,18 @@ from rlx.models.language.architectures.base import (
 from rlx.models.language.config import MOST_EXPERTS, MOST_INNER, MOST_LAYERS, Experts, Fields, LanguageConfig
 from rlx.packed import PackedArray
 
+# What folders may leave out, as it is in the published models.
+_ROPE = {
+    "rope_type": "yarn", "factor": 32.0, "beta_fast": 32.0, "beta_slow": 1.0, "truncate": False,
+    "original_max_position_embeddings": 4096,
+}  # fmt: skip
+
 
 def gpt_oss(f: Fields) -> LanguageConfig:
+    if not f.has("rope_theta"):
+        scaled = f.has("rope_parameters") or "rope_scaling" in f.content
+        usual = {"rope_theta": 150000.0, "head_dim": 64, **({} if scaled else {"rope_scaling": _ROPE})}
+        f = Fields({**usual, **{k: v for k, v in f.content.items() if k not in usual or v is not None}}, f.where)
     layers = f.count("num_hidden_layers", MOST_LAYERS)
     windows = windows_of(f, layers, lambda i: i % 2 == 0)
     f.must_be("swiglu_alpha", 1.702)
