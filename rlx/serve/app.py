@@ -7,6 +7,7 @@ import base64
 import hashlib
 import json
 import secrets
+import threading
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager
@@ -50,7 +51,10 @@ class Service:
         self.engine = Engine(model, slots, limits.waiting, self.metrics)
         self.created = int(time.time())
         self.most = min(limits.prompt_tokens or model.context, model.context)
+        # More sequences than can run and wait would be refused at any time.
+        self.choices = min(limits.choices, slots + limits.waiting)
         self._grammars: Grammars | None = None
+        self._making = threading.Lock()
         self._threads = asyncio.Semaphore(4)  # for templates and tokenizers, which would hold the event loop
 
     async def in_thread(self, function: Callable[..., T], *args: Any) -> T:
@@ -62,9 +66,10 @@ class Service:
                 raise Refused(400, " ".join(str(error).split())[:1000]) from error
 
     def grammars(self) -> Grammars:
-        if self._grammars is None:
-            self._grammars = Grammars(self.tokenizer, self.model.config.vocabulary)
-        return self._grammars
+        with self._making:
+            if self._grammars is None:
+                self._grammars = Grammars(self.tokenizer, self.model.config.vocabulary)
+            return self._grammars
 
     # -- requests to sequences
 
@@ -124,12 +129,12 @@ class Service:
 
     async def completions(self, request: Request) -> Response:
         body = await self.body(request)
-        asked = protocol.completion(body, self.name, self.model.context, self.limits.choices)
+        asked = protocol.completion(body, self.name, self.model.context, self.choices)
         return await self._answered(request, asked, TEXT)
 
     async def chat(self, request: Request) -> Response:
         body = await self.body(request)
-        asked = protocol.chat(body, self.name, self.model.context, self.limits.choices)
+        asked = protocol.chat(body, self.name, self.model.context, self.choices)
         if self.tokenizer.chat_template is None:
             raise Refused(400, "the model has no chat template; /v1/completions takes a prompt", "messages")
         return await self._answered(request, asked, CHAT)
@@ -213,7 +218,7 @@ class Service:
             except Busy:
                 raise _busy(self.limits.waiting) from None
             except RlxError as error:
-                raise Refused(503 if self.engine.failure else 400, str(error)) from error
+                raise Refused(503, str(error)) from error
         return made
 
     async def models(self, request: Request) -> Response:

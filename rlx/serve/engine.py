@@ -80,6 +80,7 @@ class Engine:
         self._changed = threading.Condition()
         self._waiting: deque[Asked] = deque()
         self._embeddings: deque[_Embedding] = deque()
+        self._embedding: _Embedding | None = None  # the one at work
         self._running: dict[int, Asked] = {}
         self._left = False  # whether a sequence that runs has been cancelled
         self._stop = False
@@ -118,7 +119,7 @@ class Engine:
         """The embedding of a text; cancel the future to give it up. Raises: as `ask`."""
         with self._changed:
             self._check()
-            if len(self._embeddings) >= self._most_waiting:
+            if len(self._embeddings) + (self._embedding is not None) > self._most_waiting:
                 raise Busy
             job = _Embedding(ids, pooling, asyncio.get_running_loop().create_future())
             self._embeddings.append(job)
@@ -170,20 +171,20 @@ class Engine:
         with self._changed:
             self._stop = True
             asked = [*self._running.values(), *self._waiting]
-            embeddings = [*self._embeddings]
+            embeddings = [*self._embeddings, *([] if self._embedding is None else [self._embedding])]
+            self._embedding = None
             for held in (self._running, self._waiting, self._embeddings):
                 held.clear()
-        if self._loop is not None and not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(_fail, asked, embeddings, why)
-            if self.failure is not None:
-                self._loop.call_soon_threadsafe(self.failed)
+        self._call(_fail, asked, embeddings, why)
+        if self.failure is not None:
+            self._call(self.failed)
 
     def _steps(self) -> None:
-        embedding: Iterator[None] | None = None
+        parts: Iterator[None] | None = None  # of the embedding at work
         seconds = 0.0  # that a step took
         while True:
             with self._changed:
-                while not (self._stop or self._waiting or self._embeddings or self._running or embedding):
+                while not (self._stop or self._waiting or self._embeddings or self._running or parts):
                     self._changed.wait()
                 if self._stop:
                     return
@@ -193,8 +194,9 @@ class Engine:
                 while self._waiting and self.batch.free + len(gone) > len(begun):
                     begun.append(self._waiting.popleft())
                     begun[-1].begun = True
-                if embedding is None and self._embeddings:
-                    embedding = self._embed(self._embeddings.popleft())
+                if parts is None and self._embeddings:
+                    self._embedding = self._embeddings.popleft()
+                    parts = self._embed(self._embedding)
             for asked in gone:
                 self.batch.cancel(asked.number)
                 del self._running[asked.number]
@@ -203,18 +205,20 @@ class Engine:
             self.metrics.prompt_tokens += taken
             if self._running:
                 start, most = time.perf_counter(), 1
-                if seconds and not taken and not embedding:
+                if seconds and not taken and not parts:
                     most = max(1, int(TURN / seconds))
                 made = self.batch.step(most)
                 if made:
                     seconds = (time.perf_counter() - start) / most
                     self._hand_over(made)
-            if embedding is not None and next(embedding, True):
-                embedding = None
+            if parts is not None and next(parts, True):
+                parts = self._embedding = None
 
     def _embed(self, job: _Embedding) -> Iterator[None]:
         """The embedding of a text, a part of its tokens between two steps."""
         states: list[npt.NDArray[np.float32]] = []
+        if job.found.cancelled():  # while it waited
+            return
         try:
             for made in self.model.hidden_parts(job.ids, self.part):
                 if job.found.cancelled():
@@ -222,9 +226,11 @@ class Engine:
                 states.append(made)
                 self.metrics.prompt_tokens += len(made)
                 yield
-            self._call(_settle, job, pooled(np.concatenate(states), job.pooling))
+            found: npt.NDArray[np.float32] | RlxError = pooled(np.concatenate(states), job.pooling)
         except RlxError as error:
-            self._call(_settle, job, error)
+            found = error
+        self._embedding = None  # before the event loop asks for the next one
+        self._call(_settle, job, found)
 
     def fill(self) -> int:
         """Takes in about `part` tokens of prompts that wait; how many those were."""
@@ -285,7 +291,12 @@ class Engine:
 
     def _call(self, function: Any, *args: Any) -> None:
         assert self._loop is not None
-        self._loop.call_soon_threadsafe(function, *args)
+        try:
+            self._loop.call_soon_threadsafe(function, *args)
+        except RuntimeError:
+            if not self._loop.is_closed():
+                raise
+            self._stop = True  # the server was ended at once, and nobody listens any more
 
 
 def _settle(job: _Embedding, found: npt.NDArray[np.float32] | RlxError) -> None:

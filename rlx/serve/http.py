@@ -80,7 +80,10 @@ def serve(service: Service, listening: socket.socket, ready: Callable[[], None],
     service.engine.failed = lambda: setattr(server, "should_exit", True)
     if started is not None:
         started(server)
-    server.run(sockets=[listening])
+    try:
+        server.run(sockets=[listening])
+    finally:
+        service.engine.close()  # the application has done so, except where a second signal ended the server at once
     if service.engine.failure is not None:
         raise RlxError(f"serve: the model has stopped: {service.engine.failure}")
 
@@ -128,23 +131,29 @@ def _patient(limits: Limits) -> Any:
             lost(error)
 
         protocol.connection_lost = connection_lost
-        loop.call_later(limits.header_seconds, _look, protocol, limits.header_seconds, None)
+        loop.call_later(limits.header_seconds, _look, protocol, alive, limits.header_seconds, None)
         return protocol
 
     return made
 
 
-def _look(protocol: Any, seconds: float, seen: Any) -> None:
-    """Closes a connection on which no request has come whole since the last look."""
+def _look(protocol: Any, alive: set[Any], seconds: float, seen: Any) -> None:
+    """Closes a connection on which no request has come whole since the last look; and ends one that was closing then,
+    whose client reads nothing of what was sent, and would keep it for ever."""
     transport, cycle = protocol.transport, protocol.cycle
     idle = cycle is None or cycle.response_complete
-    if transport is None or transport.is_closing():
+    closing = transport is not None and transport.is_closing()
+    if protocol in alive and closing and seen is transport:
+        transport.abort()
+    if protocol not in alive:
         if cycle is not None and (idle or cycle.disconnected):
             protocol.cycle = None  # the two hold each other, so that they would lie there until garbage is looked for
         return
-    if idle and seen is cycle:
+    if idle and seen is cycle and not closing:
         transport.close()
-    asyncio.get_running_loop().call_later(seconds, _look, protocol, seconds, cycle if idle else protocol)
+        closing = True
+    now = transport if closing else cycle if idle else protocol
+    asyncio.get_running_loop().call_later(seconds, _look, protocol, alive, seconds, now)
 
 
 class _Full(asyncio.Protocol):

@@ -37,8 +37,10 @@ class Refused(Exception):
     """A request that is not carried out: its status, and what its body says."""
 
     def __init__(self, status: int, message: str, param: str | None = None, code: str | None = None) -> None:
-        super().__init__(message)
-        self.status, self.param, self.code = status, param, code
+        # What clients sent may stand in it: JSON can say lone surrogates, which no UTF-8 text has.
+        super().__init__(message.encode(errors="backslashreplace").decode())
+        self.param = None if param is None else param.encode(errors="backslashreplace").decode()
+        self.status, self.code = status, code
 
     @property
     def body(self) -> dict[str, Any]:

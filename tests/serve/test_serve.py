@@ -187,6 +187,7 @@ REFUSED: list[tuple[str, Any, int, str]] = [
     (TEXT, {**PROMPT, "stream_options": {"include_usage": True}}, 400, "stream: true alone"),
     (TEXT, {**PROMPT, "stream": True, "stream_options": {"odd": 1}}, 400, "stream_options.odd is not known"),
     (TEXT, {**PROMPT, "temperatur": 1}, 400, "did you mean 'temperature'?"),
+    (TEXT, {**PROMPT, "\ud800": 1}, 400, "\\ud800 is not known"),
     (TEXT, {**PROMPT, "logprobs": 3}, 400, "logprobs is not there yet"),
     (TEXT, {**PROMPT, "frequency_penalty": 0.5}, 400, "frequency_penalty is not there yet"),
     (TEXT, {**PROMPT, "echo": True}, 400, "echo is not there yet"),
@@ -355,6 +356,48 @@ def server_begun(server: Served) -> socket.socket:
     head = "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
     made.sendall(f"{head}Content-Length: {len(data)}\r\n\r\n".encode() + data)
     return made
+
+
+def test_where_none_may_wait(folder: Path) -> None:
+    """Texts are embedded where nothing else is at work, and more choices than slots are refused for good."""
+    with served(folder, limits=Limits(waiting=0), slots=2) as server:
+        assert server.ask(VECTORS, {"model": "tiny", "input": ["a", "b"]})[0] == 200
+        status, found = server.ask(TEXT, {**PROMPT, "n": 3})
+        assert status == 400 and "n is 3; expected an integer from 1 to 2" in found["error"]["message"]
+        assert server.ask(TEXT, {**PROMPT, "n": 2})[0] == 200
+
+
+def test_a_client_that_reads_nothing_is_left(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it does not take lies in the server, which ends the connection all the same."""
+    bound = serving.bound
+
+    def narrow(*given: Any) -> socket.socket:
+        made = bound(*given)
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+        return made
+
+    monkeypatch.setattr(serving, "bound", narrow)
+    with served(folder, limits=Limits(header_seconds=0.2), slots=2) as server, socket.socket() as client:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        client.connect(("127.0.0.1", server.port))
+        data = json.dumps({"model": "tiny", "input": ["a"] * 200}).encode()
+        head = f"POST {VECTORS} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        client.sendall(f"{head}Content-Length: {len(data)}\r\n\r\n".encode() + data)
+        name = f'rlx_requests_total{{route="{VECTORS}",status="200"}}'
+        server.until(lambda now: now.get(name, 0) == 1)
+        connections = server.server.server_state.connections  # type: ignore[attr-defined]
+        server.until(lambda now: client.getsockname() not in [tuple(one.client) for one in {*connections}])
+
+
+def test_a_server_that_is_ended_at_once_leaves_no_thread(folder: Path) -> None:
+    before = {*threading.enumerate()}
+    with served(folder) as server:
+        client = server.begun(LONG)
+        server.server.should_exit = server.server.force_exit = True  # type: ignore[attr-defined]
+        server.join()
+        client.close()
+        assert server.error is None
+        assert "rlx-engine" not in [thread.name for thread in {*threading.enumerate()} - before]
 
 
 def test_an_answer_may_take_so_long(folder: Path) -> None:

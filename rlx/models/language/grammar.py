@@ -77,13 +77,19 @@ class GrammarConstraint:
     def mask(self, words: npt.NDArray[np.int32]) -> None:
         assert words.dtype == np.int32 and words.flags.c_contiguous
         self._matcher.unsafe_compute_mask_ptr(words.ctypes.data, words.nbytes)
+        if self._matcher.is_error():  # the mask then allows the end alone, which must not pass for a complete text
+            self.error = self._said()
 
     def take(self, token: int) -> bool:
         """Goes on past a token; whether the grammar allows no more, or cannot go on, which `error` says."""
         if not self._matcher.consume_token(token):
-            self.error = " ".join(str(self._matcher.get_error()).split()) or "the grammar does not allow the token"
+            self.error = self._said() or "the grammar does not allow the token"
             return True
         return bool(self._matcher.is_stopped())
+
+    def _said(self) -> str:
+        """The library's error, which goes on with pages of its state."""
+        return " ".join(str(self._matcher.get_error()).split())[:300]
 
 
 class _Source:
