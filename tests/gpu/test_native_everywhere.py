@@ -42,6 +42,8 @@ F64_MOVED = {
 }  # fmt: skip
 # Ops that may be an alias of their input: nothing to launch.
 SAME_BYTES = {"cast", "concat", "copy", "expand", "reshape", "slice", "stop_gradient", "transpose"}
+# Ops with kernels on the CPU alone. Devices run their decompositions.
+DECOMPOSED = {"integer_conv"}
 load_rules()  # tests that lower nothing ask for them too
 TYPES = [t for t in vars(dtypes).values() if isinstance(t, DType) and t != dtypes.f64]
 
@@ -58,7 +60,7 @@ def _dispatches(graph: Graph) -> Iterator[tuple[str, Dispatch]]:
         yield kind, entry
 
 
-@pytest.mark.parametrize("op", OPS)
+@pytest.mark.parametrize("op", [op for op in OPS if op not in DECOMPOSED])
 def test_every_case_is_launches(op: str) -> None:
     cases = cases_of(op)
     assert cases
@@ -95,8 +97,17 @@ def test_every_dtype_an_op_takes_is_native(op: str) -> None:
     """No dtype that an op accepts when the graph is built is silently left to the host."""
     for to in TYPES:
         for graph in _retyped(op, to):
+            if op in DECOMPOSED:
+                assert {_how(graph, words) for words in FEATURES.values()} == {"decomposed"}, (op, to.name)
+                continue
             for kind, entry in _dispatches(graph):
                 assert entry.how in ("native", "alias"), (op, to.name, kind)
+
+
+@pytest.mark.parametrize("op", sorted(DECOMPOSED))
+def test_every_case_is_decomposed(op: str) -> None:
+    for case in cases_of(op):
+        assert {_how(case.graph(), words) for words in FEATURES.values()} == {"decomposed"}, case.id
 
 
 def _how(graph: Graph, features: frozenset[str]) -> str:

@@ -104,7 +104,7 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> Iterator[Driver]:
     if "llvmpipe" not in vulkan.info.name or not vulkan.exports:
         pytest.skip(f"{vulkan.info.name} exports no memory that a process can map")
     made = Driver(vulkan.info.uuid)
-    monkeypatch.setattr(imported, "_driver", lambda: made)
+    monkeypatch.setattr(imported, "driver_library", lambda: made)
     backend, real = Backend(), registry.load_backend
     for module in (registry, between, exchange):
         monkeypatch.setattr(module, "load_backend", lambda name: backend if name == "cuda" else real(name))
