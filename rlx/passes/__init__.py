@@ -38,14 +38,17 @@ def optimize(
     fallback: Literal["host", "error"] = "host",
     fuse: bool = True,
     precision: str = "f32",
+    launches: bool = True,
     verify: bool | None = None,
 ) -> tuple[Graph, PassReport]:
     """The graph as a device will run it, and how each node runs there.
 
     `support` says which nodes the device has kernels for. `fuse=False` runs the graph as written, with only the
     passes that the device needs (decomposing ops without a kernel, copying states that are results), and those that
-    the session's `precision` asks for. Bodies of control ops pass through the same, and the report lists their nodes
-    behind the control node's name. `verify` checks the graph after each pass (None: if RLX_DEBUG is set).
+    the session's `precision` asks for. `launches` says whether each node costs a launch: then a row's norm becomes part
+    of the product; the CPU keeps the two, which have a kernel each. Bodies of control ops pass through the same, and
+    the report lists their nodes behind the control node's name. `verify` checks the graph after each pass (None: if
+    RLX_DEBUG is set).
 
     Raises: UnsupportedOp when `fallback` is "error" and a node has neither a kernel nor a decomposition.
     """
@@ -75,7 +78,8 @@ def optimize(
         stage("simplify", simplify)
         stage("fuse_epilogues", lambda g: fuse_epilogues(g, support))
         stage("fuse_heads", lambda g: fuse_heads(g, support))
-        stage("fuse_normed", lambda g: fuse_normed(g, support))
+        if launches:
+            stage("fuse_normed", lambda g: fuse_normed(g, support))
         stage("fuse_norms", lambda g: fuse_norms(g, support))
         stage("sink_casts", lambda g: sink_casts(g, support))
         stage("fuse_groups", lambda g: fuse_groups(g, support))
@@ -84,8 +88,9 @@ def optimize(
 
     def body(name: str, graph: Graph) -> Graph:
         made, inner = optimize(
-            graph, support=support, fallback=fallback, fuse=fuse, precision=precision, verify=verify
-        )
+            graph, support=support, fallback=fallback, fuse=fuse, precision=precision, launches=launches,
+            verify=verify,
+        )  # fmt: skip
         report.add(inner, name)
         return made
 

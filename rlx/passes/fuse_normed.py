@@ -15,7 +15,8 @@ from rlx.passes.rewriting import SupportOf, native_everywhere, remove_dead, use_
 def fuse_normed(graph: Graph, support: SupportOf = native_everywhere) -> Graph:
     """Fuses rms_norm, a matmul that alone reads it, and act(first half) · second half of that, into normed_linear.
 
-    Only where x is one row: of many rows, each workgroup would norm all again. Nothing is rounded in between."""
+    For devices where a node costs a launch. Only where x is one row: of many rows, each workgroup would norm all again.
+    Nothing is rounded in between."""
     uses = Counter(use_counts(graph))
     new = Rewriter(graph)
     for node in graph.nodes:

@@ -435,6 +435,7 @@ class CompiledGraph(Closing):
                 optimize=o.optimize,
                 fallback=o.fallback,
                 precision=o.build.precision,
+                launches=self.device.info.kind != "cpu",
             )
         return self._prepared
 

@@ -29,11 +29,12 @@ def prepare(
     optimize: bool,
     fallback: Literal["host", "error"],
     precision: str = "f32",
+    launches: bool = True,
 ) -> Prepared:
     """Applies the dtypes that weights are stored in, the storage layout, and the passes.
 
     With `packed`, for devices whose kernels access less than 32 bits only in words, all is held and computed in 32
-    bits.
+    bits. `launches`: whether each node costs a launch of a kernel, as on GPUs.
     Raises: UnsupportedOp."""
     from rlx import passes  # imported with the first program, not by `import rlx`
 
@@ -41,6 +42,6 @@ def prepare(
     if storage == "f32" or packed:
         made = passes.widen(made, computed=packed)
     made, report = passes.optimize(
-        made, support=support, fallback=fallback, fuse=optimize, precision=precision
+        made, support=support, fallback=fallback, fuse=optimize, precision=precision, launches=launches
     )
     return Prepared(made, frozenset(report.decomposed), param_dtypes)

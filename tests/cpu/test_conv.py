@@ -80,6 +80,18 @@ def test_any_number_of_threads_gives_the_same_bits(groups: int, kernel: int) -> 
     assert one.tobytes() == three.tobytes()
 
 
+def test_products_that_an_epilogue_follows_are_values_too() -> None:
+    """`rlx check` reads what a product gives though a step of both would not write it."""
+    graph = rlx.Graph("values")
+    a, b = (graph.input(n, s) for n, s in (("a", (3, 5)), ("b", (5, 4))))
+    graph.output("y", (a @ b) * graph.input("c", (3, 4)) + 1)
+    feeds = {n: np.full(t.shape, 0.5, np.float32) for n, t in graph.inputs.items()}
+    with rlx.Session("cpu", engine="compiled").compile(graph, planner="bump") as made:
+        made.run(feeds)
+        (node,) = (n for n in made.program.nodes if n.op.name == "matmul")
+        np.testing.assert_allclose(made.value(node.output), 1.25)
+
+
 def test_values_within_a_program_have_the_order_of_their_shapes() -> None:
     """`rlx check` reads each node's; images between convolutions lie with their channels last."""
     rng = np.random.default_rng(0)

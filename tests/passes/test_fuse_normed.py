@@ -11,7 +11,7 @@ import rlx.ops as ops
 from rlx.dtypes import bf16, f32
 from rlx.ir import Graph
 from rlx.ops.interpret import evaluate
-from rlx.passes import fuse_normed
+from rlx.passes import fuse_normed, optimize
 
 
 def _graph(rows: int = 1, gated: bool = True, twice: bool = False, whole: int = 6) -> Graph:
@@ -45,3 +45,8 @@ def test_what_is_fused(words: dict[str, int], left: dict[str, int]) -> None:
     feeds = {name: rng.standard_normal(t.shape).astype(t.dtype.np) for name, t in shapes.items()}
     got, want = (evaluate(g, feeds)[g.outputs["y"].id] for g in (made, graph))
     np.testing.assert_allclose(got, want, rtol=1e-5)
+
+
+def test_a_device_without_launches_keeps_norm_and_product() -> None:
+    made, _ = optimize(_graph(), launches=False)
+    assert {"rms_norm", "matmul"} <= {n.op.name for n in made.nodes}

@@ -126,13 +126,15 @@ class CpuExecutable:
                 arena.write_bytes(node.output.id, node.attrs["value"])
         todo = [node for node in graph.nodes if not node.op.leaf]
         uses = use_counts(graph) if compiled else {}
+        # A plan that shares no bytes is made for the values between, which a step of two nodes would not write.
+        joins = compiled and plan.planner != "bump"
         taken = False
         for node, following in zip_longest(todo, todo[1:]):
             if taken:
                 taken = False
                 continue
             alike = node.outputs[0].id in last
-            taken = following is not None and compiled and self._add_both(node, following, array, uses, alike)
+            taken = following is not None and joins and self._add_both(node, following, array, uses, alike)
             if not taken:
                 self._add(node, array, plan, ctx, alike)
         # Updates come last, after every read of the old values.
