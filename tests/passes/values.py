@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from rlx.conformance.oracle import evaluate
+from rlx.dtypes import DType
 from rlx.ir import Graph
 
 Values = dict[tuple[str, str], Any]
@@ -24,12 +25,17 @@ def results(graph: Graph, feeds: Mapping[str, Any], upcast: bool = False) -> Val
 
 
 def differences(
-    graph: Graph, want: Values, got: Values, tolerance: Mapping[str, float] = TOLERANCE
+    graph: Graph, want: Values, got: Values, tolerance: Mapping[str, float] = TOLERANCE, fused: bool = False
 ) -> list[str]:
-    """How `got` differs from `want`; the graph gives the dtypes. NaN and infinities must be in the same places."""
+    """How `got` differs from `want`; the graph gives the dtypes. NaN and infinities must be in the same places.
+
+    `fused`: a result is compared as the narrowest float that it was computed from, since a fusion does not round what
+    it does not store."""
     found = [] if want.keys() == got.keys() else [f"results {sorted(got)} instead of {sorted(want)}"]
+    narrowest = _narrowest(graph) if fused else {}
     for kind, name in want:
-        dtype = (graph.outputs if kind == "output" else graph.updates)[name].dtype
+        result = (graph.outputs if kind == "output" else graph.updates)[name]
+        dtype = narrowest.get(result.id, result.dtype)
         a, b = np.asarray(want[kind, name]), np.asarray(got[kind, name])
         if a.shape != b.shape:
             found.append(f"{kind} {name}: shape {b.shape} instead of {a.shape}")
@@ -42,6 +48,17 @@ def differences(
                 near = (a == b) | (np.abs(a - b) <= tolerance[dtype.name] * (1 + np.abs(a)))
             if not (near | (np.isnan(a) & np.isnan(b))).all():
                 found.append(f"{kind} {name}: {b} instead of {a}")
+    return found
+
+
+def _narrowest(graph: Graph) -> dict[int, DType]:
+    """By tensor, the float of the largest tolerance among its own dtype and those that it was computed from."""
+    found: dict[int, DType] = {}
+    for node in (n for n in graph.nodes if not n.op.leaf):
+        read = [found[t.id] for t in node.inputs if t.id in found]
+        for t in node.outputs:
+            if t.dtype.name in TOLERANCE:
+                found[t.id] = max([t.dtype, *read], key=lambda dtype: TOLERANCE[dtype.name])
     return found
 
 
