@@ -135,6 +135,15 @@ def test_vectors_of_every_length_give_the_same_bits() -> None:
         assert np.array_equal(wide, apply(spec_of(tree, narrow), narrow, X, np.empty_like(X)), equal_nan=True)
 
 
+def test_long_and_short_rows_give_the_same_bits() -> None:
+    """A long row is worked on several vectors at once; 579 elements leave a part of such a group."""
+    x = np.random.default_rng(0).integers(0, 1 << 32, 579, np.uint32).view(np.float32)
+    run = rlx.jit(lambda x: (rlx.sin(x), rlx.tanh(x)), device=session())
+    parts = zip(*(run(part) for part in np.split(x, 3)), strict=True)
+    for whole, part in zip(run(x), parts, strict=True):
+        assert np.array_equal(whole, np.concatenate(part), equal_nan=True)
+
+
 def test_halves_are_rounded_once_and_special_values_kept() -> None:
     on = machine()
     x = np.array(

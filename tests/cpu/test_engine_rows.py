@@ -117,6 +117,23 @@ def test_any_nan_makes_its_row_nan() -> None:
     assert blocks[0, 1, 3].all() and blocks.sum() == one.sum() == 17
 
 
+@pytest.mark.parametrize(("dtype", "atol"), [(np.float32, 2e-6), (np.float16, 2e-3)])
+def test_attention_of_many_queries(dtype: Any, atol: float) -> None:
+    """Keys and values are packed first; 200 queries are blocks of four vectors of 16 and one of five."""
+    rng = np.random.default_rng(0)
+    q, k, v = (rng.standard_normal((1, n, h, 40)).astype(dtype) for n, h in ((200, 4), (131, 2), (131, 2)))
+
+    def build(q: rlx.Tensor, k: rlx.Tensor, v: rlx.Tensor) -> rlx.Tensor:
+        heads = (rlx.transpose(x, (0, 2, 1, 3)) for x in (q, k, v))
+        return rlx.transpose(rlx.attention(*heads, scale=0.2), (0, 2, 1, 3))
+
+    made = rlx.jit(build, device=session())(q, k, v)
+    wide = [np.repeat(x.astype(np.float64), n, 2) for x, n in ((q, 1), (k, 2), (v, 2))]
+    scores = np.exp(0.2 * np.einsum("bqhd,bkhd->bhqk", *wide[:2]))
+    expected = np.einsum("bhqk,bkhd->bqhd", scores / scores.sum(3, keepdims=True), wide[2])
+    np.testing.assert_allclose(made, expected, rtol=0, atol=atol)
+
+
 def test_heads_too_large_for_the_stack_are_left_to_numpy() -> None:
     x = np.ones((1, 1, 3, 40_000), np.float32)
     assert (rlx.jit(lambda x: rlx.attention(x, x, x), device=session())(x) == 1).all()

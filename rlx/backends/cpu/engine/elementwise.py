@@ -24,6 +24,8 @@ from rlx.ir import Expr, Node
 from rlx.ir.expr import linearize
 
 _ITEM = 8192  # elements of an item, about
+_LONG = 512  # elements of a row from which several vectors are worked on at once
+_FUNCTIONS = 2  # in trees that are; more would take long to compile
 _LIGHT = frozenset(
     "arg lit neg abs add sub mul max min select cast not and or xor shl shr eq ne lt le gt ge floor ceil round trunc "
     "index".split()
@@ -219,7 +221,9 @@ def tree_step(
         return None
     arrays = [np.broadcast_to(a, shape) if a.shape != shape else a for a in (*ins, *outs)]
     order = sorted(range(len(shape)), key=lambda axis: -outs[0].strides[axis] if shape[axis] > 1 else 0)
-    if any(o.flags.c_contiguous is False for o in outs) and not any(e.prim == "index" for e in linearize(trees)):
+    if any(o.flags.c_contiguous is False for o in outs) and not any(
+        e.prim == "index" for e in linearize(trees)
+    ):
         # An array that lies in another order than its shape's, such as an image with its channels last.
         arrays = [a.transpose(order) for a in arrays]
         shape = arrays[0].shape
@@ -244,6 +248,8 @@ def tree_step(
             short, laid_out = columns, together
     if any(o.how == "scalar" for o in laid_out[len(ins) :]):
         return None
+    if columns >= _LONG and all(o.how in ("flat", "scalar") for o in laid_out):
+        lanes *= _together(trees, laid_out)
     spec = TreeSpec(tuple(trees), laid_out[: len(ins)], laid_out[len(ins) :], len(outer), lanes, short)
     words = [parts, item_rows, item_columns, rows, columns, *outer]
     for a, s in zip((*ins, *outs), strides, strict=True):
@@ -252,6 +258,15 @@ def tree_step(
     return EngineStep(
         spec, words, items, keep=(*ins, *outs), name="trees", cost_ns=cost * item_rows * item_columns
     )
+
+
+def _together(trees: Sequence[Expr], operands: Sequence[Access]) -> int:
+    """Vectors of f32 that are worked on at once: of a long function several, since its operations wait for each other,
+    and a processor looks too few of them ahead to find the next vector's."""
+    nodes = linearize(trees)
+    functions = sum(e.prim not in _LIGHT for e in nodes)
+    wide = any(d.itemsize == 8 for d in (*(e.dtype for e in nodes), *(o.dtype for o in operands)))
+    return 4 if 1 <= functions <= _FUNCTIONS and not wide else 1
 
 
 def _access(a: Array, strides: Sequence[int], columns: int, short: int) -> Access:

@@ -12,9 +12,12 @@ from rlx.backends.cpu.engine.attention.blocks import Attention
 from rlx.backends.cpu.engine.attention.rows import AttentionRow
 from rlx.backends.cpu.engine.attention.words import WORDS
 from rlx.backends.cpu.engine.compile import KernelSpec
+from rlx.backends.cpu.engine.elementwise import tree_step
 from rlx.backends.cpu.engine.rowwise import STORED, name_of
 from rlx.backends.cpu.engine.step import Declined, EngineContext, EngineStep, address, engine, f32_word
+from rlx.dtypes import as_dtype, f32
 from rlx.ir import Node
+from rlx.ir.expr import arg, cast
 from rlx.ops.attention.parts import NO_TOKENS, ByToken, heads_first, rest
 
 _LARGEST = 512  # elements of a head: a block's lie on the stack, and a row's are a vector after the other in the code
@@ -67,19 +70,44 @@ class _Bound:
         # The few queries of several heads that share keys lie in the same vectors.
         self.folded = self.group > 1 and q.shape[2] < ctx.machine.lanes()
         self.rows = q.shape[2] * (self.group if self.folded else 1)
+        self.packed = False
 
     def steps(self) -> list[EngineStep]:
         lanes = self.ctx.machine.lanes()
         if self.rows <= _FEW:
             return [self._step(0, self.rows, 0)]
         needed = -(-self.rows // lanes)
-        most = 4 if self.q.shape[3] <= 32 and self.ctx.machine.registers == 32 else 3  # as the caches hold
+        most = 4 if self.q.shape[3] <= 64 and self.ctx.machine.registers == 32 else 3  # as the caches hold
         vectors = min(most, needed)
         whole = self.rows // (vectors * lanes)
+        if most == 4 and needed == whole * most + 1 and needed > 1:
+            whole -= 1  # a single vector that is left makes the last block one of five
         left = self.rows - whole * vectors * lanes
-        steps = [self._step(0, whole * vectors * lanes, vectors)] if whole else []
+        steps = self._pack()
+        if whole:
+            steps.append(self._step(0, whole * vectors * lanes, vectors))
         if left:
             steps.append(self._step(self.rows - left, left, -(-left // lanes)))
+        return steps
+
+    def _pack(self) -> list[EngineStep]:
+        """Lays a head's keys and values one behind the other, as f32, where enough queries read them: rows that lie a
+        power of two apart would share few sets of the caches."""
+        few = self.rows < 12 * self.ctx.machine.lanes()
+        if few or (self.lengths is not None and 16 * self.rows < self.k.shape[2]):
+            return []
+        self.packed = True
+        steps: list[EngineStep] = []
+        for name in ("k", "v"):
+            x: Array = getattr(self, name)
+            if x.dtype == np.float32 and _steps(x)[2] in (0, x.shape[3]):
+                continue
+            made = self.ctx.borrow(4 * x.size).view(np.float32).reshape(x.shape)
+            dtype = as_dtype(x.dtype)
+            step = tree_step([cast(arg(0, dtype), f32)], [x], [made], self.ctx)
+            assert step is not None
+            steps.append(step)
+            setattr(self, name, made)
         return steps
 
     def _step(self, start: int, count: int, vectors: int) -> EngineStep:
@@ -104,7 +132,9 @@ class _Bound:
         }
         name, by_query = "" if mask is None else name_of(mask), bool(tables["mask_offsets"].any())
         flags = causal, window is not None, cap is not None, self.lengths is not None, machine.lanes()
-        spec: KernelSpec = Attention(self.dtype, size, vectors, name, by_query, *flags, machine.registers)
+        spec: KernelSpec = Attention(
+            self.dtype, size, vectors, name, by_query, *flags, machine.registers, self.packed
+        )
         if not vectors:
             spec = AttentionRow(self.dtype, size, name, ms[3] == 1, *flags)
         outer = self.group if self.folded else 1  # query heads of an item

@@ -24,13 +24,14 @@ from rlx.backends.cpu.engine.rowwise import (
     widened,
 )
 
-_KEYS = 64  # in a block, at most
+_KEYS = 48  # in a block, at most: a multiple of most tiles
 
 
 @dataclass(frozen=True, slots=True)
 class Attention:
     """Heads of `size` elements; `vectors` of queries in a block. `mask` is the mask's dtype, "" without one, and
-    `by_query` says that it differs from query to query."""
+    `by_query` says that it differs from query to query. `packed`: keys and values are f32, a head's one behind the
+    other."""
 
     dtype: str
     size: int
@@ -43,6 +44,7 @@ class Attention:
     lengths: bool
     lanes: int
     registers: int
+    packed: bool = False
 
     @property
     def queries(self) -> int:
@@ -52,12 +54,20 @@ class Attention:
     @property
     def tile(self) -> int:
         """Keys, or elements of the result, whose vectors of queries are in registers."""
-        return 8 if self.vectors == 1 or (self.registers == 32 and self.vectors < 4) else 4
+        if self.registers < 32:
+            return 8 if self.vectors == 1 else 4
+        return {4: 4 if self.size <= 32 else 6, 5: 5}.get(self.vectors, 8)
+
+    @property
+    def tiles(self) -> list[tuple[int, int]]:
+        """A head's elements as tiles, and how often each occurs."""
+        whole, left = divmod(self.size, self.tile)
+        return [(tile, times) for tile, times in ((self.tile, whole), (left, 1)) if tile and times]
 
     @property
     def keys(self) -> int:
         """Keys in a block: as many as leave the block's tensors in the first-level cache."""
-        return max(16, _KEYS * 64 // max(64, self.size) // 16 * 16)
+        return 64 if self.size <= 32 else max(16, _KEYS * 64 // max(64, self.size) // 8 * 8)
 
     def ir(self) -> str:
         return _Text(self).k.text()
@@ -74,8 +84,10 @@ class _Text:
         self.vector = F32.of(lanes)
         self.padded = -(-spec.size // lanes) * lanes
         row = 4 * spec.queries
-        self.query, self.made, self.scores = (room(k, n * row) for n in (self.padded, self.padded, spec.keys))
-        if spec.dtype != "f32":
+        computed = -(-spec.keys // spec.tile) * spec.tile
+        self.query, self.made, self.scores = (room(k, n * row) for n in (self.padded, self.padded, computed))
+        self.stored = "f32" if spec.packed else spec.dtype  # of keys and values
+        if self.stored != "f32":
             self.wide = room(k, 4 * spec.keys * spec.size)
         with k.loop(k.first, k.last) as item:
             self._item(item)
@@ -91,8 +103,8 @@ class _Text:
         kind = STORED[spec.dtype]
         q = k.at(w["q"], b * w["q_batch"] + h * w["q_head"], kind)
         y = k.at(w["y"], b * w["y_batch"] + h * w["y_head"], kind)
-        keys = k.at(w["k"], b * w["k_batch"] + kv * w["k_head"], kind)
-        values = k.at(w["v"], b * w["v_batch"] + kv * w["v_head"], kind)
+        keys = k.at(w["k"], b * w["k_batch"] + kv * w["k_head"], STORED[self.stored])
+        values = k.at(w["v"], b * w["v_batch"] + kv * w["v_head"], STORED[self.stored])
         self._read_queries(q, first)
         with k.loop(0, self.padded * spec.vectors) as i:
             k.store(k.const(self.vector, 0), k.at(self.made, i * spec.lanes, F32))
@@ -179,8 +191,10 @@ class _Text:
     def _rows(self, base: Value, stride: Value, start: Value, count: Value) -> tuple[Value, Value]:
         """A block's keys or values as f32, and the distance of rows: where they are, or widened in the room."""
         k, spec, lanes = self.k, self.spec, self.spec.lanes
-        kind = STORED[spec.dtype]
+        kind = STORED[self.stored]
         here = k.at(base, start * stride, kind)
+        if spec.packed:
+            return here, k.const(I64, spec.size)
         if spec.dtype == "f32":
             return here, stride
         with k.loop(0, count) as j, k.loop(0, self.padded, lanes) as d:
@@ -199,8 +213,9 @@ class _Text:
             for i in range(spec.tile):
                 at = k.select(k.cmp("slt", j + i, count), j + i, count - 1)
                 rows.append(k.at(base, at * stride, F32))
-                self._prefetch(keys, self.w["k_row"], start + j + (spec.tile + i))
-                self._prefetch(values, self.w["v_row"], start + j + i)
+                if not spec.packed:
+                    self._prefetch(keys, self.w["k_row"], start + j + (spec.tile + i))
+                    self._prefetch(values, self.w["v_row"], start + j + i)
             sums = [[k.variable(k.const(self.vector, 0)) for _ in range(spec.vectors)] for _ in rows]
             with k.loop(0, spec.size, unroll) as d:
                 for u in range(unroll):
@@ -318,12 +333,11 @@ class _Text:
         """made[d][r] = made[d][r]·factor[r] + Σ values[j][d]·scores[j][r]."""
         k, spec = self.k, self.spec
         base, stride = self._rows(values, self.w["v_row"], start, count)
-        whole = spec.size // spec.tile * spec.tile
-        if whole:
-            with k.loop(0, whole, spec.tile) as d:
-                self._add_tile(base, stride, d, spec.tile, count, factors)
-        if spec.size > whole:
-            self._add_tile(base, stride, k.const(I64, whole), spec.size - whole, count, factors)
+        start_of = 0
+        for tile, times in spec.tiles:
+            with k.loop(start_of, start_of + tile * times, tile) as d:
+                self._add_tile(base, stride, d, tile, count, factors)
+            start_of += tile * times
 
     def _add_tile(
         self, base: Value, stride: Value, d: Value, tile: int, count: Value, factors: list[Value]
