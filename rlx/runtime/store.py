@@ -272,6 +272,10 @@ class Store(Closing):
         slot = self.slot(name)
         return partial(self._region(slot).write_to, slot)
 
+    def put(self, name: str, dtype: DType, raw: Bytes) -> None:
+        """Sets a weight to its bytes as `dtype`; as with `set`, no other thread sees it before they are written."""
+        self._fitting(lambda: self._set(name, dtype, raw))
+
     def _set(self, name: str, kept: DType, raw: Bytes | Range | None) -> None:
         if kept != self._types[name].dtype and name in self._states:
             raise DTypeError(

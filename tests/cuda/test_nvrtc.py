@@ -1,4 +1,4 @@
-"""Every CUDA kernel compiles, in every declared variant, on a machine without a GPU."""
+"""Every CUDA kernel compiles, in every declared variant, on a machine without a GPU, and waits for what runs before."""
 
 from __future__ import annotations
 
@@ -75,14 +75,25 @@ def test_kernel_compiles(kernel: FileKernel) -> None:
     if kernel not in _WHOLE and not full():
         compiled(source, arch, CHECKED)
         return
-    ptx = compiled(source, arch, UNOPTIMIZED)
-    signature = re.search(rf"\.entry {source.entry}\((.*?)\)", ptx.decode("ascii", "replace"), re.DOTALL)
+    ptx = compiled(source, arch, UNOPTIMIZED).decode("ascii", "replace")
+    assert "griddepcontrol.wait" in ptx, f"{source.name} may begin early, and does not wait for what runs before it"
+    signature = re.search(rf"\.entry {source.entry}\((.*?)\)", ptx, re.DOTALL)
     assert signature, f'{source.name} has no extern "C" kernel named {source.entry}'
     params = [_KINDS[k] for k in re.findall(r"\.param \.(\w+)", signature[1])]
     declared = [a.kind for a in KERNELS[kernel.stem].args]
     assert [p.replace("i32", "u32") for p in params] == [d.replace("i32", "u32") for d in declared]
-    block = re.search(r"\.maxntid (\d+), (\d+), (\d+)", ptx.decode("ascii", "replace"))
+    block = re.search(r"\.maxntid (\d+), (\d+), (\d+)", ptx)
     assert block is None or tuple(map(int, block.groups())) == source.block
+
+
+@pytest.mark.parametrize("stem", ["attention_stream", "matmul_rows", "matmul_vector"])
+def test_kernel_waits_before_it_reads_or_writes(stem: str) -> None:
+    """The compiler leaves the wait where it is, also before what it may take for constant (LOAD_ONCE)."""
+    kernel = next(kernel for kernel in variants() if kernel.stem == stem)
+    ptx = compiled(kernel_source(kernel), "compute_90").decode("ascii", "replace")
+    before, waits, after = ptx[ptx.index(".entry ") :].partition("griddepcontrol.wait")
+    accesses = re.compile(r"\b(call|(ld|st|atom|red|cp)\.(?!param)\S+)")
+    assert waits and accesses.search(before) is None and accesses.search(after)
 
 
 @pytest.mark.parametrize("major", available())

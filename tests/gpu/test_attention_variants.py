@@ -142,6 +142,18 @@ def test_few_queries_in_streams(lanes: int, dtype: Any, d: int, rows: int, split
 
 
 @pytest.mark.parametrize("backend", _BACKENDS)
+@pytest.mark.few_on_vulkan(1)
+@pytest.mark.parametrize("lanes", [4, 0])
+def test_an_infinite_value_stays_infinite(lanes: int, backend: str) -> None:
+    """Also that of the last key, which threads read again in place of keys that do not exist."""
+    q, k, v = given(1, 2, 2, 1, 37, 16)
+    v[:, :, 36, 3] = np.inf
+    with attention_choice.forcing(algorithm="decode", lanes=lanes):
+        (got,) = outputs("attention", [q, k, v], backend)
+    assert (got[..., 3] == np.inf).all() and np.isfinite(np.delete(got, 3, -1)).all()
+
+
+@pytest.mark.parametrize("backend", _BACKENDS)
 def test_more_parts_than_keys(backend: str) -> None:
     inputs = [*given(2, 2, 1, 1, 70, 16), np.array([70, 2], np.int32)]
     for splits in (1, 2, 40):

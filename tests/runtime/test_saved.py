@@ -18,6 +18,7 @@ import rlx
 from rlx.driver.diskcache import DiskCache, key_of
 from rlx.errors import DTypeError, GraphError, ModelFormatError, ProgramMismatch, ShapeError, UnsupportedOp
 from rlx.ir import TensorType
+from rlx.runtime.saved.graph_data import array_of
 from tests.devices import or_skip
 from tests.formats import mutants
 from tests.formats.mutations import sealed
@@ -120,6 +121,22 @@ def test_programs_share_a_store(session, tmp_path):
     other.declare({"w": TensorType((3,), rlx.f32)})
     with pytest.raises(ShapeError, match="shared store"):
         rlx.load_program(tmp_path / "all.rlx", session, weights=other)
+
+
+def test_others_see_a_weight_of_a_shared_store_once_it_is_written(tmp_path, monkeypatch):
+    made, path = PROGRAMS["dense"](), tmp_path / "m.rlx"
+    with made.compiled(rlx.Session("cpu")) as exe:
+        exe.save(path)
+    missing, session = [], rlx.Session("cpu")
+    with rlx.Weights(session.device) as store:
+
+        def checking(*given):
+            missing.append(len(store.missing(list(made.weights))))
+            return array_of(*given)
+
+        monkeypatch.setattr("rlx.runtime.saved.program.array_of", checking)
+        with rlx.load_program(path, session, weights=store) as loaded:
+            assert missing == [2, 1] and loaded.run(made.inputs)
 
 
 def test_a_program_without_a_change_of_dtype_takes_one_later(session, tmp_path):

@@ -193,9 +193,11 @@ class CudaDevice:
             made = make_context(info.index)
         with self._held.unwound(), self.doing("opening the device"):
             runtime = api.runtime
-            runtime.memGetInfo()  # from here on the runtime uses the context
-            if made:
-                drop_context(info.index)
+            try:
+                runtime.memGetInfo()  # from here on the runtime uses the context
+            finally:
+                if made:
+                    drop_context(info.index)
             self.stream = self._new_stream()
             self.capture_streams = (self._new_stream(), self._new_stream())
             self.fork_event = int(api.runtime.eventCreateWithFlags(api.runtime.eventDisableTiming))

@@ -1,16 +1,17 @@
 """Launches that may begin while the kernel before them still runs (programmatic dependent launch, CUDA C++ Programming
 Guide): its workgroups take their places and wait there, so that a step costs a microsecond less.
 
-A kernel launched so waits in its first instruction (BEGIN of bodies/begin.h) for all that was launched before it.
+A kernel launched so waits until all that was launched before it has ended, by BEGIN (bodies/begin.h). Before that it
+writes nothing and reads its arguments alone, since the memory behind them may still be written, or read by others.
 """
 
 from __future__ import annotations
 
 import ctypes
-import sys
-from collections.abc import Callable
 from functools import cache
+from typing import Any
 
+from rlx.backends.cuda.start import driver_library
 from rlx.errors import DeviceUnavailable
 
 MIN_CAPABILITY = 90
@@ -38,13 +39,12 @@ class _Config(ctypes.Structure):
 
 
 @cache
-def _launch_ex() -> Callable[..., int]:
-    """cuLaunchKernelEx of the driver."""
-    name = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
+def _launch_ex() -> Any:
+    """cuLaunchKernelEx of the driver, which returns its status."""
     try:
-        call = ctypes.CDLL(name).cuLaunchKernelEx
+        call = driver_library().cuLaunchKernelEx
     except (OSError, AttributeError) as error:
-        raise DeviceUnavailable(f"CUDA: {name} has no cuLaunchKernelEx ({error}); update the driver") from error
+        raise DeviceUnavailable(f"CUDA: the driver has no cuLaunchKernelEx ({error}); update it") from error
     call.argtypes = (ctypes.POINTER(_Config), ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)
     return call
 
@@ -68,4 +68,4 @@ def launch_early(
     config = _Config(
         (ctypes.c_uint32 * 3)(*grid), (ctypes.c_uint32 * 3)(*block), shared_bytes, stream, ctypes.pointer(attribute), 1
     )  # fmt: skip
-    return _launch_ex()(ctypes.byref(config), function, arguments, None)
+    return int(_launch_ex()(ctypes.byref(config), function, arguments, None))

@@ -171,11 +171,11 @@ def load_program(
         with _blamed(file):
             _check_blocks(file, declared)
             held = {name for name in declared.states if state.find(name) is not None}
-            write = _place_weights(str(file.path), declared, prepared, weights, wanted, blocks)
+            write = _place_weights(str(file.path), declared, prepared, weights, wanted, blocks, own)
             upload = aside(write)
             threads.callback(_ended, upload)
             if not own or not _compiles(session.device):
-                # Others may run with the store's weights at once, and on the CPU recording reads them.
+                # A store of others has no weights before they are written, and on the CPU recording reads them.
                 upload()
             program = _built(file, session, declared, prepared, weights, state)
             made.callback(program.close)
@@ -522,18 +522,22 @@ def _check_support(file: ProgramFile, session: Session, graph: Graph) -> None:
 
 
 def _place_weights(
-    where: str, declared: Graph, prepared: Prepared, weights: Store, wanted: Iterable[str], blocks: Iterable[Bytes]
-) -> Callable[[], None]:
-    """Gives weights their slots in the store. What is returned writes them, which any thread may do."""
+    where: str, declared: Graph, prepared: Prepared, weights: Store, wanted: Iterable[str], blocks: Iterable[Bytes],
+    own: bool,
+) -> Callable[[], None]:  # fmt: skip
+    """What is returned writes weights into the store, which any thread may do. A store of its `own` has their slots
+    before; in one of others, a thread that loads a program too would take them for set."""
     weights.expect({n: dtype for n, dtype in prepared.param_dtypes.items() if weights.find(n) is None})
     weights.declare({name: t.type for name, t in declared.params.items()})
     types = {name: prepared.graph.params[name].type for name in wanted}
-    places = [weights.place(name, t.dtype) for name, t in types.items()]
+    puts = [
+        weights.place(name, t.dtype) if own else partial(weights.put, name, t.dtype) for name, t in types.items()
+    ]
 
     def write() -> None:
-        for t, place, raw in zip(types.values(), places, blocks, strict=True):
+        for t, put, raw in zip(types.values(), puts, blocks, strict=True):
             array_of(t, raw, where)  # checks them
-            place(raw)
+            put(raw)
 
     return write
 

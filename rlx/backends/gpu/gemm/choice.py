@@ -222,8 +222,7 @@ def candidates(target: Target, problem: Problem) -> list[Candidate]:
     if straight and p.m <= _MAX_ROWS and problem.aligned and pair[0] == pair[1]:
         found += _direct(target, p, pair, beaten)
     if p.m == 1 and p.transpose_b and p.count == 1 and p.k:
-        wide = problem.c == f32 and pair[0] == pair[1]
-        found.append(vector(target, p.k, pair if wide or problem.c == pair[0] else (f32, f32)))
+        found.append(vector(target, p.k, pair))
     if p.m <= _MAX_ROWS and straight:
         first = p.m <= _ROWS and (p.m <= _FEW_ROWS or not mma_first or p.n * p.k <= _SMALL)
         # This kernel stores C in A's dtype; tiles may store it in f32.

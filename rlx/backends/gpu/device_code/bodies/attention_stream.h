@@ -69,12 +69,13 @@ RLX_FN void attention_stream_body(PTR(T) q, PTR(T) k, PTR(T) v, PTR(M) mask, PTR
     for (uint k0 = from; k0 < to; k0 += 4u * STREAMS) {
         uvec4 wk[4], wv[4];
         float scores[4u * ROWS];
-        // Beyond the part the last key is read again: its weight there is zero.
+        // Beyond the part the last key is read again; its weight there is zero, and so is its v, which may be infinite.
         UNROLL for (uint n = 0u; n < 4u; n++) {
             wk[n] = LOAD_ONCE(pk, least(k0 + n * STREAMS + stream, to - 1u) * k_row / PER + lane);
         }
         UNROLL for (uint n = 0u; n < 4u; n++) {
             wv[n] = LOAD_ONCE(pv, least(k0 + n * STREAMS + stream, to - 1u) * v_row / PER + lane);
+            if (k0 + n * STREAMS + stream >= to) wv[n] = UVEC4(0u, 0u, 0u, 0u);
         }
         UNROLL for (uint n = 0u; n < 4u; n++) {
             const vec4 lower = LOWER(wk[n]), upper = UPPER(wk[n]);

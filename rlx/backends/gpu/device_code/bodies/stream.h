@@ -14,7 +14,9 @@ RLX_FN uint4 rlx_load_once(const uint4* p) {
     return *p;
 #else
     uint4 v;
-    asm("ld.global.nc.L1::no_allocate.L2::128B.v4.u32 {%0, %1, %2, %3}, [%4];"
+    // Volatile, as what BEGIN does is: the compiler keeps the order of such instructions alone, and an earlier kernel may
+    // have written what is read here.
+    asm volatile("ld.global.nc.L1::no_allocate.L2::128B.v4.u32 {%0, %1, %2, %3}, [%4];"
         : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
         : "l"(p));
     return v;
