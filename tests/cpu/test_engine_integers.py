@@ -67,6 +67,19 @@ def test_convolutions_of_bytes_are_exact(setting: str, each: bool, kinds: Any, m
 
 
 @on_machines
+@pytest.mark.parametrize("groups", [1, 4])
+def test_a_zero_point_that_no_byte_is(groups: int, machine: Machine) -> None:
+    graph = rlx.Graph("beyond")
+    given = [drawn((1, 4, 5, 5), np.uint8), drawn((4, 4 // groups, 3, 3), np.int8), np.array([428], np.int32)]
+    for pads in (0, 1):
+        tensors = [graph.input(f"x{pads}", (1, 4, 5, 5), "u8"), *map(graph.constant, given[1:])]
+        y = rlx.integer_conv(*tensors, groups=groups, pads=pads)
+        out = np.zeros(y.shape, np.int32)
+        run(bound(y.node, [*given, np.zeros(1, np.int32)], [out], machine, True), machine)
+        assert np.array_equal(out, y.node.op.reference(*given, np.zeros(1, np.int32), **y.node.attrs))
+
+
+@on_machines
 @pytest.mark.parametrize("kind", [np.uint8, np.int8])
 def test_zero_points_that_a_run_computes(kind: Any, machine: Machine) -> None:
     """As in models that are quantized dynamically."""

@@ -177,3 +177,48 @@ def test_batches_of_matrices_on_both_sides(device: str) -> None:
     proto = given("MatMulInteger", "x b", x, {"b": b}, np.int32)
     made = rlx.onnx.load(proto).run({"x": x}, device=device)["y"]
     np.testing.assert_array_equal(made, whole(x, 0) @ whole(b, 0))
+
+
+@SIGNS
+@pytest.mark.parametrize("kind", ["Conv", "MatMul", "Gemm"])
+@pytest.mark.parametrize("columns", [False, True])
+@pytest.mark.sample(6)
+@pytest.mark.few_on_vulkan(2)
+def test_products_of_what_was_dequantized(ta: Any, tb: Any, kind: str, columns: bool, device: str) -> None:
+    """As the operators are defined: floats are multiplied. The weight is read twice, the second time by no product."""
+    x, rng = drawn(ta, *((2, 6, 7, 5) if kind == "Conv" else (4, 30))), np.random.default_rng(5)
+    w = drawn(tb, *{"Conv": (8, 3, 3, 2), "MatMul": (30, 8), "Gemm": (8, 30)}[kind], seed=1)
+    axis = 1 if kind == "MatMul" else 0
+    ws = rng.uniform(0.01, 0.05, 8).astype(np.float32) if columns else np.float32(0.02)
+    wz = drawn(tb, 8, seed=2) if columns else np.array(77, tb)
+    scale, zero, bias = np.float32(0.03), np.array(101, ta), rng.standard_normal(8).astype(np.float32)
+    more = {"Conv": {"group": 2, "pads": [1, 0, 2, 1]}, "MatMul": {}, "Gemm": {"transB": 1, "alpha": 0.5}}[kind]
+    names = "f g" if kind == "MatMul" else "f g c"
+    nodes = [
+        node("DequantizeLinear", "x s z", "f"), node("DequantizeLinear", "w ws wz", "g", axis=axis),
+        node(kind, names, "y", **more), node("Neg", "g", "n"),
+    ]  # fmt: skip
+    fixed = {"s": scale, "z": zero, "w": w, "ws": ws, "wz": wz, "c": bias}
+    fixed = {k: np.asarray(v) for k, v in fixed.items() if kind != "MatMul" or k != "c"}
+    inputs = {"x": (list(x.shape), helper.np_dtype_to_tensor_dtype(x.dtype))}
+    made = rlx.onnx.load(model(nodes, inputs, {"y": None, "n": None}, fixed)).run({"x": x}, device=device)
+    shape = [-1 if i == axis and columns else 1 for i in range(w.ndim)]
+    a, b = whole(x, zero) * np.float64(scale), whole(w, wz.reshape(shape)) * ws.reshape(shape).astype(np.float64)
+    if kind == "Conv":
+        doubles = {"f": a, "g": b, "c": bias.astype(np.float64)}
+        wide = {k: (list(v.shape), onnx.TensorProto.DOUBLE) for k, v in doubles.items()}
+        proto = model([node(kind, names, "y", **more)], wide, {"y": (None, onnx.TensorProto.DOUBLE)})
+        wanted = rlx.onnx.load(proto).run(doubles, device="cpu")["y"]
+    else:
+        wanted = a @ b if kind == "MatMul" else 0.5 * (a @ b.T) + bias
+    assert np.abs(made["y"] - wanted).max() <= 1e-6 * np.abs(wanted).max()
+    np.testing.assert_allclose(made["n"], -b, rtol=1e-6)
+
+
+def test_a_bias_of_another_length_is_refused() -> None:
+    x, w, scale = drawn(np.uint8, 1, 2, 4, 4), drawn(np.int8, 1, 2, 1, 1), np.asarray(0.1, np.float32)
+    nodes = [node("DequantizeLinear", "x s", "f"), node("DequantizeLinear", "w s", "g"), node("Conv", "f g c", "y")]
+    inputs = {"x": (list(x.shape), onnx.TensorProto.UINT8)}
+    proto = model(nodes, inputs, {"y": None}, {"s": scale, "w": w, "c": np.ones(3, np.float32)})
+    with pytest.raises(rlx.errors.ModelFormatError, match="expected one for each of 1 channels"):
+        rlx.onnx.load(proto, strict=True).run({"x": x}, device="cpu")

@@ -75,6 +75,11 @@ class Form:
         return np.dtype(np.uint8 if self.how == "vnni" else np.int16)
 
     @property
+    def around(self) -> int:
+        """What stands around an image; it is not read where it is no byte (`form_of`)."""
+        return (self.zero or 0) & 255
+
+    @property
     def in_word(self) -> int:
         return 4 // self.dtype.itemsize
 
@@ -113,8 +118,12 @@ def adjusted(
     if not wide and not form.signed and row == columns:
         return x
     size = form.dtype.itemsize
-    made = ctx.acquire(rows * row * size + 64)
-    made[...] = 0
+    nbytes = rows * row * size + 64
+    if row == columns:
+        made = ctx.borrow(nbytes)
+    else:
+        made = ctx.acquire(nbytes)
+        made[...] = 0  # what is behind the columns is written once, and stays
     if x.flags.c_contiguous and row == columns:
         count, rest = divmod(x.size, _PIECE)
         flat, target = x.reshape(-1), made.view(form.dtype)

@@ -42,6 +42,7 @@ _WORTH_A_THREAD_NS = 15_000.0
 _MOST_ROWS = 1 << 17  # of a table: eight megabytes
 _CHUNKS_A_THREAD = 4  # chunks of a step for each thread: some end sooner than others
 _UNDER_WAY = [runner.STEP, runner.ITEM, runner.SHARED, runner.OWNS]
+_NO_KERNELS = (UnsupportedOp, RuntimeError)  # where none can be made: llvmlite raises RuntimeError
 _PAUSE_NS = 2_000_000.0  # a thread looks up from its work about as often, to see whether a signal waits
 
 
@@ -199,7 +200,7 @@ class EngineProgram:
         machine, threads = self._ctx.machine, self._ctx.threads
         try:
             lead, work, *places = addresses([*runner.specs(machine), *(s.spec for s in steps)], machine)
-        except (UnsupportedOp, RuntimeError) as error:  # llvmlite raises RuntimeError
+        except _NO_KERNELS as error:
             raise CannotCompile(f"a kernel of the compiled engine cannot be made: {error}") from error
         at, self._runner = 0, (lead, work)
         for segment in self._segments:
@@ -218,20 +219,24 @@ class EngineProgram:
     ) -> Segment | None:
         """All turns of a segment, with the copies of rows around each, as one; None where its table would be long."""
         own, count = segment.table, len(order)
+        kernels = [RowCopy(4 if not row.nbytes % 4 else 1, self._ctx.machine.vector_bytes) for row in (*before, *after)]
+        try:
+            found = addresses(kernels, self._ctx.machine)
+        except _NO_KERNELS:
+            return None  # the turns run one by one, without such kernels
         each = len(before) + len(own) + len(after)
         if count * each > _MOST_ROWS:
             return None
         table = np.zeros((count, each, runner.ROW_WORDS), np.int64)
         turns = np.asarray(order, np.int64)
         kept = []
-        for place, row in zip((*range(len(before)), *range(each - len(after), each)), (*before, *after), strict=True):
-            unit = 4 if not row.nbytes % 4 else 1
+        places = (*range(len(before)), *range(each - len(after), each))
+        for place, row, kernel, at in zip(places, (*before, *after), kernels, found, strict=True):
             words = np.empty((count, 3), np.int64)
             words[:, 0] = row.source + turns * row.source_step
             words[:, 1] = row.target + turns * row.target_step
-            words[:, 2] = row.nbytes // unit
-            (kernel,) = addresses([RowCopy(unit, self._ctx.machine.vector_bytes)], self._ctx.machine)
-            table[:, place, 0] = kernel
+            words[:, 2] = row.nbytes // kernel.unit
+            table[:, place, 0] = at
             table[:, place, 1] = words.ctypes.data + 24 * np.arange(count)
             table[:, place, 2:6] = 1
             kept.append(words)

@@ -42,9 +42,16 @@ def conv(c: Call) -> Tensor:
 def _quantized(c: Call, x: Quantized, w: Quantized, s: Windows) -> Tensor:
     """The convolution of what DequantizeLinear made of integers, as one of these."""
     whole = integer_conv(c, x.x, w.x, x.zero, w.zero)
-    behind = len(s.counts)
-    made, bias = scaled(whole, x, w, behind), c.opt(2)
-    return made if bias is None else o.add(made, o.reshape(bias, (-1, *(1,) * behind)))
+    return _biased(c, scaled(whole, x, w, len(s.counts)), c.opt(2))
+
+
+def _biased(c: Call, made: Tensor, bias: Tensor | None) -> Tensor:
+    """A convolution's result with a number for each of its channels added."""
+    if bias is None:
+        return made
+    if bias.shape != made.shape[1:2]:
+        raise c.bad(f"B is {bias.shape}; expected one for each of {made.shape[1]} channels")
+    return o.add(made, o.reshape(bias, (1, -1, *(1,) * (made.ndim - 2))))
 
 
 @op("ConvTranspose")
@@ -112,7 +119,7 @@ def integer_conv(
         )  # fmt: skip
     else:
         made = _wide(x, w, x_zero, w_zero, s, groups)
-    return made if bias is None else o.add(made, o.reshape(bias, (1, -1, *(1,) * len(s.counts))))
+    return _biased(c, made, bias)
 
 
 def _wide(

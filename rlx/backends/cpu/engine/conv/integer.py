@@ -65,7 +65,7 @@ def bind_integer_conv(
     last = channels_last(out)
     made = last
     if made is None:
-        made = ctx.acquire(out.nbytes).view(out.dtype).reshape(out.shape[0], *out.shape[2:], out.shape[1])
+        made = ctx.borrow(out.nbytes).view(out.dtype).reshape(out.shape[0], *out.shape[2:], out.shape[1])
     groups = node.attrs["groups"]
     alone = groups > 1 and groups == w.shape[0] == x.shape[1]
     if alone and any(matrix for _, matrix in beside):
@@ -87,7 +87,7 @@ def _image(
         if not x.flags.c_contiguous:
             raise Declined("strides of the image")
         flat = adjusted(x.reshape(1, -1), zero, form, ctx, steps).reshape(x.shape)
-        found = to_channels_last(flat, ctx, steps, room, form.zero or 0)
+        found = to_channels_last(flat, ctx, steps, room, form.around)
         if room is not None or wide == c:
             return found
         size = form.dtype.itemsize
@@ -97,7 +97,7 @@ def _image(
         around = [a + size + b for size, (a, b) in zip(sizes, room, strict=True)]
         count, size = n * math.prod(around) * c, form.dtype.itemsize
         made = ctx.acquire(count * size + 64)[: count * size].view(form.dtype).reshape(n, *around, c)
-        made[...] = form.zero or 0
+        made[...] = form.around
         inside = made[(slice(None), *(slice(a, a + m) for m, (a, _) in zip(sizes, room, strict=True)))]
         lines = sizes[0] if len(sizes) > 1 else 1
         for source, target in zip(found, inside, strict=True):
@@ -114,9 +114,9 @@ def _dense(
     ctx: EngineContext, steps: list[EngineStep],
 ) -> None:  # fmt: skip
     attrs, groups, form, w = node.attrs, node.attrs["groups"], given.form, given.w
-    kernel, c, (o, inner), zero = w.shape[2:], x.shape[1], w.shape[:2], form.zero or 0
+    kernel, c, (o, inner) = w.shape[2:], x.shape[1], w.shape[:2]
     counts, pads, strides, dilations = made.shape[1:-1], attrs["pads"], attrs["strides"], attrs["dilations"]
-    border = np.full(c + 64, zero, form.dtype)
+    border = np.full(c + 64, form.around, form.dtype)
     if groups == 1 and c <= _FEW_CHANNELS and kernel[-1] > 1 and dilations[-1] == 1 and len(kernel) <= 2:
         image = _image(x, given.zeros[0], form, ctx, steps, room_for_rows(node, x, kernel, counts), c)
         nothing = [(0, 0)] * len(kernel)
@@ -146,7 +146,7 @@ def _depthwise(
     attrs, form, w, lanes = node.attrs, given.form, given.w, ctx.machine.lanes()
     c, kernel = x.shape[1], w.shape[2:]
     image = _image(x, given.zeros[0], form, ctx, steps, None, c)
-    border = np.full(c + 64, form.zero or 0, form.dtype)
+    border = np.full(c + 64, form.around, form.dtype)
     counts, taps = made.shape[1:-1], math.prod(kernel)
     geometry = attrs["strides"], attrs["dilations"], attrs["pads"]
     table = np.ascontiguousarray(window_addresses(image, kernel, *geometry, counts, address(border)))

@@ -6,7 +6,7 @@ weight as a vector has lanes, whose sums meet in a vector for the epilogue.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from rlx.backends.cpu.engine import trees
@@ -35,15 +35,23 @@ class DotKernel:
     lookup: bool = False
 
     def ir(self) -> str:
-        k, lanes, rows = Kernel("kernel"), self.lanes, self.rows
-        vector = F32.of(lanes)
+        k, lanes = Kernel("kernel"), self.lanes
         w = {name: k.word(i, PTR if i < 4 else I64) for i, name in enumerate(WORDS)}
+        part = self.prepared(k)
+        with k.loop(k.first, k.last) as item:
+            first = item * lanes
+            part(w, first, k.min(w["columns"] - first, lanes))
+        return k.text()
+
+    def prepared(self, k: Kernel) -> Callable[[dict[str, Value], Value, Value], None]:
+        """What writes the code for `count` rows of the weight from `first` on: a function of the words and of both."""
+        lanes, rows = self.lanes, self.rows
+        vector = F32.of(lanes)
         chains = 4 if rows == 1 else 2 if rows <= 6 else 1
         sums = k.reserve(4 * lanes * lanes * rows)
         decoded = Rows(k, self.weight, lanes, self.lookup) if self.weight.is_packed else None
-        with k.loop(k.first, k.last) as item:
-            first = item * lanes
-            count = k.min(w["columns"] - first, lanes)
+
+        def part(w: dict[str, Value], first: Value, count: Value) -> None:
             with k.loop(0, count) as r:
                 row = k.at(w["w"], (first + r) * w["w_row"])
                 totals = [[k.variable(k.const(vector, 0)) for _ in range(chains)] for _ in range(rows)]
@@ -66,7 +74,8 @@ class DotKernel:
                     (made,) = trees.print_trees(k, [self.epilogue], [made, *beside])
                 at = k.at(w["out"], w["out_row"] * m + first * self.out.itemsize)
                 trees.store(k, made, self.out, at, mask)
-        return k.text()
+
+        return part
 
     def _packed(
         self, k: Kernel, w: dict[str, Value], row: Value, totals: list[list], decoded: Rows  # type: ignore[type-arg]
