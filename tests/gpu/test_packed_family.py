@@ -282,6 +282,21 @@ def test_an_f32_of_any_size(size: float, algorithm: str) -> None:
     close(got, x.astype(np.float64) @ w.T, scale=np.sqrt(x.astype(np.float64) ** 2 @ w.T**2))
 
 
+@on_host
+@pytest.mark.usefixtures("matrices")
+@pytest.mark.parametrize("size", [1e-30, 1e36])
+def test_a_row_of_bf16_of_any_size(size: float) -> None:
+    q = packed("q4_k", 37, 8)
+    scales = split_planes(PACKED["q4_k"], q.data)["dm"]  # so small that sums are finite, though those of quants are not
+    scales[:] = np.resize(np.array([1e-4], np.float16).view(np.uint8), scales.shape[-1])
+    rng = np.random.default_rng(3)
+    x = (rng.uniform(size=(1, q.shape[1])) * size).astype(bf16.np)
+    with forcing(algorithm="direct", parts=4, tiles=2):
+        got = run("packed_matmul", q, x, backend="cuda", transpose_q=True)
+    wide, w = x.astype(np.float64), q.dequantize().astype(np.float64)
+    close(got, wide @ w.T, scale=np.sqrt(wide**2 @ w.T**2), **ROUNDED[bf16.np.type])
+
+
 def in_turn(*cases: tuple[Any, ...]) -> list[Any]:
     """Every other of an algorithm's cases, the rest in `make test-all`: `test_matrix_instructions`, which takes the
     quants out of the same words, has each format."""
@@ -339,7 +354,7 @@ def test_matrices_of_unknown_places(name: str, m: int, dtype: str, parts: int) -
         ("q6_k", 2, "f32", 8, 1), ("q8_0", 8, "f16", 8, 2), ("fp8_e4m3_128", 16, "f16", 8, 1),
         ("fp8_e4m3", 3, "bf16", 8, 1), ("fp8_e5m2", 3, "f16", 8, 1), ("q5_1", 4, "f16", 8, 1), ("q5_k", 4, "f16", 8, 1),
         ("q2_k", 4, "f16", 8, 1), ("iq4_xs", 4, "f16", 8, 1), ("int8_zp", 3, "f16", 8, 1), ("int4", 3, "f32", 4, 1),
-        ("tq2_0", 3, "f16", 4, 1),
+        ("tq2_0", 3, "f16", 4, 1), ("q4_k", 1, "bf16", 4, 2), ("q4_k", 1, "f16", 8, 1), ("q5_k", 1, "f16", 4, 1),
     ),
 )  # fmt: skip
 def test_quants_straight_from_memory(name: str, m: int, dtype: str, parts: int, tiles: int) -> None:

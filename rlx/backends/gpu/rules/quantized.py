@@ -183,11 +183,14 @@ PACKED_DIRECT = declare(
             *uints("m", "n", "blocks", "pitch", "experts"),
         ),
         variants={"T": ("f16", "bf16"), "COLS": ("8", "16")},
-        constants={**_CONSTANTS, "PARTS": 8, "TILES": 1, "TERMS": 1, "GROUPED": False, "RESIDENT": 2},
+        constants={
+            **_CONSTANTS, "PARTS": 8, "TILES": 1, "TERMS": 1, "GROUPED": False, "RESIDENT": 2, "ALONE": False,
+        },
         trials=tuple(
-            (*_trial(name, 16), parts, tiles, terms, grouped, 2)
-            for name, parts, tiles, terms, grouped in (
-                ("q4_0", 8, 1, 1, False), ("q4_k", 4, 2, 2, True), ("fp8_e4m3", 2, 1, 1, False))
+            (*_trial(name, 16), parts, tiles, terms, grouped, 2, alone)
+            for name, parts, tiles, terms, grouped, alone in (
+                ("q4_0", 8, 1, 1, False, False), ("q4_k", 4, 2, 2, True, False), ("q4_k", 4, 2, 1, False, True),
+                ("fp8_e4m3", 2, 1, 1, False, False))
         ),
         headers=("mma",),
         resident="RESIDENT",
@@ -400,6 +403,7 @@ def _product(ctx: Lowering, node: Node, w: _Weight, m: int, each: int) -> None:
             kernel = PACKED_DIRECT(
                 T=chosen.type.name, COLS=str(chosen.columns), **w.constants, PARTS=chosen.parts, TILES=chosen.tiles,
                 TERMS=chosen.terms, GROUPED=grouped, RESIDENT=chosen.resident,
+                ALONE=m * chosen.terms == 1 and not grouped,
             )  # fmt: skip
         else:
             rows, columns = chosen.columns // chosen.terms, 128 * chosen.tiles // chosen.parts

@@ -4,8 +4,8 @@
 // which x is zero for the other lanes: the column that a lane multiplies by its scale is that of its own chunk. A
 // subgroup takes TILES times 16 rows of q and steps of SPANS times four chunks, of which a row is a multiple; PARTS
 // subgroups share rows, step by step, and join their sums. Chunks are copied to shared memory STAGES steps ahead, as
-// that takes no registers. COLS: columns, of all groups. TERMS, T, GROUPED, RESIDENT: see packed_mma.h; ALIGN is 16,
-// and so is that of x.
+// that takes no registers. COLS: columns, of all groups. ALONE: x is one row without experts, and COLS is 8. TERMS, T,
+// GROUPED, RESIDENT: see packed_mma.h; ALIGN is 16, and so is that of x.
 #define MATRIX T
 #include "packed.h"
 #include "packed_dot.h"
@@ -18,12 +18,20 @@
 #define SCALED_IN_FOURS (FORMAT == Q2_K || FORMAT == Q3_K || FORMAT == Q6_K || FORMAT == IQ4_XS)
 #define SCALED_IN_PAIRS (FORMAT == Q4_K || FORMAT == Q5_K)
 #define GROUPS (SCALED_IN_FOURS ? 4u : SCALED_IN_PAIRS ? 2u : 64u * RUNS > BLOCK ? 64u * RUNS / BLOCK : 1u)
+// With one row of x, spans have columns of their own too. So each lane holds the sum of one group in one span, which no
+// other lane holds, and computes the scales of that one alone.
+#define SPREAD (ALONE && SCALED_IN_PAIRS)
 #define ACROSS (8u / GROUPS)  // rows of x in eight columns
 #define SCALES (SCALED_IN_PAIRS || SCALED_IN_FOURS && FORMAT != IQ4_XS ? RUNS : 1u)
 #define HIGH (16u * TILES)
 #define ROWS_HELD (8u / PARTS * HIGH)
 // Quants of four bits stay where they lie in their words: those of the second run are 16 times as large.
 #define LIFTED (RAW && (FORMAT == Q4_0 || FORMAT == Q4_1 || FORMAT == Q4_K))
+// A bf16 from 128 on counts in ones: nibbles stay beside that leading one, and the sums of x, which the minimums need
+// anyway, take it away. Sums are so some 16 times as large, which costs far less than what y, in bf16, rounds away.
+#define LEADING_f16 false
+#define LEADING_bf16 (FORMAT == Q4_1 || FORMAT == Q4_K)
+#define LEADING RLX_JOIN(LEADING_, T)
 #define APART (RUNS > 1u)  // whether the sums of runs are
 #define HAS_SUMS (HAS_LOW || HAS_ZEROS)
 
@@ -111,12 +119,17 @@ struct Small {
             if (!EXCHANGED) next[i][r].words = scale_words(rows[r], at, b, UNIT_OF(i));          \
         }                                                                                        \
     }
+// x of span i; STEP / 4 is the first span of the next step.
 #define FETCH_X(i, run)                                                                          \
     UNROLL for (uint t = 0u; t < NT; t++) {                                                      \
-        if (mine[t]) {                                                                           \
+        if (SPREAD) {                                                                            \
+            x[t][2u * (run)] = PACKED4(0u, 0u, 0u, 0u);                                          \
+            x[t][2u * (run) + 1u] = PACKED4(0u, 0u, 0u, 0u);                                     \
+        }                                                                                        \
+        if (SPREAD ? LANE_ROW == LANE_QUAD / 2u * 4u + (i) % SPANS * 2u : mine[t]) {             \
             const uint4* from = (const uint4*)(px[t] + X_AT(i, run));                            \
-            x[t][2u * (run)] = KEPT_SIXTEEN(from);                                        \
-            x[t][2u * (run) + 1u] = KEPT_SIXTEEN(from + 1);                               \
+            x[t][2u * (run)] = KEPT_SIXTEEN(from);                                               \
+            x[t][2u * (run) + 1u] = KEPT_SIXTEEN(from + 1);                                      \
         }                                                                                        \
     }
 
@@ -186,10 +199,11 @@ RLX_FN void packed_direct_body(PTR(T) x0, PTR(u32) q, PTR(i32) sizes, PTR(f32) s
         UNROLL for (uint i = 0u; i < SPANS; i++) {
             UNROLL for (uint r = 0u; r < 2u * TILES; r++) {
                 small[i][r] = next[i][r];
-                if (EXCHANGED) small[i][r].words = words_of(given[r], i);
+                if (EXCHANGED && !(SPREAD && i > 0u)) small[i][r].words = words_of(given[r], i);
             }
         }
         if (more) FETCH_SCALES(1u)
+        float sums[SPREAD ? RUNS : 1u][TILES][NT][4], ones[SPREAD ? RUNS : 1u][NT][4], start[NT][4];
         UNROLL for (uint i = 0u; i < SPANS; i++) {
             const uint u = UNIT_OF(i);
             Chunk held[2u * TILES];
@@ -198,9 +212,9 @@ RLX_FN void packed_direct_body(PTR(T) x0, PTR(u32) q, PTR(i32) sizes, PTR(f32) s
                 if (HIGH_WORD) held[r].h.x = small[i][r].h.x;
                 if (HIGH_WORDS) held[r].h = units[HELD_AT(stage, i, r) + 256u];
             }
-            float sums[TILES][NT][4], ones[NT][4], start[NT][4];
             UNROLL for (uint run = 0u; run < RUNS; run++) {
-                const bool begins = APART || run == 0u;
+                const bool begins = SPREAD ? i == 0u : APART || run == 0u;
+                const uint own = SPREAD ? run : 0u;
                 uint b[NT][4][2];
                 UNROLL for (uint t = 0u; t < NT; t++) {
                     UNROLL for (uint w = 0u; w < 4u; w++) {
@@ -208,7 +222,9 @@ RLX_FN void packed_direct_body(PTR(T) x0, PTR(u32) q, PTR(i32) sizes, PTR(f32) s
                         const uvec2 placed = w % 2u == 0u ? PAIRED(both.x, both.y) : PAIRED(both.z, both.w);
                         b[t][w][0] = placed.x;
                         b[t][w][1] = placed.y;
-                        if (HAS_SUMS) MULTIPLY_FROM(ones[t], one, b[t][w], begins && w == 0u ? zeros : ones[t])
+                        if (HAS_SUMS) {
+                            MULTIPLY_FROM(ones[own][t], one, b[t][w], begins && w == 0u ? zeros : ones[own][t])
+                        }
                         if (LESS_ZERO) {
                             const float* before = begins && w == 0u ? zeros : start[t];
                             MULTIPLY_FROM(start[t], less[LIFTED ? run : 0u], b[t][w], before)
@@ -224,13 +240,16 @@ RLX_FN void packed_direct_body(PTR(T) x0, PTR(u32) q, PTR(i32) sizes, PTR(f32) s
                     UNROLL for (uint t = 0u; t < TILES; t++) {
                         uint a[4];
                         UNROLL for (uint r = 0u; r < 2u; r++) {
-                            const Chunk own = held[2u * t + r];
+                            const Chunk chunk = held[2u * t + r];
                             uvec2 made;
                             if (LIFTED) {
-                                const uint word = WORD_OF(own.q, w), mask = 0x000f000fu << (4u * run);
+                                const uint word = WORD_OF(chunk.q, w), mask = 0x000f000fu << (4u * run);
                                 made = make_uint2(word & mask, word >> 8 & mask);
+                            } else if (LEADING) {
+                                const uint word = WORD_OF(chunk.q, w) >> (4u * run), mask = 0x000f000fu;
+                                made = make_uint2(word & mask | 0x43004300u, word >> 8 & mask | 0x43004300u);
                             } else {
-                                const uint bytes = quad_of(own, u, run, w);
+                                const uint bytes = quad_of(chunk, u, run, w);
                                 if (FORMAT == FP8_E4M3) nan[2u * t + r] |= (bytes & 0x7f7f7f7fu) + 0x01010101u;
                                 made = PAIRS_OF(bytes, HAS_ZEROS ? 0.0f : zero_of());
                             }
@@ -239,21 +258,25 @@ RLX_FN void packed_direct_body(PTR(T) x0, PTR(u32) q, PTR(i32) sizes, PTR(f32) s
                         }
                         UNROLL for (uint c = 0u; c < NT; c++) {
                             const bool starts = begins && w == 0u;
-                            MULTIPLY_FROM(sums[t][c], a, b[c][w], !starts ? sums[t][c] : LESS_ZERO ? start[c] : zeros)
+                            const float* before = !starts ? sums[own][t][c] : LESS_ZERO ? start[c] : zeros;
+                            MULTIPLY_FROM(sums[own][t][c], a, b[c][w], before)
                         }
                     }
                 }
-                if (!APART && run + 1u < RUNS) continue;
+                if ((!APART && run + 1u < RUNS) || (SPREAD && i + 1u < SPANS)) continue;
+                const uint of = SPREAD ? LANE_QUAD % 2u * 4u + LANE_QUAD / 2u * 2u : u;
                 UNROLL for (uint t = 0u; t < TILES; t++) {
                     UNROLL for (uint r = 0u; r < 2u; r++) {
-                        const Scale s = scale_from(small[i][2u * t + r].words, u, SCALES > 1u ? run : 0u);
+                        const uvec4 words = small[SPREAD ? 0u : i][2u * t + r].words;
+                        const Scale s = scale_from(words, of, SCALES > 1u ? run : 0u);
                         const float by = LIFTED && run == 1u ? s.s * 0.0625f : s.s;
                         UNROLL for (uint c = 0u; c < NT; c++) {
-                            UNROLL for (uint e = 0u; e < 2u; e++) {
-                                float sum = sums[t][c][2u * r + e];
-                                if (HAS_ZEROS) sum = FMA(-s.zero, ones[c][e], sum);
+                            UNROLL for (uint e = 0u; e < (SPREAD ? 1u : 2u); e++) {
+                                float sum = sums[own][t][c][2u * r + e];
+                                if (HAS_ZEROS) sum = FMA(-s.zero, ones[own][c][e], sum);
+                                if (LEADING) sum = FMA(-128.0f, ones[own][c][e], sum);
                                 float all = FMA(by, sum, acc[t][c][2u * r + e]);
-                                if (HAS_LOW) all = FMA(s.m, ones[c][e], all);
+                                if (HAS_LOW) all = FMA(s.m, ones[own][c][e], all);
                                 acc[t][c][2u * r + e] = all;
                             }
                         }
@@ -300,12 +323,17 @@ RLX_FN void packed_direct_body(PTR(T) x0, PTR(u32) q, PTR(i32) sizes, PTR(f32) s
                 const uint own = column * TERMS + t;
                 float whole = 0.0f;
                 const uint place = from + own / ACROSS * 8u + own % ACROSS;
-                UNROLL for (uint g = 0u; g < GROUPS; g++) whole += joined[place + g * ACROSS];
+                UNROLL for (uint g = 0u; g < (SPREAD ? 4u : GROUPS); g++) {
+                    whole += joined[place + g * (SPREAD ? 2u : ACROSS)];
+                }
                 sum += t == 0u ? whole : whole * TERM;
             }
         }
-        // A sum with infinity in it may be NaN because zeros or minimums are added up apart.
-        if (summed && IS_NAN(sum)) sum = dot_of_terms(all_x, row_of(q, matrix + to, pitch), at, chunks, column * k);
+        // A sum with infinity in it may be NaN because zeros or minimums are added up apart; with a leading one it may
+        // be infinite though the row's is not.
+        if (summed && IS_NAN(LEADING ? sum - sum : sum)) {
+            sum = dot_of_terms(all_x, row_of(q, matrix + to, pitch), at, chunks, column * k);
+        }
         store_sum(y, scales, share.first + column, n, to, sum);
     }
 }
