@@ -30,7 +30,7 @@ _LIMITS = {
 # are near each other, where differences cancel.
 KINDS = {
     "zero": frozenset({"zeros", "special", "any", "ties", "masked", "halves"}),
-    "special": frozenset({"special", "any", "holes"}),
+    "special": frozenset({"special", "any", "holes", "hole", "torn"}),
     "wide": frozenset({"wide", "any"}),
     "far": frozenset({"far", "offset", "shifted", "constant", "angle"}),
 }
@@ -67,10 +67,11 @@ def special_values(dtype: DType) -> Array:
     return np.array([math.nan, *values, *(-v for v in values)]).astype(dtype.np)
 
 
-def _wide(rng: Rng, shape: tuple[int, ...], dtype: DType) -> Array:
-    """Numbers of all magnitudes that normal numbers have, with either sign."""
+def _wide(rng: Rng, shape: tuple[int, ...], dtype: DType, below: float = 1.0, above: float = 1.0) -> Array:
+    """Numbers of all magnitudes that normal numbers have, with either sign; or of these parts of the exponents below
+    and above 0, of which 0.44 leaves squares, and sums of thousands of them, within the range."""
     top, least = (math.log2(v) for v in _LIMITS[dtype.name])
-    magnitude = np.exp2(rng.uniform(least + 1, top - 1, shape))
+    magnitude = np.exp2(rng.uniform((least + 1) * below, (top - 1) * above, shape))
     return np.asarray(magnitude * rng.choice([-1.0, 1.0], shape))
 
 
@@ -152,7 +153,13 @@ _FLOATS: dict[str, Callable[[Rng, tuple[int, ...], DType], Array]] = {
     ),
     "zeros": lambda rng, shape, dtype: np.zeros(shape),
     "wide": _wide,
+    "roots": lambda rng, shape, dtype: _wide(rng, shape, dtype, 0.44, 0.44),
+    "fractions": lambda rng, shape, dtype: _wide(rng, shape, dtype, 1.0, 0.0),
     "holes": _holes,
+    "hole": lambda rng, shape, dtype: np.where(
+        np.arange(math.prod(shape)).reshape(shape) == rng.integers(max(math.prod(shape), 1)), np.nan,
+        rng.standard_normal(shape),
+    ),
     "masked": lambda rng, shape, dtype: np.where(
         rng.random(shape) < 0.5, -np.inf, rng.standard_normal(shape)
     ),
@@ -186,6 +193,9 @@ _LISTS: dict[str, Callable[[Rng, tuple[int, ...], int], Array]] = {
     ),
     "rects": _rects,
     "splats": _splats,
+    "torn": lambda rng, shape, n: np.where(
+        rng.random(shape) < 0.03, rng.choice([np.nan, np.inf, -np.inf], shape), _splats(rng, shape, n)
+    ),
 }
 
 _INTS: dict[str, tuple[int, int]] = {

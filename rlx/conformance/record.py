@@ -38,7 +38,12 @@ class Conformance:
     are measured against it where results may cancel. None: they are measured against the result.
     `order_dependent`: gives, from the same and the largest number that a sum may be, the output elements for which the
     order of adding decides whether partial sums exceed that number; None where there are none.
-    `without`: the kinds of numbers (`domains.KINDS`) that a float input has in no case, as (input, kind), and why.
+    `undecided`: gives, from the inputs and the attributes, the elements of the first output in which algorithms of the
+    op may leave different infinities and NaN, since a term is not finite; any number is right there. None where there
+    are none.
+    `narrower`: the kinds of numbers (`domains.KINDS`) that a float input has from a narrower domain than other ops, as
+    (input, kind): the domain, and why.
+    `without`: the kinds of numbers that a float input has in no case, as (input, kind), and why.
     """
 
     op: str
@@ -47,6 +52,8 @@ class Conformance:
     in_f64: Callable[[Sequence[Case]], Iterable[Case]] = f64_cases
     terms: Callable[[Sequence[Array], Attrs], Any] | None = None
     order_dependent: Callable[[Sequence[Array], Attrs, float], npt.NDArray[np.bool_] | None] | None = None
+    undecided: Callable[[Sequence[Array], Attrs], npt.NDArray[np.bool_]] | None = None
+    narrower: Mapping[tuple[int, str], tuple[str, str]] = field(default_factory=dict)
     without: Mapping[tuple[int, str], str] = field(default_factory=dict)
 
 

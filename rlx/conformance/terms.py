@@ -37,6 +37,12 @@ def order_dependent(op: str, inputs: Sequence[Array], attrs: Attrs, top: float) 
     return record.order_dependent(inputs, attrs, top)
 
 
+def undecided(op: str, inputs: Sequence[Array], attrs: Attrs) -> npt.NDArray[np.bool_] | None:
+    """The elements of the first output that may be any number, since a term is not finite (see `record`)."""
+    record = record_of(op)
+    return None if record is None or record.undecided is None else record.undecided(inputs, attrs)
+
+
 def over_squares(op: str) -> Callable[[Sequence[Array], Attrs], F64]:
     """The `terms` of an op that sums products, √(Σ (a·b)²): the root of the same op on the squared inputs."""
 

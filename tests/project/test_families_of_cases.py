@@ -45,11 +45,15 @@ def test_the_record_of_an_op_is_its_familys(op: str) -> None:
 
 def test_every_float_input_has_numbers_of_every_kind() -> None:
     """An op whose cases are of plain numbers alone may give NaN at 1e20 and pass; and a weight of NaN must show as an
-    input does. `Conformance.without` says which has none, and why."""
+    input does. `Conformance.without` says which has none, `narrower` which has those of another domain, and why."""
     left = {op: set(missing_of_inputs(cases_of(op))) for op in OPS}
-    declared = {op: set(record.without) for op in OPS if (record := record_of(op)) is not None}
-    assert {op: kinds - declared[op] for op, kinds in left.items() if kinds - declared[op]} == {}
-    assert {op: kinds - left[op] for op, kinds in declared.items() if kinds - left[op]} == {}
+    without = {op: set(record.without) for op in OPS if (record := record_of(op)) is not None}
+    narrower = {op: record.narrower for op in OPS if (record := record_of(op)) is not None}
+    assert {op: rest for op, kinds in left.items() if (rest := kinds - without[op] - set(narrower[op]))} == {}
+    assert {op: kinds - left[op] for op, kinds in without.items() if kinds - left[op]} == {}
+    for op, kinds in narrower.items():
+        for (i, _), (domain, _) in kinds.items():
+            assert any(c.name.endswith(f"-x{i}-{domain}") for c in cases_of(op)), (op, i, domain)
     case = Case("add", "one", tuple(InputSpec((9,), f32, d) for d in ("any", "normal")), {}, COMPOSITE)
     assert missing_of_inputs([case]) == [(1, "zero"), (1, "special"), (1, "wide")]
 

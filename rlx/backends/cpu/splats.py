@@ -89,6 +89,7 @@ def _walk(rows: Array, x: Array, y: Array) -> Iterator[tuple[slice, Array, Array
         alpha *= seen
         if np.isnan(alpha.sum()):
             np.copyto(alpha, 0, where=~seen)
+            np.copyto(falls, 0, where=~seen)
         lights = _running(np.multiply, light, 1 - alpha)
         going = lights[:-1] >= STOP
         alpha *= going
@@ -98,6 +99,16 @@ def _walk(rows: Array, x: Array, y: Array) -> Iterator[tuple[slice, Array, Array
         yield part, alpha, lights, falls
         if light.max() < STOP:
             return
+
+
+def _colours(weights: Array, colours: Array) -> Array:
+    """What each pixel gets from these splats. One whose colour is not finite counts where it has a weight only."""
+    finite = np.isfinite(colours).all(axis=1)
+    made: Array = weights[finite].T @ colours[finite]
+    for k in np.flatnonzero(~finite):
+        seen = weights[k] > 0
+        made[seen] += weights[k, seen, None] * colours[k]
+    return made
 
 
 @cpu_kernel("splat_blend")
@@ -114,7 +125,7 @@ def bind_splat_blend(node: Node, ins: Sequence[Array], outs: Sequence[Array], ct
                 tile = made[place]
                 for part, alpha, lights, _ in _walk(rows, *_pixels(place, splats.dtype.type)):
                     alpha *= lights[:-1]
-                    tile[..., :3] += (alpha.T @ rows[part, 6:]).reshape(*tile.shape[:2], 3)
+                    tile[..., :3] += _colours(alpha, rows[part, 6:]).reshape(*tile.shape[:2], 3)
                     tile[..., 3] = lights[-1].reshape(tile.shape[:2])
 
     return [run]
@@ -161,10 +172,15 @@ def _into(
     alpha, light, falls = seen
     shade = rows[:, 6:] @ given[:, :3].T
     weight = alpha * light
+    if not np.isfinite(rows[:, 6:]).all():  # pixels that skip a splat get nothing of its colour
+        shade[alpha == 0] = 0
     back = _running(np.add, behind, (weight * shade)[::-1])[::-1]
     into = back[1:] / (alpha - 1)
     into += light * shade
-    into *= (alpha > 0) & (falls * rows[:, 5:6] < ALPHA_MAX)
+    known = (alpha > 0) & (falls * rows[:, 5:6] < ALPHA_MAX)
+    into *= known
+    if np.isnan(into.sum()):  # from a splat behind: 0 for those that the pixel skips
+        np.copyto(into, 0, where=~known)
     parts[at, 6:] = weight @ given[:, :3]
     parts[at, 5] = _sums(falls, into)
     dx, dy = x - rows[:, :1], y - rows[:, 1:2]

@@ -92,12 +92,13 @@ def centres(place: Any, dtype: Any) -> tuple[Array, Array]:
 
 
 def _alpha(row: Array, x: Array, y: Array) -> tuple[Array, Array, Array, Array]:
-    """alpha of each pixel, 0 where it skips the splat; the distances along x and y, and exp(-q / 2)."""
+    """alpha of each pixel, the distances along x and y, and exp(-q / 2); 0 where it skips the splat."""
     dx, dy = x - row[0], y - row[1]
     q = row[2] * dx * dx + 2 * row[3] * dx * dy + row[4] * dy * dy
     falls = np.exp(-0.5 * q)
     alpha = np.minimum(row[5] * falls, ALPHA_MAX)
-    return np.where((q >= 0) & (q <= FARTHEST) & (alpha >= ALPHA_MIN), alpha, 0), dx, dy, falls
+    seen = (q >= 0) & (q <= FARTHEST) & (alpha >= ALPHA_MIN)
+    return np.where(seen, alpha, 0), dx, dy, np.where(seen, falls, 0)
 
 
 def _reference(
@@ -112,7 +113,7 @@ def _reference(
             color, light = made[place][..., :3], made[place][..., 3]
             for row in splats[found]:
                 alpha = np.where(light >= STOP, _alpha(row, x, y)[0], 0)
-                color += (alpha * light)[..., None] * row[6:]
+                np.add(color, (alpha * light)[..., None] * row[6:], out=color, where=alpha[..., None] > 0)
                 light *= 1 - alpha
     return made
 
@@ -150,7 +151,7 @@ def _grad_reference(
             ):
                 shade = d[place][..., :3] @ row[6:]
                 into = np.where(alpha > 0, light * shade - behind / (1 - alpha), 0)
-                behind = behind + alpha * light * shade
+                behind = np.where(alpha > 0, behind + alpha * light * shade, behind)
                 into = np.where(row[5] * falls < ALPHA_MAX, into, 0)
                 of_q = -0.5 * alpha * into
                 rows[p, 0] = -np.sum(of_q * (2 * row[2] * dx + 2 * row[3] * dy))

@@ -41,7 +41,7 @@ def _power(x: np.ndarray, window: np.ndarray, *, hop: int, nfft: int, detrend: s
     if hop > len(window):  # scipy knows no gaps
         frames = _frame(x, length=len(window), hop=hop)
         return scipy.signal.welch(frames, 1.0, window, **{**how, "noverlap": 0})[1].sum(-2) * np.sum(window**2)
-    if x.size == 0:
+    if x.size == 0 or not window.any():  # by whose sum scipy divides
         return np.zeros((*x.shape[:-1], nfft // 2 + 1))
     return scipy.signal.welch(x, 1.0, window, **how)[1] * np.sum(window**2) * count
 
@@ -49,7 +49,7 @@ def _power(x: np.ndarray, window: np.ndarray, *, hop: int, nfft: int, detrend: s
 def _spectra(x: np.ndarray, window: np.ndarray, *, hop: int, nfft: int, start: int, count: int) -> np.ndarray:
     """scipy's transforms of the signal with its zeros, without their scale."""
     length = len(window)
-    if x.size == 0:  # of which scipy makes an array of another rank
+    if x.size == 0 or not window.any():  # scipy makes an array of another rank, and divides by the window's sum
         return np.zeros((*x.shape[:-1], nfft // 2 + 1, count, 2))
     size = (count - 1) * hop + length
     wide = np.pad(x, [(0, 0)] * (x.ndim - 1) + [(start, max(0, size - start - x.shape[-1]))])[..., :size]
