@@ -2,13 +2,18 @@
 `python benchmarks/detectors.py --device cpu --device cuda --images 12`.
 
 The networks have random weights and are exported on the spot (torch, torchvision); the scores of their classes are
-spread, so that images have different numbers of boxes. The images have several sizes, and each size is run twice
+spread, so that images have different numbers of boxes. ONNX Runtime is measured in a process of its own, since its
+threads spin for work, which would slow down rlx. The images have several sizes, and each size is run twice
 before it is measured. Boxes, scores and labels are compared with ONNX Runtime's.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib.util
+import pickle
+import subprocess
+import sys
 import tempfile
 import time
 import warnings
@@ -74,6 +79,25 @@ def timed(run: Callable[[Any], Any], given: list[Any]) -> tuple[list[Any], list[
     return made, times
 
 
+def beside(path: Path, threads: int, pictures: list[Any]) -> tuple[list[Any], list[float]]:
+    """ONNX Runtime's results and times, from a process that has ended before rlx is measured."""
+    command = [sys.executable, __file__, "--beside", str(path), "--threads", str(threads)]
+    made = subprocess.run(command, input=pickle.dumps(pictures), stdout=subprocess.PIPE, check=True).stdout
+    found: tuple[list[Any], list[float]] = pickle.loads(made)
+    return found
+
+
+def run_beside(path: Path, threads: int) -> None:
+    """The child of `beside`: images from its standard input, results and times to its standard output."""
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads, options.log_severity_level = threads, 4
+    session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    pictures = pickle.load(sys.stdin.buffer)
+    sys.stdout.buffer.write(pickle.dumps(timed(lambda x: session.run(None, {"image": x}), pictures)))
+
+
 def shared(got: Any, want: Any) -> float:
     """The share of ONNX Runtime's boxes that are among rlx's, with their label, within a tenth of a pixel and 1e-3 of
     their score: networks of random weights magnify the last bits, and these may decide which of two boxes stays."""
@@ -90,12 +114,14 @@ def main() -> None:
     parser.add_argument("--threads", type=int, action="append", default=None)
     parser.add_argument("--models", type=Path, help="a folder of exported models, used again where they are there")
     parser.add_argument("--parts", action="store_true", help="say what the last run of each model consisted of")
+    parser.add_argument("--beside", type=Path, help=argparse.SUPPRESS)
     given = parser.parse_args()
     warnings.simplefilter("ignore")
-    try:
-        import onnxruntime
-    except ImportError:
-        onnxruntime = None
+    if given.beside:
+        run_beside(given.beside, given.threads[0])
+        return
+    installed = importlib.util.find_spec("onnxruntime") is not None
+    if not installed:
         print("onnxruntime is not installed: results are not compared")
     with tempfile.TemporaryDirectory() as made:
         folder = given.models or Path(made)
@@ -104,12 +130,8 @@ def main() -> None:
             path = path if path.exists() else export(name, folder)
             pictures = images(side, given.images)
             want: list[Any] = []
-            for threads in (given.threads or [1, 2]) if onnxruntime else ():
-                options = onnxruntime.SessionOptions()
-                options.intra_op_num_threads, options.log_severity_level = threads, 4
-                beside = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-                want, times = timed(lambda x: beside.run(None, {"image": x}), pictures)
-                beside = None  # its threads spin
+            for threads in (given.threads or [1, 2]) if installed else ():
+                want, times = beside(path, threads, pictures)
                 counts = [len(w[0]) for w in want]
                 print(
                     f"{name:10} onnxruntime, {threads:2} threads  {np.median(times):8.2f} ms an image, "

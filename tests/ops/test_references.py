@@ -125,6 +125,8 @@ def test_decomposition_says_what_the_op_says(op: str) -> None:
     for case in covering(op, 3):
         if not full() and "48x48-140-pairs630" in case.id:  # NumPy takes seconds for as many splats as tiles
             continue
+        if case.id.endswith("-torn"):  # NumPy's picture skips splats of NaN, ONNX's multiplies them by 0
+            continue
         graph = case.graph()
         node = graph.outputs["y0"].node
         made = rule(node.inputs, node.attrs)
@@ -140,5 +142,8 @@ def test_decomposition_says_what_the_op_says(op: str) -> None:
             a, b = values[old.id], values[new.id]
             if any(s.dtype.is_half for s in case.inputs):
                 continue  # a decomposition rounds between its ops, on purpose
+            free = case.undecided()
+            if free is not None and old.index == 0:
+                b = np.where(free, a, b)
             size = np.max(np.abs(a[np.isfinite(a)]), initial=0)
             np.testing.assert_allclose(b, a, rtol=CONSTANTS, atol=CONSTANTS * size, err_msg=case.id)
