@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from importlib.metadata import version
+
 from rlx.cli.table import format_table
 from rlx.driver.registry import choose_auto, probe_all
-from rlx.errors import DeviceUnavailable
+from rlx.errors import DeviceUnavailable, RlxError
 
 _TITLES = ("device", "name", "kind", "memory", "free", "driver")
 
@@ -30,8 +32,21 @@ def devices() -> None:
     for line in format_table(_TITLES, rows, right={"memory", "free"}):
         print(line)
     print(note)
+    print(f"cpu: {_who_runs()}")
     for backend, reason in reasons.items():
         print(f"{backend}: not available: {short_reason(backend, reason)}")
+
+
+def _who_runs() -> str:
+    """Whether programs on the CPU have compiled kernels, and why not."""
+    from rlx.backends.cpu.engine.choice import usable, why_not
+
+    try:
+        if usable(None):
+            return f"kernels compiled by llvmlite {version('llvmlite')}"
+        return f"NumPy runs programs: {why_not() or 'the environment asks for it (RLX_CPU)'}"
+    except RlxError as error:
+        return str(error)
 
 
 def _gib(nbytes: int | None) -> str:

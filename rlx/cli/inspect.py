@@ -11,7 +11,7 @@ import typer
 from rlx.cli.each import each_device, kept
 from rlx.cli.gguf import inspect_gguf, is_gguf
 from rlx.cli.inputs import feeds_of, load_model
-from rlx.cli.options import Devices, Dims, Inputs, MaxBytes, MaxSteps, OnnxOrSaved, Strict
+from rlx.cli.options import Devices, Dims, Inputs, MaxBytes, MaxSteps, Strict
 from rlx.cli.saved import draw_saved, inspect_saved, is_saved, refuse_options, write_picture
 from rlx.cli.table import Rows
 from rlx.driver.progress import drawn
@@ -27,7 +27,7 @@ _TITLES = ("device", "nodes", *_HOW, "arena bytes")
 
 
 def inspect(
-    file: OnnxOrSaved,
+    file: Annotated[Path, typer.Argument(help="An ONNX model, a saved program, or a GGUF file.")],
     device: Devices = None,
     input: Inputs = None,
     dim: Dims = None,
@@ -42,6 +42,8 @@ def inspect(
     """Show a model's inputs, outputs, operators and weights, and its dispatch on each device; of a saved program, what
     it takes and returns and where it runs; of a GGUF file, its metadata and types, each tensor with --nodes, and on
     which devices it fits."""
+    if not file.exists():
+        raise RlxError(f"{file} does not exist")
     if is_gguf(file):
         given = {"input": input, "dim": dim, "strict": strict, "memory": memory}
         if named := [f"--{name}" for name, value in given.items() if value]:

@@ -431,7 +431,10 @@ def gguf_to_folder(file: GgufFile, folder: str | os.PathLike[str], dtype: DTypeL
     Raises: ModelFormatError for a model of another architecture, DTypeError, OSError."""
     kind, target = as_dtype(dtype), Path(folder)
     if kind.name not in _FLOATS:
-        raise DTypeError(f"convert: a folder holds {', '.join(_FLOATS)}, got {kind}")
+        raise DTypeError(
+            f"convert: a GGUF file becomes a folder, and a folder holds {', '.join(_FLOATS)}, got {kind}; a GGUF file "
+            "of another type is made from a folder"
+        )
     model = GgufModel(file)
     if model.family.stacked:
         raise ModelFormatError(f"{file.path}: a folder of {model.family.model_type} is not written")

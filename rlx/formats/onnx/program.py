@@ -121,7 +121,7 @@ class Program(Closing):
         """How each node runs on the device: native, decomposed, host."""
         return self.graph.report()
 
-    def save(self, path: str | os.PathLike[str]) -> None:
+    def save(self, path: str | os.PathLike[str], *, weights: bool = True) -> None:
         """Writes the compiled program to a file, as `CompiledGraph.save` does, for `rlx.load_program` to bring back a
         CompiledGraph whose inputs and outputs have the model's names.
 
@@ -132,7 +132,7 @@ class Program(Closing):
         if nested or strings or self.draws or self.graph.graph.outputs.keys() != self._outputs.keys():
             said = ", ".join(map(shown, nested + strings)) or "random numbers drawn for each run"
             raise UnsupportedOp(f"save: {said}: only a program of plain arrays can be saved; load the model itself")
-        self.graph.save(path)
+        self.graph.save(path, weights=weights)
 
     def part(self, seconds: float, compiled: float | None) -> Part:
         """This program as a part of a run that took so many seconds."""

@@ -49,7 +49,7 @@ class ChatTemplate:
     def of(tokenizer: LanguageTokenizer) -> ChatTemplate:
         """The template of a model's tokenizer. Raises: RlxError for a model without one, ModelFormatError."""
         if tokenizer.chat_template is None:
-            raise RlxError(f"{tokenizer.file}: the model has no chat template")
+            raise RlxError(f"{tokenizer.file}: the model has no chat template; generate goes on from a text")
         special = tokenizer.special
         ids = {
             "bos": special.bos,

@@ -400,7 +400,7 @@ def half_or_full(what: str, dtype: DTypeLike) -> DType:
     """Raises: DTypeError for what is none of f32, f16 and bf16."""
     kind = as_dtype(dtype)
     if kind.name not in CACHES:
-        raise DTypeError(f"{what} {kind}: expected one of {', '.join(CACHES)}")
+        raise DTypeError(f"{what} {dtype}: expected one of {', '.join(CACHES)}")
     return kind
 
 
