@@ -154,12 +154,12 @@ def record(device: CudaDevice, steps: Sequence[Step], arena: DeviceArena, timing
                     alone = not fork.forked
                     if i in barriers:
                         fork.join()
-                    stream = fork.stream(step)
+                    chosen = fork.stream(step)
                     alone = alone and not fork.forked  # the step before is the last on this stream, and on no other
                     if device.early and alone and i and _may_overlap(steps[i - 1], step):
-                        enqueue(stream, True)
+                        enqueue(chosen, True)
                     else:
-                        enqueue(stream)
+                        enqueue(chosen)
                 label = "the end"
                 fork.join()
                 graph = runtime.streamEndCapture(stream)
