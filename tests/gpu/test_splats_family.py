@@ -24,7 +24,7 @@ _CUDA = (
     "splat_tiles-65-3x2-pairs2600-normal-any", "splat_blend-40x24-66-pairs198-lists", "splat_blend-1x1-0-pairs4-lists",
     "splat_blend-16x16-12-pairs300-lists", "splat_blend_grad-17x5-18-pairs18-lists",
     "splat_blend_grad-16x16-12-pairs129-lists", "splat_blend_grad-5x33-3-pairs12-empty",
-    "splat_blend-f64-100x3-66-pairs231-lists", "splat_blend_grad-f64-16x16-12-pairs600-lists",
+    "splat_blend-f64-100x3-140-pairs490-lists", "splat_blend_grad-f64-16x16-12-pairs600-lists",
 )  # fmt: skip
 _NEEDS = {
     "splat_count.h": "splat_tiles-257-3x2-pairs1028-normal-rects",

@@ -21,8 +21,9 @@ from tests.onnx.save_cases import engines, save_case
 from tests.outside import outside
 
 OPS = sorted({c.op for c in all_cases()})
-# Of numbers that leave the range midway, other engines find infinity or NaN.
-_MIDWAY = {"swings", "top", "reciprocals"}
+# Of numbers that leave the range midway, other engines find infinity or NaN; of rows that hardly differ from their mean
+# they lose the digits that differ.
+_MIDWAY = {"swings", "top", "reciprocals", "shifted"}
 RUNS = engines()
 pytestmark = pytest.mark.judged
 

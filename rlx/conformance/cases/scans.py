@@ -274,7 +274,11 @@ _LONG = "the state is multiplied by 1 - beta |k|² in each step, and leaves f32 
 OPS = (
     Conformance("selective_scan", (_scans,), (_any,), narrower={(i, "far"): _STEEP for i in (1, 2, 5, 8)}),
     Conformance(
-        "selective_scan_grad", (_grads,), (_scan_gradients,), narrower={(i, "far"): _STEEP for i in (3, 4)}
+        "selective_scan_grad", (_grads,), (_scan_gradients,),
+        narrower={
+            **{(i, "far"): _STEEP for i in (3, 4)},
+            (3, "wide"): ("fractions", _STEEP[1]),
+        },
     ),
     Conformance(
         "gated_delta_rule", (_rules,), (_any,),
