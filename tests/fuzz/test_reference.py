@@ -25,7 +25,7 @@ def check(session: Session, seed: int, storage: Literal["typed", "f32"], optimiz
             want = results(graph, feeds)
             got = {("output", name): value for name, value in outputs.items()}
             got.update({("update", name): exe.get_state(name) for name in graph.updates})
-            found = differences(graph, want, got, fused=optimize)
+            found = differences(graph, want, got, fused=optimize and session.device.info.kind != "cpu")
             assert not found, f"seed {seed}, run {number}, {storage}, optimize={optimize}: {found[0]}\n{graph}"
             feeds.update({name: want["update", name] for name in graph.updates})
 

@@ -14,9 +14,10 @@ from tests.ops.judging import Judge, with_torch
 
 def _grid_sample(torch: Any, x: Any, grid: Any, *, mode: str, padding: str, align_corners: bool) -> Any:
     name = {"linear": "bilinear", "nearest": "nearest", "cubic": "bicubic"}[mode]
-    # torch takes a coordinate of NaN for -1 in its vectors, and multiplies by NaN in the rest of a row.
+    # rlx takes a coordinate of NaN for -1, and one at infinity for a place outside; torch multiplies by its NaN weight
+    # instead (seen in f32, "linear" and "zeros"). So this judges the other numbers, and what -1 and far outside give.
     grid = torch.where(torch.isnan(grid), torch.full_like(grid, -1.0), grid)
-    if padding == "zeros":  # outside of the picture, also at an infinity, whose weight is NaN in torch
+    if padding == "zeros":
         grid = torch.clamp(grid, -1e6, 1e6)
     return torch.nn.functional.grid_sample(x, grid, name, padding, align_corners)
 
