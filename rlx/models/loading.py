@@ -7,6 +7,8 @@ from typing import Any, Literal
 
 from rlx.dtypes import DTypeLike
 from rlx.errors import DTypeError, ModelFormatError
+from rlx.formats.gguf.encoders import ENCODERS
+from rlx.formats.gguf.reader import GgufFile
 from rlx.formats.huggingface import ModelFolder
 from rlx.models import sentence
 from rlx.models.language.model import load_folder, load_gguf
@@ -25,7 +27,8 @@ def load(
     threads: int | None = None,
     engine: Literal["numpy", "compiled"] | None = None,
 ) -> Any:
-    """The model of a Hugging Face folder or a GGUF file: a `SentenceEncoder` for BERT's folder, else a `LanguageModel`.
+    """The model of a Hugging Face folder or a GGUF file: a `SentenceEncoder` for BERT's folder and for encoders and
+    rerankers in GGUF, else a `LanguageModel`.
 
     `context` is how many tokens a language model holds, at most those it was made for. `dtype="bf16"` or "f16" keeps
     the matrices in half precision (by default a language model's are as in the file, a sentence encoder's f32),
@@ -45,7 +48,10 @@ def load(
     half = {"dtype": dtype, "activations": activations, "cache": cache}
     if os.path.isfile(path):
         session = Session(device, precision=precision, threads=threads, engine=engine)
-        return load_gguf(path, session, context=context, **half)
+        with GgufFile(path) as file:
+            if file.metadata.get("general.architecture") in ENCODERS:
+                return sentence.load_gguf(file, session, dtype=dtype, activations=activations)
+            return load_gguf(file, session, context=context, **half)
     folder = ModelFolder(path)
     if folder.config.get("model_type") == "bert":
         return sentence.load(
