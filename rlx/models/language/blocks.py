@@ -62,6 +62,8 @@ class Blocks:
         self._weights = weights
         self._adapter = adapter
         self.at = at
+        # One token of each sequence that has a cache, and no other sequence's beside it.
+        self._steps = size.chunk == 1 and bool(size.context) and size.slots == size.batch
         # One sequence writes a window of its cache; the rows of several are scattered, each to its own position.
         self._one = ops.reshape(at, ()) if size.batch == 1 else None
         if self._one is not None:
@@ -175,7 +177,7 @@ class Blocks:
         a, name = self.config.attention, f"layers.{index}.self_attn"
         assert a is not None
         q, k, v = self._heads(x, name, a)
-        if self.size.chunk == 1 and self.size.context and self._slot is None and not a.sinks:
+        if self._steps and not a.sinks:
             return self._out(self._step(q, k, v, a, index), name, a)
         q, k = self._rotated(q, k, a.ropes[index])
         if self.size.context:
