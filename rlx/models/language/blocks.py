@@ -177,7 +177,7 @@ class Blocks:
         a, name = self.config.attention, f"layers.{index}.self_attn"
         assert a is not None
         q, k, v = self._heads(x, name, a)
-        if self._steps and not a.sinks:
+        if self._steps:
             return self._out(self._step(q, k, v, a, index), name, a)
         q, k = self._rotated(q, k, a.ropes[index])
         if self.size.context:
@@ -206,7 +206,8 @@ class Blocks:
         made, *caches = ops.attention_step(
             *(ops.reshape(t, (self.rows, *t.shape[2:])) for t in (q, k, v)),
             *(self.g.state(name, shape, self.size.cache) for name in names), self.at,
-            *(() if rope is None else self._tables(rope)), scale=a.scale, window=a.windows[index], softcap=a.softcap,
+            *((None, None) if rope is None else self._tables(rope)),
+            self.weight(f"layers.{index}.self_attn.sinks", (a.heads,)) if a.sinks else None, scale=a.scale, window=a.windows[index], softcap=a.softcap,
             interleaved=rope is not None and rope.interleaved,
         )  # fmt: skip
         for name, cache in zip(names, caches, strict=True):

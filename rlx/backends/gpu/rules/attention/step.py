@@ -11,6 +11,7 @@ from rlx.backends.gpu.program.kernel import KernelDecl, declare, floats, reads, 
 from rlx.backends.gpu.program.lowering import Lowering, lowers
 from rlx.dtypes import f32
 from rlx.ir import Node
+from rlx.ops.attention.step import parts
 
 ATTENTION_STEP = declare(
     KernelDecl(
@@ -49,7 +50,8 @@ _LANES = (2, 4, 8, 16, 32)  # the threads that can share a row
 
 def _native(node: Node, features: frozenset[str]) -> bool:
     """Whether rows are a power of two of units of 16 bytes, of dtypes that the kernel has, and angles come in fours."""
-    q, keys, tables = node.inputs[0], node.inputs[3], node.inputs[6:]
+    q, keys = node.inputs[0], node.inputs[3]
+    tables, _ = parts(node.inputs)
     tensors = (*node.inputs, *node.outputs)
     if f"{q.dtype}_{keys.dtype}" not in PAIRS or any(t.dtype != f32 or t.shape[1] % 4 for t in tables):
         return False
@@ -60,7 +62,8 @@ def _native(node: Node, features: frozenset[str]) -> bool:
 @lowers("attention_step", when=_native)
 def lower_attention_step(ctx: Lowering, node: Node) -> None:
     """One launch; caches that are not written in place are copied before."""
-    q, _, _, keys, values, _, *tables = node.inputs
+    q, _, _, keys, values, _ = node.inputs[:6]
+    tables, sinks = parts(node.inputs)
     y, *made = node.outputs
     for old, new in zip((keys, values), made, strict=True):
         ctx.copy(ctx.ref(old), ctx.ref(new))
@@ -75,17 +78,18 @@ def lower_attention_step(ctx: Lowering, node: Node) -> None:
     splits, pairs = chosen.splits, tables[0].shape[1] if tables else 0
     kernel = ATTENTION_STEP(
         AB=f"{stored}_{kept}", LANES=chosen.lanes, ROWS=chosen.rows, SPLITS=splits, TURNED=pairs,
-        INTERLEAVED=attrs["interleaved"], WINDOWED=window is not None, CAPPED=cap is not None, SINKS=False,
+        INTERLEAVED=attrs["interleaved"], WINDOWED=window is not None, CAPPED=cap is not None, SINKS=sinks is not None,
     )  # fmt: skip
     fresh = [cast_ref(ctx, ctx.ref(t), ctx.storage(t), stored, t.size) for t in node.inputs[:3]]
     angles = [cast_ref(ctx, ctx.ref(t), ctx.storage(t), f32, t.size) for t in tables] or [fresh[0]] * 2
+    extra = fresh[0] if sinks is None else cast_ref(ctx, ctx.ref(sinks), ctx.storage(sinks), f32, sinks.size)
     target = ctx.ref(y)
-    parts = ctx.scratch(blocks * splits * chosen.rows * (size + 2) * 4) if splits > 1 else target
+    partial = ctx.scratch(blocks * splits * chosen.rows * (size + 2) * 4) if splits > 1 else target
     counters = ctx.counters(blocks) if splits > 1 else target
     sizes = [batch * kv_heads, heads, kv_heads, rows, tables[0].shape[0] if tables else 1]
     ctx.launch(
         kernel,
         ctx.groups(blocks * splits),
-        [*fresh, *map(ctx.ref, made), ctx.ref(node.inputs[5]), *angles, fresh[0], target, parts, counters, *sizes,
+        [*fresh, *map(ctx.ref, made), ctx.ref(node.inputs[5]), *angles, extra, target, partial, counters, *sizes,
          rows if window is None else min(window, rows), float(attrs["scale"]), 0.0 if cap is None else cap],
     )  # fmt: skip
