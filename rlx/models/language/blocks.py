@@ -203,12 +203,13 @@ class Blocks:
         """Attention of one token of each sequence, which writes its key and value into the caches."""
         shape = (self.size.slots, self.size.context, a.kv_heads, a.head_size)
         names, rope = (f"keys.{index}", f"values.{index}"), a.ropes[index]
+        q, k, v = (ops.reshape(t, (self.rows, *t.shape[2:])) for t in (q, k, v))
+        keys, values = (self.g.state(name, shape, self.size.cache) for name in names)
+        cos, sin = (None, None) if rope is None else self._tables(rope)
+        sinks = self.weight(f"layers.{index}.self_attn.sinks", (a.heads,)) if a.sinks else None
         made, *caches = ops.attention_step(
-            *(ops.reshape(t, (self.rows, *t.shape[2:])) for t in (q, k, v)),
-            *(self.g.state(name, shape, self.size.cache) for name in names), self.at,
-            *((None, None) if rope is None else self._tables(rope)),
-            self.weight(f"layers.{index}.self_attn.sinks", (a.heads,)) if a.sinks else None, scale=a.scale, window=a.windows[index], softcap=a.softcap,
-            interleaved=rope is not None and rope.interleaved,
+            q, k, v, keys, values, self.at, cos, sin, sinks, scale=a.scale, window=a.windows[index],
+            softcap=a.softcap, interleaved=rope is not None and rope.interleaved,
         )  # fmt: skip
         for name, cache in zip(names, caches, strict=True):
             self.g.update(name, cache)
@@ -250,14 +251,15 @@ class Blocks:
             q, k = (self.norm(t, f"{name}.{which}_norm") for t, which in ((q, "q"), (k, "k")))
         return q, k, v
 
-    def _tables(self, rope: Rope) -> list[Tensor]:
-        return [self.weight(t, (self._weights.positions, rope.width // 2)) for t in table_names(rope)]
+    def _tables(self, rope: Rope) -> tuple[Tensor, Tensor]:
+        cos, sin = (self.weight(t, (self._weights.positions, rope.width // 2)) for t in table_names(rope))
+        return cos, sin
 
     def _rotated(self, q: Tensor, k: Tensor, rope: Rope | None) -> list[Tensor]:
         if rope is None:
             return [q, k]
-        tables, how = self._tables(rope), rope.interleaved
-        return [ops.rope(x, *tables, self._places, axis=1, interleaved=how) for x in (q, k)]
+        (cos, sin), how = self._tables(rope), rope.interleaved
+        return [ops.rope(x, cos, sin, self._places, axis=1, interleaved=how) for x in (q, k)]
 
     def _cached(self, name: str, fresh: Tensor) -> Tensor:
         """The cache with this run's rows written into it."""

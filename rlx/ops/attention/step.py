@@ -170,16 +170,16 @@ register(
 
 def attention_step(
     q: TensorLike, k: TensorLike, v: TensorLike, keys: TensorLike, values: TensorLike, position: TensorLike,
-    cos: TensorLike | None = None, sin: TensorLike | None = None, sinks: TensorLike | None = None, *, scale: float | None = None,
-    window: int | None = None, softcap: float | None = None, interleaved: bool = False,
+    cos: TensorLike | None = None, sin: TensorLike | None = None, sinks: TensorLike | None = None, *,
+    scale: float | None = None, window: int | None = None, softcap: float | None = None, interleaved: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """Attention of one new token of each sequence to those before it: y, and both caches with the token's row.
 
     Shape: q (B, H, D); k and v (B, Hkv, D); keys and values (B, rows, Hkv, D), the caches; position (B,), the token's
     row, brought into 0..rows - 1; gives y (B, H, D) and the caches' shapes. A query sees the rows up to its own; what
     the others hold does not matter. cos, sin (positions, n): the first 2 n elements of q's and k's heads are turned by
-    the angles of `position`, as rlx.rope does (`interleaved`). sinks (H,): scores of a key without a value, which each head's
-    softmax counts too, and which softcap leaves as they are. scale, window, softcap: as in rlx.attention.
+    the angles of `position`, as rlx.rope does (`interleaved`). sinks (H,): the score of a key without a value, which
+    each head's softmax counts too and softcap leaves as it is. scale, window, softcap: as in rlx.attention.
     Dtype: q, k, v promoted, which is y's; the caches' own. Integers: position becomes i32. Gradient: to all but the
     position. Numerics: the turned query, the new rows and y are rounded to the caches' dtype. As states, the caches are
     written in place: a step costs the rows that it reads and one that it writes.
