@@ -30,6 +30,10 @@ Engine = Annotated[str | None, typer.Option(help='Kernels on the CPU: "numpy" or
 Kept = Annotated[str | None, typer.Option(help='Keep matrices as "f32", "f16" or "bf16"; packed ones stay packed.')]
 Activations = Annotated[str | None, typer.Option(help='Tensors between layers: "f32", "f16" or "bf16".')]
 Cache = Annotated[str | None, typer.Option(help='Keys and values: "f32", "f16" or "bf16".')]
+LayersOn = Annotated[
+    str | None,
+    typer.Option(help='Layers on several devices, such as "cuda:0=20,cpu"; without a number as many as fit.'),
+]
 Lookup = Annotated[bool, typer.Option("--lookup", help="Guess from the text; sooner if it repeats.")]
 DraftModel = Annotated[Path | None, typer.Option("--draft", help="A smaller model of the same vocabulary, to guess.")]
 Guesses = Annotated[int, typer.Option(help="How many tokens --lookup or --draft guess at once.", min=1, max=32)]
@@ -52,6 +56,7 @@ def generate(
     activations: Activations = None,
     cache: Cache = None,
     engine: Engine = None,
+    layers_on: LayersOn = None,
     lookup: Lookup = False,
     draft: DraftModel = None,
     guesses: Guesses = 7,
@@ -64,7 +69,7 @@ def generate(
     """
     text = sys.stdin.read() if prompt == "-" else prompt
     kinds = (device, context, dtype, activations, cache, engine)
-    with loaded(model, *kinds) as made, _drafting(draft, *kinds) as drafting:
+    with loaded(model, *kinds, layers_on=layers_on) as made, _drafting(draft, *kinds) as drafting:
         named = _with_adapter(made, adapter)
         _print(made.generate(text, max_tokens, temperature=temperature, top_k=top_k, top_p=top_p, seed=seed,
                              stop=stop or (), lookup=lookup, draft=drafting, guesses=guesses,
@@ -87,6 +92,7 @@ def chat(
     activations: Activations = None,
     cache: Cache = None,
     engine: Engine = None,
+    layers_on: LayersOn = None,
     lookup: Lookup = False,
     draft: DraftModel = None,
     guesses: Guesses = 7,
@@ -96,7 +102,7 @@ def chat(
     """Talk with a language model, a line at a time, by the model's own chat template; end with Ctrl-D."""
     messages: list[dict[str, str]] = [] if system is None else [{"role": "system", "content": system}]
     kinds = (device, context, dtype, activations, cache, engine)
-    with loaded(model, *kinds) as made, _drafting(draft, *kinds) as drafting:
+    with loaded(model, *kinds, layers_on=layers_on) as made, _drafting(draft, *kinds) as drafting:
         named = _with_adapter(made, adapter)
         while True:
             if sys.stdin.isatty():
@@ -139,7 +145,7 @@ def _room(model: Any, messages: list[dict[str, str]], max_tokens: int | None) ->
 
 def loaded(
     model: Path, device: str, context: int | None, dtype: str | None, activations: str | None, cache: str | None,
-    engine: str | None = None,
+    engine: str | None = None, layers_on: str | None = None,
 ) -> Any:  # fmt: skip
     """The language model of a command. Raises: RlxError for what makes no text, and as `rlx.models.load`."""
     from rlx.models import LanguageModel, load
@@ -147,7 +153,7 @@ def loaded(
     with drawn(only="loading"):
         made = load(
             model, device, context=4096 if context is None else context, dtype=dtype, activations=activations,
-            cache=cache, engine=cast(Any, engine),
+            cache=cache, engine=cast(Any, engine), layers_on=layers_on,
         )  # fmt: skip
     if not isinstance(made, LanguageModel):
         made.close()

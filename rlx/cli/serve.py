@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from rlx.cli.generate import Activations, Cache, Context, Kept, Model, loaded
+from rlx.cli.generate import Activations, Cache, Context, Kept, LayersOn, Model, loaded
 from rlx.cli.options import Device
 from rlx.errors import RlxError
 
@@ -31,6 +31,7 @@ def serve(
     dtype: Kept = None,
     activations: Activations = None,
     cache: Cache = None,
+    layers_on: LayersOn = None,
     pooling: Annotated[str, typer.Option(help='Of embeddings: "last" or "mean".')] = "last",
     max_prompt: Annotated[int | None, typer.Option(help="Tokens of a prompt. Default: the context.", min=1)] = None,
     max_body: Annotated[int, typer.Option(help="Bytes of a request.", min=1024)] = 1 << 20,
@@ -59,7 +60,8 @@ def serve(
         body_bytes=max_body, prompt_tokens=max_prompt, connections=max_connections, waiting=max_waiting,
         request_seconds=seconds,
     )  # fmt: skip
-    with bound(host, port, key) as listening, loaded(model, device, context, dtype, activations, cache) as made:
+    kinds = (device, context, dtype, activations, cache)
+    with bound(host, port, key) as listening, loaded(model, *kinds, layers_on=layers_on) as made:
         service = Service(made, name or model.stem, slots=slots, limits=limits, key=key, pooling=pools[pooling])
         service.engine.batch.prepare()
         where, taken = listening.getsockname()[:2]
@@ -68,7 +70,7 @@ def serve(
         def ready() -> None:
             gc.collect()
             gc.freeze()  # what is there now lasts; looking for garbage among what requests leave is quick then
-            what = f"{service.name} on {made.session.info.id}, {slots} slots of {made.context} tokens"
+            what = f"{service.name} on {made.decoder.where}, {slots} slots of {made.context} tokens"
             print(f"rlx: serving {what} at http://{shown}:{taken}", file=sys.stderr, flush=True)
 
         serve(service, listening, ready)

@@ -6,7 +6,7 @@ import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -30,6 +30,18 @@ class WeightTypes(Protocol):
         """Whether weights, by name and shape, can be one, of this name, that holds their rows one after the other."""
 
 
+LONGEST = 512  # tokens of a sequence that one run writes into caches
+_ROWS = 64  # of which a ring has a multiple
+
+
+def ring_rows(window: int | None, context: int, chunk: int = 0) -> int:
+    """The rows of a layer's caches for a context. A layer whose queries see `window` keys before their own keeps those
+    and the rows of one run; the token at position p is then in row p modulo the rows."""
+    if window is None:
+        return context
+    return min(context, -(-(window + max(chunk, LONGEST)) // _ROWS) * _ROWS)
+
+
 @dataclass(frozen=True, slots=True)
 class Size:
     """What a program of a model is made for: sequences, tokens of each in a run, rows of their caches, dtypes. A
@@ -48,7 +60,8 @@ class Blocks:
     products `adapter` knows, are states, so that adapters of one shape take turns in one program.
 
     `at`, i32 (batch,), is the position of each sequence's first token in this run. Key and value caches are states
-    (slots, context, kv_heads, head_size), of which a run writes `chunk` rows of a sequence in place.
+    (slots, rows, kv_heads, head_size), of which a run writes `chunk` rows of a sequence in place. The rows are as many
+    as the context, or those of a ring (`ring_rows`) where a layer has a window.
     """
 
     def __init__(
@@ -62,18 +75,12 @@ class Blocks:
         self._weights = weights
         self._adapter = adapter
         self.at = at
-        # One sequence writes a window of its cache; the rows of several are scattered, each to its own position.
         self._one = ops.reshape(at, ()) if size.batch == 1 else None
-        if self._one is not None:
-            axis = g.constant(np.array([0, 1, 0, 0], np.int32))
-            self._start = axis * self._one
-            self._slot = None if slot is None else g.constant(np.array([1, 0, 0, 0], np.int32)) * slot
-            self._places = self._one
-        else:
-            step = g.constant(np.arange(size.chunk, dtype=np.int32).reshape(1, -1))
-            self._places = ops.reshape(at, (size.batch, 1)) + step
-            first = g.constant(np.arange(size.batch, dtype=np.int32).reshape(-1, 1) * size.context)
-            self._start = ops.reshape(self._places + first, (self.rows,))
+        self._slot = slot
+        step = g.constant(np.arange(size.chunk, dtype=np.int32).reshape(1, -1))
+        self._places = self._one if self._one is not None else ops.reshape(at, (size.batch, 1)) + step
+        self._starts: dict[int, Tensor] = {}  # where a run writes into caches of so many rows
+        self._masks: dict[tuple[int, int], Tensor] = {}  # by window and rows
 
     # -- weights
 
@@ -176,20 +183,50 @@ class Blocks:
         assert a is not None
         q, k, v = self._heads(x, name, a, a.ropes[index])
         if self.size.context:
-            keys, values = self._cached(f"keys.{index}", k), self._cached(f"values.{index}", v)
+            rows = ring_rows(a.windows[index], self.size.context, self.size.chunk)
+            keys, values = self._cached(f"keys.{index}", k, rows), self._cached(f"values.{index}", v, rows)
         else:
-            keys, values = k, v
-        length = self._one if self._one is not None else self.at
+            rows, keys, values = 0, k, v
         if a.sinks:
             made = self._with_sinks(q, keys, values, a, index)
         else:
             made = ops.attention(
                 _turned(ops.cast(q, self.size.cache)), _turned(keys), _turned(values), scale=a.scale,
-                causal=self.size.chunk > 1 or a.windows[index] is not None, window=a.windows[index], softcap=a.softcap,
-                kv_len=length + self.size.chunk if self.size.context else None,
+                softcap=a.softcap, **self._seen(a.windows[index], rows),
             )  # fmt: skip
         mixed = ops.cast(ops.reshape(_turned(made), (self.rows, a.heads * a.head_size)), self.size.activations)
         return self.linear(mixed, f"{name}.o_proj", self.config.width, a.out_bias)
+
+    def _seen(self, window: int | None, rows: int) -> dict[str, Any]:
+        """Which keys attention sees, as its arguments."""
+        causal = self.size.chunk > 1 or window is not None
+        if not self.size.context:
+            return {"causal": causal, "window": window}
+        length = (self.at if self._one is None else self._one) + self.size.chunk
+        if window is None or rows == self.size.context:
+            return {"causal": causal, "window": window, "kv_len": length}
+        # Rows that were never written may hold anything, which a mask alone does not keep out of the sums.
+        return {"mask": self._in_sight(window, rows), "kv_len": ops.minimum(length, rows)}
+
+    def _positions(self, rows: int) -> Tensor:
+        """The positions whose keys are in the rows of a cache after this run's were written, below 0 where none is:
+        (batch, 1, 1, rows), or (rows,) where a row's number is its position."""
+        numbers = self.g.constant(np.arange(rows, dtype=np.int32))
+        if rows == self.size.context:
+            return numbers
+        last = ops.reshape(self.at, (self.size.batch, 1, 1, 1)) + (self.size.chunk - 1)
+        return last - (last - numbers + rows) % rows
+
+    def _in_sight(self, window: int | None, rows: int) -> Tensor:
+        """Which rows of a cache each query sees: bool (batch, 1, chunk, rows)."""
+        key = (self.size.context if window is None else window, rows)
+        if key not in self._masks:
+            step = self.g.constant(np.arange(self.size.chunk, dtype=np.int32).reshape(1, 1, -1, 1))
+            positions = self._positions(rows)
+            behind = ops.reshape(self.at, (self.size.batch, 1, 1, 1)) + step - positions
+            seen = ops.logical_and(behind >= 0, behind <= key[0])
+            self._masks[key] = seen if rows == self.size.context else ops.logical_and(seen, positions >= 0)
+        return self._masks[key]
 
     def _with_sinks(self, q: Tensor, keys: Tensor, values: Tensor, a: Attention, index: int) -> Tensor:
         """Attention whose softmax has one more term a head, written out in small ops: (batch, heads, chunk, size)."""
@@ -197,21 +234,17 @@ class Blocks:
         q = ops.reshape(ops.transpose(q, (0, 2, 1, 3)), (batch, a.kv_heads, group * chunk, a.head_size))
         keys, values = (ops.cast(_turned(t), f32) for t in (keys, values))
         scores = ops.matmul(ops.cast(q, f32), keys, transpose_b=True) * a.scale
-        scores = ops.reshape(scores, (batch, a.heads, chunk, self.size.context))
-        place = self._places if self._one is None else self._one + self.g.constant(np.arange(chunk, dtype=np.int32))
-        numbers = self.g.constant(np.arange(self.size.context, dtype=np.int32))
-        behind = ops.reshape(place, (batch, 1, chunk, 1)) - numbers
-        window = a.windows[index]
-        seen = ops.logical_and(behind >= 0, behind <= (self.size.context if window is None else window))
-        scores = ops.where(seen, scores, -math.inf)
+        rows = keys.shape[2]
+        scores = ops.reshape(scores, (batch, a.heads, chunk, rows))
+        scores = ops.where(self._in_sight(a.windows[index], rows), scores, -math.inf)
         sinks = ops.reshape(self.weight(f"layers.{index}.self_attn.sinks", (a.heads,)), (1, a.heads, 1, 1))
         top = ops.maximum(ops.max(scores, axis=-1, keepdims=True), sinks)
         parts = ops.exp(scores - top)
         parts = parts / (ops.sum(parts, axis=-1, keepdims=True) + ops.exp(sinks - top))
         # Rows of the cache that were never written may hold anything.
-        length = ops.reshape(place[..., -1:], (batch, 1, 1, 1))
-        there = ops.reshape(numbers, (-1, 1)) <= length
-        parts = ops.reshape(parts, (batch, a.kv_heads, group * chunk, self.size.context))
+        numbers = self.g.constant(np.arange(rows, dtype=np.int32).reshape(-1, 1))
+        there = numbers < ops.reshape(self.at, (batch, 1, 1, 1)) + chunk
+        parts = ops.reshape(parts, (batch, a.kv_heads, group * chunk, rows))
         made = ops.matmul(parts, ops.where(there, values, 0.0))
         return ops.reshape(made, (batch, a.heads, chunk, a.head_size))
 
@@ -240,21 +273,46 @@ class Blocks:
         cos, sin = (self.weight(t, (self._weights.positions, rope.width // 2)) for t in table_names(rope))
         return ops.rope(x, cos, sin, self._places, axis=1, interleaved=rope.interleaved)
 
-    def _cached(self, name: str, fresh: Tensor) -> Tensor:
-        """The cache with this run's rows written into it."""
-        batch, _, heads, size = fresh.shape
-        shape = (self.size.slots, self.size.context, heads, size)
+    def _cached(self, name: str, fresh: Tensor, rows: int) -> Tensor:
+        """The cache of so many rows with this run's written into it."""
+        heads, size = fresh.shape[2:]
+        shape = (self.size.slots, rows, heads, size)
         cache, fresh = self.g.state(name, shape, self.size.cache), ops.cast(fresh, self.size.cache)
-        if self._one is not None:
-            start = self._start if self._slot is None else self._start + self._slot
-            made = ops.dynamic_update_slice(cache, fresh, start)
+        if self._in_one_piece(rows):
+            made = ops.dynamic_update_slice(cache, fresh, self._start(rows))
         else:
-            flat = ops.reshape(cache, (batch * self.size.context, heads, size))
-            flat = ops.scatter(flat, self._start, ops.reshape(fresh, (self.rows, heads, size)), axis=0)
+            flat = ops.reshape(cache, (self.size.slots * rows, heads, size))
+            flat = ops.scatter(flat, self._start(rows), ops.reshape(fresh, (self.rows, heads, size)), axis=0)
             made = ops.reshape(flat, shape)
         self.g.update(name, made)
-        if self._one is not None and self._slot is not None:  # a prompt's run copies the rows of its sequence
-            return ops.dynamic_slice(made, self._slot, (1, *shape[1:]))
+        if self._slot is not None:  # a prompt's run copies the rows of its sequence
+            slot = self.g.constant(np.array([1, 0, 0, 0], np.int32)) * self._slot
+            return ops.dynamic_slice(made, slot, (1, *shape[1:]))
+        return made
+
+    def _in_one_piece(self, rows: int) -> bool:
+        """Whether a run's rows of a cache lie side by side: not those of several sequences, nor those that may go on at
+        a ring's beginning."""
+        return self._one is not None and (self.size.chunk == 1 or rows == self.size.context)
+
+    def _start(self, rows: int) -> Tensor:
+        """Where this run writes into caches of so many rows: the indices of a slice's start, i32 (4,), or of each row
+        among those of all sequences, i32 (batch · chunk,)."""
+        if rows in self._starts:
+            return self._starts[rows]
+        ring = rows < self.size.context
+        if self._one is not None and self._in_one_piece(rows):
+            made = self.g.constant(np.array([0, 1, 0, 0], np.int32)) * (self._one % rows if ring else self._one)
+            if self._slot is not None:
+                made = made + self.g.constant(np.array([1, 0, 0, 0], np.int32)) * self._slot
+        else:
+            step = self.g.constant(np.arange(self.size.chunk, dtype=np.int32).reshape(1, -1))
+            place = ops.reshape(self.at, (self.size.batch, 1)) + step
+            first = self.g.constant(np.arange(self.size.batch, dtype=np.int32).reshape(-1, 1) * rows)
+            if self._slot is not None:
+                first = self._slot * rows
+            made = ops.reshape((place % rows if ring else place) + first, (self.rows,))
+        self._starts[rows] = made
         return made
 
     # -- experts
@@ -329,8 +387,11 @@ def _turned(x: Tensor) -> Tensor:
     return ops.transpose(x, (0, 2, 1, 3))
 
 
-def cache_bytes(config: LanguageConfig, context: int, dtype: DType) -> int:
-    """The bytes of one sequence's caches."""
+def cache_bytes(config: LanguageConfig, context: int, dtype: DType) -> tuple[int, ...]:
+    """The bytes of one sequence's caches of keys and values in each layer."""
     a = config.attention
-    rows = 0 if a is None else 2 * a.kv_heads * a.head_size * context
-    return math.ceil(rows * dtype.itemsize) * sum(m == "attention" for m in config.mixers)
+    if a is None:
+        return (0,) * config.layers
+    rows = (ring_rows(window, context) if mixer == "attention" else 0
+            for window, mixer in zip(a.windows, config.mixers, strict=True))  # fmt: skip
+    return tuple(dtype.nbytes((2, n, a.kv_heads, a.head_size)) for n in rows)

@@ -46,9 +46,11 @@ def mask_words(vocabulary: int) -> int:
 
 def language_graph(
     config: LanguageConfig, size: Size, weights: WeightTypes, head: Head = "token", picking: Picking = GREEDY,
-    adapter: LowRank | None = None,
+    adapter: LowRank | None = None, layers: range | None = None,
 ) -> Graph:  # fmt: skip
-    """A run over `size.chunk` tokens of each of `size.batch` sequences.
+    """A run over `size.chunk` tokens of each of `size.batch` sequences, through all layers, or through those of
+    `layers`: then a part that does not begin with the first layer has the input `x`, (batch · chunk, width) in the
+    dtype of activations, in place of `ids`, and one that does not end with the last has the output `x` alone.
 
     Inputs: `ids`, i32 (batch, chunk); `at`, i32 (batch,), the position of each sequence's first token here. For the
     head "token" and chunks of several tokens: `last`, i32 (batch,), the place in the chunk of the last token that is
@@ -64,12 +66,18 @@ def language_graph(
     Where the caches have more slots than a run has sequences, the input `slot`, i32 (), is the one it is about.
     """
     g = Graph(f"{config.architecture}-{size.batch}x{size.chunk}-{head}")
+    layers = range(config.layers) if layers is None else layers
     given = g.state if head == "next" else g.input
-    ids = given("ids", (size.batch, size.chunk), i32)
+    x = given("ids", (size.batch, size.chunk), i32) if layers.start == 0 else None
     at = given("at", (size.batch,), i32)
     slot = g.input("slot", (), i32) if size.slots > size.batch else None
     blocks = Blocks(g, config, size, weights, at, slot, adapter)
-    x = through_layers(blocks, ids)
+    if x is None:
+        x = g.input("x", (blocks.rows, config.width), size.activations)
+    x = through_layers(blocks, x, layers)
+    if layers.stop < config.layers:
+        g.output("x", x)
+        return g
     if head in ("token", "next"):
         x, place = _last(g, x, size), at
         if size.chunk > 1:
@@ -94,10 +102,13 @@ def language_graph(
     return g
 
 
-def through_layers(blocks: Blocks, ids: Tensor) -> Tensor:
-    """The tokens after all layers, before the last norm: (batch · chunk, width)."""
-    x = blocks.embedding(ids)
-    for index in range(blocks.config.layers):
+def through_layers(blocks: Blocks, x: Tensor, layers: range | None = None) -> Tensor:
+    """The tokens after some layers, all by default, before the last norm: (batch · chunk, width). Of tokens these take
+    ids where they begin with the first layer."""
+    layers = range(blocks.config.layers) if layers is None else layers
+    if layers.start == 0:
+        x = blocks.embedding(x)
+    for index in layers:
         x = _layer(blocks, x, index)
     return x
 

@@ -36,14 +36,15 @@ from rlx.runtime import Session
 
 CACHES = ("f32", "f16", "bf16")
 POOLINGS = ("mean", "last")
+Split = Sequence[tuple[Session, int | None]]
 
 
 @dataclass(slots=True)
 class Stats:
     """The counts and times of a `generate`: tokens of the prompt that were computed (`reused` lay in the caches
     already), tokens made, seconds until the first of them and after it, seconds in which programs were built before,
-    bytes of weights that a token reads, tokens that were guessed and how many of those guesses were right, and why it
-    ended."""
+    bytes of weights that a token reads, the device or devices, the bytes of keys and values there, tokens that were
+    guessed and how many of those guesses were right, and why it ended."""
 
     prompt: int = 0
     reused: int = 0
@@ -52,6 +53,8 @@ class Stats:
     rest_seconds: float = 0.0
     build_seconds: float = 0.0
     token_bytes: int = 0
+    where: str = ""
+    cache_bytes: int = 0
     guessed: int = 0
     accepted: int = 0
     ended: Literal["", "stop", "length", "context"] = ""
@@ -67,6 +70,8 @@ class Stats:
                 f"\nanswer: {self.tokens} tokens, {rate:,.1f} a second; {self.token_bytes / 1e9:.3g} GB of weights a "
                 f"token, {rate * self.token_bytes / 1e9:,.4g} GB/s"
             )
+        if self.where:
+            lines += f"\ncaches: {self.cache_bytes / 1e6:,.4g} MB of keys and values on {self.where}"
         if self.guessed:
             lines += f"\nguesses: {self.accepted:,} of {self.guessed:,} accepted"
         if self.build_seconds > 0.01:
@@ -75,7 +80,7 @@ class Stats:
 
 
 class LanguageModel(Closing):
-    """A language model on one device, made by `rlx.models.load`.
+    """A language model on a device, or its layers on several, made by `rlx.models.load`.
 
     Prompts that begin as the last one did, with its answer, take in only what is new. Calls may come between the pieces
     of an answer, also from other threads: the answer then begins anew from where the two differ. A `with` block closes
@@ -120,7 +125,7 @@ class LanguageModel(Closing):
     def __repr__(self) -> str:
         c = self.config
         size = f"{c.layers} layers of {c.width}, context {self.context}"
-        return f"LanguageModel({c.architecture} {self.where!r} on {self.session.info.id}, {size})"
+        return f"LanguageModel({c.architecture} {self.where!r} on {self.decoder.where}, {size})"
 
     def tokenize(self, text: str, *, special: bool = True) -> list[int]:
         """The ids of a text, with the marks that the model wants around it unless `special` is False."""
@@ -273,7 +278,8 @@ class LanguageModel(Closing):
         adapter: Adapter | None,
     ) -> Iterator[int]:  # fmt: skip
         ends = self._tokenizer.special.ends if self._tokenizer is not None else frozenset()
-        own, stats, whole = object(), Stats(token_bytes=self.decoder.token_bytes), ids.tolist()
+        d, own, whole = self.decoder, object(), ids.tolist()
+        stats = Stats(token_bytes=d.token_bytes, where=d.where, cache_bytes=d.cache_bytes)
         following: Iterator[int] = iter(())
         while stats.tokens != max_tokens:
             start = time.perf_counter()
@@ -349,6 +355,7 @@ class LanguageModel(Closing):
     def rewound(self, tokens: list[int], adapter: Adapter | None = None) -> int:
         """Leaves in the caches what they have of these tokens, and says how many those are; for who has `lent`."""
         same = self._common(tokens) if self.decoder.adapter is adapter else 0
+        same = same if self.decoder.keeps(same) else 0
         self._forget(same, adapter)
         return same
 
@@ -407,30 +414,33 @@ def half_or_full(what: str, dtype: DTypeLike) -> DType:
 def load_folder(
     folder: ModelFolder, session: Session, *, context: int = 4096, dtype: DTypeLike | None = None,
     activations: DTypeLike | None = None, cache: DTypeLike | None = None,
+    split: Split = (),
 ) -> LanguageModel:  # fmt: skip
     """The language model of a Hugging Face folder. Raises: as `rlx.models.load`."""
     fields = Fields(folder.config, str(folder.path / "config.json"))
     return made_of(fields, Arrays(folder.tensors(), str(folder.path)), _tokenizer(folder.path), session, context, dtype,
-                   activations, cache)  # fmt: skip
+                   activations, cache, split)  # fmt: skip
 
 
 def load_gguf(
     path: str | os.PathLike[str], session: Session, *, context: int = 4096, dtype: DTypeLike | None = None,
     activations: DTypeLike | None = None, cache: DTypeLike | None = None,
+    split: Split = (),
 ) -> LanguageModel:  # fmt: skip
     """The language model of a GGUF file. Raises: as `rlx.models.load`."""
     with GgufFile(path) as file:
         model = GgufModel(file)
         speaks = file.metadata.get("tokenizer.ggml.model", "no_vocab") != "no_vocab"
         tokenizer = (model.tokenizer(), "") if speaks else (None, "the file has no tokenizer, which text needs")
-        return made_of(Fields(model.config, model.where), model, tokenizer, session, context, dtype, activations, cache)
+        return made_of(Fields(model.config, model.where), model, tokenizer, session, context, dtype, activations, cache,
+                       split)  # fmt: skip
 
 
 def made_of(
     fields: Fields, source: Any, tokenizer: tuple[LanguageTokenizer | None, str], session: Session, context: int,
-    dtype: DTypeLike | None, activations: DTypeLike | None, cache: DTypeLike | None,
+    dtype: DTypeLike | None, activations: DTypeLike | None, cache: DTypeLike | None, split: Split = (),
 ) -> LanguageModel:  # fmt: skip
-    """A language model of settings and tensors, of whatever files they are."""
+    """A language model of settings and tensors, of whatever files they are; `split` as `Decoder` takes it."""
     architecture = architecture_of(fields)
     config = architecture.read(fields)
     if type(context) is not int or context < 1:
@@ -440,7 +450,7 @@ def made_of(
     kept = half_or_full("cache", cache or work)
     matrices = None if dtype is None else half_or_full("dtype", dtype)
     weights = ModelWeights(source, architecture, config, context, matrices)
-    decoder = Decoder(config, weights, session, context, activations=work, cache=kept)
+    decoder = Decoder(config, weights, session, context, activations=work, cache=kept, split=split)
     return LanguageModel(decoder, tokenizer[0], source.where, tokenizer[1])
 
 
