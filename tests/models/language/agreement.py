@@ -30,7 +30,7 @@ from typing import Any
 import numpy as np
 
 import rlx
-from rlx.models.language.decoder import Decoder, Sampling
+from rlx.models.language.decoder import Sampling
 from rlx.models.language.model import LanguageModel
 from rlx.ops.random.draws import key as key_of
 from tests.models.language.test_beside_transformers import MODELS, _model
@@ -115,7 +115,7 @@ def in_batch(model: LanguageModel, prompts: list[Ids], count: int) -> list[Ids]:
                 place[batch.begin(prompt, count)] = index
                 made[index] = []
             batch.fill(pick.randint(1, 40))
-            for sequence, token, _ in batch.step(pick.randint(1, 5)):
+            for sequence, token, *_ in batch.step(pick.randint(1, 5)):
                 made[place[sequence]].append(token)
     return [made[i] for i in range(len(prompts))]
 
@@ -196,8 +196,7 @@ def compare(
                 compared(row, "draws", prompts, random_ones, seeded, of_draws(model, first))
             compared(row, "forward", prompts, forward(model, prompts, made), made, own)
             compared(row, "parts", prompts, in_parts(model, prompts, count), made, own)
-            if not model.config.recurrent or _batches_states():
-                compared(row, "batch", prompts, in_batch(model, prompts, count), made, own)
+            compared(row, "batch", prompts, in_batch(model, prompts, count), made, own)
             if not model.config.recurrent:
                 found = [list(model.tokens(p, count, lookup=True)) for p in prompts]
                 compared(row, "lookup", prompts, found, made, own)
@@ -213,11 +212,6 @@ def compare(
             print(row, flush=True)
             rows.append(row)
     return rows
-
-
-def _batches_states() -> bool:
-    """Whether batches take recurrent models."""
-    return hasattr(Decoder, "clear_slot")
 
 
 def _sampled(logits: Any, sampling: Sampling, place: int) -> int:

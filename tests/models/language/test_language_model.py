@@ -27,7 +27,6 @@ from rlx.models.language.text import StopTexts
 from rlx.ops.rope.scaling import LinearScaling
 from rlx.packed import PackedArray
 from tests.models.language import tiny
-from tests.models.tiny import formula
 
 FAMILIES = {"llama": tiny.LLAMA, "gemma2": tiny.GEMMA}
 
@@ -202,7 +201,7 @@ def test_sequences_come_and_go_as_they_would_alone(device: str, folders: dict[st
                 while waiting and batch.free:
                     i, prompt = waiting.pop(0)
                     made[batch.add(prompt, 9, drawn if i == 1 else None, frozenset([1]))] = []
-                for sequence, token, ended in batch.step(2):
+                for sequence, token, ended, _ in batch.step(2):
                     made[sequence] += [token] if ended != "stop" else []
             assert list(made.values()) == alone
             for _ in range(3):
@@ -320,14 +319,7 @@ def test_tokens_beyond_the_vocabulary_have_no_text(tmp_path: Path) -> None:
 
 
 def test_a_recurrent_model_begins_anew_after_an_interrupt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    config = {"model_type": "mamba", "vocab_size": 20, "hidden_size": 8, "num_hidden_layers": 1, "state_size": 4}
-    parts = {"norm.weight": (8,), "mixer.in_proj.weight": (32, 8), "mixer.conv1d.weight": (16, 1, 4)}
-    parts |= {"mixer.conv1d.bias": (16,), "mixer.x_proj.weight": (9, 16), "mixer.dt_proj.weight": (16, 1)}
-    parts |= {"mixer.dt_proj.bias": (16,), "mixer.A_log": (16, 4), "mixer.D": (16,), "mixer.out_proj.weight": (8, 16)}
-    shapes = {f"backbone.layers.0.{name}": shape for name, shape in parts.items()}
-    shapes |= {"backbone.embeddings.weight": (20, 8), "backbone.norm_f.weight": (8,)}
-    (tmp_path / "config.json").write_text(json.dumps(config))
-    safetensors.save(tmp_path / "model.safetensors", {name: formula(name, s, 1.0) for name, s in shapes.items()})
+    tiny.write_mamba(tmp_path)
     longer = [3, 4, 5, 6, 7]
     with load(tmp_path, "cpu", context=32) as model:
         want = list(model.tokens(longer, 8))
