@@ -163,7 +163,7 @@ def show_steps(d: Decoder, session: rlx.Session, args: argparse.Namespace, chunk
     timed = rlx.Session(session.info.id, precision=args.precision, timings=True)
     graph = d.graph(chunk, "next" if chunk == 1 else "token")
     given = {name: np.zeros(t.shape, t.dtype.np) for name, t in graph.inputs.items()}
-    with timed.compile(graph, weights=d.weights, state=d.state) as exe:
+    with timed.compile(graph, weights=d.stages[0].weights, state=d.state) as exe:
         for _ in range(3):
             exe.run(given)
         total, count = Counter[str](), Counter[str]()
