@@ -234,6 +234,7 @@ def test_what_cannot_be_generated_is_refused_at_once(folders: dict[str, Path], t
             (ShapeError, "no tokens", lambda: model.generate("")),
             (DTypeError, "temperature is -1", lambda: model.generate("a", temperature=-1)),
             (DTypeError, "top_k is 0", lambda: model.generate("a", top_k=0)),
+            (DTypeError, "top_p is 0.9 beside a temperature of 0", lambda: model.generate("a", top_p=0.9)),
             (DTypeError, "top_p is 2", lambda: model.generate("a", top_p=2)),
             (DTypeError, "max_tokens is -1", lambda: model.generate("a", -1)),
             (DTypeError, "no text by which", lambda: model.generate("a", stop="")),
@@ -392,7 +393,9 @@ def test_the_command_streams_a_text(folders: dict[str, Path]) -> None:
     got = CliRunner().invoke(app, asked)
     with load(folders["llama"], "cpu") as model:
         assert got.exit_code == 0 and got.stdout == "".join(model.generate("hello", 9)) + "\n"
-    assert "9 tokens" in got.stderr
+    assert "9 tokens" in got.stderr and "device: cpu, " in got.stderr and ", NumPy\n" in got.stderr
+    idle = CliRunner().invoke(app, [*asked, "--top-k", "4", "--seed", "0"])
+    assert "--top-k, --seed have no effect without a temperature" in str(idle.exception)
 
 
 def test_loading_is_drawn_on_a_terminal(folders: dict[str, Path], capsys: pytest.CaptureFixture[str]) -> None:
