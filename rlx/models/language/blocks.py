@@ -13,7 +13,7 @@ import numpy as np
 import rlx.ops as ops
 from rlx.dtypes import DType, bf16, f16, f32, i32
 from rlx.ir import Graph, Tensor
-from rlx.models.language.adapters import LowRank
+from rlx.models.language.adapters import LowRank, LowRanks
 from rlx.models.language.config import Attention, Experts, LanguageConfig, Rope
 
 
@@ -57,7 +57,9 @@ class Size:
 
 class Blocks:
     """The blocks of one graph. Values between blocks are (batch · chunk, width). The matrices of an adapter, whose
-    products `adapter` knows, are states, so that adapters of one shape take turns in one program.
+    products `adapter` knows, are states, so that adapters of one shape take turns in one program; of several adapters
+    side by side each sequence has the one of its `number`, i32 (batch,). `stride`, i32 (batch,), is 0 for sequences
+    that stand still in a step.
 
     `at`, i32 (batch,), is the position of each sequence's first token in this run. Key and value caches are states
     (slots, rows, kv_heads, head_size), of which a run writes `chunk` rows of a sequence in place. The rows are as many
@@ -66,7 +68,8 @@ class Blocks:
 
     def __init__(
         self, g: Graph, config: LanguageConfig, size: Size, weights: WeightTypes, at: Tensor,
-        slot: Tensor | None = None, adapter: LowRank | None = None,
+        slot: Tensor | None = None, adapter: LowRank | LowRanks | None = None, number: Tensor | None = None,
+        stride: Tensor | None = None,
     ) -> None:  # fmt: skip
         self.g = g
         self.config = config
@@ -74,11 +77,11 @@ class Blocks:
         self.rows = size.batch * size.chunk
         self._weights = weights
         self._adapter = adapter
-        self.at = at
+        self._number = number
+        self.at, self.slot, self.stride = at, slot, stride
         # One token of each sequence that has a cache, and no other sequence's beside it.
         self._steps = size.chunk == 1 and bool(size.context) and size.slots == size.batch
         self._one = ops.reshape(at, ()) if size.batch == 1 else None
-        self._slot = slot
         step = g.constant(np.arange(size.chunk, dtype=np.int32).reshape(1, -1))
         self._places = self._one if self._one is not None else ops.reshape(at, (size.batch, 1)) + step
         self._starts: dict[int, Tensor] = {}  # where a run writes into caches of so many rows
@@ -113,7 +116,12 @@ class Blocks:
         low = self.g.state(a, (rank, x.shape[-1]), self.size.activations)
         high = self.g.state(b, (made.shape[-1], rank), self.size.activations)
         low, high = (ops.cast(t, x.dtype) for t in (low, high))
-        return made + ops.cast(ops.linear(ops.linear(x, low), high), made.dtype)
+        inner = ops.linear(x, low)
+        if self._number is not None and isinstance(self._adapter, LowRanks):
+            own = ops.equal(ops.reshape(self._number, (-1, 1, 1)), self.g.constant(self._adapter.owners(name)))
+            inner = ops.where(own, ops.reshape(inner, (self.size.batch, self.size.chunk, rank)), 0.0)
+            inner = ops.reshape(inner, (self.rows, rank))
+        return made + ops.cast(ops.linear(inner, high), made.dtype)
 
     def linears(self, x: Tensor, name: str, parts: Sequence[tuple[str, int]], bias: bool = False) -> list[Tensor]:
         """Several products of one x, each named after its weight, with so many outputs."""
@@ -306,8 +314,8 @@ class Blocks:
             flat = ops.scatter(flat, self._start(rows), ops.reshape(fresh, (self.rows, heads, size)), axis=0)
             made = ops.reshape(flat, shape)
         self.g.update(name, made)
-        if self._slot is not None:  # a prompt's run copies the rows of its sequence
-            slot = self.g.constant(np.array([1, 0, 0, 0], np.int32)) * self._slot
+        if self.slot is not None:  # a prompt's run copies the rows of its sequence
+            slot = self.g.constant(np.array([1, 0, 0, 0], np.int32)) * self.slot
             return ops.dynamic_slice(made, slot, (1, *shape[1:]))
         return made
 
@@ -324,14 +332,14 @@ class Blocks:
         ring = rows < self.size.context
         if self._one is not None and self._in_one_piece(rows):
             made = self.g.constant(np.array([0, 1, 0, 0], np.int32)) * (self._one % rows if ring else self._one)
-            if self._slot is not None:
-                made = made + self.g.constant(np.array([1, 0, 0, 0], np.int32)) * self._slot
+            if self.slot is not None:
+                made = made + self.g.constant(np.array([1, 0, 0, 0], np.int32)) * self.slot
         else:
             step = self.g.constant(np.arange(self.size.chunk, dtype=np.int32).reshape(1, -1))
             place = ops.reshape(self.at, (self.size.batch, 1)) + step
             first = self.g.constant(np.arange(self.size.batch, dtype=np.int32).reshape(-1, 1) * rows)
-            if self._slot is not None:
-                first = self._slot * rows
+            if self.slot is not None:
+                first = self.slot * rows
             made = ops.reshape((place % rows if ring else place) + first, (self.rows,))
         self._starts[rows] = made
         return made
