@@ -78,11 +78,17 @@ def cache_nbytes(file: GgufFile, context: int) -> int | None:
     return None if heads is None else 2 * 2 * heads * size * layers * context
 
 
+def _contexts(file: GgufFile) -> list[int]:
+    """Numbers of tokens to plan for: none beyond what the model was made for, where the file says that."""
+    most = file.metadata.get(f"{file.metadata.get('general.architecture')}.context_length")
+    return sorted({min(n, most) if isinstance(most, int) and most > 0 else n for n in _CONTEXTS})
+
+
 def _fits(file: GgufFile, weights: int, devices: Sequence[str] | None) -> Iterator[str]:
     """A table of devices: free memory, and whether the weights and the keys and values of some lengths fit."""
     from rlx.driver.registry import open_device, probe_all
 
-    caches = [(context, cache_nbytes(file, context)) for context in _CONTEXTS]
+    caches = [(context, cache_nbytes(file, context)) for context in _contexts(file)]
     titles = ("device", "name", "free", *(f"with {context:,} tokens" for context, _ in caches))
     rows = []
     for name in devices or [info.id for info in probe_all()[0]]:
