@@ -160,6 +160,9 @@ def explained(
     kinds = {n.op_type for n in _nodes(proto.graph)} | {n.op_type for f in proto.functions for n in f.node}
     if any(k.startswith("Random") or k in ("Bernoulli", "Multinomial") for k in kinds):
         return "draws random numbers"
+    plain = steps.run(path.read_bytes(), feeds, "DISABLE_ALL")
+    if distance(got, flat([plain[o.name] for o in proto.graph.output]))[0] <= NEAR:
+        return f"ONNX Runtime gives the same without its optimizations, which change it by {off:.0e}"
     if any("Quant" in k or k.startswith("QLinear") or k in ("QGemm", "MatMulInteger", "ConvInteger") for k in kinds):
         said, good = steps.compared(proto, feeds, lambda data: rlx.onnx.InferenceSession(data, device=device))
         if good:
@@ -215,7 +218,10 @@ def compared(path: Path, feeds: Feeds, device: str) -> tuple[str, str]:
         return "equal", f"{off:.0e}"
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        why = explained(path, feeds, device, off, got, want)
+        try:
+            why = explained(path, feeds, device, off, got, want)
+        except Exception as error:  # noqa: BLE001 - one file must not end the sweep
+            return "rlx runs", f"{said or f'differs by {off:.1e}'}; {type(error).__name__}: {str(error)[:200]}"
     return ("explained", why) if why else ("rlx runs", said or f"differs by {off:.1e}")
 
 

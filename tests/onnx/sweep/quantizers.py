@@ -129,13 +129,13 @@ def settings() -> Iterator[tuple[str, str, Callable[[], Rework], tuple[str, ...]
     for method in CALIBRATED:
         yield "static, settings", method, lambda m=method: static("QDQ-u8s8", m), IMAGES[:3]
     for name in ("QDQ-u8s8", "QOperator-s8s8"):
-        yield "static, prepared", name, lambda n=name: static(n, prepared=True), (*IMAGES[:5], *ROWS)
+        yield "static, prepared", name, lambda n=name: static(n, prepared=True), (*IMAGES[:3], *ROWS[:4])
         for level in ("EXTENDED", "BASIC"):
             yield (
                 "static, optimized",
                 f"{name}-{level}",
                 lambda n=name, v=level: then(static(n), tools.saved(v)),
-                (*IMAGES[:5], *ROWS),
+                (*IMAGES[:3], *ROWS[:4]),
             )
     for name, options in {
         "channels": {"per_channel": True}, "reduced": {"reduce_range": True, "per_channel": True},
