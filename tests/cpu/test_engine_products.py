@@ -13,12 +13,14 @@ import pytest
 
 import rlx
 from rlx.backends.cpu.context import ArrayMemory
+from rlx.backends.cpu.device import CpuBackend
 from rlx.backends.cpu.engine import choice
 from rlx.backends.cpu.engine.compile import addresses
 from rlx.backends.cpu.engine.gemm.product import choose_tile
 from rlx.backends.cpu.engine.machine import Machine, this_machine
 from rlx.backends.cpu.engine.packed.decode import FORMATS
 from rlx.backends.cpu.engine.step import ENGINE_BINDERS, EngineContext, EngineStep, load_binders
+from rlx.backends.cpu.engine.weights import PackedWeights
 from rlx.conformance.oracle import evaluate
 from rlx.dtypes import PACKED, as_dtype
 from rlx.ir import Node
@@ -53,7 +55,7 @@ on_machines = pytest.mark.parametrize(
 def bound(
     node: Node, ins: Sequence[Array], outs: Sequence[Array], machine: Machine, fixed: bool
 ) -> list[EngineStep]:
-    ctx = EngineContext(machine, 1, ArrayMemory(), lambda t: fixed)
+    ctx = EngineContext(machine, 1, ArrayMemory(), lambda t: fixed, PackedWeights([], CpuBackend().open(0).acquire))
     load_binders()
     (binder, *_) = ENGINE_BINDERS[node.op.name]
     steps = binder(node, ins, outs, ctx)

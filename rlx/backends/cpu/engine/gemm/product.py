@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from rlx.backends.cpu.engine.gemm.transpose import TransposeKernel
 from rlx.backends.cpu.engine.machine import Machine
 from rlx.backends.cpu.engine.step import Declined, EngineContext, EngineStep, Following, address
 from rlx.backends.cpu.engine.trees import printable
+from rlx.driver.device import Bytes
 from rlx.dtypes import DType, as_dtype, f32
 from rlx.ir import Expr
 from rlx.ir import expr as ex
@@ -92,24 +94,31 @@ def pack_fixed(b: Array, width: int, ctx: EngineContext) -> Panels:
     """Weights (batch, *terms, columns), any strides, packed when they change."""
     batch, *axes, columns = b.shape
     terms, panels = math.prod(axes), -(-columns // width)
-    made = ctx.acquire(batch * panels * terms * width * b.itemsize).view(b.dtype)
-    made = made.reshape(batch, panels, *axes, width)
+    nbytes = batch * panels * terms * width * b.itemsize
+    parts = [b[..., p * width : (p + 1) * width] for p in range(panels)]
 
-    def prepare() -> None:
-        for p in range(panels):
-            part = b[..., p * width : (p + 1) * width]
+    def shaped(memory: Bytes) -> Array:
+        return memory[:nbytes].view(b.dtype).reshape(batch, panels, *axes, width)
+
+    def pack(memory: Bytes) -> None:
+        made = shaped(memory)
+        for p, part in enumerate(parts):
             made[:, p, ..., : part.shape[-1]] = part
-            made[:, p, ..., part.shape[-1] :] = 0
+        made[:, -1, ..., parts[-1].shape[-1] :] = 0
 
+    def unpack(memory: Bytes) -> None:
+        made = shaped(memory)
+        for p, part in enumerate(parts):
+            part[...] = made[:, p, ..., : part.shape[-1]]
+
+    memory, prepare = ctx.weights.pack(b, ("panels", width), nbytes, pack, unpack), None
+    if memory is None:
+        memory = ctx.acquire(nbytes)
+        prepare = partial(pack, memory)
     step = width * b.itemsize
+    keep = memory, b
     return Panels(
-        address(made),
-        as_dtype(b.dtype),
-        step,
-        terms * step,
-        panels * terms * step,
-        prepare=prepare,
-        keep=(made, b),
+        address(memory), as_dtype(b.dtype), step, terms * step, panels * terms * step, prepare=prepare, keep=keep
     )
 
 
