@@ -4,8 +4,7 @@
 
 For each engine: seconds to load the file and to run it the first time, with the cache of kernels as the rounds before
 left it (`--cold` begins each with an empty one); the memory of the process (RSS) behind the second run, and its highest
-value. `half-f32` is a language model of half a billion parameters as f32, of 4 layers; its products are those of 24.
-No time is asserted.
+value. No time is asserted.
 """
 
 from __future__ import annotations
@@ -17,7 +16,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -86,7 +84,8 @@ def main() -> None:
     args = parser.parse_args()
     folder = Path(args.models_in)
     folder.mkdir(parents=True, exist_ok=True)
-    print(f"{'model':14} {'engine':9}" + "".join(f"{k:>9}" for k in ("load s", "first s", "second s", "RSS MB", "peak MB")))
+    titles = ("load s", "first s", "second s", "RSS MB", "peak MB")
+    print(f"{'model':14} {'engine':9}" + "".join(f"{title:>9}" for title in titles))
     with tempfile.TemporaryDirectory() as kept:
         for name in args.models:
             path = write_model(name, folder)
@@ -98,8 +97,8 @@ def main() -> None:
                     rows[engine] += [found] if turn or args.cold else []
             for engine, all_found in rows.items():
                 least = partial(min, all_found)
-                times = "".join(f"{least(key=lambda f: f[k])[k]:9.3f}" for k in ("load", "first", "second"))  # noqa: B023
-                sizes = "".join(f"{least(key=lambda f: f[k])[k]:9.0f}" for k in ("rss", "peak"))  # noqa: B023
+                times = "".join(f"{least(key=lambda f: f[k])[k]:9.3f}" for k in ("load", "first", "second"))
+                sizes = "".join(f"{least(key=lambda f: f[k])[k]:9.0f}" for k in ("rss", "peak"))
                 print(f"{name:14} {engine:9}{times}{sizes}", flush=True)
 
 

@@ -208,14 +208,20 @@ class EngineProgram:
         steps = [step for segment in self._segments for step in segment.steps]
         if not steps:
             return
-        machine, threads = self._ctx.machine, self._ctx.threads
+        machine, threads, weights = self._ctx.machine, self._ctx.threads, self._ctx.weights.made
+        packing = [step for packed in weights for step in packed.steps]
         try:
-            lead, work, *places = addresses([*runner.specs(machine), *(s.spec for s in steps)], machine)
+            lead, work, *places = addresses([*runner.specs(machine), *(s.spec for s in (*steps, *packing))], machine)
         except _NO_KERNELS as error:
             raise CannotCompile(f"a kernel of the compiled engine cannot be made: {error}") from error
         at, self._runner = 0, (lead, work)
         self._specs = [s.spec for s in steps]
-        for segment in self._segments:
+        segments = list(self._segments)
+        for packed in weights:
+            packed.pack = segment = Segment()
+            segment.steps = list(packed.steps)
+            segments.append(segment)
+        for segment in segments:
             segment.finish(places[at : at + len(segment.steps)], lead, work, threads)
             at += len(segment.steps)
         self._prepares = [s.prepare for s in steps if s.prepare is not None]

@@ -7,7 +7,8 @@ the weight's own bytes.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from typing import NamedTuple
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from rlx.backends.cpu.arena import CpuBuffer
 from rlx.backends.cpu.context import Array
@@ -16,29 +17,42 @@ from rlx.backends.cpu.reads import Range, memory_of
 from rlx.driver import Buffer
 from rlx.driver.device import Bytes
 
-Write = Callable[[Bytes], object]
+if TYPE_CHECKING:
+    from rlx.backends.cpu.engine.step import EngineStep
 
 
-class _Packed(NamedTuple):
+def _unfinished() -> None:
+    raise AssertionError("a weight is packed before its program is finished")
+
+
+@dataclass(slots=True)
+class Packed:
+    """A form of a weight, which lies in `range`; `steps` write it, by way of `pack`, which the program sets."""
+
     forms: Forms
     form: Form
-    pack: Callable[[], object]
     range: Range
+    steps: Sequence[EngineStep]
+    pack: Callable[[], object] = _unfinished
 
 
 class PackedWeights:
-    """The forms of one program's weights; `buffers` are those that hold them, `acquire` gives memory."""
+    """The forms of one program's weights, `made`; `buffers` are those that hold them, `acquire` gives memory."""
 
     def __init__(self, buffers: Sequence[CpuBuffer], acquire: Callable[[int], Buffer]) -> None:
         self._buffers, self._acquire = list(buffers), acquire
-        self._made: list[_Packed] = []
+        self.made: list[Packed] = []
 
     def __len__(self) -> int:
-        return len(self._made)
+        return len(self.made)
 
-    def pack(self, weight: Array, order: Hashable, nbytes: int, pack: Write, unpack: Write) -> Bytes | None:
-        """Memory of `nbytes` for a weight in another order, which `order` names: `pack` writes it from the weight's
-        array, `unpack` writes the array from it. None for a weight whose bytes are not all in the array."""
+    def pack(
+        self, weight: Array, order: Hashable, nbytes: int, steps: Callable[[Bytes], Sequence[EngineStep]],
+        unpack: Callable[[Bytes], object],
+    ) -> Bytes | None:  # fmt: skip
+        """Memory of `nbytes`, zeros at first, for a weight in another order, which `order` names. What `steps` gives
+        writes it from the weight's array, `unpack` writes the array from it. None for a weight whose array has not all
+        bytes between its first and its last."""
         found = self._range(weight)
         if found is None:
             return None
@@ -50,23 +64,23 @@ class PackedWeights:
 
         form = forms.use(key, found.start, found.end, lambda: self._acquire(nbytes), restore)
         memory = memory_of(form.memory)
-        self._made.append(_Packed(forms, form, lambda: pack(memory), found))
+        self.made.append(Packed(forms, form, found, steps(memory)))
         return memory
 
     def since(self, count: int) -> list[Range]:
         """The ranges that were packed after the first `count`."""
-        return [p.range for p in self._made[count:]]
+        return [p.range for p in self.made[count:]]
 
     def take_back(self, count: int) -> None:
         """Leaves all forms but the first `count`."""
-        while len(self._made) > count:
-            packed = self._made.pop()
+        while len(self.made) > count:
+            packed = self.made.pop()
             packed.forms.leave(packed.form)
 
     def refresh(self, again: bool) -> None:
         """Fills the forms whose weights have changed, or all of them `again`."""
-        for forms, form, pack, _ in self._made:
-            forms.fill(form, pack, again)
+        for packed in self.made:
+            packed.forms.fill(packed.form, packed.pack, again)
 
     def _range(self, weight: Array) -> Range | None:
         """Where the array lies, if its elements are all bytes between its first and its last."""
