@@ -15,7 +15,6 @@ from rlx.backends.cpu.engine.gemm.product import (
     Product,
     Tile,
     choose_tile,
-    gather_each_run,
     in_place,
     narrow_float,
     pack_each_run,
@@ -134,13 +133,8 @@ def _panels(b: Array, tile: Tile, m: int, fixed: bool, ctx: EngineContext) -> Pa
     """b (batch, k, n) as the kernel reads it. Batches that are one matrix again and again have a stride of 0."""
     width = tile.vectors * ctx.machine.lanes()
     if fixed:
-        return (
-            replace(pack_fixed(b[:1], width, ctx), batch=0)
-            if b.strides[0] == 0
-            else pack_fixed(b, width, ctx)
-        )
+        packed = pack_fixed((b[:1] if b.strides[0] == 0 else b)[:, None], width, ctx)
+        return replace(packed, batch=0) if b.strides[0] == 0 else packed
     if b.strides[2] == b.itemsize or b.shape[2] == 1:
         return in_place(b, width)
-    if b.strides[1] == b.itemsize or b.shape[1] == 1:
-        return pack_each_run(b, width, ctx)
-    return gather_each_run(b[:, None], width, ctx)
+    return pack_each_run(b[:, None], width, ctx)
