@@ -55,7 +55,7 @@ def bound(
 ) -> list[EngineStep]:
     ctx = EngineContext(machine, 1, ArrayMemory(), lambda t: fixed)
     load_binders()
-    (binder, *_) = ENGINE_BINDERS[node.op.name]
+    (binder, *_) = ENGINE_BINDERS.get(node.op.name) or ENGINE_BINDERS["*"]
     steps = binder(node, ins, outs, ctx)
     assert steps is not None
     return steps
