@@ -59,7 +59,7 @@ def bound(
     weights = PackedWeights([device.foreign(x.ctypes.data, x.nbytes, x) for x in ins], device.acquire)
     ctx = EngineContext(machine, 1, ArrayMemory(), lambda t: fixed, weights)
     load_binders()
-    (binder, *_) = ENGINE_BINDERS[node.op.name]
+    (binder, *_) = ENGINE_BINDERS.get(node.op.name) or ENGINE_BINDERS["*"]
     steps = binder(node, ins, outs, ctx)
     assert steps is not None
     return [*(step for packed in weights.made for step in packed.steps), *steps]
