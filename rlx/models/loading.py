@@ -12,6 +12,7 @@ from rlx.formats.gguf.reader import GgufFile
 from rlx.formats.huggingface import ModelFolder
 from rlx.models import sentence
 from rlx.models.language.model import load_folder, load_gguf
+from rlx.models.speech import transcriber
 from rlx.runtime import Session
 
 
@@ -28,7 +29,7 @@ def load(
     engine: Literal["numpy", "compiled"] | None = None,
 ) -> Any:
     """The model of a Hugging Face folder or a GGUF file: a `SentenceEncoder` for BERT's folder and for encoders and
-    rerankers in GGUF, else a `LanguageModel`.
+    rerankers in GGUF, a `Transcriber` for Whisper's folder, else a `LanguageModel`.
 
     `context` is how many tokens a language model holds, at most those it was made for. `dtype="bf16"` or "f16" keeps
     the matrices in half precision (by default a language model's are as in the file, a sentence encoder's f32),
@@ -58,4 +59,6 @@ def load(
             path, device, dtype=dtype, activations=activations, precision=precision, threads=threads, engine=engine
         )
     session = Session(device, precision=precision, threads=threads, engine=engine)
+    if folder.config.get("model_type") == "whisper":
+        return transcriber.load_folder(folder, session, **half)
     return load_folder(folder, session, context=context, **half)
