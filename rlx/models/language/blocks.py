@@ -181,9 +181,9 @@ class Blocks:
         c = self.config
         if c.gated:
             gate, up = self.linears(x, name, [("gate_proj", c.inner), ("up_proj", c.inner)], c.mlp_bias)
-            up = _activated(gate, c.activation) * up
+            up = activated(gate, c.activation) * up
         else:
-            up = _activated(self.linear(x, f"{name}.up_proj", c.inner, c.mlp_bias), c.activation)
+            up = activated(self.linear(x, f"{name}.up_proj", c.inner, c.mlp_bias), c.activation)
         return self.linear(up, f"{name}.down_proj", c.width, c.mlp_bias)
 
     # -- attention
@@ -362,7 +362,7 @@ class Blocks:
         inner, outer = (e.count, e.inner, self.config.width), (e.count, self.config.width, e.inner)
         gate, up = (self._expert(taken, f"{name}.experts.{part}_proj", inner, *of) for part in ("gate", "up"))
         if e.limit is None:
-            hidden = _activated(gate, self.config.activation) * up
+            hidden = activated(gate, self.config.activation) * up
         else:  # gpt-oss
             gate = ops.minimum(gate, e.limit)
             hidden = (ops.clip(up, -e.limit, e.limit) + 1.0) * gate * ops.sigmoid(gate * 1.702)
@@ -401,7 +401,7 @@ def _routed(scores: Tensor, e: Experts) -> tuple[Tensor, Tensor]:
     return parts, ops.cast(chosen, i32)
 
 
-def _activated(x: Tensor, name: str) -> Tensor:
+def activated(x: Tensor, name: str) -> Tensor:
     if name.startswith("gelu"):
         return ops.gelu(x, approximate="tanh" if name == "gelu_tanh" else "none")
     return ops.silu(x) if name == "silu" else ops.relu(x)
