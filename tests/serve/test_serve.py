@@ -311,7 +311,8 @@ def test_no_body_makes_an_error_of_the_server(server: Served) -> None:
         TEXT: {**PROMPT, "stop": ["x"], "n": 1, "seed": 3, "top_p": 0.5, "stream": False, "logit_bias": {},
                "best_of": 1, "logprobs": 1, "top_k": 5},
         CHAT: {**TALK, "logprobs": True, "top_logprobs": 2, "tools": [tool], "tool_choice": "auto",
-               "response_format": {"type": "text"}, "messages": [*HELLO, {"role": "assistant", "content": "", "tool_calls": [call]},
+               "response_format": {"type": "text"},
+               "messages": [*HELLO, {"role": "assistant", "content": "", "tool_calls": [call]},
                             {"role": "tool", "content": [{"type": "text", "text": "x"}], "tool_call_id": "c"}]},
         VECTORS: {"model": "tiny", "input": ["a", "b"], "encoding_format": "float", "user": "me"},
     }  # fmt: skip
