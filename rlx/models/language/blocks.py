@@ -79,6 +79,8 @@ class Blocks:
         self._adapter = adapter
         self._number = number
         self.at, self.slot, self.stride = at, slot, stride
+        # One token of each sequence that has a cache, and no other sequence's beside it.
+        self._steps = size.chunk == 1 and bool(size.context) and size.slots == size.batch
         self._one = ops.reshape(at, ()) if size.batch == 1 else None
         step = g.constant(np.arange(size.chunk, dtype=np.int32).reshape(1, -1))
         self._places = self._one if self._one is not None else ops.reshape(at, (size.batch, 1)) + step
@@ -179,9 +181,9 @@ class Blocks:
         c = self.config
         if c.gated:
             gate, up = self.linears(x, name, [("gate_proj", c.inner), ("up_proj", c.inner)], c.mlp_bias)
-            up = _activated(gate, c.activation) * up
+            up = activated(gate, c.activation) * up
         else:
-            up = _activated(self.linear(x, f"{name}.up_proj", c.inner, c.mlp_bias), c.activation)
+            up = activated(self.linear(x, f"{name}.up_proj", c.inner, c.mlp_bias), c.activation)
         return self.linear(up, f"{name}.down_proj", c.width, c.mlp_bias)
 
     # -- attention
@@ -189,12 +191,15 @@ class Blocks:
     def attention(self, x: Tensor, index: int) -> Tensor:
         a, name = self.config.attention, f"layers.{index}.self_attn"
         assert a is not None
-        q, k, v = self._heads(x, name, a, a.ropes[index])
+        q, k, v = self._heads(x, name, a)
+        rows = ring_rows(a.windows[index], self.size.context, self.size.chunk) if self.size.context else 0
+        if self._steps and rows == self.size.context:
+            return self._out(self._step(q, k, v, a, index), name, a)
+        q, k = self._rotated(q, k, a.ropes[index])
         if self.size.context:
-            rows = ring_rows(a.windows[index], self.size.context, self.size.chunk)
             keys, values = self._cached(f"keys.{index}", k, rows), self._cached(f"values.{index}", v, rows)
         else:
-            rows, keys, values = 0, k, v
+            keys, values = k, v
         if a.sinks:
             made = self._with_sinks(q, keys, values, a, index)
         else:
@@ -202,7 +207,10 @@ class Blocks:
                 _turned(ops.cast(q, self.size.cache)), _turned(keys), _turned(values), scale=a.scale,
                 softcap=a.softcap, **self._seen(a.windows[index], rows),
             )  # fmt: skip
-        mixed = ops.cast(ops.reshape(_turned(made), (self.rows, a.heads * a.head_size)), self.size.activations)
+        return self._out(_turned(made), name, a)
+
+    def _out(self, mixed: Tensor, name: str, a: Attention) -> Tensor:
+        mixed = ops.cast(ops.reshape(mixed, (self.rows, a.heads * a.head_size)), self.size.activations)
         return self.linear(mixed, f"{name}.o_proj", self.config.width, a.out_bias)
 
     def _seen(self, window: int | None, rows: int) -> dict[str, Any]:
@@ -236,6 +244,22 @@ class Blocks:
             self._masks[key] = seen if rows == self.size.context else ops.logical_and(seen, positions >= 0)
         return self._masks[key]
 
+    def _step(self, q: Tensor, k: Tensor, v: Tensor, a: Attention, index: int) -> Tensor:
+        """Attention of one token of each sequence, which writes its key and value into the caches."""
+        shape = (self.size.slots, self.size.context, a.kv_heads, a.head_size)
+        names, rope = (f"keys.{index}", f"values.{index}"), a.ropes[index]
+        q, k, v = (ops.reshape(t, (self.rows, *t.shape[2:])) for t in (q, k, v))
+        keys, values = (self.g.state(name, shape, self.size.cache) for name in names)
+        cos, sin = (None, None) if rope is None else self._tables(rope)
+        sinks = self.weight(f"layers.{index}.self_attn.sinks", (a.heads,)) if a.sinks else None
+        made, *caches = ops.attention_step(
+            q, k, v, keys, values, self.at, cos, sin, sinks, scale=a.scale, window=a.windows[index],
+            softcap=a.softcap, interleaved=rope is not None and rope.interleaved,
+        )  # fmt: skip
+        for name, cache in zip(names, caches, strict=True):
+            self.g.update(name, cache)
+        return made
+
     def _with_sinks(self, q: Tensor, keys: Tensor, values: Tensor, a: Attention, index: int) -> Tensor:
         """Attention whose softmax has one more term a head, written out in small ops: (batch, heads, chunk, size)."""
         (batch, chunk), group = (self.size.batch, self.size.chunk), a.heads // a.kv_heads
@@ -256,30 +280,27 @@ class Blocks:
         made = ops.matmul(parts, ops.where(there, values, 0.0))
         return ops.reshape(made, (batch, a.heads, chunk, a.head_size))
 
-    def _heads(self, x: Tensor, name: str, a: Attention, rope: Rope | None) -> tuple[Tensor, Tensor, Tensor]:
-        """q, k and v, (batch, chunk, heads, head_size)."""
+    def _heads(self, x: Tensor, name: str, a: Attention) -> tuple[Tensor, Tensor, Tensor]:
+        """q, k and v, (batch, chunk, heads, head_size), before a rope."""
         n, lead = a.head_size, (self.size.batch, self.size.chunk)
         parts = [("q_proj", a.heads * n), ("k_proj", a.kv_heads * n), ("v_proj", a.kv_heads * n)]
-        both = parts[0][1] + parts[1][1]
-        one_row = self.rows == 1 and a.qk_norm is None  # whose parts are views, so that q and k are rotated at once
-        made = self._joined(x, name, parts, a.qkv_bias) if one_row else None
-        if made is not None:
-            turned = self._rotated(ops.reshape(made[:, :both], (*lead, both // n, n)), rope)
-            q, k = turned[:, :, : a.heads], turned[:, :, a.heads :]
-            return q, k, ops.reshape(made[:, both:], (*lead, a.kv_heads, n))
         q, k, v = self.linears(x, name, parts, a.qkv_bias)
         if a.qk_norm == "row":
             q, k = (self.norm(t, f"{name}.{which}_norm") for t, which in ((q, "q"), (k, "k")))
         q, k, v = (ops.reshape(t, (*lead, t.shape[1] // n, n)) for t in (q, k, v))
         if a.qk_norm == "head":
             q, k = (self.norm(t, f"{name}.{which}_norm") for t, which in ((q, "q"), (k, "k")))
-        return self._rotated(q, rope), self._rotated(k, rope), v
+        return q, k, v
 
-    def _rotated(self, x: Tensor, rope: Rope | None) -> Tensor:
-        if rope is None:
-            return x
+    def _tables(self, rope: Rope) -> tuple[Tensor, Tensor]:
         cos, sin = (self.weight(t, (self._weights.positions, rope.width // 2)) for t in table_names(rope))
-        return ops.rope(x, cos, sin, self._places, axis=1, interleaved=rope.interleaved)
+        return cos, sin
+
+    def _rotated(self, q: Tensor, k: Tensor, rope: Rope | None) -> list[Tensor]:
+        if rope is None:
+            return [q, k]
+        (cos, sin), how = self._tables(rope), rope.interleaved
+        return [ops.rope(x, cos, sin, self._places, axis=1, interleaved=how) for x in (q, k)]
 
     def _cached(self, name: str, fresh: Tensor, rows: int) -> Tensor:
         """The cache of so many rows with this run's written into it."""
@@ -341,7 +362,7 @@ class Blocks:
         inner, outer = (e.count, e.inner, self.config.width), (e.count, self.config.width, e.inner)
         gate, up = (self._expert(taken, f"{name}.experts.{part}_proj", inner, *of) for part in ("gate", "up"))
         if e.limit is None:
-            hidden = _activated(gate, self.config.activation) * up
+            hidden = activated(gate, self.config.activation) * up
         else:  # gpt-oss
             gate = ops.minimum(gate, e.limit)
             hidden = (ops.clip(up, -e.limit, e.limit) + 1.0) * gate * ops.sigmoid(gate * 1.702)
@@ -380,7 +401,7 @@ def _routed(scores: Tensor, e: Experts) -> tuple[Tensor, Tensor]:
     return parts, ops.cast(chosen, i32)
 
 
-def _activated(x: Tensor, name: str) -> Tensor:
+def activated(x: Tensor, name: str) -> Tensor:
     if name.startswith("gelu"):
         return ops.gelu(x, approximate="tanh" if name == "gelu_tanh" else "none")
     return ops.silu(x) if name == "silu" else ops.relu(x)

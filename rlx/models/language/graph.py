@@ -48,6 +48,14 @@ def mask_words(vocabulary: int) -> int:
     return -(-vocabulary // 32)
 
 
+def only(logits: Tensor, words: Tensor) -> Tensor:
+    """The logits, (batch, vocabulary), of the tokens whose bits are set; -inf for others."""
+    batch, vocabulary = logits.shape
+    bits = ops.right_shift(ops.reshape(words, (batch, -1, 1)), np.arange(32, dtype=np.int32))
+    allowed = ops.reshape(ops.bitwise_and(bits, 1), (batch, -1))[:, :vocabulary]
+    return ops.where(ops.equal(allowed, 1), logits, -np.inf)
+
+
 def language_graph(
     config: LanguageConfig, size: Size, weights: WeightTypes, head: Head = "token", picking: Picking = GREEDY,
     adapter: LowRank | LowRanks | None = None, layers: range | None = None,
@@ -162,10 +170,7 @@ def _write_log(g: Graph, token: Tensor, at: Tensor, size: Size) -> None:
 def _picked(given: Callable[..., Tensor], logits: Tensor, place: Tensor, picking: Picking) -> Tensor:
     batch, vocabulary = logits.shape
     if picking.masked:
-        words = ops.reshape(given("mask", (batch, mask_words(vocabulary)), i32), (batch, -1, 1))
-        bits = ops.bitwise_and(ops.right_shift(words, np.arange(32, dtype=np.int32)), 1)
-        allowed = ops.reshape(bits, (batch, -1))[:, :vocabulary]
-        logits = ops.where(ops.equal(allowed, 1), logits, -np.inf)
+        logits = only(logits, given("mask", (batch, mask_words(vocabulary)), i32))
     if picking.greedy:
         return ops.cast(ops.argmax(logits, axis=-1), i32)
     key, heat = given("key", (batch, 2), i32), given("temperature", (batch,), f32)
