@@ -7,7 +7,14 @@ from rlx.backends.gpu.gemm.packed import PackedProblem, PackedVector, choose_row
 from rlx.backends.gpu.program.casts import cast_ref, convert, fits, quads, stores
 from rlx.backends.gpu.program.lowering import Lowering, lowers
 from rlx.backends.gpu.program.steps import Ref
-from rlx.backends.gpu.rules.quantized import VectorCall, Weight, direct_launch, layout, never_written, vector_launch
+from rlx.backends.gpu.rules.quantized import (
+    VectorCall,
+    Weight,
+    direct_launch,
+    layout,
+    never_written,
+    vector_launch,
+)
 from rlx.dtypes import DType, f32
 from rlx.ir import Node
 
