@@ -84,8 +84,9 @@ class Transcriber(Closing):
         self._check_room(cache)
         self.weights, self.state = Weights(session.device), State(session.device)
         try:
-            self.weights.declare({name: t.type for g in graphs for name, t in g.params.items()})
-            weights.load(self.weights)
+            types = {name: t.type for g in graphs for name, t in g.params.items()}
+            self.weights.declare(types)
+            weights.load({name: [self.weights] for name in types})
         except BaseException:
             self.close()
             raise

@@ -126,8 +126,8 @@ PACKED_VECTOR = declare(
     KernelDecl(
         "packed_vector",
         about=(
-            "y (m, n) = x (m, blocks * BLOCK), or of its RMS norm (NORMED), times the transposed packed rows of q, plus "
-            "the bias or with a gate (GATED), for very few rows of x."
+            "y (m, n) = x (m, blocks * BLOCK), or of its RMS norm (NORMED), times the transposed packed rows of q, "
+            "plus the bias or with a gate (GATED), for very few rows of x."
         ),
         grid="a group of 256 for 32 / PARTS rows of q at a time, those of every `step`-th tile, for each row of x",
         args=(
@@ -190,8 +190,8 @@ PACKED_DIRECT = declare(
     KernelDecl(
         "packed_direct",
         about=(
-            "y (m, n) = x (m, blocks * BLOCK), or of its RMS norm (NORMED), times the transposed packed rows of q, plus "
-            "the bias or with a gate (GATED), for very few rows of x."
+            "y (m, n) = x (m, blocks * BLOCK), or of its RMS norm (NORMED), times the transposed packed rows of q, "
+            "plus the bias or with a gate (GATED), for very few rows of x."
         ),
         grid="a group of 256 for each 128 * TILES / PARTS rows of q, for each COLS / GROUPS / TERMS rows of x",
         args=(

@@ -30,9 +30,9 @@ from rlx.backends.cpu.engine.gemm.kernel import Operand
 from rlx.backends.cpu.engine.gemm.product import (
     Product,
     choose_tile,
-    gather_each_run,
     in_place,
     narrow_float,
+    pack_each_run,
     pack_fixed,
     product_steps,
     with_following,
@@ -184,7 +184,7 @@ class _Spread:
             panels = pack_fixed(each, width, ctx)
         elif w.shape == self.w.shape:
             whole = w.reshape(groups, rows, inner, taps).transpose(0, 3, 1, 2)
-            panels = gather_each_run(whole, width, ctx)
+            panels = pack_each_run(whole, width, ctx)
         else:
             panels = in_place(self._laid(each, steps).reshape(groups, taps * rows, inner), width)
         return [*steps, *product_steps(product, panels, tile, ctx, f"conv {tile.rows}x{tile.vectors}")]

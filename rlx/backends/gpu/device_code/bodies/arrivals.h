@@ -27,7 +27,7 @@ layout(buffer_reference, scalar, buffer_reference_align = 4) coherent buffer rlx
     BARRIER;                                               \
     if (THREAD == 0u) {                                    \
         last = RLX_COUNT(counter, i) == (n) - 1u;          \
-        if (last) STORE(u32, counter, i, 0u);              \
+        if (last) counter AT(i) = 0u;                      \
     }                                                      \
     BARRIER;                                               \
     RLX_ACQUIRE;
