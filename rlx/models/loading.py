@@ -71,7 +71,8 @@ def load(
 
     if os.path.isfile(path):
         with GgufFile(path) as file:
-            if file.metadata.get("general.architecture") in ENCODERS:
+            architecture = file.metadata.get("general.architecture")
+            if isinstance(architecture, str) and architecture in ENCODERS:
                 refuse_split()
                 session, _ = sessions()
                 return sentence.load_gguf(file, session, dtype=dtype, activations=activations)

@@ -1,8 +1,9 @@
 """`python -m tests.formats.mutants --count 10000`: damaged files of a model folder, by the thousand for each format.
 
-Formats: safetensors, its index of shards, GGUF, config.json, the sentence-transformers files, tokenizer.json; `bombs`
-are tokenizer.json files made to kill or hang, `json` configs, indexes and headers of values that take far more memory
-than text; `program` are saved programs of many kinds, `ops` one of each op, most with their checksums made right again.
+Formats: safetensors, its index of shards, GGUF, `encoder`, which are embedding models in GGUF, config.json, the
+sentence-transformers files, tokenizer.json; `bombs` are tokenizer.json files made to kill or hang, `json` configs,
+indexes and headers of values that take far more memory than text; `program` are saved programs of many kinds, `ops` one
+of each op, most with their checksums made right again.
 Each file must load and work, or be refused with ModelFormatError, within 2 s of processor time and 64 MiB more memory,
 beside what is granted for each byte of a file (a tokenizer and GGUF: 64, any other: 1, for the file itself). Files are
 worked on in processes of their own, some hundreds in each, `--processes` at once; one that ends its process, or keeps
@@ -50,6 +51,7 @@ from rlx.models.bert import BertConfig
 from rlx.ops.control.steps import step_budget
 from tests.formats.hostile_tokenizers import hostile, json_bomb
 from tests.formats.mutations import mutant
+from tests.models import gguf_encoders
 from tests.models.tiny import write_model
 from tests.runtime.saved_programs import PROGRAMS, of_op
 
@@ -67,6 +69,7 @@ FILES = {
     "tokenizer": ("tokenizer.json",),
     "bombs": ("tokenizer.json",),
     "gguf": ("model.gguf",),
+    "encoder": ("mean.gguf", "cls.gguf", "last.gguf", "rank.gguf"),
     "program": tuple(f"{name}.rlx" for name in PROGRAMS),
     "ops": tuple(f"{name}.rlx" for name, op in REGISTRY.items() if op.leaf is None),
     "json": ("config.json", "model.safetensors", "modules.json", "sentence_bert_config.json", "tokenizer.json"),
@@ -89,6 +92,11 @@ def lay(folder: Path, kind: str) -> None:
         folder.mkdir()
         write_gguf(folder / FILES[kind][0])
         return
+    if kind == "encoder":
+        folder.mkdir()
+        for name, arch in zip(FILES[kind], ("bert", "nomic-bert", "jina-bert-v2", "bert"), strict=True):
+            gguf_encoders.write(folder / name, arch, name.removesuffix(".gguf"), "q8_0" if arch == "bert" else None)
+        return
     write_model(folder, max_length=16)
     if kind != "index":
         return
@@ -108,6 +116,9 @@ def use(folder: Path, kind: str, seed: int) -> None:
         return
     if kind == "gguf":
         use_gguf(folder / FILES[kind][0], seed)
+        return
+    if kind == "encoder":
+        use_encoder(folder / FILES[kind][seed % len(FILES[kind])])
         return
     model = ModelFolder(folder)
     if kind in ("safetensors", "index"):
@@ -178,6 +189,15 @@ def use_gguf(path: Path, seed: int) -> None:
             assert len(list(language.tokens(prompt, 3))) <= 3
 
 
+def use_encoder(path: Path) -> None:
+    """Loads an encoder, and embeds texts or ranks them. Damage may make a decoder of it, or leave no ranks."""
+    with rlx.models.load(path, device="cpu", engine="numpy") as model:
+        if isinstance(model, rlx.models.SentenceEncoder) and model.pooling != "rank":
+            assert len(model.encode(TEXTS[:3])) == 3
+        elif isinstance(model, rlx.models.SentenceEncoder):
+            assert len(model.rank("the cat", TEXTS[:2])) == 2
+
+
 def use_program(path: Path) -> None:
     """Loads and runs a saved program on inputs of zeros; a run may fail in a way that a sound program's may."""
     with rlx.load_program(path, DEVICE) as program:
@@ -230,7 +250,7 @@ def attempt(kind: str, seed: int, folder: Path, originals: dict[str, bytes]) -> 
         "text": text[:300],
         "seconds": seconds,
         "bytes": grown,
-        "granted": (MEBIBYTES << 20) + len(content) * (PER_BYTE if name in ("tokenizer.json", "model.gguf") else 1),
+        "granted": (MEBIBYTES << 20) + len(content) * (PER_BYTE if name.endswith(("tokenizer.json", ".gguf")) else 1),
     }
 
 
@@ -255,9 +275,9 @@ def work(kind: str, start: int, stop: int) -> None:
             for number in range(len(FILES[kind])):
                 use(folder, kind, number)
             _load_compiler()
-        elif kind == "gguf":
-            use(folder, kind, 0)  # a model
-            use(folder, kind, 1)  # a tokenizer
+        elif kind in ("gguf", "encoder"):  # a model and a tokenizer; an encoder of each kind
+            for number in range(4):
+                use(folder, kind, number)
         else:
             with rlx.models.load(folder, device="cpu") as encoder:
                 encoder.encode(TEXTS)

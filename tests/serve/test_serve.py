@@ -309,8 +309,9 @@ def test_no_body_makes_an_error_of_the_server(server: Served) -> None:
     call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
     whole = {
         TEXT: {**PROMPT, "stop": ["x"], "n": 1, "seed": 3, "top_p": 0.5, "stream": False, "logit_bias": {},
-               "best_of": 1},
-        CHAT: {**TALK, "tools": [tool], "tool_choice": "auto", "response_format": {"type": "text"},
+               "best_of": 1, "logprobs": 1, "top_k": 5},
+        CHAT: {**TALK, "logprobs": True, "top_logprobs": 2, "tools": [tool], "tool_choice": "auto",
+               "response_format": {"type": "text"},
                "messages": [*HELLO, {"role": "assistant", "content": "", "tool_calls": [call]},
                             {"role": "tool", "content": [{"type": "text", "text": "x"}], "tool_call_id": "c"}]},
         VECTORS: {"model": "tiny", "input": ["a", "b"], "encoding_format": "float", "user": "me"},
@@ -331,7 +332,7 @@ def test_no_body_makes_an_error_of_the_server(server: Served) -> None:
         if isinstance(at, list):
             at[key if key is not None else slice(0, 0)] = value if key is not None else [value]
         else:
-            at[rng.choice([key, "odd", "logprobs", "max_tokens"])] = value
+            at[rng.choice([key, "odd", "logprobs", "top_k", "max_tokens"])] = value
         status, found = server.ask(path, body)
         assert status in (200, 400, 404), (body, found)
     assert server.service.engine.failure is None
