@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
 from rlx.dtypes import DType
 from rlx.errors import DTypeError, ShapeError
 from rlx.ir import NOT_DIFFERENTIABLE, Attrs, Cost, Node, Op, Tensor, TensorType, apply, register
@@ -97,8 +95,9 @@ def packed_linear(
     x: TensorLike, q: TensorLike, bias: TensorLike | None = None, *, gamma: TensorLike | None = None, eps: float = 1e-6,
     gate: str | None = None,
 ) -> Tensor:  # fmt: skip
-    """x times a packed weight, transposed: of rms_norm(x, gamma, eps) where gamma is given; plus the bias; with a gate,
-    act(first half) · second half of that.
+    """rms_norm(x, gamma, eps) times the transposed packed weight, plus the bias or gated.
+
+    Without gamma it is x that is multiplied. With a gate the result is act(first half) · second half.
 
     Shape: x (..., k), q (n, k) in blocks along k, gamma (k,), bias (n,); gives (..., n), or (..., n / 2) with a gate,
     the name of an activation ("silu", "gelu_tanh", …), beside which there is no bias. Dtype: x's; integers become f32.

@@ -48,7 +48,7 @@ def fused(
     with forcing(**words):
         lowering = Lowering(graph, planned, lowered.target(backend, _LIMITS), "f32")
         lowering.lower(graph.nodes[-1])
-    values = [given[key] if key in given else q.data for key in graph.inputs]
+    values = [given.get(key, q.data) for key in graph.inputs]
     got = lowered.carried_out(graph, planned, lowering, values, backend)["y"]
     wide, w = given["x"].astype(np.float64), q.dequantize().astype(np.float64)
     if eps is not None:
