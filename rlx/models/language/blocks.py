@@ -160,13 +160,14 @@ class Blocks:
 
     # -- the parts of a layer
 
-    def mlp(self, x: Tensor, name: str) -> Tensor:
-        c = self.config
+    def mlp(self, x: Tensor, name: str, inner: int = 0) -> Tensor:
+        """An MLP of the model's inner width, or of another."""
+        c, inner = self.config, inner or self.config.inner
         if c.gated:
-            gate, up = self.linears(x, name, [("gate_proj", c.inner), ("up_proj", c.inner)], c.mlp_bias)
+            gate, up = self.linears(x, name, [("gate_proj", inner), ("up_proj", inner)], c.mlp_bias)
             up = activated(gate, c.activation) * up
         else:
-            up = activated(self.linear(x, f"{name}.up_proj", c.inner, c.mlp_bias), c.activation)
+            up = activated(self.linear(x, f"{name}.up_proj", inner, c.mlp_bias), c.activation)
         return self.linear(up, f"{name}.down_proj", c.width, c.mlp_bias)
 
     # -- attention
@@ -189,6 +190,8 @@ class Blocks:
                 kv_len=length + self.size.chunk if self.size.context else None,
             )  # fmt: skip
         mixed = ops.cast(ops.reshape(_turned(made), (self.rows, a.heads * a.head_size)), self.size.activations)
+        if a.gated:
+            mixed = mixed * ops.sigmoid(self.linear(x, f"{name}.q_gate", a.heads * a.head_size, a.qkv_bias))
         return self.linear(mixed, f"{name}.o_proj", self.config.width, a.out_bias)
 
     def _with_sinks(self, q: Tensor, keys: Tensor, values: Tensor, a: Attention, index: int) -> Tensor:
@@ -282,7 +285,11 @@ class Blocks:
         made = self._expert(hidden, f"{name}.experts.down_proj", outer, *of)
         back = ops.cast(ops.argsort(order, axis=0), i32)
         made = ops.reshape(ops.cast(ops.gather(made, back), f32), (self.rows, e.used, self.config.width))
-        return ops.cast(ops.sum(made * ops.reshape(parts, (self.rows, e.used, 1)), axis=1), x.dtype)
+        made = ops.cast(ops.sum(made * ops.reshape(parts, (self.rows, e.used, 1)), axis=1), x.dtype)
+        if e.shared:
+            gate = ops.sigmoid(self.linear(x, f"{name}.shared_expert_gate", 1))
+            made = made + gate * self.mlp(x, f"{name}.shared_expert", e.shared)
+        return made
 
     def _expert(self, x: Tensor, name: str, shape: tuple[int, ...], counts: Tensor, numbers: Tensor) -> Tensor:
         """The product of each row with its expert's weight; `numbers` are the rows' experts."""
