@@ -53,6 +53,7 @@ from rlx.ops.norm.residual import *
 from rlx.ops.norm.rows import *
 from rlx.ops.normed_linear import *
 from rlx.ops.order import *
+from rlx.ops.packed_attention import *
 from rlx.ops.pad import *
 from rlx.ops.pool import *
 from rlx.ops.quantized import *

@@ -17,7 +17,7 @@ from rlx.dtypes import DType, f32
 from rlx.errors import DTypeError, GraphError, ShapeError
 from rlx.ir import TensorType
 from rlx.models.language.adapters import Adapter, LowRank
-from rlx.models.language.blocks import Size, cache_bytes, ring_rows
+from rlx.models.language.caches import Size, cache_bytes, ring_rows
 from rlx.models.language.config import LanguageConfig
 from rlx.models.language.graph import GREEDY, LOG, Head, Picking, language_graph
 from rlx.models.language.placement import Room, check_room, room_of

@@ -12,7 +12,8 @@ import rlx.ops as ops
 from rlx.dtypes import f32, i32
 from rlx.ir import Graph, Tensor
 from rlx.models.language.adapters import LowRank
-from rlx.models.language.blocks import Blocks, Size, WeightTypes
+from rlx.models.language.blocks import Blocks, WeightTypes
+from rlx.models.language.caches import Size
 from rlx.models.language.config import LanguageConfig, Mixer
 from rlx.models.language.recurrent import mamba, mamba2
 

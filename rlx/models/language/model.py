@@ -34,7 +34,7 @@ from rlx.models.language.text import StopTexts
 from rlx.models.language.weights import Arrays, ModelWeights
 from rlx.runtime import Session
 
-CACHES = ("f32", "f16", "bf16")
+FLOATS = ("f32", "f16", "bf16")
 POOLINGS = ("mean", "last")
 Split = Sequence[tuple[Session, int | None]]
 
@@ -406,8 +406,19 @@ def pooled(
 def half_or_full(what: str, dtype: DTypeLike) -> DType:
     """Raises: DTypeError for what is none of f32, f16 and bf16."""
     kind = as_dtype(dtype)
-    if kind.name not in CACHES:
-        raise DTypeError(f"{what} {dtype}: expected one of {', '.join(CACHES)}")
+    if kind.name not in FLOATS:
+        raise DTypeError(f"{what} {dtype}: expected one of {', '.join(FLOATS)}")
+    return kind
+
+
+def _cache_dtype(dtype: DTypeLike, config: LanguageConfig) -> DType:
+    """Raises: DTypeError for what keys and values cannot be kept in."""
+    kind, a = as_dtype(dtype), config.attention
+    if kind.name not in (*FLOATS, "q8_0"):
+        raise DTypeError(f"cache {dtype}: expected one of {', '.join(FLOATS)}, q8_0")
+    if kind.is_packed and a is not None and a.head_size % 32:
+        raise DTypeError(f"cache q8_0: this model's heads have {a.head_size} elements, which are no blocks of 32; "
+                         "keep them in bf16 or f16")  # fmt: skip
     return kind
 
 
@@ -447,7 +458,7 @@ def made_of(
         raise ShapeError(f"context is {context!r}; expected an integer from 1")
     context = min(context, config.positions)
     work = half_or_full("activations", activations or f32)
-    kept = half_or_full("cache", cache or work)
+    kept = _cache_dtype(cache or work, config)
     matrices = None if dtype is None else half_or_full("dtype", dtype)
     weights = ModelWeights(source, architecture, config, context, matrices)
     decoder = Decoder(config, weights, session, context, activations=work, cache=kept, split=split)
