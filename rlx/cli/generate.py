@@ -145,9 +145,10 @@ def _room(model: Any, messages: list[dict[str, str]], max_tokens: int | None) ->
 
 def loaded(
     model: Path, device: str, context: int | None, dtype: str | None, activations: str | None, cache: str | None,
-    engine: str | None = None, layers_on: str | None = None,
+    engine: str | None = None, layers_on: str | None = None, encoders: bool = False,
 ) -> Any:  # fmt: skip
-    """The language model of a command. Raises: RlxError for what makes no text, and as `rlx.models.load`."""
+    """The language model of a command, or the sentence encoder where `encoders`. Raises: RlxError for what makes no
+    text, and as `rlx.models.load`."""
     from rlx.models import LanguageModel, load
 
     with drawn(only="loading"):
@@ -156,6 +157,8 @@ def loaded(
             cache=cache, engine=cast(Any, engine), layers_on=layers_on,
         )  # fmt: skip
     if not isinstance(made, LanguageModel):
+        if encoders:
+            return made
         made.close()
         raise RlxError(f"{model} holds a sentence encoder, which makes no text; `rlx embed` takes it")
     if context is not None and made.context < context:

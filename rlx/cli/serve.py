@@ -6,7 +6,7 @@ import gc
 import os
 import sys
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
@@ -32,7 +32,9 @@ def serve(
     activations: Activations = None,
     cache: Cache = None,
     layers_on: LayersOn = None,
-    pooling: Annotated[str, typer.Option(help='Of embeddings: "last" or "mean".')] = "last",
+    pooling: Annotated[
+        str | None, typer.Option(help='Of embeddings: "mean", "cls" or "last". Default: as the file says, else last.')
+    ] = None,
     max_prompt: Annotated[int | None, typer.Option(help="Tokens of a prompt. Default: the context.", min=1)] = None,
     max_body: Annotated[int, typer.Option(help="Bytes of a request.", min=1024)] = 1 << 20,
     max_connections: Annotated[int, typer.Option(help="Connections at once.", min=1)] = 256,
@@ -44,8 +46,12 @@ def serve(
     Requests are batched as they come. A page to try it is at the address that the command prints; /metrics has counts
     for Prometheus. Ctrl-C ends it once running answers have had some seconds to end.
     """
+    from rlx.models import SentenceEncoder
+    from rlx.models.language.reading import POOLINGS
+
     try:
         from rlx.serve.app import Service
+        from rlx.serve.encoder import EncoderService
         from rlx.serve.http import bound, serve
         from rlx.serve.limits import Limits
     except ModuleNotFoundError as error:
@@ -53,24 +59,35 @@ def serve(
             raise
         raise RlxError(_MISSING.format(error.name)) from error
     key = _key(api_key_file)
-    pools: dict[str, Literal["mean", "last"]] = {"mean": "mean", "last": "last"}
-    if pooling not in pools:
-        raise RlxError(f'serve: --pooling {pooling!r} is neither "mean" nor "last"')
+    kind = next((known for known in POOLINGS if known == pooling), None)
+    if pooling is not None and kind is None:
+        raise RlxError(f"serve: --pooling {pooling!r} is none of {', '.join(POOLINGS)}")
     limits = Limits(
         body_bytes=max_body, prompt_tokens=max_prompt, connections=max_connections, waiting=max_waiting,
         request_seconds=seconds,
     )  # fmt: skip
-    kinds = (device, context, dtype, activations, cache)
-    with bound(host, port, key) as listening, loaded(model, *kinds, layers_on=layers_on) as made:
-        service = Service(made, name or model.stem, slots=slots, limits=limits, key=key, pooling=pools[pooling])
-        service.engine.batch.prepare()
+    settings = (context, dtype, activations, cache)
+    with (
+        bound(host, port, key) as listening,
+        loaded(model, device, *settings, layers_on=layers_on, encoders=True) as made,
+    ):
+        called = name or model.stem
+        if isinstance(made, SentenceEncoder):
+            if pooling is not None or context is not None or cache is not None:
+                raise RlxError("serve: --pooling, --context and --cache are for language models; this is an encoder")
+            service: Service = EncoderService(made, called, limits=limits, key=key)
+            device_name, room = made.session.info.id, f"texts of {made.max_length} tokens"
+        else:
+            service = Service(made, called, slots=slots, limits=limits, key=key, pooling=kind)
+            service.engine.batch.prepare()
+            device_name, room = made.decoder.where, f"{slots} slots of {made.context} tokens"
         where, taken = listening.getsockname()[:2]
         shown = f"[{where}]" if ":" in where else where
 
         def ready() -> None:
             gc.collect()
             gc.freeze()  # what is there now lasts; looking for garbage among what requests leave is quick then
-            what = f"{service.name} on {made.decoder.where}, {slots} slots of {made.context} tokens"
+            what = f"{service.name} on {device_name}, {room}"
             print(f"rlx: serving {what} at http://{shown}:{taken}", file=sys.stderr, flush=True)
 
         serve(service, listening, ready)

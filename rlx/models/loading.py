@@ -8,6 +8,8 @@ from typing import Any, Literal
 
 from rlx.dtypes import DTypeLike
 from rlx.errors import DTypeError, ModelFormatError, ShapeError
+from rlx.formats.gguf.encoders import ENCODERS
+from rlx.formats.gguf.reader import GgufFile
 from rlx.formats.huggingface import ModelFolder
 from rlx.models import sentence
 from rlx.models.language.model import Split, load_folder, load_gguf
@@ -28,7 +30,8 @@ def load(
     engine: Literal["numpy", "compiled"] | None = None,
     layers_on: str | Mapping[str, int] | None = None,
 ) -> Any:
-    """The model of a Hugging Face folder or a GGUF file: a `SentenceEncoder` for BERT's folder, else a `LanguageModel`.
+    """The model of a Hugging Face folder or a GGUF file: a `SentenceEncoder` for BERT's folder and for encoders and
+    rerankers in GGUF, else a `LanguageModel`.
 
     `context` is how many tokens a language model holds, at most those it was made for. `dtype="bf16"` or "f16" keeps
     the matrices in half precision (by default a language model's are as in the file, a sentence encoder's f32),
@@ -62,13 +65,21 @@ def load(
             raise ShapeError(f"layers_on {layers_on!r:.80}: two of these are one device; expected each once")
         return split[0][0], split
 
-    if os.path.isfile(path):
-        session, split = sessions()
-        return load_gguf(path, session, context=context, split=split, **half)
-    folder = ModelFolder(path)
-    if folder.config.get("model_type") == "bert":
+    def refuse_split() -> None:
         if layers_on is not None:
             raise DTypeError(f"load: layers_on is for language models; {path} is a sentence encoder")
+
+    if os.path.isfile(path):
+        with GgufFile(path) as file:
+            if file.metadata.get("general.architecture") in ENCODERS:
+                refuse_split()
+                session, _ = sessions()
+                return sentence.load_gguf(file, session, dtype=dtype, activations=activations)
+            session, split = sessions()
+            return load_gguf(file, session, context=context, split=split, **half)
+    folder = ModelFolder(path)
+    if folder.config.get("model_type") == "bert":
+        refuse_split()
         return sentence.load(
             path, device, dtype=dtype, activations=activations, precision=precision, threads=threads, engine=engine
         )

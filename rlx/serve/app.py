@@ -12,7 +12,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
@@ -22,6 +22,7 @@ from rlx.errors import RlxError
 from rlx.models.language.decoder import Sampling
 from rlx.models.language.grammar import GrammarConstraint, Grammars
 from rlx.models.language.model import LanguageModel
+from rlx.models.language.reading import Pooled
 from rlx.models.language.text import StopTexts
 from rlx.serve import protocol
 from rlx.serve.answers import Answer, Piece, pieces
@@ -42,9 +43,10 @@ class Service:
 
     def __init__(
         self, model: LanguageModel, name: str, *, slots: int, limits: Limits, key: str | None = None,
-        pooling: Literal["mean", "last"] = "last",
+        pooling: Pooled | None = None,
     ) -> None:  # fmt: skip
-        self.model, self.name, self.limits, self.pooling = model, name, limits, pooling
+        self.model, self.name, self.limits = model, name, limits
+        self.pooling = pooling or (model.pooling if model.reading.rows is None else None)
         self.tokenizer = model.tokenizer
         self.key = None if key is None else key.encode()
         self.metrics = Metrics()
@@ -168,7 +170,7 @@ class Service:
         try:
             self.engine.ask(answers)
         except Busy:
-            raise _busy(self.limits.waiting) from None
+            raise busy(self.limits.waiting) from None
         except RlxError as error:
             raise Refused(503, str(error)) from error
 
@@ -198,9 +200,14 @@ class Service:
 
     async def embeddings(self, request: Request) -> Response:
         body, width = await self.body(request), self.model.config.width
+        if self.pooling is None:
+            raise Refused(400, "the model is a reranker, which has no embeddings", "model")
         asked = protocol.embeddings(body, self.name, self.model.context, self.limits.inputs, width)
         rows = [await self.in_thread(self._ids, text, "input") for text in asked.inputs]
-        vectors = await self.attended(request.receive, self._vectors(rows))
+        return self.embedded(asked, rows, await self.attended(request.receive, self._vectors(rows)))
+
+    def embedded(self, asked: protocol.Embeddings, rows: list[Any], vectors: list[Any]) -> Response:
+        """The answer to a request for embeddings."""
         data = [
             {"object": "embedding", "index": i,
              "embedding": base64.b64encode(v.tobytes()).decode() if asked.base64 else v.tolist()}
@@ -214,17 +221,21 @@ class Service:
         made = []
         for ids in rows:
             try:
-                made.append(await self.engine.embed(ids, self.pooling))
+                made.append(await self.engine.embed(ids, self.pooling or "last"))
             except Busy:
-                raise _busy(self.limits.waiting) from None
+                raise busy(self.limits.waiting) from None
             except RlxError as error:
                 raise Refused(503, str(error)) from error
         return made
 
     async def models(self, request: Request) -> Response:
+        return self.listed(request, self.model.context, self.tokenizer.chat_template is not None)
+
+    def listed(self, request: Request, context: int, chat: bool) -> Response:
+        """The answer to a request for the list of models, or for one of it."""
         model = {
             "id": self.name, "object": "model", "created": self.created, "owned_by": "rlx",
-            "context_length": self.model.context, "chat": self.tokenizer.chat_template is not None,
+            "context_length": context, "chat": chat,
         }  # fmt: skip
         asked = request.path_params.get("name")
         if asked is None:
@@ -316,7 +327,7 @@ async def _gone(receive: Receive) -> None:
         pass
 
 
-def _busy(waiting: int) -> Refused:
+def busy(waiting: int) -> Refused:
     return Refused(429, f"{waiting} requests wait already; try again later", code="server_busy")
 
 

@@ -9,7 +9,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +17,8 @@ import numpy.typing as npt
 from rlx.errors import RlxError
 from rlx.models.language.batch import Batch, Constraint
 from rlx.models.language.decoder import CHUNKS, Sampling
-from rlx.models.language.model import LanguageModel, pooled
+from rlx.models.language.model import LanguageModel
+from rlx.models.language.reading import Pooled, pooled
 from rlx.serve.metrics import Metrics
 
 TURN = 0.02  # seconds of steps after which tokens go out and new sequences come in, where steps are quick
@@ -56,7 +57,7 @@ class Asked:
 @dataclass(eq=False)
 class _Embedding:
     ids: npt.NDArray[np.int32]
-    pooling: Literal["mean", "last"]
+    pooling: Pooled
     found: asyncio.Future[npt.NDArray[np.float32]]
 
 
@@ -115,7 +116,7 @@ class Engine:
             self._waiting.extend(asked)
             self._changed.notify()
 
-    def embed(self, ids: npt.NDArray[np.int32], pooling: Literal["mean", "last"]) -> asyncio.Future[Any]:
+    def embed(self, ids: npt.NDArray[np.int32], pooling: Pooled) -> asyncio.Future[Any]:
         """The embedding of a text; cancel the future to give it up. Raises: as `ask`."""
         with self._changed:
             self._check()

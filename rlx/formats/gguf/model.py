@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any, NoReturn
+from typing import Any, ClassVar, NoReturn
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +24,7 @@ MAX_LAYERS = 1 << 12
 MAX_EXPERTS = 1 << 12
 # Tensors that are settings: factors of the frequencies of the rotary embedding.
 _SETTINGS = ("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight")
+SCORES = "cls.output.weight"  # of a reranker made of a decoder: rows that give the logits of its answers
 
 # Settings that change results and that rlx has no code for, with the values that change nothing.
 _USUAL: dict[str, bool | float] = {
@@ -40,18 +41,20 @@ class GgufModel:
     Raises: ModelFormatError for a file without an architecture or of one that rlx does not know, and for tensors that
     the architecture does not have."""
 
+    families: ClassVar[Mapping[str, Family]] = BY_ARCHITECTURE
+
     def __init__(self, file: GgufFile) -> None:
         self.file, self.where = file, str(file.path)
         name = file.value("general.architecture", str)
-        family = BY_ARCHITECTURE.get(name)
+        family = self.families.get(name)
         if family is None:
-            self._refuse(f"general.architecture is {shown(name)}; rlx reads {', '.join(BY_ARCHITECTURE)}")
+            self._refuse(f"general.architecture is {shown(name)}; rlx reads {', '.join(self.families)}")
         self.family: Family = family
         self.config = self._config()
         self.kinds: dict[str, tuple[tuple[int, ...], DType]] = {}
         self._found: dict[str, tuple[GgufTensor, int | None]] = {}
         for tensor in file.tensors.values():
-            if tensor.name not in _SETTINGS:
+            if tensor.name not in _SETTINGS and (tensor.name != SCORES or self.family.folder_name(SCORES)):
                 self._add(tensor)
 
     def _refuse(self, what: str) -> NoReturn:

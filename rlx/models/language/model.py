@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -29,13 +29,13 @@ from rlx.models.language.batch import Batch
 from rlx.models.language.config import Fields, LanguageConfig
 from rlx.models.language.decoder import Decoder, Sampling
 from rlx.models.language.draft import speculation
+from rlx.models.language.reading import POOLINGS, Pooled, Reading, pooled, reading_of
 from rlx.models.language.speculation import GUESSES, Speculation
 from rlx.models.language.text import StopTexts
 from rlx.models.language.weights import Arrays, ModelWeights
 from rlx.runtime import Session
 
 FLOATS = ("f32", "f16", "bf16")
-POOLINGS = ("mean", "last")
 Split = Sequence[tuple[Session, int | None]]
 
 
@@ -96,6 +96,7 @@ class LanguageModel(Closing):
         self._held: list[int] = []  # the tokens in the caches
         self._owner: object | None = None  # the answer that was being made when they were last used
         self.stats = Stats()
+        self.reading = Reading()
         self._adapters: dict[str, Adapter] = {}
 
     @property
@@ -197,15 +198,36 @@ class LanguageModel(Closing):
             return made
 
     def embed(
-        self, text: str | Sequence[int], *, pooling: Literal["mean", "last"] = "last", normalize: bool = True
+        self, texts: str | Sequence[int] | Sequence[str], *, pooling: Pooled | None = None, normalize: bool = True
     ) -> npt.NDArray[np.float32]:
-        """One vector of a text or of tokens, f32 (width,): the last token's state, or the mean of all.
+        """The embedding of a text or of tokens, f32 (width,), or of several texts, (n, width): the mean of the states,
+        or the first (cls) or last token's; by default as the file says, the last where it does not.
 
-        Raises: ShapeError for no tokens, and as `logits`."""
-        ids = self._ids(text)
-        if pooling not in POOLINGS:
-            raise RlxError(f'embed: pooling {pooling!r} is neither "mean" nor "last"')
-        return pooled(self.hidden(ids), pooling, normalize)
+        Raises: ShapeError for no tokens, RlxError for a reranker and for an unknown pooling, and as `logits`."""
+        kind = self.pooling if pooling is None else pooling
+        if kind not in POOLINGS:
+            raise RlxError(f"embed: pooling {kind!r:.40} is none of {', '.join(POOLINGS)}")
+        if not isinstance(texts, str) and len(texts) and all(isinstance(text, str) for text in texts):
+            rows = [self._ids(cast(str, text)) for text in texts]
+            return np.stack([pooled(self.hidden(ids), kind, normalize) for ids in rows])
+        return pooled(self.hidden(self._ids(cast(Any, texts))), kind, normalize)
+
+    @property
+    def pooling(self) -> Pooled:
+        """What an embedding is made of. Raises: RlxError for a reranker, which has none."""
+        if self.reading.rows is not None:
+            raise RlxError(f"{self.where} is a reranker, which has no embeddings; rank(query, documents) gives scores")
+        return self.reading.pooling
+
+    def rank(self, query: str, documents: Sequence[str]) -> npt.NDArray[np.float32]:
+        """How well each document answers the query, f32 (n,): the probability of a reranker's first answer.
+
+        Raises: RlxError for a model that is no reranker, ShapeError for a document that the context cannot hold,
+        DTypeError for what are no texts."""
+        if isinstance(documents, str) or not all(isinstance(text, str) for text in (query, *documents)):
+            raise DTypeError("rank: expected a query and a list of documents, all texts")
+        prompts = [self._ids(self.reading.prompt(self.tokenizer, query, text, self.where)) for text in documents]
+        return np.array([self.reading.score(self.hidden(ids)[-1]) for ids in prompts], np.float32)
 
     def _ids(self, prompt: str | Sequence[int] | npt.NDArray[Any]) -> npt.NDArray[np.int32]:
         ids = self.decoder.check_ids(self.tokenizer.encode(prompt) if isinstance(prompt, str) else prompt)
@@ -394,15 +416,6 @@ class LanguageModel(Closing):
             self.decoder.close()
 
 
-def pooled(
-    states: npt.NDArray[np.float32], pooling: Literal["mean", "last"] = "last", normalize: bool = True
-) -> npt.NDArray[np.float32]:
-    """One vector, f32 (width,), of the states after a text's tokens, f32 (tokens, width)."""
-    vector = states[-1] if pooling == "last" else states.mean(0, dtype=np.float64)
-    size = float(np.linalg.norm(vector)) if normalize else 1.0
-    return np.asarray(vector / max(size, 1e-12), np.float32)
-
-
 def half_or_full(what: str, dtype: DTypeLike) -> DType:
     """Raises: DTypeError for what is none of f32, f16 and bf16."""
     kind = as_dtype(dtype)
@@ -434,17 +447,18 @@ def load_folder(
 
 
 def load_gguf(
-    path: str | os.PathLike[str], session: Session, *, context: int = 4096, dtype: DTypeLike | None = None,
+    file: GgufFile, session: Session, *, context: int = 4096, dtype: DTypeLike | None = None,
     activations: DTypeLike | None = None, cache: DTypeLike | None = None,
     split: Split = (),
 ) -> LanguageModel:  # fmt: skip
-    """The language model of a GGUF file. Raises: as `rlx.models.load`."""
-    with GgufFile(path) as file:
-        model = GgufModel(file)
-        speaks = file.metadata.get("tokenizer.ggml.model", "no_vocab") != "no_vocab"
-        tokenizer = (model.tokenizer(), "") if speaks else (None, "the file has no tokenizer, which text needs")
-        return made_of(Fields(model.config, model.where), model, tokenizer, session, context, dtype, activations, cache,
-                       split)  # fmt: skip
+    """The language model of an open GGUF file. Raises: as `rlx.models.load`."""
+    model, head = GgufModel(file), reading_of(file)
+    speaks = file.metadata.get("tokenizer.ggml.model", "no_vocab") != "no_vocab"
+    tokenizer = (model.tokenizer(), "") if speaks else (None, "the file has no tokenizer, which text needs")
+    fields = Fields(model.config, model.where)
+    made = made_of(fields, model, tokenizer, session, context, dtype, activations, cache, split)
+    made.reading = head
+    return made
 
 
 def made_of(
