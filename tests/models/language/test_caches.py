@@ -34,6 +34,7 @@ def test_a_ring_has_the_window_and_a_run() -> None:
     assert ring_rows(127, 100) == 100 and ring_rows(4096, 32768) == 4608
 
 
+@pytest.mark.late_on_vulkan
 @pytest.mark.few_on_vulkan(1)
 @pytest.mark.parametrize("config", [GEMMA, MISTRAL], ids=lambda c: c["model_type"])
 def test_rings_give_the_tokens_of_whole_caches(
