@@ -1,4 +1,4 @@
-"""Attention over keys and values of 8 bits: the CUDA source on the host, and where the kernel runs natively."""
+"""Attention over keys and values of 8 bits, and in pages: the CUDA sources on the host, and views at odd places."""
 
 from __future__ import annotations
 
@@ -21,8 +21,19 @@ def _few(case: Case) -> bool:
     return 0 < q[1] <= 16 and q[3] in (32, 64, 128, 256) and case.inputs[1].shape[1] > 0
 
 
+def _paged(case: Case) -> bool:
+    """The same for pages."""
+    q, k = case.inputs[0], case.inputs[1].shape
+    few = 0 < q.shape[1] <= 16 and q.shape[3] in (32, 64, 128) and not case.has_f64
+    return few and 0 not in (*k, *case.inputs[3].shape)
+
+
+_CASES = [*some([c for c in cases_of("packed_attention") if _few(c)], 4),
+          *some([c for c in cases_of("paged_attention") if _paged(c)], 4)]  # fmt: skip
+
+
 @pytest.mark.skipif(cuda_host.compiler() is None, reason="no C++ compiler here")
-@pytest.mark.parametrize("case", some([c for c in cases_of("packed_attention") if _few(c)], 4), ids=lambda c: c.id)
+@pytest.mark.parametrize("case", _CASES, ids=lambda c: c.id)
 def test_cuda_source(case: Case) -> None:
     verdict = case.check(outputs(case.op, case.arrays(), dict(case.attrs), "cuda"))
     assert verdict.ok, verdict.message
