@@ -51,7 +51,8 @@ class Random:
         self.kind = kind
         # Names are added as the graph asks for them; of a file with fewer than some a layer no graph is made.
         self.kinds = {f"{i}": ((1,), as_dtype("f32")) for i in range(16 * config.layers)}
-        self._some = np.random.default_rng(0).standard_normal(1 << 20).astype(np.float32)
+        # A prime number of them: no two rows of a matrix are equal then, nor the logits of two tokens.
+        self._some = np.random.default_rng(0).standard_normal(1_048_583).astype(np.float32)
         self._made: dict[tuple[int, ...], Any] = {}
 
     def add(self, name: str, shape: tuple[int, ...]) -> DType:

@@ -92,7 +92,7 @@ def _rooms(file: GgufFile, config: LanguageConfig) -> dict[int, Room]:
         return name.replace("token_embd.", "embed_tokens.")
 
     sizes = {named(tensor.name): tensor.nbytes for tensor in file.tensors.values()}
-    contexts = [n for n in _CONTEXTS if n <= config.positions] or [config.positions]
+    contexts = sorted({min(n, config.positions) for n in _CONTEXTS})  # none beyond what the model was made for
     return {n: room_of(config, "", sizes, 0, cache_bytes(config, n, f16)) for n in contexts}
 
 

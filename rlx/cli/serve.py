@@ -32,6 +32,10 @@ def serve(
     activations: Activations = None,
     cache: Cache = None,
     layers_on: LayersOn = None,
+    adapter: Annotated[
+        list[str] | None,
+        typer.Option(help="NAME=FOLDER of a LoRA adapter, which requests choose as their model; may be repeated."),
+    ] = None,
     pooling: Annotated[
         str | None, typer.Option(help='Of embeddings: "mean", "cls" or "last". Default: as the file says, else last.')
     ] = None,
@@ -62,6 +66,7 @@ def serve(
     kind = next((known for known in POOLINGS if known == pooling), None)
     if pooling is not None and kind is None:
         raise RlxError(f"serve: --pooling {pooling!r} is none of {', '.join(POOLINGS)}")
+    adapters = _adapters(adapter or [])
     limits = Limits(
         body_bytes=max_body, prompt_tokens=max_prompt, connections=max_connections, waiting=max_waiting,
         request_seconds=seconds,
@@ -75,9 +80,13 @@ def serve(
         if isinstance(made, SentenceEncoder):
             if pooling is not None or context is not None or cache is not None:
                 raise RlxError("serve: --pooling, --context and --cache are for language models; this is an encoder")
+            if adapters:
+                raise RlxError("serve: --adapter is for language models; this is an encoder")
             service: Service = EncoderService(made, called, limits=limits, key=key)
             device_name, room = made.session.info.id, f"texts of {made.max_length} tokens"
         else:
+            for one, folder in adapters.items():
+                made.load_adapter(one, folder)
             service = Service(made, called, slots=slots, limits=limits, key=key, pooling=kind)
             service.engine.batch.prepare()
             device_name, room = made.decoder.where, f"{slots} slots of {made.context} tokens"
@@ -87,10 +96,23 @@ def serve(
         def ready() -> None:
             gc.collect()
             gc.freeze()  # what is there now lasts; looking for garbage among what requests leave is quick then
-            what = f"{service.name} on {device_name}, {room}"
+            what = f"{', '.join(service.names)} on {device_name}, {room}"
             print(f"rlx: serving {what} at http://{shown}:{taken}", file=sys.stderr, flush=True)
 
         serve(service, listening, ready)
+
+
+def _adapters(given: list[str]) -> dict[str, Path]:
+    """The folders of adapters by their names. Raises: RlxError for what names none, and for a name given twice."""
+    made: dict[str, Path] = {}
+    for one in given:
+        name, _, folder = one.partition("=")
+        if not name or not folder:
+            raise RlxError(f"serve: --adapter {one!r} is no NAME=FOLDER; give a name for requests and a PEFT folder")
+        if name in made:
+            raise RlxError(f"serve: two adapters have the name {name!r}")
+        made[name] = Path(folder)
+    return made
 
 
 def _key(file: Path | None) -> str | None:

@@ -14,6 +14,7 @@ from rlx.formats.huggingface import ModelFolder
 from rlx.models import sentence
 from rlx.models.language.model import Split, load_folder, load_gguf
 from rlx.models.language.placement import shares_of
+from rlx.models.speech import transcriber
 from rlx.runtime import Session
 
 
@@ -31,7 +32,7 @@ def load(
     layers_on: str | Mapping[str, int] | None = None,
 ) -> Any:
     """The model of a Hugging Face folder or a GGUF file: a `SentenceEncoder` for BERT's folder and for encoders and
-    rerankers in GGUF, else a `LanguageModel`.
+    rerankers in GGUF, a `Transcriber` for Whisper's folder, else a `LanguageModel`.
 
     `context` is how many tokens a language model holds, at most those it was made for. `dtype="bf16"` or "f16" keeps
     the matrices in half precision (by default a language model's are as in the file, a sentence encoder's f32),
@@ -67,7 +68,7 @@ def load(
 
     def refuse_split() -> None:
         if layers_on is not None:
-            raise DTypeError(f"load: layers_on is for language models; {path} is a sentence encoder")
+            raise DTypeError(f"load: layers_on is for language models; {path} is none")
 
     if os.path.isfile(path):
         with GgufFile(path) as file:
@@ -83,5 +84,9 @@ def load(
         return sentence.load(
             path, device, dtype=dtype, activations=activations, precision=precision, threads=threads, engine=engine
         )
+    if folder.config.get("model_type") == "whisper":
+        refuse_split()
+        session, _ = sessions()
+        return transcriber.load_folder(folder, session, **half)
     session, split = sessions()
     return load_folder(folder, session, context=context, split=split, **half)

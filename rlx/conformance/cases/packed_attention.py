@@ -10,7 +10,7 @@ import numpy as np
 
 from rlx import ops
 from rlx.conformance.case import Case, InputSpec
-from rlx.conformance.cases.attention import largest_value, masked_nan
+from rlx.conformance.cases.attention.dense import largest_value, masked_nan
 from rlx.conformance.random_rules import Made, rule
 from rlx.conformance.record import Conformance
 from rlx.conformance.shapes import FLOATS, label

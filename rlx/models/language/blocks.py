@@ -12,7 +12,7 @@ import numpy as np
 import rlx.ops as ops
 from rlx.dtypes import DType, bf16, f16, f32, i32
 from rlx.ir import Graph, Tensor
-from rlx.models.language.adapters import LowRank
+from rlx.models.language.adapters import LowRank, LowRanks
 from rlx.models.language.caches import Caches, Size, turned
 from rlx.models.language.config import Attention, Experts, LanguageConfig, Rope
 
@@ -32,7 +32,9 @@ class WeightTypes(Protocol):
 
 class Blocks:
     """The blocks of one graph. Values between blocks are (batch · chunk, width). The matrices of an adapter, whose
-    products `adapter` knows, are states, so that adapters of one shape take turns in one program.
+    products `adapter` knows, are states, so that adapters of one shape take turns in one program; of several adapters
+    side by side each sequence has the one of its `number`, i32 (batch,). `stride`, i32 (batch,), is 0 for sequences
+    that stand still in a step.
 
     `at`, i32 (batch,), is the position of each sequence's first token in this run. Key and value caches are states
     (slots, rows, kv_heads, head_size), of which a run writes `chunk` rows of a sequence in place. The rows are as many
@@ -41,7 +43,8 @@ class Blocks:
 
     def __init__(
         self, g: Graph, config: LanguageConfig, size: Size, weights: WeightTypes, at: Tensor,
-        slot: Tensor | None = None, adapter: LowRank | None = None,
+        slot: Tensor | None = None, adapter: LowRank | LowRanks | None = None, number: Tensor | None = None,
+        stride: Tensor | None = None,
     ) -> None:  # fmt: skip
         self.g = g
         self.config = config
@@ -49,7 +52,10 @@ class Blocks:
         self.rows = size.batch * size.chunk
         self._weights = weights
         self._adapter = adapter
-        self.at = at
+        self._number = number
+        self.at, self.slot, self.stride = at, slot, stride
+        # One token of each sequence that has a cache, and no other sequence's beside it.
+        self._steps = size.chunk == 1 and bool(size.context) and size.slots == size.batch
         self._one = ops.reshape(at, ()) if size.batch == 1 else None
         self.caches = Caches(g, size, at, slot)
         step = g.constant(np.arange(size.chunk, dtype=np.int32).reshape(1, -1))
@@ -84,7 +90,12 @@ class Blocks:
         low = self.g.state(a, (rank, x.shape[-1]), self.size.activations)
         high = self.g.state(b, (made.shape[-1], rank), self.size.activations)
         low, high = (ops.cast(t, x.dtype) for t in (low, high))
-        return made + ops.cast(ops.linear(ops.linear(x, low), high), made.dtype)
+        inner = ops.linear(x, low)
+        if self._number is not None and isinstance(self._adapter, LowRanks):
+            own = ops.equal(ops.reshape(self._number, (-1, 1, 1)), self.g.constant(self._adapter.owners(name)))
+            inner = ops.where(own, ops.reshape(inner, (self.size.batch, self.size.chunk, rank)), 0.0)
+            inner = ops.reshape(inner, (self.rows, rank))
+        return made + ops.cast(ops.linear(inner, high), made.dtype)
 
     def linears(self, x: Tensor, name: str, parts: Sequence[tuple[str, int]], bias: bool = False) -> list[Tensor]:
         """Several products of one x, each named after its weight, with so many outputs."""
@@ -144,9 +155,9 @@ class Blocks:
         c = self.config
         if c.gated:
             gate, up = self.linears(x, name, [("gate_proj", c.inner), ("up_proj", c.inner)], c.mlp_bias)
-            up = _activated(gate, c.activation) * up
+            up = activated(gate, c.activation) * up
         else:
-            up = _activated(self.linear(x, f"{name}.up_proj", c.inner, c.mlp_bias), c.activation)
+            up = activated(self.linear(x, f"{name}.up_proj", c.inner, c.mlp_bias), c.activation)
         return self.linear(up, f"{name}.down_proj", c.width, c.mlp_bias)
 
     # -- attention
@@ -154,8 +165,11 @@ class Blocks:
     def attention(self, x: Tensor, index: int) -> Tensor:
         a, name = self.config.attention, f"layers.{index}.self_attn"
         assert a is not None
-        q, k, v = self._heads(x, name, a, a.ropes[index])
+        q, k, v = self._heads(x, name, a)
         window = a.windows[index]
+        if self._steps and self.caches.plain(window):
+            return self._out(self._step(q, k, v, a, index), name, a)
+        q, k = self._rotated(q, k, a.ropes[index])
         if not self.size.context:
             made = turned(ops.attention(turned(q), turned(k), turned(v), scale=a.scale, softcap=a.softcap,
                                         causal=self.size.chunk > 1 or window is not None, window=window))  # fmt: skip
@@ -164,8 +178,27 @@ class Blocks:
             made = turned(self._with_sinks(q, keys, values, a, index))
         else:
             made = self.caches.attention(index, q, k, v, window, a.scale, a.softcap)
-        mixed = ops.cast(ops.reshape(made, (self.rows, a.heads * a.head_size)), self.size.activations)
+        return self._out(made, name, a)
+
+    def _out(self, mixed: Tensor, name: str, a: Attention) -> Tensor:
+        mixed = ops.cast(ops.reshape(mixed, (self.rows, a.heads * a.head_size)), self.size.activations)
         return self.linear(mixed, f"{name}.o_proj", self.config.width, a.out_bias)
+
+    def _step(self, q: Tensor, k: Tensor, v: Tensor, a: Attention, index: int) -> Tensor:
+        """Attention of one token of each sequence, which writes its key and value into the caches."""
+        shape = (self.size.slots, self.size.context, a.kv_heads, a.head_size)
+        names, rope = (f"keys.{index}", f"values.{index}"), a.ropes[index]
+        q, k, v = (ops.reshape(t, (self.rows, *t.shape[2:])) for t in (q, k, v))
+        keys, values = (self.g.state(name, shape, self.size.cache) for name in names)
+        cos, sin = (None, None) if rope is None else self._tables(rope)
+        sinks = self.weight(f"layers.{index}.self_attn.sinks", (a.heads,)) if a.sinks else None
+        made, *caches = ops.attention_step(
+            q, k, v, keys, values, self.at, cos, sin, sinks, scale=a.scale, window=a.windows[index],
+            softcap=a.softcap, interleaved=rope is not None and rope.interleaved,
+        )  # fmt: skip
+        for name, cache in zip(names, caches, strict=True):
+            self.g.update(name, cache)
+        return made
 
     def _with_sinks(self, q: Tensor, keys: Tensor, values: Tensor, a: Attention, index: int) -> Tensor:
         """Attention whose softmax has one more term a head, written out in small ops: (batch, heads, chunk, size)."""
@@ -187,30 +220,27 @@ class Blocks:
         made = ops.matmul(parts, ops.where(there, values, 0.0))
         return ops.reshape(made, (batch, a.heads, chunk, a.head_size))
 
-    def _heads(self, x: Tensor, name: str, a: Attention, rope: Rope | None) -> tuple[Tensor, Tensor, Tensor]:
-        """q, k and v, (batch, chunk, heads, head_size)."""
+    def _heads(self, x: Tensor, name: str, a: Attention) -> tuple[Tensor, Tensor, Tensor]:
+        """q, k and v, (batch, chunk, heads, head_size), before a rope."""
         n, lead = a.head_size, (self.size.batch, self.size.chunk)
         parts = [("q_proj", a.heads * n), ("k_proj", a.kv_heads * n), ("v_proj", a.kv_heads * n)]
-        both = parts[0][1] + parts[1][1]
-        one_row = self.rows == 1 and a.qk_norm is None  # whose parts are views, so that q and k are rotated at once
-        made = self._joined(x, name, parts, a.qkv_bias) if one_row else None
-        if made is not None:
-            turned = self._rotated(ops.reshape(made[:, :both], (*lead, both // n, n)), rope)
-            q, k = turned[:, :, : a.heads], turned[:, :, a.heads :]
-            return q, k, ops.reshape(made[:, both:], (*lead, a.kv_heads, n))
         q, k, v = self.linears(x, name, parts, a.qkv_bias)
         if a.qk_norm == "row":
             q, k = (self.norm(t, f"{name}.{which}_norm") for t, which in ((q, "q"), (k, "k")))
         q, k, v = (ops.reshape(t, (*lead, t.shape[1] // n, n)) for t in (q, k, v))
         if a.qk_norm == "head":
             q, k = (self.norm(t, f"{name}.{which}_norm") for t, which in ((q, "q"), (k, "k")))
-        return self._rotated(q, rope), self._rotated(k, rope), v
+        return q, k, v
 
-    def _rotated(self, x: Tensor, rope: Rope | None) -> Tensor:
-        if rope is None:
-            return x
+    def _tables(self, rope: Rope) -> tuple[Tensor, Tensor]:
         cos, sin = (self.weight(t, (self._weights.positions, rope.width // 2)) for t in table_names(rope))
-        return ops.rope(x, cos, sin, self._places, axis=1, interleaved=rope.interleaved)
+        return cos, sin
+
+    def _rotated(self, q: Tensor, k: Tensor, rope: Rope | None) -> list[Tensor]:
+        if rope is None:
+            return [q, k]
+        (cos, sin), how = self._tables(rope), rope.interleaved
+        return [ops.rope(x, cos, sin, self._places, axis=1, interleaved=how) for x in (q, k)]
 
     # -- experts
 
@@ -230,7 +260,7 @@ class Blocks:
         inner, outer = (e.count, e.inner, self.config.width), (e.count, self.config.width, e.inner)
         gate, up = (self._expert(taken, f"{name}.experts.{part}_proj", inner, *of) for part in ("gate", "up"))
         if e.limit is None:
-            hidden = _activated(gate, self.config.activation) * up
+            hidden = activated(gate, self.config.activation) * up
         else:  # gpt-oss
             gate = ops.minimum(gate, e.limit)
             hidden = (ops.clip(up, -e.limit, e.limit) + 1.0) * gate * ops.sigmoid(gate * 1.702)
@@ -269,7 +299,7 @@ def _routed(scores: Tensor, e: Experts) -> tuple[Tensor, Tensor]:
     return parts, ops.cast(chosen, i32)
 
 
-def _activated(x: Tensor, name: str) -> Tensor:
+def activated(x: Tensor, name: str) -> Tensor:
     if name.startswith("gelu"):
         return ops.gelu(x, approximate="tanh" if name == "gelu_tanh" else "none")
     return ops.silu(x) if name == "silu" else ops.relu(x)

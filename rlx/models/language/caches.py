@@ -84,6 +84,10 @@ class Caches:
             made += [(name, codes), (f"{name}.scales", scales)]
         return made
 
+    def plain(self, window: int | None) -> bool:
+        """Whether a layer's caches are floats, with a row for each position."""
+        return bool(self.size.context) and not self.packed and self.rows(window) == self.size.context
+
     def rows(self, window: int | None) -> int:
         """The rows of a layer with that window."""
         return ring_rows(window, self.size.context, self.size.chunk)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,7 @@ from rlx.driver.locks import renewed
 from rlx.dtypes import DType, f32
 from rlx.errors import DTypeError, GraphError, ShapeError
 from rlx.ir import TensorType
-from rlx.models.language.adapters import Adapter, LowRank
+from rlx.models.language.adapters import Adapter, LowRank, LowRanks
 from rlx.models.language.caches import Size, cache_bytes, ring_rows
 from rlx.models.language.config import LanguageConfig
 from rlx.models.language.graph import GREEDY, LOG, Head, Picking, language_graph
@@ -29,6 +29,7 @@ from rlx.runtime import CompiledGraph, Session, State, Store, Weights
 
 Ids = npt.NDArray[np.int32]
 AHEAD = 16  # runs begun before their tokens are read
+_Key = tuple[int, Head, Picking, int, LowRank | LowRanks | None]  # of a program: chunk, head, picking, turn, adapters
 CHUNKS = (16, 128, 512)  # tokens of a prompt in one run; one by one where fewer are left than pay for padding
 
 
@@ -47,6 +48,12 @@ class Sampling:
             _number("top_p", self.top_p, 0.0, 1.0)
         if self.top_k is not None and (type(self.top_k) is not int or self.top_k < 1):
             raise DTypeError(f"top_k is {self.top_k!r}; expected an integer from 1, or None for no such limit")
+        for name, value in (("top_k", self.top_k), ("top_p", self.top_p)):
+            if value is not None and not self.temperature:
+                raise DTypeError(
+                    f"{name} is {value!r} beside a temperature of 0, which takes the likeliest token and draws none; "
+                    f"give a temperature such as 0.8, or leave {name} out"
+                )
         if type(self.seed) is not int or not 0 <= self.seed < 1 << 64:
             raise DTypeError(f"seed is {self.seed!r}; expected an integer from 0 to 2**64 - 1")
 
@@ -89,8 +96,10 @@ class Decoder(Closing):
         self.cache = cache
         self.source = weights
         self.adapter: Adapter | None = None  # that of the programs, and of what is in the caches
+        self.number = -1  # of the adapter of a prompt's sequence, where `place` put several side by side
+        self._several: LowRanks | None = None
         self._placed: dict[str, Adapter] = {}  # whose matrices the states hold
-        self._programs: dict[tuple[int, Head, Picking, int, LowRank | None], CompiledGraph | SplitProgram] = {}
+        self._programs: dict[_Key, CompiledGraph | SplitProgram] = {}
         self._lock = renewed(self, "_lock", threading.Lock)
         self._closed = False
         self.graph(1)
@@ -153,8 +162,8 @@ class Decoder(Closing):
         return language_graph(self.config, size, self.source, head, picking, self._low, layers)
 
     @property
-    def _low(self) -> LowRank | None:
-        return None if self.adapter is None else self.adapter.low
+    def _low(self) -> LowRank | LowRanks | None:
+        return self._several if self.adapter is None else self.adapter.low
 
     def fit(self, adapter: Adapter) -> None:
         """Makes the matrices of an adapter for this model; they come onto the device when it is used.
@@ -179,6 +188,15 @@ class Decoder(Closing):
                 self._placed.pop(name, None)
                 self.state.set(name, array)
                 self._placed[name] = adapter
+
+    def place(self, adapters: Sequence[Adapter]) -> None:
+        """Puts adapters that were fitted to the model side by side: each sequence then has the one of its number, or
+        none for -1. Raises: OutOfDeviceMemory."""
+        self._several = several = LowRanks(adapters)
+        self.graph(1)
+        for name, array in several.matrices.items():
+            self.state.reserve({name: TensorType(array.shape, self.activations)})
+            self.state.set(name, array)
 
     def program(
         self, chunk: int, head: Head = "token", picking: Picking = GREEDY, turn: int = 0
@@ -227,6 +245,8 @@ class Decoder(Closing):
         padded = np.zeros((1, size), np.int32)
         padded[0, : len(ids)] = ids
         made: dict[str, Any] = {"ids": padded, "at": np.array([self.length], np.int32)}
+        if self._several is not None:
+            made["adapter"] = np.array([self.number], np.int32)
         return made if self.slots == 1 else {**made, "slot": np.array(self.slot, np.int32)}
 
     def _runs(self, ids: Ids) -> Iterator[tuple[Ids, int]]:
@@ -323,17 +343,20 @@ class Decoder(Closing):
             self.program(1, "next", sampling.picking, turn).prepare()
         return time.perf_counter() - start
 
-    def prefill(self, ids: Ids, sampling: Sampling, mask: Ids | None = None) -> int:
-        """Takes in tokens, and gives the one that follows, of those that the `mask` (1, words) allows."""
-        picking, more, token = sampling.picking, sampling.inputs(), -1
-        if mask is not None:
-            picking, more = replace(picking, masked=True), {**more, "mask": mask}
+    def prefill(self, ids: Ids, sampling: Sampling) -> int:
+        """Takes in tokens, and gives the one that follows."""
+        return int(self.take(ids, sampling.picking, sampling.inputs())["token"][0, 0])
+
+    def take(self, ids: Ids, picking: Picking, more: Mapping[str, Any]) -> dict[str, Any]:
+        """Takes in tokens; the outputs of the last run, which picks the token that follows. `more` are the inputs of
+        its draws and masks."""
+        made: dict[str, Any] = {}
         for part, size in self._runs(ids):
             inputs = {**self._inputs(part, size), **more}
             if size > 1:
                 inputs["last"] = np.array([len(part) - 1], np.int32)
-            token = int(self.program(size, "token", picking).run(inputs)["token"][0, 0])
-        return token
+            made = self.program(size, "token", picking).run(inputs)
+        return made
 
     def decode(self, token: int, sampling: Sampling, ahead: int = 1) -> Iterator[int]:
         """Token after token from this one on, until the context is full.

@@ -386,8 +386,9 @@ class LanguageModel(Closing):
         self._held = tokens
 
     def batch(self, slots: int, context: int | None = None) -> Batch:
-        """Room for several sequences at once, beside the one of `generate`. Raises: as `Batch`."""
-        return Batch(self.decoder, slots, context)
+        """Room for several sequences at once, beside the one of `generate`, with the adapters that are loaded now.
+        Raises: as `Batch`."""
+        return Batch(self.decoder, slots, context, self._adapters)
 
     def chat(
         self, messages: Sequence[Mapping[str, Any]], max_tokens: int | None = None, **settings: Any

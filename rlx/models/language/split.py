@@ -26,10 +26,14 @@ class Stage:
 
 
 class Done:
-    """A run that is complete, as a Launch of one device would say."""
+    """A run that is complete, as a Launch of one device would say, with its outputs."""
 
-    def wait(self) -> None:
-        """Nothing is left to wait for."""
+    def __init__(self, made: dict[str, Any]) -> None:
+        self._made = made
+
+    def wait(self, out: str = "host") -> dict[str, Any]:
+        """The outputs, on the host: nothing is left to wait for."""
+        return self._made
 
 
 class SplitStates:
@@ -90,12 +94,13 @@ class SplitProgram:
     def launch(self) -> Done:
         """A step of decoding, whose tokens and positions are states on the host, as in a graph of the head "next"."""
         step = self._states.step
-        token = self.run(step)["token"]
+        made = self.run(step)
+        token = made["token"]
         at = step["at"]
         log = step.setdefault("log", np.zeros((len(at), LOG), np.int32))
         log[np.arange(len(at)), at % LOG] = token[:, 0]
         step["ids"], step["at"] = token, np.minimum(at + step["stride"], self._last)
-        return Done()
+        return Done(made)
 
     def close(self) -> None:
         for part in self._parts:

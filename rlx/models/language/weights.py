@@ -140,6 +140,8 @@ class ModelWeights:
             self._problems.append(f"{recipe.files[0]!r} has dtype {listed}, expected f32, f16, bf16 or packed")
         if len(shape) == 1 or name.endswith(".bias") or recipe.derived or dtype.name == "f64":
             dtype = f32
+        elif dtype.is_packed and shape[-1] % dtype.storage.elements:
+            dtype = f32  # the file's tensor has another shape, which `check` or `load` says
         elif self._dtype is not None and not dtype.is_packed:
             dtype = self._dtype
         return _Wanted(shape, dtype, recipe)

@@ -9,7 +9,7 @@ from rlx.backends.gpu.attention.problem import CAPPED, CAUSAL, COUNTED, WINDOW
 from rlx.backends.gpu.program.casts import cast_ref, fits, stores
 from rlx.backends.gpu.program.kernel import FLOATS, KernelDecl, declare, floats, reads, uints, writes
 from rlx.backends.gpu.program.lowering import Lowering, lowers
-from rlx.backends.gpu.rules.attention import ATTENTION_COMBINE
+from rlx.backends.gpu.rules.attention.dense import ATTENTION_COMBINE
 from rlx.dtypes import f32, f64
 from rlx.ir import Node
 

@@ -7,7 +7,7 @@ it tile by tile into workspace of bounded size.
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache
 
 import numpy as np
@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from rlx.backends.gpu.elementwise.strided import View, contiguous, launch_tree
 from rlx.backends.gpu.gemm.choice import FMA_TILES, LONG_SUM
-from rlx.backends.gpu.gemm.launch import product
+from rlx.backends.gpu.gemm.launch import CODE, product
 from rlx.backends.gpu.gemm.operands import Epilogue, Operand, ProductCall, from_
 from rlx.backends.gpu.gemm.packed import (
     COLUMNS,
@@ -32,12 +32,12 @@ from rlx.backends.gpu.gemm.packed import (
 )
 from rlx.backends.gpu.gemm.product import Product
 from rlx.backends.gpu.program.casts import THREADS, convert, fits, quads, stores
-from rlx.backends.gpu.program.kernel import FLOATS, KernelDecl, declare, reads, uints, writes
+from rlx.backends.gpu.program.kernel import FLOATS, KernelDecl, declare, floats, reads, uints, writes
 from rlx.backends.gpu.program.lowering import Lowering, lowers
 from rlx.backends.gpu.program.steps import Arg, Ref
 from rlx.backends.gpu.rules.grouped import MATMUL_GROUPED
 from rlx.dtypes import PACKED, DType, bf16, f16, f32
-from rlx.ir import Node, Tensor, expr
+from rlx.ir import Leaf, Node, Tensor, expr
 from rlx.packed.codebooks import codebook
 
 # What the kernels know of a packed dtype, in the order of their constants: see packed.h.
@@ -125,15 +125,28 @@ PACKED_ROWS = declare(
 PACKED_VECTOR = declare(
     KernelDecl(
         "packed_vector",
-        about="y (m, n) = x (m, blocks * BLOCK) times the transposed packed rows of q, for very few rows of x.",
-        grid="a group of 256 for each 32 rows of q, for each row of x",
-        args=(*reads(x="T", q="u32"), *writes(y="T"), *uints("m", "n", "blocks", "pitch")),
+        about=(
+            "y (m, n) = x (m, blocks * BLOCK), or of its RMS norm (NORMED), times the transposed packed rows of q, "
+            "plus the bias or with a gate (GATED), for very few rows of x."
+        ),
+        grid="a group of 256 for 32 / PARTS rows of q at a time, those of every `step`-th tile, for each row of x",
+        args=(
+            *reads(x="T", gamma="f32", q="u32", bias="f32"), *writes(y="T"),
+            *uints("m", "n", "blocks", "pitch", "step"), *floats("eps"),
+        ),
         variants={"T": FLOATS},
-        constants={**_CONSTANTS, "SLAB": 32, "SUBNORMALS": False},
-        trials=tuple((*_trial(name, align), slab, normal) for name, align, slab, normal in (
-            ("q4_0", 1, 32, True), ("q6_k", 16, 128, False), ("fp8_e4m3", 4, 64, True))),
-        resident="(HIGH_WORDS || HIGH_WORD ? 2 : 3)",
+        constants={
+            **_CONSTANTS, "SLAB": 64, "PARTS": 1, "SUBNORMALS": False, "NORMED": False, "GATED": False,
+            "ACTIVATION": 0, "BIAS": 0, "EARLY": False,
+        },
+        trials=tuple((*_trial(name, align), slab, parts, normal, normed, gated, activation, bias, early)
+            for name, align, slab, parts, normal, normed, gated, activation, bias, early in (
+            ("q4_0", 1, 64, 1, True, False, False, 0, 2, False), ("q6_k", 16, 128, 2, False, True, True, 4, 0, True),
+            ("fp8_e4m3", 4, 256, 4, True, True, False, 0, 1, True))),
+        headers=("prims",),
+        resident="2",
         unroll=True,
+        begins=True,
     )
 )  # fmt: skip
 PACKED_FEW = declare(
@@ -176,27 +189,36 @@ PACKED_MMA = declare(
 PACKED_DIRECT = declare(
     KernelDecl(
         "packed_direct",
-        about="y (m, n) = x (m, blocks * BLOCK) times the transposed packed rows of q, for very few rows of x.",
+        about=(
+            "y (m, n) = x (m, blocks * BLOCK), or of its RMS norm (NORMED), times the transposed packed rows of q, "
+            "plus the bias or with a gate (GATED), for very few rows of x."
+        ),
         grid="a group of 256 for each 128 * TILES / PARTS rows of q, for each COLS / GROUPS / TERMS rows of x",
         args=(
-            *reads(x="T", q="u32", sizes="i32", scales="f32"), *writes(y="T"),
-            *uints("m", "n", "blocks", "pitch", "experts"),
+            *reads(x="T", gamma="f32", q="u32", bias="f32", sizes="i32", scales="f32"), *writes(y="T"),
+            *uints("m", "n", "blocks", "pitch", "experts"), *floats("eps"),
         ),
         variants={"T": ("f16", "bf16"), "COLS": ("8", "16")},
         constants={
             **_CONSTANTS, "PARTS": 8, "TILES": 1, "TERMS": 1, "GROUPED": False, "RESIDENT": 2, "ALONE": False,
+            "STAGED": False, "X_TYPE": 0, "X_UNITS": 0, "NORMED": False, "GATED": False, "ACTIVATION": 0, "BIAS": 0,
+            "EARLY": False,
         },
         trials=tuple(
-            (*_trial(name, 16), parts, tiles, terms, grouped, 2, alone)
-            for name, parts, tiles, terms, grouped, alone in (
-                ("q4_0", 8, 1, 1, False, False), ("q4_k", 4, 2, 2, True, False), ("q4_k", 4, 2, 1, False, True),
-                ("fp8_e4m3", 2, 1, 1, False, False))
+            (*_trial(name, 16), parts, tiles, terms, grouped, 2, alone, False, 0, 0, False, False, 0, 0, early)
+            for name, parts, tiles, terms, grouped, alone, early in (
+                ("q4_0", 8, 1, 1, False, False, True), ("q4_k", 4, 2, 2, True, False, False),
+                ("q4_k", 4, 2, 1, False, True, False), ("fp8_e4m3", 2, 1, 1, False, False, False))
         ),
-        headers=("mma",),
+        headers=("prims", "mma"),
         resident="RESIDENT",
+        begins=True,
         cuda_only=True,
     )
 )  # fmt: skip
+_UNSTAGED = {
+    "STAGED": False, "X_TYPE": 0, "X_UNITS": 0, "NORMED": False, "GATED": False, "ACTIVATION": 0, "BIAS": 0,
+}  # fmt: skip
 PACKED_MATRIX = declare(
     KernelDecl(
         "packed_matrix",
@@ -231,7 +253,7 @@ HALF_TERMS = declare(
 )
 
 
-class _Weight:
+class Weight:
     """A packed tensor as the kernels take it: its bytes, those of a row, the blocks of a row, and its codebook."""
 
     def __init__(self, ctx: Lowering, q: Tensor) -> None:
@@ -287,7 +309,7 @@ def lower_dequantize(ctx: Lowering, node: Node) -> None:
     y, stored = node.output, ctx.storage(node.output)
     if y.size == 0:
         return
-    w = _Weight(ctx, node.inputs[0])
+    w = Weight(ctx, node.inputs[0])
     if stored.name in FLOATS:
         w.decoded(ctx, 0, w.rows, ctx.ref(y), stored)
         return
@@ -302,7 +324,7 @@ def lower_packed_matmul(ctx: Lowering, node: Node) -> None:
     y = node.output
     if y.size == 0:
         return
-    w = _Weight(ctx, node.inputs[1])
+    w = Weight(ctx, node.inputs[1])
     m = y.size // y.shape[-1]
     if node.attrs["transpose_q"]:
         _product(ctx, node, w, m, m)
@@ -318,7 +340,7 @@ def lower_grouped(ctx: Lowering, node: Node) -> None:
     if y.size == 0:
         return
     x, q, sizes = node.inputs
-    w, m, experts = _Weight(ctx, q), y.shape[0], q.shape[0]
+    w, m, experts = Weight(ctx, q), y.shape[0], q.shape[0]
     if node.attrs["transpose_q"]:
         _product(ctx, node, w, m, math.ceil(m / max(experts, 1)))
         return
@@ -338,7 +360,7 @@ def lower_grouped(ctx: Lowering, node: Node) -> None:
         convert(ctx, c.ref, f32, ctx.ref(y), stored, y.size)
 
 
-def _product(ctx: Lowering, node: Node, w: _Weight, m: int, each: int) -> None:
+def _product(ctx: Lowering, node: Node, w: Weight, m: int, each: int) -> None:
     """The chosen product for m rows of x, `each` of them for an expert."""
     y, grouped = node.output, len(node.inputs) == 3
     stored = ctx.storage(y)
@@ -365,14 +387,8 @@ def _product(ctx: Lowering, node: Node, w: _Weight, m: int, each: int) -> None:
         )  # fmt: skip
         args: list[Arg] = [x, w.ref, w.book, sizes, ctx.ref(y), *sides]
     elif isinstance(chosen, PackedVector):
-        rows, columns = 1, 32
-        kernel = PACKED_VECTOR(
-            T=stored.name,
-            **w.constants,
-            SLAB=chosen.slab,
-            SUBNORMALS="denorm_preserve" in ctx.target.features,
-        )
-        args = [x, w.ref, ctx.ref(y), m, n, w.blocks, w.pitch]
+        vector_launch(ctx, chosen, VectorCall(x, stored, m, w, ctx.ref(y), kept=never_written(node.inputs[1])))
+        return
     elif isinstance(chosen, PackedFew):
         rows, columns = 4, 4 * THREADS // chosen.across
         kernel = PACKED_FEW(
@@ -403,18 +419,74 @@ def _product(ctx: Lowering, node: Node, w: _Weight, m: int, each: int) -> None:
             kernel = PACKED_DIRECT(
                 T=chosen.type.name, COLS=str(chosen.columns), **w.constants, PARTS=chosen.parts, TILES=chosen.tiles,
                 TERMS=chosen.terms, GROUPED=grouped, RESIDENT=chosen.resident,
-                ALONE=m * chosen.terms == 1 and not grouped,
+                ALONE=m * chosen.terms == 1 and not grouped, **_UNSTAGED, EARLY=never_written(node.inputs[1]),
             )  # fmt: skip
+            args = [x, x, w.ref, x, sizes, scales, ctx.ref(y), *sides, 0.0]
         else:
             rows, columns = chosen.columns // chosen.terms, 128 * chosen.tiles // chosen.parts
             kernel = PACKED_MMA(
                 T=chosen.type.name, COLS=str(chosen.columns), **w.constants, **_scales(w.dtype), PARTS=chosen.parts,
                 TILES=chosen.tiles, TERMS=chosen.terms, GROUPED=grouped, RESIDENT=chosen.resident,
             )  # fmt: skip
-        args = [x, w.ref, sizes, scales, ctx.ref(y), *sides]
+            args = [x, w.ref, sizes, scales, ctx.ref(y), *sides]
     # Each expert may have one share that is not full, and so may the rows after the last expert's.
     shares = math.ceil(m / rows) + (experts + 1 if grouped else 0)
     ctx.launch(kernel, ctx.groups(math.ceil(n / columns) * shares), args)
+
+
+@dataclass(frozen=True, slots=True)
+class VectorCall:
+    """A call of packed_vector: x stored as `stored`, m rows of it, the weight, y, and what the product is fused with.
+    `gamma` (f32) and `eps`: of the norm of x; `gate`: the activation of the first half of the result, which the other
+    is multiplied by; `bias`: of the kind that the kernel's BIAS says; `kept`: no step writes the weight."""
+
+    x: Ref
+    stored: DType
+    m: int
+    weight: Weight
+    y: Ref
+    gamma: Ref | None = None
+    eps: float = 0.0
+    gate: str | None = None
+    bias: Ref | None = None
+    bias_kind: int = 0
+    kept: bool = False
+
+
+def never_written(weight: Tensor) -> bool:
+    """Whether no step of a program writes the weight, so that a kernel may read it before others have ended."""
+    return weight.node.op.leaf in (Leaf.PARAM, Leaf.CONSTANT)
+
+
+def vector_launch(ctx: Lowering, chosen: PackedVector, call: VectorCall) -> None:
+    """Appends a launch of packed_vector. Where all of x lies in shared memory, a workgroup takes several tiles of rows,
+    so that x is placed there as often as there are workgroups on the device at once."""
+    w, sides = call.weight, 1 if call.gate is None else 2
+    n = w.rows // sides
+    kernel = PACKED_VECTOR(
+        T=call.stored.name, **w.constants, SLAB=chosen.slab, PARTS=chosen.parts,
+        SUBNORMALS="denorm_preserve" in ctx.target.features, NORMED=call.gamma is not None, GATED=call.gate is not None,
+        ACTIVATION=CODE[call.gate], BIAS=call.bias_kind, EARLY=call.kept,
+    )  # fmt: skip
+    tiles = math.ceil(n / (32 // chosen.parts // sides))
+    step = min(tiles, chosen.resident * ctx.target.units) if w.blocks * w.units <= chosen.slab else tiles
+    args: list[Arg] = [call.x, call.gamma or call.x, w.ref, call.bias or call.x, call.y]
+    ctx.launch(kernel, ctx.groups(step * call.m), [*args, call.m, n, w.blocks, w.pitch, step, call.eps])
+
+
+def direct_launch(ctx: Lowering, chosen: PackedDirect, call: VectorCall) -> None:
+    """Appends a launch of packed_direct for a row that each workgroup makes halves of."""
+    w, sides = call.weight, 1 if call.gate is None else 2
+    n, k = w.rows // sides, w.columns
+    kernel = PACKED_DIRECT(
+        T="f16", COLS="8", **w.constants, PARTS=chosen.parts, TILES=chosen.tiles, TERMS=2, GROUPED=False,
+        RESIDENT=chosen.resident, ALONE=w.dtype.name in ("q4_k", "q5_k"), STAGED=True,
+        X_TYPE=(f16, bf16, f32).index(call.stored), X_UNITS=k // 4, NORMED=call.gamma is not None,
+        GATED=call.gate is not None, ACTIVATION=CODE[call.gate], BIAS=call.bias_kind, EARLY=call.kept,
+    )  # fmt: skip
+    x = call.x
+    args: list[Arg] = [x, call.gamma or x, w.ref, call.bias or x, x, x, call.y, 1, n, w.blocks, w.pitch, 0, call.eps]
+    ctx.launch(kernel, ctx.groups(math.ceil(n / (128 * chosen.tiles // chosen.parts // sides))), args)
 
 
 def _halves(ctx: Lowering, x: Ref, stored: DType, m: int, k: int, terms: int) -> tuple[Ref, Ref]:
@@ -424,14 +496,14 @@ def _halves(ctx: Lowering, x: Ref, stored: DType, m: int, k: int, terms: int) ->
     return halves, scales
 
 
-def _tiles(w: _Weight, kind: DType = f32) -> list[tuple[int, int]]:
+def _tiles(w: Weight, kind: DType = f32) -> list[tuple[int, int]]:
     """The first row and the number of rows of each tile, all but the last of equal size."""
     most = _HALF_TILE_BYTES if kind.is_half else _TILE_BYTES
     rows = max(1, most // max(w.columns * kind.itemsize, 1))
     return [(first, min(rows, w.rows - first)) for first in range(0, w.rows, rows)]
 
 
-def _wide(ctx: Lowering, node: Node, w: _Weight, m: int, kind: DType) -> None:
+def _wide(ctx: Lowering, node: Node, w: Weight, m: int, kind: DType) -> None:
     """Tiles of the weight's rows, which are columns of the result, decoded into `kind`."""
     y, n = node.output, w.rows
     stored, out = ctx.storage(y), ctx.ref(y)
@@ -451,7 +523,7 @@ def _wide(ctx: Lowering, node: Node, w: _Weight, m: int, kind: DType) -> None:
                         [View(out, stored, (n, 1), first)])  # fmt: skip
 
 
-def _the_other_way(ctx: Lowering, node: Node, w: _Weight, m: int) -> None:
+def _the_other_way(ctx: Lowering, node: Node, w: Weight, m: int) -> None:
     """x @ q: tiles of the weight's rows are parts of the sum, which are added up in f32."""
     y = node.output
     x, stored = Operand.of(ctx, node.inputs[0]), ctx.storage(y)

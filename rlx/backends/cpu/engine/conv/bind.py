@@ -20,8 +20,8 @@ from rlx.backends.cpu.engine.gemm.kernel import Operand
 from rlx.backends.cpu.engine.gemm.product import (
     Product,
     choose_tile,
-    gather_each_run,
     narrow_float,
+    pack_each_run,
     pack_fixed,
     product_steps,
     with_following,
@@ -116,7 +116,7 @@ def _dense(
     if ctx.is_fixed(node.inputs[1]):
         panels = pack_fixed(filters, width, ctx)
     else:
-        panels = gather_each_run(filters, width, ctx)
+        panels = pack_each_run(filters, width, ctx)
     steps += product_steps(product, panels, tile, ctx, f"conv {tile.rows}x{tile.vectors}")
 
 

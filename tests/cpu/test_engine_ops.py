@@ -1,0 +1,131 @@
+"""Kernels of the compiled engine for single ops: products of i32, transposed convolutions, images in two orders."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+import rlx
+from rlx.backends.cpu.engine import choice
+from rlx.backends.cpu.engine.machine import Machine
+from rlx.conformance.oracle import evaluate
+from rlx.ir import apply
+from tests.cpu.test_engine_products import bound, close, floats, on_machines, run
+
+pytestmark = pytest.mark.skipif(
+    choice.why_not() is not None, reason=f"no compiled engine: {choice.why_not()}"
+)
+Array = npt.NDArray[Any]
+_RNG = np.random.default_rng(0)
+
+
+def by_engine(graph: rlx.Graph, values: dict[str, Array], threads: int = 1) -> tuple[dict[str, Array], set[str]]:
+    """The outputs of a graph of inputs, and the ops that NumPy ran."""
+    program = rlx.Session("cpu", engine="compiled", threads=threads).compile(graph)
+    got = {name: x.copy() for name, x in program.run(values).items()}
+    return got, {d.op for d in program.report().nodes if d.by == "numpy"}
+
+
+@on_machines
+@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.sample(3)
+def test_products_of_i32_wrap(turned: bool, machine: Machine) -> None:
+    graph = rlx.Graph("whole")
+    a, b = (_RNG.integers(-(2**31), 2**31, s).astype(np.int32) for s in ((3, 37, 50), (3, 21, 50)))
+    given = [a, b if turned else np.ascontiguousarray(b.swapaxes(1, 2))]
+    left, right = (graph.input(n, x.shape, "i32") for n, x in zip("ab", given, strict=True))
+    y = rlx.matmul(left, rlx.transpose(right, (0, 2, 1))) if turned else rlx.matmul(left, right)
+    wanted = (a.astype(np.int64) @ b.swapaxes(1, 2).astype(np.int64)).astype(np.int32)
+    if turned:
+        given[1] = given[1].swapaxes(1, 2)
+    out = np.zeros(y.shape, np.int32)
+    run(bound(y.node, given, [out], machine, False), machine, pieces=3)
+    assert np.array_equal(out, wanted)
+
+
+# (n, channels, outputs, sizes, kernel, stride, pads, dilation, groups)
+SETTINGS: dict[str, Any] = {
+    "phases of different taps": (2, 6, 8, (9, 7), (3, 4), 2, 1, 1, 2),
+    "a kernel shorter than the stride": (1, 5, 9, (4, 5), (2, 2), 3, 0, 1, 1),
+    "depthwise": (1, 20, 20, (9, 7), (3, 3), 2, 2, 1, 20),
+    "dilated": (1, 6, 8, (9, 8), (3, 2), 2, 3, 3, 1),
+    "volume": (1, 4, 6, (5, 6, 4), (3, 2, 3), 2, 1, 1, 1),
+    "signal": (2, 3, 5, (17,), (5,), 1, 1, 2, 1),
+}
+
+
+@on_machines
+@pytest.mark.parametrize("fixed", [True, False], ids=["weights", "computed"])
+@pytest.mark.parametrize("setting", SETTINGS)
+@pytest.mark.parametrize("bad", [0.0, np.inf])
+@pytest.mark.sample(10)
+def test_transposed_convolutions(setting: str, bad: float, fixed: bool, machine: Machine) -> None:
+    """With weights that are not finite too: an element that such a tap does not reach is a number."""
+    n, c, o, sizes, kernel, strides, pads, dilations, groups = SETTINGS[setting]
+    values = {"x": floats(n, c, *sizes), "w": floats(c, o // groups, *kernel), "b": floats(o)}
+    if bad:
+        values["w"][1, 0].flat[0] = bad
+    graph = rlx.Graph("spread")
+    y = rlx.conv_transpose(
+        *(graph.input(name, a.shape) for name, a in values.items()),
+        strides=strides, pads=pads, dilations=dilations, groups=groups,
+    )  # fmt: skip
+    graph.output("y", y)
+    out = np.full(y.shape, np.nan, np.float32)
+    run(bound(y.node, [*values.values()], [out], machine, fixed), machine, pieces=2)
+    wanted = evaluate(graph, values)[y.id]
+    assert np.array_equal(np.isfinite(out), np.isfinite(wanted))
+    assert close(np.nan_to_num(out, posinf=0, neginf=0), np.nan_to_num(wanted, posinf=0, neginf=0))
+
+
+def test_an_image_in_another_order_than_its_result() -> None:
+    """A convolution makes its channels last, and what the caller gets has the order of its shape, in the same bytes."""
+    graph = rlx.Graph("orders")
+    values = {"x": floats(1, 6, 9, 8), "w": floats(6, 6, 3, 3), "u": floats(6, 4, 2, 2)}
+    x, w, u = (graph.input(n, a.shape) for n, a in values.items())
+    image = rlx.conv(x, w, pads=1)
+    graph.output("y", rlx.tanh(image))
+    graph.output("up", rlx.relu(rlx.conv_transpose(image, u, strides=2)))
+    graph.output("channels", rlx.max(image, axis=1))
+    graph.output("all", rlx.sum(image))
+    got, left = by_engine(graph, values)
+    found = evaluate(graph, values)
+    assert all(close(got[name], found[t.id]) for name, t in graph.outputs.items())
+    assert not left
+
+
+@on_machines
+@pytest.mark.parametrize("setting", [s for s in SETTINGS if s != "depthwise"])
+@pytest.mark.sample(5)
+def test_gradients_of_the_weights_of_convolutions(setting: str, machine: Machine) -> None:
+    n, c, o, sizes, kernel, strides, pads, dilations, groups = SETTINGS[setting]
+    graph = rlx.Graph("weights")
+    rank = len(sizes)
+    x, w = graph.input("x", (n, c, *sizes)), graph.input("w", (o - o % groups, c // groups, *kernel))
+    made = rlx.conv(x, w, strides=strides, pads=pads, dilations=dilations, groups=groups)
+    d = graph.input("d", made.shape)
+    attrs = {"strides": (strides,) * rank, "pads": ((pads, pads),) * rank, "dilations": (dilations,) * rank}
+    y = apply("conv_grad_weight", x, d, kernel=kernel, groups=groups, **attrs)
+    graph.output("y", y)
+    values = {"x": floats(*x.shape), "w": floats(*w.shape), "d": floats(*d.shape)}
+    out = np.full(y.shape, np.nan, np.float32)
+    run(bound(y.node, [values["x"], values["d"]], [out], machine, False), machine, pieces=2)
+    assert close(out, evaluate(graph, values)[y.id])
+
+
+def test_a_long_sum_of_gradients_is_added_up_in_parts() -> None:
+    graph = rlx.Graph("parts")
+    values = {"x": floats(1, 2, 20_000), "d": floats(1, 3, 20_000)}
+    x, d = (graph.input(n, a.shape) for n, a in values.items())
+    geometry: dict[str, Any] = {"strides": (1,), "pads": ((1, 1),), "dilations": (1,), "groups": 1}
+    y = apply("conv_grad_weight", x, d, kernel=(3,), **geometry)
+    graph.output("y", y)
+    bits = set()
+    for threads in (1, 2, 4):
+        got, left = by_engine(graph, values, threads)
+        assert close(got["y"], evaluate(graph, values)[y.id]) and not left
+        bits.add(got["y"].tobytes())
+    assert len(bits) == 1
