@@ -44,7 +44,7 @@ class Blocks:
     def __init__(
         self, g: Graph, config: LanguageConfig, size: Size, weights: WeightTypes, at: Tensor,
         slot: Tensor | None = None, adapter: LowRank | LowRanks | None = None, number: Tensor | None = None,
-        stride: Tensor | None = None,
+        stride: Tensor | None = None, table: Tensor | None = None,
     ) -> None:  # fmt: skip
         self.g = g
         self.config = config
@@ -57,7 +57,7 @@ class Blocks:
         # One token of each sequence that has a cache, and no other sequence's beside it.
         self._steps = size.chunk == 1 and bool(size.context) and size.slots == size.batch
         self._one = ops.reshape(at, ()) if size.batch == 1 else None
-        self.caches = Caches(g, size, at, slot)
+        self.caches = Caches(g, size, at, slot, table)
         step = g.constant(np.arange(size.chunk, dtype=np.int32).reshape(1, -1))
         self._places = self._one if self._one is not None else ops.reshape(at, (size.batch, 1)) + step
 

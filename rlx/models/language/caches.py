@@ -11,6 +11,7 @@ import rlx.ops as ops
 from rlx.dtypes import DType, f32
 from rlx.ir import Graph, Tensor
 from rlx.models.language.config import LanguageConfig
+from rlx.models.language.pages import ROWS
 
 LONGEST = 512  # tokens of a sequence that one run writes into caches
 _ROWS = 64  # of which a ring has a multiple
@@ -35,6 +36,7 @@ class Size:
     activations: DType = f32
     cache: DType = f32
     slots: int = 1  # sequences that the caches have room for: as many as a run has, or more where it has one
+    pages: int = 0  # of the pool that all sequences share; 0: each slot has rows of its own
 
 
 class Caches:
@@ -42,12 +44,14 @@ class Caches:
     sequence in place; `at`, i32 (batch,), is the position of each sequence's first token in this run, `slot`, i32 (),
     the sequence that it is about where there are more slots than the run has sequences.
 
-    Of q8_0 there are two states, integers and their scales (`rlx.q8_0_blocks`)."""
+    Of q8_0 there are two states, integers and their scales (`rlx.q8_0_blocks`). With `size.pages` the states are
+    (pages, ROWS, kv_heads, head_size), and `table`, i32 (batch, pages of the context), names those of each sequence."""
 
-    def __init__(self, g: Graph, size: Size, at: Tensor, slot: Tensor | None) -> None:
+    def __init__(self, g: Graph, size: Size, at: Tensor, slot: Tensor | None, table: Tensor | None = None) -> None:
         self.g, self.size, self.at = g, size, at
         self.packed = size.cache.is_packed
         self._slot = slot
+        self._table = table
         self._one = ops.reshape(at, ()) if size.batch == 1 else None
         self._starts: dict[int, Tensor] = {}  # where a run writes into caches of so many rows
         self._masks: dict[tuple[int, int], Tensor] = {}  # by window and rows
@@ -57,6 +61,12 @@ class Caches:
     ) -> Tensor:
         """Attention of a layer over what is in its caches after this run's k and v were written there: all (batch,
         chunk, heads, size)."""
+        if self._table is not None:
+            keys, values = self._pools(index, k, v)
+            length = self.at + self.size.chunk
+            causal = self.size.chunk > 1 or window is not None
+            return ops.paged_attention(ops.cast(q, self.size.cache), keys, values, self._table, length, scale=scale,
+                                       causal=causal, window=window, softcap=softcap)  # fmt: skip
         attrs = {"scale": scale, "softcap": softcap, **self._seen(window)}
         if self.packed and self.size.chunk == 1:
             parts = [self._written(name, t, window) for name, t in self._blocks(index, k, v)]
@@ -67,6 +77,9 @@ class Caches:
     def keys_and_values(self, index: int, k: Tensor, v: Tensor, window: int | None) -> tuple[Tensor, Tensor]:
         """What is in the caches of a layer after this run's k and v were written: (batch, rows, kv_heads, size), in the
         caches' dtype, or in that of activations where they are packed."""
+        if self._table is not None:
+            keys, values = (ops.paged_rows(t, self._table)[:, : self.size.context] for t in self._pools(index, k, v))
+            return keys, values
         if not self.packed:
             kept = self.size.cache
             made = (self._written(f"{n}.{index}", ops.cast(t, kept), window) for n, t in (("keys", k), ("values", v)))
@@ -75,6 +88,25 @@ class Caches:
         parts = [self._written(name, t, window) for name, t in self._blocks(index, k, v)]
         keys, values = (ops.cast(ops.q8_0_numbers(*parts[i : i + 2]), self.size.activations) for i in (0, 2))
         return keys, values
+
+    def _pools(self, index: int, k: Tensor, v: Tensor) -> list[Tensor]:
+        """The pages of keys and of values with this run's rows written into them."""
+        assert self._table is not None
+        if 0 not in self._starts:
+            step = self.g.constant(np.arange(self.size.chunk, dtype=np.int32).reshape(1, -1))
+            place = ops.reshape(self.at, (self.size.batch, 1)) + step
+            page = ops.gather_elements(self._table, place // ROWS, axis=1)
+            self._starts[0] = ops.reshape(page * ROWS + place % ROWS, (-1,))
+        made = []
+        for name, t in ((f"keys.{index}", k), (f"values.{index}", v)):
+            heads, size = t.shape[2:]
+            pool = self.g.state(name, (self.size.pages, ROWS, heads, size), self.size.cache)
+            flat = ops.reshape(pool, (self.size.pages * ROWS, heads, size))
+            rows = ops.reshape(ops.cast(t, self.size.cache), (-1, heads, size))
+            pool = ops.reshape(ops.scatter(flat, self._starts[0], rows, axis=0), pool.shape)
+            self.g.update(name, pool)
+            made.append(pool)
+        return made
 
     def _blocks(self, index: int, k: Tensor, v: Tensor) -> list[tuple[str, Tensor]]:
         """The integers and scales of k and of v, by the names of their states."""
@@ -86,11 +118,12 @@ class Caches:
 
     def plain(self, window: int | None) -> bool:
         """Whether a layer's caches are floats, with a row for each position."""
-        return bool(self.size.context) and not self.packed and self.rows(window) == self.size.context
+        own = bool(self.size.context) and not self.size.pages
+        return own and not self.packed and self.rows(window) == self.size.context
 
     def rows(self, window: int | None) -> int:
         """The rows of a layer with that window."""
-        return ring_rows(window, self.size.context, self.size.chunk)
+        return self.size.context if self.size.pages else ring_rows(window, self.size.context, self.size.chunk)
 
     def _seen(self, window: int | None) -> dict[str, Any]:
         """Which keys attention sees, as its arguments."""
@@ -169,11 +202,11 @@ def turned(x: Tensor) -> Tensor:
     return ops.transpose(x, (0, 2, 1, 3))
 
 
-def cache_bytes(config: LanguageConfig, context: int, dtype: DType) -> tuple[int, ...]:
-    """The bytes of one sequence's caches of keys and values in each layer."""
+def cache_bytes(config: LanguageConfig, context: int, dtype: DType, pages: int = 0) -> tuple[int, ...]:
+    """The bytes of one sequence's caches of keys and values in each layer, or those of a pool of `pages`."""
     a = config.attention
     if a is None:
         return (0,) * config.layers
-    rows = (ring_rows(window, context) if mixer == "attention" else 0
+    rows = ((pages * ROWS or ring_rows(window, context)) if mixer == "attention" else 0
             for window, mixer in zip(a.windows, config.mixers, strict=True))  # fmt: skip
     return tuple(dtype.nbytes((2, n, a.kv_heads, a.head_size)) for n in rows)

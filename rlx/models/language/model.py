@@ -385,10 +385,10 @@ class LanguageModel(Closing):
         """Says which tokens the caches have after runs of the decoder; for who has `lent`."""
         self._held = tokens
 
-    def batch(self, slots: int, context: int | None = None) -> Batch:
-        """Room for several sequences at once, beside the one of `generate`, with the adapters that are loaded now.
-        Raises: as `Batch`."""
-        return Batch(self.decoder, slots, context, self._adapters)
+    def batch(self, slots: int, context: int | None = None, pages: int | None = None) -> Batch:
+        """Room for several sequences at once, beside the one of `generate`, with the adapters that are loaded now, and
+        caches in `pages`, if any. Raises: as `Batch`."""
+        return Batch(self.decoder, slots, context, self._adapters, pages)
 
     def chat(
         self, messages: Sequence[Mapping[str, Any]], max_tokens: int | None = None, **settings: Any
