@@ -148,6 +148,8 @@ class GgufModel:
             self._heads(config)
         if arch in ("gemma2", "gemma3"):
             self._gemma(config)
+        if arch == "qwen35":
+            self._qwen35(config)
         if arch == "qwen3moe":
             config["norm_topk_prob"] = True
         if arch == "gpt-oss":
@@ -250,6 +252,14 @@ class GgufModel:
                 "rope_freqs.weight does not hold the factors of Llama 3's scaling, which alone rlx knows"
             )
         return found
+
+    def _qwen35(self, config: dict[str, Any]) -> None:
+        """The heads of the delta rule, of which those of a key head lie apart; the sections of the rotary embedding are
+        for pictures."""
+        heads, inner = config["linear_num_value_heads"], config.pop("linear_inner_size")
+        if heads < 1 or inner % heads:
+            self._refuse(f"qwen35.ssm.inner_size is {inner}, which {heads} heads do not divide")
+        config |= {"linear_value_head_dim": inner // heads, "linear_heads_tiled": True}
 
     def _gemma(self, config: dict[str, Any]) -> None:
         """What GGUF leaves to the program: activation, the scale of logits, and the order of windows."""

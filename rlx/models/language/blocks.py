@@ -177,13 +177,14 @@ class Blocks:
 
     # -- the parts of a layer
 
-    def mlp(self, x: Tensor, name: str) -> Tensor:
-        c = self.config
+    def mlp(self, x: Tensor, name: str, inner: int = 0) -> Tensor:
+        """An MLP of the model's inner width, or of another."""
+        c, inner = self.config, inner or self.config.inner
         if c.gated:
-            gate, up = self.linears(x, name, [("gate_proj", c.inner), ("up_proj", c.inner)], c.mlp_bias)
+            gate, up = self.linears(x, name, [("gate_proj", inner), ("up_proj", inner)], c.mlp_bias)
             up = activated(gate, c.activation) * up
         else:
-            up = activated(self.linear(x, f"{name}.up_proj", c.inner, c.mlp_bias), c.activation)
+            up = activated(self.linear(x, f"{name}.up_proj", inner, c.mlp_bias), c.activation)
         return self.linear(up, f"{name}.down_proj", c.width, c.mlp_bias)
 
     # -- attention
@@ -194,7 +195,7 @@ class Blocks:
         q, k, v = self._heads(x, name, a)
         rows = ring_rows(a.windows[index], self.size.context, self.size.chunk) if self.size.context else 0
         if self._steps and rows == self.size.context:
-            return self._out(self._step(q, k, v, a, index), name, a)
+            return self._out(self._step(q, k, v, a, index), x, name, a)
         q, k = self._rotated(q, k, a.ropes[index])
         if self.size.context:
             keys, values = self._cached(f"keys.{index}", k, rows), self._cached(f"values.{index}", v, rows)
@@ -207,10 +208,12 @@ class Blocks:
                 _turned(ops.cast(q, self.size.cache)), _turned(keys), _turned(values), scale=a.scale,
                 softcap=a.softcap, **self._seen(a.windows[index], rows),
             )  # fmt: skip
-        return self._out(_turned(made), name, a)
+        return self._out(_turned(made), x, name, a)
 
-    def _out(self, mixed: Tensor, name: str, a: Attention) -> Tensor:
+    def _out(self, mixed: Tensor, x: Tensor, name: str, a: Attention) -> Tensor:
         mixed = ops.cast(ops.reshape(mixed, (self.rows, a.heads * a.head_size)), self.size.activations)
+        if a.gated:
+            mixed = mixed * ops.sigmoid(self.linear(x, f"{name}.q_gate", a.heads * a.head_size, a.qkv_bias))
         return self.linear(mixed, f"{name}.o_proj", self.config.width, a.out_bias)
 
     def _seen(self, window: int | None, rows: int) -> dict[str, Any]:
@@ -369,7 +372,11 @@ class Blocks:
         made = self._expert(hidden, f"{name}.experts.down_proj", outer, *of)
         back = ops.cast(ops.argsort(order, axis=0), i32)
         made = ops.reshape(ops.cast(ops.gather(made, back), f32), (self.rows, e.used, self.config.width))
-        return ops.cast(ops.sum(made * ops.reshape(parts, (self.rows, e.used, 1)), axis=1), x.dtype)
+        made = ops.cast(ops.sum(made * ops.reshape(parts, (self.rows, e.used, 1)), axis=1), x.dtype)
+        if e.shared:
+            gate = ops.sigmoid(self.linear(x, f"{name}.shared_expert_gate", 1))
+            made = made + gate * self.mlp(x, f"{name}.shared_expert", e.shared)
+        return made
 
     def _expert(self, x: Tensor, name: str, shape: tuple[int, ...], counts: Tensor, numbers: Tensor) -> Tensor:
         """The product of each row with its expert's weight; `numbers` are the rows' experts."""

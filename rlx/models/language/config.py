@@ -40,7 +40,8 @@ class Attention:
     keys before a query's own.
 
     `qk_norm` normalizes q and k head by head, or each as a whole row; `sinks` adds a learned logit a head to the
-    softmax, which takes a part of the weight and gives no value.
+    softmax, which takes a part of the weight and gives no value; `gated` multiplies the result by another product's
+    sigmoid.
     """
 
     heads: int
@@ -54,6 +55,7 @@ class Attention:
     qkv_bias: bool = False
     out_bias: bool = False
     sinks: bool = False
+    gated: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +63,8 @@ class Experts:
     """A mixture of experts: how many there are, how many each token uses, and how their weights are made.
 
     `order` "softmax" takes the softmax of all logits and then the largest, made to sum to 1 where `renormalize`;
-    "chosen" takes the softmax of the largest logits alone."""
+    "chosen" takes the softmax of the largest logits alone. `shared` is the inner width of an MLP that all tokens use
+    besides, by the sigmoid of a logit of its own."""
 
     count: int
     used: int
@@ -70,12 +73,14 @@ class Experts:
     renormalize: bool = True
     limit: float | None = None  # of gpt-oss's clamped, shifted SwiGLU
     bias: bool = False
+    shared: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Recurrence:
     """The sizes of Mamba, Mamba-2 or a gated delta rule: `inner` channels in `heads`, states, groups that share B and C
-    (or key heads), the width of the convolution, the rank of Mamba's step size."""
+    (or key heads), the width of the convolution, the rank of Mamba's step size. A key head serves neighbouring heads,
+    or with `tiled` each so many heads apart as there are key heads."""
 
     inner: int
     states: int
@@ -87,6 +92,7 @@ class Recurrence:
     bias: bool = False
     floor: float = 0.0  # the least step size of Mamba-2
     key_size: int = 0
+    tiled: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

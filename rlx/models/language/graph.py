@@ -14,7 +14,7 @@ from rlx.ir import Graph, Tensor
 from rlx.models.language.adapters import LowRank, LowRanks
 from rlx.models.language.blocks import Blocks, Size, WeightTypes
 from rlx.models.language.config import LanguageConfig, Mixer
-from rlx.models.language.recurrent import mamba, mamba2
+from rlx.models.language.recurrent import delta, mamba, mamba2
 
 Head = Literal["token", "next", "choices", "logits", "hidden"]
 LOG = 64  # tokens that the state `log` holds
@@ -23,6 +23,7 @@ MIXERS: dict[Mixer, Callable[[Blocks, Tensor, int], Tensor]] = {
     "attention": Blocks.attention,
     "mamba": mamba,
     "mamba2": mamba2,
+    "delta": delta,
 }
 
 

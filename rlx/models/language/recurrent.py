@@ -1,4 +1,4 @@
-"""The recurrent mixers of language models: Mamba and Mamba-2, whose states are renewed in place."""
+"""The recurrent mixers of language models, whose states are renewed in place: Mamba, Mamba-2, the gated delta rule."""
 
 from __future__ import annotations
 
@@ -94,3 +94,33 @@ def mamba2(b: Blocks, x: Tensor, index: int) -> Tensor:
     normed = ops.rms_norm(ops.reshape(y, (b.rows, r.groups, part)), ops.expand(ones, (part,)), eps=b.config.eps)
     y = ops.reshape(normed, (b.rows, r.inner)) * b.weight(f"{name}.norm.weight", (r.inner,))
     return _out(b, y, name, r)
+
+
+def delta(b: Blocks, x: Tensor, index: int) -> Tensor:
+    """Yang, Kautz & Hatamizadeh, 2024, as Qwen3-Next has it: a convolution over q, k and v, q and k of length 1, a
+    state of keys and values that each token decays and corrects, and a norm of each head before its gate."""
+    r, name, lead = b.config.recurrence, f"layers.{index}.linear_attn", (b.size.batch, b.size.chunk)
+    assert r is not None
+    keys, size = r.groups * r.key_size, r.inner // r.heads
+    wide = {"qkv": 2 * keys + r.inner, "z": r.inner, "b": r.heads, "a": r.heads}
+    parts = [(f"in_proj_{part}", n) for part, n in wide.items()]
+    mixed, gate, write, step = b.linears(x, name, parts)
+    u = _convolved(b, _lengths(b, mixed), index, name, r)
+    q, k = (_unit(ops.reshape(u[:, :, i * keys : (i + 1) * keys], (*lead, r.groups, r.key_size))) for i in (0, 1))
+    if r.tiled:
+        q, k = (ops.concat([t] * (r.heads // r.groups), axis=2) for t in (q, k))
+    v = ops.reshape(u[:, :, 2 * keys :], (*lead, r.heads, size))
+    decay = ops.softplus(ops.cast(_lengths(b, step), f32) + b.weight(f"{name}.dt_bias", (r.heads,)))
+    decay = decay * b.weight(f"{name}.A", (r.heads,))
+    state, renew = _state(b, f"states.{index}", r.heads, size, r.key_size)
+    o, last = ops.gated_delta_rule(q, k, v, decay, ops.sigmoid(ops.cast(_lengths(b, write), f32)), state)
+    renew(last)
+    gamma = b.weight(f"{name}.norm.weight", (size,))
+    normed = ops.rms_norm(ops.reshape(o, (b.rows, r.heads, size)), gamma, eps=b.config.eps)
+    y = ops.reshape(normed, (b.rows, r.inner)) * ops.silu(ops.cast(gate, f32))
+    return _out(b, y, name, r)
+
+
+def _unit(x: Tensor) -> Tensor:
+    """The vectors of the last axis divided by their length, as Qwen's kernels do it."""
+    return x * ops.rsqrt(ops.sum(x * x, axis=-1, keepdims=True) + 1e-6)

@@ -20,6 +20,8 @@ BASE: dict[str, Any] = {
 SCALED = {"rope_theta": 5e5, "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
           "original_max_position_embeddings": 32}  # fmt: skip
 EXPERTS = {"num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 24, "norm_topk_prob": True}
+DELTA = {**BASE, "num_hidden_layers": 4, "head_dim": 16, "linear_num_key_heads": 2, "linear_num_value_heads": 4,
+         "linear_key_head_dim": 8, "linear_value_head_dim": 12}  # fmt: skip
 SMALL = {"vocab_size": 96, "hidden_size": 32, "num_hidden_layers": 2, "state_size": 8}
 # The class of each model's configuration, what is given to it, and the limit of the error where it is another.
 MODELS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -38,6 +40,9 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "olmo2": ("Olmo2", BASE),
     "gpt_oss": ("GptOss", {**BASE, "head_dim": 16, "num_local_experts": 6, "num_experts_per_tok": 2,
                            "sliding_window": 6}),
+    "qwen3_5": ("Qwen3_5Text", DELTA),
+    "qwen3_5_moe": ("Qwen3_5MoeText", {**DELTA, **EXPERTS, "shared_expert_intermediate_size": 20}),
+    "qwen3_next": ("Qwen3Next", {**DELTA, **EXPERTS, "shared_expert_intermediate_size": 20, "mlp_only_layers": [1]}),
     "mamba": ("Mamba", SMALL),
     "mamba2": ("Mamba2", {**SMALL, "head_dim": 8, "num_heads": 8, "n_groups": 2, "chunk_size": 16}),
 }  # fmt: skip
@@ -56,7 +61,7 @@ def _model(folder: Path, name: str, count: int = 45, **more: Any) -> tuple[Any, 
             elif "A_log" not in parameter:
                 values.mul_(4.0)
     made.save_pretrained(folder)
-    plain = {"experts_implementation": "eager"} if name in ("qwen3_moe", "gpt_oss") else {}
+    plain = {"experts_implementation": "eager"} if "moe" in name or name in ("qwen3_next", "gpt_oss") else {}
     wide = transformers.AutoModelForCausalLM.from_pretrained(
         folder, dtype=torch.float64, attn_implementation="eager", **plain
     )
