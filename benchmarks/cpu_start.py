@@ -16,7 +16,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +29,7 @@ def _status(key: str) -> float:
         return next(int(line.split()[1]) / 1e3 for line in file if line.startswith(key + ":"))
 
 
-def run_once(path: str, engine: str, threads: int) -> dict[str, Any]:
+def run_once(path: str, engine: Any, threads: int) -> dict[str, Any]:
     """What the process of one measurement does."""
     import numpy as np
 
@@ -97,9 +96,9 @@ def main() -> None:
                         found = measure(path, engine, new if args.cold else kept, args.threads)
                     rows[engine] += [found] if turn or args.cold else []
             for engine, all_found in rows.items():
-                least = partial(min, all_found)
-                times = "".join(f"{least(key=lambda f: f[k])[k]:9.3f}" for k in ("load", "first", "second"))
-                sizes = "".join(f"{least(key=lambda f: f[k])[k]:9.0f}" for k in ("rss", "peak"))
+                least = {key: min(f[key] for f in all_found) for key in all_found[0]}
+                times = "".join(f"{least[key]:9.3f}" for key in ("load", "first", "second"))
+                sizes = "".join(f"{least[key]:9.0f}" for key in ("rss", "peak"))
                 print(f"{name:14} {engine:9}{times}{sizes}", flush=True)
 
 

@@ -9,6 +9,7 @@ import numpy.typing as npt
 import pytest
 
 import rlx
+from rlx.autodiff import gradients
 from rlx.backends.cpu.engine import choice
 from rlx.backends.cpu.engine.machine import Machine
 from rlx.conformance.oracle import evaluate
@@ -98,8 +99,8 @@ def test_an_image_in_another_order_than_its_result() -> None:
 
 
 @on_machines
-@pytest.mark.parametrize("setting", [s for s in SETTINGS if s != "depthwise"])
-@pytest.mark.sample(5)
+@pytest.mark.parametrize("setting", SETTINGS)
+@pytest.mark.sample(6)
 def test_gradients_of_the_weights_of_convolutions(setting: str, machine: Machine) -> None:
     n, c, o, sizes, kernel, strides, pads, dilations, groups = SETTINGS[setting]
     graph = rlx.Graph("weights")
@@ -129,3 +130,45 @@ def test_a_long_sum_of_gradients_is_added_up_in_parts() -> None:
         assert close(got["y"], evaluate(graph, values)[y.id]) and not left
         bits.add(got["y"].tobytes())
     assert len(bits) == 1
+
+
+def test_a_step_of_training_stays_in_the_engine() -> None:
+    """A small network of images: its loss and the gradients to its weights; images lie in two orders."""
+    graph = rlx.Graph("training")
+    values = {
+        "x": floats(2, 3, 16, 16), "c1": floats(20, 3, 3, 3), "c2": floats(20, 20, 3, 3) * 0.2,
+        "dw": floats(20, 1, 3, 3), "up": floats(20, 4, 2, 2),
+    }  # fmt: skip
+    x, *weights = (graph.input(n, a.shape) for n, a in values.items())
+    image = rlx.max_pool(rlx.relu(rlx.conv(x, weights[0], pads=1)), 3, strides=2, pads=1)
+    image = rlx.conv(rlx.silu(rlx.conv(image, weights[1], pads=1, strides=2)), weights[2], pads=1, groups=20)
+    graph.output("loss", rlx.mean(rlx.silu(rlx.conv_transpose(image, weights[3], strides=2))))
+    for n, d in zip(list(values)[1:], gradients(graph.outputs["loss"], weights), strict=True):
+        graph.output(n, d)
+    found = evaluate(graph, values)
+    for threads in (1, 2):
+        got, left = by_engine(graph, values, threads)
+        assert all(close(got[name], found[t.id]) for name, t in graph.outputs.items())
+        assert not left
+
+
+@on_machines
+@pytest.mark.parametrize("last", [False, True])
+@pytest.mark.parametrize("op", ["max_pool", "avg_pool", "max_pool_grad"])
+@pytest.mark.sample(4)
+def test_pools_of_volumes(op: str, last: bool, machine: Machine) -> None:
+    graph = rlx.Graph("pool")
+    values = {"x": np.round(floats(2, 9, 7, 6, 8) * 3)}
+    attrs: dict[str, Any] = {"strides": (2, 1, 2), "pads": 1}
+    x = graph.input("x", values["x"].shape)
+    y = (rlx.avg_pool if op == "avg_pool" else rlx.max_pool)(x, (3, 2, 3), **attrs)
+    if op == "max_pool_grad":
+        values["d"] = floats(*y.shape)
+        y = apply(op, x, graph.input("d", y.shape), **y.node.attrs)
+    graph.output("y", y)
+    out = np.full(y.shape, np.nan, np.float32)
+    given = [*values.values(), out]
+    if last:
+        given = [np.moveaxis(np.moveaxis(a, 1, -1).copy(), -1, 1) for a in given]
+    run(bound(y.node, given[:-1], given[-1:], machine, False), machine, pieces=2)
+    assert close(given[-1], evaluate(graph, values)[y.id])

@@ -18,6 +18,7 @@ from rlx.dtypes import PACKED, as_dtype
 from rlx.ops.elementwise.unary import NUMPY_ACTIVATIONS
 from tests.gpu import cuda_host, lowered
 from tests.gpu.lowered import ROUNDED, close
+from tests.gpu.missed_barriers import every_barrier_is_missed
 from tests.gpu.test_packed_family import packed
 
 load_rules()
@@ -118,6 +119,20 @@ def test_matrix_instructions(name: str, n: int, blocks: int, dtype: str, words: 
 @pytest.mark.parametrize("size", [1e-30, 1e30])
 def test_halves_of_a_row_of_any_size(size: float) -> None:
     fused("q4_k", 20, 8, "f32", "cuda", size=size, algorithm="direct")
+
+
+@on_host
+@pytest.mark.usefixtures("subnormals", "matrices")
+def test_barriers() -> None:
+    every_barrier_is_missed("packed_stage.h", lambda: fused("q4_k", 20, 8, "f32", "cuda", algorithm="direct"))
+    # Several tiles a workgroup, and several slabs.
+    many = {"algorithm": "vector", "parts": 2, "resident": 1, "slab": 128}
+
+    def both() -> None:
+        fused("q8_0", 3000, 64, "f32", "cuda", **many)
+        fused("q8_0", 40, 96, "f32", "cuda", **many)
+
+    every_barrier_is_missed("packed_vector.h", both)
 
 
 @on_vulkan

@@ -195,7 +195,7 @@ class Blocks:
         q, k, v = self._heads(x, name, a)
         rows = ring_rows(a.windows[index], self.size.context, self.size.chunk) if self.size.context else 0
         if self._steps and rows == self.size.context:
-            return self._out(self._step(q, k, v, a, index), x, name, a)
+            return self._out(x, self._step(q, k, v, a, index), index)
         q, k = self._rotated(q, k, a.ropes[index])
         if self.size.context:
             keys, values = self._cached(f"keys.{index}", k, rows), self._cached(f"values.{index}", v, rows)
@@ -208,9 +208,12 @@ class Blocks:
                 _turned(ops.cast(q, self.size.cache)), _turned(keys), _turned(values), scale=a.scale,
                 softcap=a.softcap, **self._seen(a.windows[index], rows),
             )  # fmt: skip
-        return self._out(_turned(made), x, name, a)
+        return self._out(x, _turned(made), index)
 
-    def _out(self, mixed: Tensor, x: Tensor, name: str, a: Attention) -> Tensor:
+    def _out(self, x: Tensor, mixed: Tensor, index: int) -> Tensor:
+        """The layer's result of what its heads give; x is what went into the layer."""
+        a, name = self.config.attention, f"layers.{index}.self_attn"
+        assert a is not None
         mixed = ops.cast(ops.reshape(mixed, (self.rows, a.heads * a.head_size)), self.size.activations)
         if a.gated:
             mixed = mixed * ops.sigmoid(self.linear(x, f"{name}.q_gate", a.heads * a.head_size, a.qkv_bias))

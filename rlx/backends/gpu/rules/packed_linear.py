@@ -4,17 +4,11 @@ from __future__ import annotations
 
 from rlx.backends.gpu.gemm.operands import Epilogue, biases
 from rlx.backends.gpu.gemm.packed import PackedProblem, PackedVector, choose_row
+from rlx.backends.gpu.gemm.packed_kernels import Weight, layout
+from rlx.backends.gpu.gemm.packed_row import RowCall, direct_launch, never_written, vector_launch
 from rlx.backends.gpu.program.casts import cast_ref, convert, fits, quads, stores
 from rlx.backends.gpu.program.lowering import Lowering, lowers
 from rlx.backends.gpu.program.steps import Ref
-from rlx.backends.gpu.rules.quantized import (
-    VectorCall,
-    Weight,
-    direct_launch,
-    layout,
-    never_written,
-    vector_launch,
-)
 from rlx.dtypes import DType, f32
 from rlx.ir import Node
 
@@ -41,7 +35,7 @@ def lower_packed_linear(ctx: Lowering, node: Node) -> None:
     row = None
     if gamma is not None:
         row = _in_fours(ctx, cast_ref(ctx, ctx.ref(gamma), ctx.storage(gamma), f32, w.columns), f32, w.columns)
-    call = VectorCall(
+    call = RowCall(
         _in_fours(ctx, ctx.ref(x), stored, w.columns), stored, 1, w, ctx.ref(node.output), row, eps or 0.0, gate, bias,
         kind, never_written(q),
     )  # fmt: skip

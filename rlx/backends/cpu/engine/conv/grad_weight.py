@@ -10,15 +10,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from rlx.backends.cpu.context import Array
-from rlx.backends.cpu.engine.conv.images import channels_last, room_for_rows, to_channels_last
+from rlx.backends.cpu.engine.conv.images import (
+    channels_last,
+    room_for_rows,
+    to_channels_last,
+    window_addresses,
+)
 from rlx.backends.cpu.engine.elementwise import tree_step
 from rlx.backends.cpu.engine.gemm.product import Panels, Product, choose_tile, in_place, product_steps
 from rlx.backends.cpu.engine.gemm.transpose import TransposeKernel, transpose_step
+from rlx.backends.cpu.engine.ir import F32, I64, PTR, Kernel
 from rlx.backends.cpu.engine.step import Declined, EngineContext, EngineStep, address, engine
 from rlx.dtypes import as_dtype, f32
 from rlx.ir import Node
@@ -26,6 +32,7 @@ from rlx.ir import expr as ex
 
 _PART = 1 << 11  # places in a part, about: a panel of d has a quarter of a megabyte
 _TABLE = 1 << 23  # addresses that are held at most
+_TAPS = 49  # of a depthwise convolution, each with sums of its own
 
 
 @engine("conv_grad_weight")
@@ -39,6 +46,8 @@ def bind_grad_weight(
         raise Declined("no elements")
     attrs, groups = node.attrs, node.attrs["groups"]
     kernel, n = attrs["kernel"], len(x)
+    if groups > 1 and x.shape[1] == d.shape[1] == groups:
+        return _depthwise(node, x, d, out, ctx)
     steps: list[EngineStep] = []
     image = _with_zeros(x, room_for_rows(node, x, kernel, d.shape[2:]), ctx, steps)
     strides, dilations = attrs["strides"], attrs["dilations"]
@@ -47,8 +56,6 @@ def bind_grad_weight(
         kernel, strides, dilations = (1,), (1,), (1,)
     counts = d.shape[2:]
     inner, outputs, taps = x.shape[1] // groups, d.shape[1] // groups, math.prod(kernel)
-    if outputs == 1 and groups > 1:
-        raise Declined("one output a group")
     lines = n * math.prod(counts[:-1])
     if inner * taps * lines > _TABLE:
         raise Declined(f"{inner * taps} rows of {lines} pieces")
@@ -94,6 +101,58 @@ def _panels(d: Array, groups: int, width: int, ctx: EngineContext, steps: list[E
         kernel = TransposeKernel(ctx.machine.lanes())
         steps.append(EngineStep(kernel, words, items, 4, (made, d), name="pack", cost_ns=40.0))
     return Panels(address(made), f32, step, n * places * step, 0, keep=(made,))
+
+
+@dataclass(frozen=True, slots=True)
+class DepthwiseGradient:
+    """sums (taps, C) = sum over places of d (places, C) · the pixel under each tap; an item is a vector of channels.
+    Words: table of addresses (places, taps), d, sums, places, channels."""
+
+    taps: int
+    lanes: int
+
+    def ir(self) -> str:
+        k, lanes = Kernel("kernel"), self.lanes
+        table, d, sums, places, channels = (k.word(i, PTR if i < 3 else I64) for i in range(5))
+        vector = F32.of(lanes)
+        with k.loop(k.first, k.last) as item:
+            channel = item * lanes
+            mask = k.tail(k.min(channels - channel, lanes), lanes)
+            whole = [k.variable(k.const(vector, 0.0)) for _ in range(self.taps)]
+            with k.loop(0, places, _PART) as first:
+                parts = [k.variable(k.const(vector, 0.0)) for _ in range(self.taps)]
+                with k.loop(first, k.min(first + _PART, places)) as place:
+                    given = k.load(vector, k.at(d, place * channels + channel, F32), mask)
+                    for tap, part in enumerate(parts):
+                        at = k.load(PTR, k.at(table, place * self.taps + tap, I64))
+                        part.value = k.fma(given, k.load(vector, k.at(at, channel, F32), mask), part.value)
+                for total, part in zip(whole, parts, strict=True):
+                    total.value = total.value + part.value
+            for tap, total in enumerate(whole):
+                k.store(total.value, k.at(sums, channels * tap + channel, F32), mask)
+        return k.text()
+
+
+def _depthwise(node: Node, x: Array, d: Array, out: Array, ctx: EngineContext) -> list[EngineStep]:
+    """One channel and one output a group."""
+    attrs, c, taps, lanes = node.attrs, x.shape[1], math.prod(node.attrs["kernel"]), ctx.machine.lanes()
+    if taps > _TAPS:
+        raise Declined(f"{taps} taps of each channel")
+    steps: list[EngineStep] = []
+    image, given = (to_channels_last(a, ctx, steps) if (found := channels_last(a)) is None else found for a in (x, d))
+    zero = np.zeros(c + 64, np.float32)
+    table = np.ascontiguousarray(
+        window_addresses(
+            image, attrs["kernel"], attrs["strides"], attrs["dilations"], attrs["pads"], d.shape[2:], address(zero)
+        )
+    )
+    sums = ctx.borrow(taps * c * 4).view(np.float32).reshape(taps, c)
+    words = (address(table), address(given), address(sums), len(table), c)
+    keep = (table, image, given, sums, zero)
+    spec, cost = DepthwiseGradient(taps, lanes), len(table) * taps * 0.6
+    steps.append(EngineStep(spec, words, -(-c // lanes), 1, keep, name="conv depthwise", cost_ns=cost))
+    steps.append(transpose_step(sums, out, ctx, taps, c, c * 4, taps * 4, 1, (1, 0, 0), (0, 0)))
+    return steps
 
 
 def _parts(lines: int, line: int) -> list[tuple[int, int]]:
