@@ -97,11 +97,11 @@ def _masked_nan(inputs: Sequence[Array], attrs: Attrs) -> Any:
     marked = [*given[:2], free[0], given[3], free[1], *inputs[5:]]
     with np.errstate(all="ignore"):
         y = get_op("attention_step").reference(*marked, **attrs)[0]
-    batch, rows = given[4].shape[:2]
+    rows = given[4].shape[1]
     at = np.clip(inputs[5].astype(np.int64), 0, rows - 1)
     seen = np.arange(rows) <= at[:, None]
-    some = free[0].any(1, keepdims=True) | (free[1] * seen[:, :, None, None]).any((1, 2))[:, None]
-    return np.broadcast_to(some & (y == 0), y.shape)
+    some: Any = np.any(free[1] * seen[:, :, None, None], axis=(1, 2)) | np.any(free[0], axis=1)
+    return np.broadcast_to(some[:, None] & (y == 0), y.shape)
 
 
 _ANGLES = "cosines and sines of no angle: products with two of them exceed f32, and their difference is then NaN"
