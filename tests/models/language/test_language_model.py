@@ -51,8 +51,6 @@ def test_logits_and_tokens_are_those_of_float64(device: str, family: str, folder
         assert follow == tiny.greedy(FAMILIES[family], tokens[:9], 12)
 
 
-@pytest.mark.few_on_vulkan(1)
-@pytest.mark.parametrize("packed", ["q8_0", "q4_0", None])
 @pytest.mark.parametrize("original", [32, 64])
 def test_longrope_of_a_gguf_file(original: int, tmp_path: Path) -> None:
     """A context beyond the original length takes the long factors; here one of both kinds changes nothing."""
@@ -68,6 +66,8 @@ def test_longrope_of_a_gguf_file(original: int, tmp_path: Path) -> None:
         assert nmse(model.logits(tiny.TOKENS), tiny.logits(tiny.PACKED)) <= 1e-11
 
 
+@pytest.mark.few_on_vulkan(1)
+@pytest.mark.parametrize("packed", ["q8_0", "q4_0", None])
 @pytest.mark.late_on_vulkan
 def test_gguf_files_stay_packed(device: str, packed: str | None, tmp_path: Path) -> None:
     held = tiny.write_gguf(tmp_path / "model.gguf", packed)
