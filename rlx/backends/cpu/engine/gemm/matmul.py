@@ -64,7 +64,9 @@ def bind_matmul(
             raise Declined("a batch before another node")
         operands += [beside(x, out) for x in following.operands]
         out = following.out
-    if following is None and merged and math.prod(batch) * m <= FEW_ROWS and _by_rows(a, b, out):
+    if merged and math.prod(batch) * m <= FEW_ROWS and _by_rows(a, b, out):
+        if following is not None:
+            raise Declined("few rows before another node")
         x, made = a.reshape(-1, k), out.reshape(-1, n)
         weight = b.reshape(b.shape[-2:]).T
         bias = ins[2] if len(ins) == 3 else None
