@@ -332,7 +332,7 @@ def test_what_is_refused() -> None:
         with pytest.raises(ModelFormatError, match=f"MatMulBnb4.*{says}"):
             rlx.onnx.load(proto).run({"x": x})
     proto = quantized("MatMulBnb4", {"x": x}, floats, **good, quant_type=1, transB=0)
-    with pytest.raises(UnsupportedOp, match="MatMulBnb4.*transB = 0"):
+    with pytest.raises(UnsupportedOp, match=r"MatMulBnb4.*transB = 0"):
         rlx.onnx.load(proto).run({"x": x})
     far = given | {"g": np.full(64, 2, np.int32)}
     with pytest.raises(ModelFormatError, match=r"g_idx.*64 numbers of 2 blocks"):
