@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from rlx.cli.generate import Activations, Cache, Context, Kept, Model, loaded
+from rlx.cli.generate import Activations, Cache, Context, Kept, LayersOn, Model, loaded
 from rlx.cli.options import Device
 from rlx.errors import RlxError
 
@@ -26,11 +26,19 @@ def serve(
         Path | None, typer.Option(help="A file with the key that clients must send. Default: RLX_API_KEY, if set.")
     ] = None,
     slots: Annotated[int, typer.Option(help="How many sequences run at once.", min=2, max=1024)] = 8,
+    pages: Annotated[
+        int | None, typer.Option(help="Keep keys and values in so many shared pages of 64 tokens.", min=2)
+    ] = None,
     device: Device = "auto",
     context: Context = None,
     dtype: Kept = None,
     activations: Activations = None,
     cache: Cache = None,
+    layers_on: LayersOn = None,
+    adapter: Annotated[
+        list[str] | None,
+        typer.Option(help="NAME=FOLDER of a LoRA adapter, which requests choose as their model; may be repeated."),
+    ] = None,
     pooling: Annotated[
         str | None, typer.Option(help='Of embeddings: "mean", "cls" or "last". Default: as the file says, else last.')
     ] = None,
@@ -61,32 +69,55 @@ def serve(
     kind = next((known for known in POOLINGS if known == pooling), None)
     if pooling is not None and kind is None:
         raise RlxError(f"serve: --pooling {pooling!r} is none of {', '.join(POOLINGS)}")
+    adapters = _adapters(adapter or [])
     limits = Limits(
         body_bytes=max_body, prompt_tokens=max_prompt, connections=max_connections, waiting=max_waiting,
         request_seconds=seconds,
     )  # fmt: skip
     settings = (context, dtype, activations, cache)
-    with bound(host, port, key) as listening, loaded(model, device, *settings, encoders=True) as made:
+    with (
+        bound(host, port, key) as listening,
+        loaded(model, device, *settings, layers_on=layers_on, encoders=True) as made,
+    ):
         called = name or model.stem
         if isinstance(made, SentenceEncoder):
-            if pooling is not None or context is not None or cache is not None:
-                raise RlxError("serve: --pooling, --context and --cache are for language models; this is an encoder")
+            if any(given is not None for given in (pooling, context, cache, pages)):
+                raise RlxError("serve: --pooling, --context, --cache and --pages are for language models; this is an "
+                               "encoder")  # fmt: skip
+            if adapters:
+                raise RlxError("serve: --adapter is for language models; this is an encoder")
             service: Service = EncoderService(made, called, limits=limits, key=key)
-            room = f"texts of {made.max_length} tokens"
+            device_name, room = made.session.info.id, f"texts of {made.max_length} tokens"
         else:
-            service = Service(made, called, slots=slots, limits=limits, key=key, pooling=kind)
+            for one, folder in adapters.items():
+                made.load_adapter(one, folder)
+            service = Service(made, called, slots=slots, limits=limits, key=key, pooling=kind, pages=pages)
             service.engine.batch.prepare()
-            room = f"{slots} slots of {made.context} tokens"
+            device_name, room = made.decoder.where, f"{slots} slots of {made.context} tokens"
+            room += "" if pages is None else f" in {pages} pages"
         where, taken = listening.getsockname()[:2]
         shown = f"[{where}]" if ":" in where else where
 
         def ready() -> None:
             gc.collect()
             gc.freeze()  # what is there now lasts; looking for garbage among what requests leave is quick then
-            what = f"{service.name} on {made.session.info.id}, {room}"
+            what = f"{', '.join(service.names)} on {device_name}, {room}"
             print(f"rlx: serving {what} at http://{shown}:{taken}", file=sys.stderr, flush=True)
 
         serve(service, listening, ready)
+
+
+def _adapters(given: list[str]) -> dict[str, Path]:
+    """The folders of adapters by their names. Raises: RlxError for what names none, and for a name given twice."""
+    made: dict[str, Path] = {}
+    for one in given:
+        name, _, folder = one.partition("=")
+        if not name or not folder:
+            raise RlxError(f"serve: --adapter {one!r} is no NAME=FOLDER; give a name for requests and a PEFT folder")
+        if name in made:
+            raise RlxError(f"serve: two adapters have the name {name!r}")
+        made[name] = Path(folder)
+    return made
 
 
 def _key(file: Path | None) -> str | None:

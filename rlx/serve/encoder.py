@@ -63,6 +63,7 @@ class EncoderService(Service):
         if encoder.pooling == "rank":
             raise RlxError(f"{encoder.where} is a reranker, for which the server has no route; rank() gives its scores")
         self.encoder, self.name, self.limits = encoder, name, limits
+        self.names = (name,)
         self.key = None if key is None else key.encode()
         self.metrics = Metrics()
         self.engine: Any = _Engine(encoder, limits.waiting, self.metrics)
@@ -78,7 +79,7 @@ class EncoderService(Service):
 
     async def embeddings(self, request: Request) -> Response:
         body, width = await self.body(request), self.encoder.config.hidden_size
-        asked = protocol.embeddings(body, self.name, self.encoder.max_length, self.limits.inputs, width)
+        asked = protocol.embeddings(body, (self.name,), self.encoder.max_length, self.limits.inputs, width)
         rows = [await self.in_thread(self._ids, text, "input") for text in asked.inputs]
         return self.embedded(asked, rows, await self.attended(request.receive, self._vectors(rows)))
 

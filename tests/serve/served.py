@@ -7,7 +7,7 @@ import json
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -36,9 +36,12 @@ class Served:
     """A server on a free port of this machine."""
 
     def __init__(
-        self, folder: Path, limits: Limits | None = None, slots: int = 3, context: int = 200, **more: Any
-    ) -> None:
+        self, folder: Path, limits: Limits | None = None, slots: int = 3, context: int = 200,
+        adapters: Mapping[str, Path] | None = None, **more: Any,
+    ) -> None:  # fmt: skip
         self.model: LanguageModel = load(folder, "cpu", context=context)
+        for name, path in (adapters or {}).items():
+            self.model.load_adapter(name, path)
         if isinstance(self.model, SentenceEncoder):
             self.service: Service = EncoderService(self.model, "tiny", limits=limits or Limits(), **more)
         else:

@@ -35,15 +35,16 @@ from rlx.models.language.text import StopTexts
 from rlx.models.language.weights import Arrays, ModelWeights
 from rlx.runtime import Session
 
-CACHES = ("f32", "f16", "bf16")
+FLOATS = ("f32", "f16", "bf16")
+Split = Sequence[tuple[Session, int | None]]
 
 
 @dataclass(slots=True)
 class Stats:
     """The counts and times of a `generate`: tokens of the prompt that were computed (`reused` lay in the caches
     already), tokens made, seconds until the first of them and after it, seconds in which programs were built before,
-    bytes of weights that a token reads, tokens that were guessed and how many of those guesses were right, and why it
-    ended."""
+    bytes of weights that a token reads, the device or devices, the bytes of keys and values there, tokens that were
+    guessed and how many of those guesses were right, and why it ended."""
 
     prompt: int = 0
     reused: int = 0
@@ -52,6 +53,8 @@ class Stats:
     rest_seconds: float = 0.0
     build_seconds: float = 0.0
     token_bytes: int = 0
+    where: str = ""
+    cache_bytes: int = 0
     guessed: int = 0
     accepted: int = 0
     ended: Literal["", "stop", "length", "context"] = ""
@@ -67,6 +70,8 @@ class Stats:
                 f"\nanswer: {self.tokens} tokens, {rate:,.1f} a second; {self.token_bytes / 1e9:.3g} GB of weights a "
                 f"token, {rate * self.token_bytes / 1e9:,.4g} GB/s"
             )
+        if self.where:
+            lines += f"\ncaches: {self.cache_bytes / 1e6:,.4g} MB of keys and values on {self.where}"
         if self.guessed:
             lines += f"\nguesses: {self.accepted:,} of {self.guessed:,} accepted"
         if self.build_seconds > 0.01:
@@ -75,7 +80,7 @@ class Stats:
 
 
 class LanguageModel(Closing):
-    """A language model on one device, made by `rlx.models.load`.
+    """A language model on a device, or its layers on several, made by `rlx.models.load`.
 
     Prompts that begin as the last one did, with its answer, take in only what is new. Calls may come between the pieces
     of an answer, also from other threads: the answer then begins anew from where the two differ. A `with` block closes
@@ -121,7 +126,7 @@ class LanguageModel(Closing):
     def __repr__(self) -> str:
         c = self.config
         size = f"{c.layers} layers of {c.width}, context {self.context}"
-        return f"LanguageModel({c.architecture} {self.where!r} on {self.session.info.id}, {size})"
+        return f"LanguageModel({c.architecture} {self.where!r} on {self.decoder.where}, {size})"
 
     def tokenize(self, text: str, *, special: bool = True) -> list[int]:
         """The ids of a text, with the marks that the model wants around it unless `special` is False."""
@@ -295,7 +300,8 @@ class LanguageModel(Closing):
         adapter: Adapter | None,
     ) -> Iterator[int]:  # fmt: skip
         ends = self._tokenizer.special.ends if self._tokenizer is not None else frozenset()
-        own, stats, whole = object(), Stats(token_bytes=self.decoder.token_bytes), ids.tolist()
+        d, own, whole = self.decoder, object(), ids.tolist()
+        stats = Stats(token_bytes=d.token_bytes, where=d.where, cache_bytes=d.cache_bytes)
         following: Iterator[int] = iter(())
         while stats.tokens != max_tokens:
             start = time.perf_counter()
@@ -371,6 +377,7 @@ class LanguageModel(Closing):
     def rewound(self, tokens: list[int], adapter: Adapter | None = None) -> int:
         """Leaves in the caches what they have of these tokens, and says how many those are; for who has `lent`."""
         same = self._common(tokens) if self.decoder.adapter is adapter else 0
+        same = same if self.decoder.keeps(same) else 0
         self._forget(same, adapter)
         return same
 
@@ -378,9 +385,10 @@ class LanguageModel(Closing):
         """Says which tokens the caches have after runs of the decoder; for who has `lent`."""
         self._held = tokens
 
-    def batch(self, slots: int, context: int | None = None) -> Batch:
-        """Room for several sequences at once, beside the one of `generate`. Raises: as `Batch`."""
-        return Batch(self.decoder, slots, context)
+    def batch(self, slots: int, context: int | None = None, pages: int | None = None) -> Batch:
+        """Room for several sequences at once, beside the one of `generate`, with the adapters that are loaded now, and
+        caches in `pages`, if any. Raises: as `Batch`."""
+        return Batch(self.decoder, slots, context, self._adapters, pages)
 
     def chat(
         self, messages: Sequence[Mapping[str, Any]], max_tokens: int | None = None, **settings: Any
@@ -412,50 +420,63 @@ class LanguageModel(Closing):
 def half_or_full(what: str, dtype: DTypeLike) -> DType:
     """Raises: DTypeError for what is none of f32, f16 and bf16."""
     kind = as_dtype(dtype)
-    if kind.name not in CACHES:
-        raise DTypeError(f"{what} {dtype}: expected one of {', '.join(CACHES)}")
+    if kind.name not in FLOATS:
+        raise DTypeError(f"{what} {dtype}: expected one of {', '.join(FLOATS)}")
+    return kind
+
+
+def _cache_dtype(dtype: DTypeLike, config: LanguageConfig) -> DType:
+    """Raises: DTypeError for what keys and values cannot be kept in."""
+    kind, a = as_dtype(dtype), config.attention
+    if kind.name not in (*FLOATS, "q8_0"):
+        raise DTypeError(f"cache {dtype}: expected one of {', '.join(FLOATS)}, q8_0")
+    if kind.is_packed and a is not None and a.head_size % 32:
+        raise DTypeError(f"cache q8_0: this model's heads have {a.head_size} elements, which are no blocks of 32; "
+                         "keep them in bf16 or f16")  # fmt: skip
     return kind
 
 
 def load_folder(
     folder: ModelFolder, session: Session, *, context: int = 4096, dtype: DTypeLike | None = None,
     activations: DTypeLike | None = None, cache: DTypeLike | None = None,
+    split: Split = (),
 ) -> LanguageModel:  # fmt: skip
     """The language model of a Hugging Face folder. Raises: as `rlx.models.load`."""
     fields = Fields(folder.config, str(folder.path / "config.json"))
     return made_of(fields, Arrays(folder.tensors(), str(folder.path)), _tokenizer(folder.path), session, context, dtype,
-                   activations, cache)  # fmt: skip
+                   activations, cache, split)  # fmt: skip
 
 
 def load_gguf(
     file: GgufFile, session: Session, *, context: int = 4096, dtype: DTypeLike | None = None,
     activations: DTypeLike | None = None, cache: DTypeLike | None = None,
+    split: Split = (),
 ) -> LanguageModel:  # fmt: skip
     """The language model of an open GGUF file. Raises: as `rlx.models.load`."""
     model, head = GgufModel(file), reading_of(file)
     speaks = file.metadata.get("tokenizer.ggml.model", "no_vocab") != "no_vocab"
     tokenizer = (model.tokenizer(), "") if speaks else (None, "the file has no tokenizer, which text needs")
     fields = Fields(model.config, model.where)
-    made = made_of(fields, model, tokenizer, session, context, dtype, activations, cache)
+    made = made_of(fields, model, tokenizer, session, context, dtype, activations, cache, split)
     made.reading = head
     return made
 
 
 def made_of(
     fields: Fields, source: Any, tokenizer: tuple[LanguageTokenizer | None, str], session: Session, context: int,
-    dtype: DTypeLike | None, activations: DTypeLike | None, cache: DTypeLike | None,
+    dtype: DTypeLike | None, activations: DTypeLike | None, cache: DTypeLike | None, split: Split = (),
 ) -> LanguageModel:  # fmt: skip
-    """A language model of settings and tensors, of whatever files they are."""
+    """A language model of settings and tensors, of whatever files they are; `split` as `Decoder` takes it."""
     architecture = architecture_of(fields)
     config = architecture.read(fields)
     if type(context) is not int or context < 1:
         raise ShapeError(f"context is {context!r}; expected an integer from 1")
     context = min(context, config.positions)
     work = half_or_full("activations", activations or f32)
-    kept = half_or_full("cache", cache or work)
+    kept = _cache_dtype(cache or work, config)
     matrices = None if dtype is None else half_or_full("dtype", dtype)
     weights = ModelWeights(source, architecture, config, context, matrices)
-    decoder = Decoder(config, weights, session, context, activations=work, cache=kept)
+    decoder = Decoder(config, weights, session, context, activations=work, cache=kept, split=split)
     return LanguageModel(decoder, tokenizer[0], source.where, tokenizer[1])
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import pairwise
+
+import numpy as np
 
 import rlx.ops as ops
 from rlx.dtypes import f32
@@ -11,14 +14,31 @@ from rlx.models.language.blocks import Blocks
 from rlx.models.language.config import Recurrence
 
 
+def _state(b: Blocks, name: str, *shape: int) -> tuple[Tensor, Callable[[Tensor], None]]:
+    """A state of this run's sequences, (batch, *shape), and what renews it. Where there are several sequences, a prompt
+    begins with a state of zeros, whatever the slot held before, and a step keeps that of a sequence that stands
+    still."""
+    held, rank = b.g.state(name, (b.size.slots, *shape), f32), 1 + len(shape)
+    if b.size.slots == 1:
+        return held, lambda new: b.g.update(name, new)
+    if b.slot is not None:
+        start = b.g.constant(np.array([1, *[0] * len(shape)], np.int32)) * b.slot
+        begins = ops.reshape(ops.equal(b.at, 0), (1,) * rank)
+        own = ops.where(begins, 0.0, ops.dynamic_slice(held, start, (1, *shape)))
+        return own, lambda new: b.g.update(name, ops.dynamic_update_slice(held, new, start))
+    assert b.stride is not None
+    moves = ops.reshape(ops.greater(b.stride, 0), (-1, *[1] * len(shape)))
+    return held, lambda new: b.g.update(name, ops.where(moves, new, held))
+
+
 def _convolved(b: Blocks, x: Tensor, index: int, name: str, r: Recurrence) -> Tensor:
     """The causal convolution over (batch, chunk, channels) in f32, with its last inputs as a state."""
     channels = x.shape[2]
     w = b.weight(f"{name}.conv1d.weight", (channels, r.width))
     bias = b.weight(f"{name}.conv1d.bias", (channels,)) if r.conv_bias else None
-    state = b.g.state(f"conv.{index}", (b.size.batch, r.width - 1, channels), f32)
+    state, renew = _state(b, f"conv.{index}", r.width - 1, channels)
     made, last = ops.causal_conv(ops.cast(x, f32), ops.cast(w, f32), bias, state, activation="silu")
-    b.g.update(f"conv.{index}", last)
+    renew(last)
     return made
 
 
@@ -41,13 +61,13 @@ def mamba(b: Blocks, x: Tensor, index: int) -> Tensor:
     made = b.linear(ops.reshape(u, (b.rows, r.inner)), f"{name}.x_proj", r.rank + 2 * r.states, dtype=f32)
     step = b.linear(made[:, : r.rank], f"{name}.dt_proj", r.inner, dtype=f32)
     into, out = (_lengths(b, made[:, r.rank + i * r.states : r.rank + (i + 1) * r.states]) for i in (0, 1))
-    state = b.g.state(f"states.{index}", (b.size.batch, r.inner, r.states), f32)
+    state, renew = _state(b, f"states.{index}", r.inner, r.states)
     y, last = ops.selective_scan(
         u, _lengths(b, step), b.weight(f"{name}.A", (r.inner, r.states)), into, out,
         b.weight(f"{name}.D", (r.inner,)), ops.cast(_lengths(b, both[:, r.inner :]), f32), state,
         delta_bias=b.weight(f"{name}.dt_proj.bias", (r.inner,)), delta_softplus=True,
     )  # fmt: skip
-    b.g.update(f"states.{index}", last)
+    renew(last)
     return _out(b, y, name, r)
 
 
@@ -61,13 +81,13 @@ def mamba2(b: Blocks, x: Tensor, index: int) -> Tensor:
     u = _convolved(b, _lengths(b, rest), index, name, r)
     ends = (r.inner, r.inner + r.groups * r.states, wide)
     into, out = (ops.reshape(u[:, :, s:e], (*lead, r.groups, r.states)) for s, e in pairwise(ends))
-    state = b.g.state(f"states.{index}", (b.size.batch, r.heads, size, r.states), f32)
+    state, renew = _state(b, f"states.{index}", r.heads, size, r.states)
     y, last = ops.selective_scan(
         ops.reshape(u[:, :, : r.inner], (*lead, r.heads, size)), ops.cast(_lengths(b, step), f32),
         b.weight(f"{name}.A", (r.heads,)), into, out, b.weight(f"{name}.D", (r.heads,)), None, state,
         delta_bias=b.weight(f"{name}.dt_bias", (r.heads,)), delta_softplus=True,
     )  # fmt: skip
-    b.g.update(f"states.{index}", last)
+    renew(last)
     y = ops.reshape(y, (b.rows, r.inner)) * ops.silu(ops.cast(gate, f32))
     ones = b.g.constant(1.0, f32)
     part = r.inner // r.groups
@@ -92,9 +112,9 @@ def delta(b: Blocks, x: Tensor, index: int) -> Tensor:
     v = ops.reshape(u[:, :, 2 * keys :], (*lead, r.heads, size))
     decay = ops.softplus(ops.cast(_lengths(b, step), f32) + b.weight(f"{name}.dt_bias", (r.heads,)))
     decay = decay * b.weight(f"{name}.A", (r.heads,))
-    state = b.g.state(f"states.{index}", (b.size.batch, r.heads, size, r.key_size), f32)
+    state, renew = _state(b, f"states.{index}", r.heads, size, r.key_size)
     o, last = ops.gated_delta_rule(q, k, v, decay, ops.sigmoid(ops.cast(_lengths(b, write), f32)), state)
-    b.g.update(f"states.{index}", last)
+    renew(last)
     gamma = b.weight(f"{name}.norm.weight", (size,))
     normed = ops.rms_norm(ops.reshape(o, (b.rows, r.heads, size)), gamma, eps=b.config.eps)
     y = ops.reshape(normed, (b.rows, r.inner)) * ops.silu(ops.cast(gate, f32))

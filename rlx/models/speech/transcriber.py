@@ -20,7 +20,7 @@ from rlx.formats.files import read_json, shown
 from rlx.formats.huggingface import ModelFolder
 from rlx.formats.tokenizer.language import LanguageTokenizer, from_folder
 from rlx.ir import Graph
-from rlx.models.language.blocks import Size
+from rlx.models.language.caches import Size
 from rlx.models.language.config import Fields
 from rlx.models.language.model import half_or_full
 from rlx.models.language.weights import Arrays, ModelWeights
@@ -84,8 +84,9 @@ class Transcriber(Closing):
         self._check_room(cache)
         self.weights, self.state = Weights(session.device), State(session.device)
         try:
-            self.weights.declare({name: t.type for g in graphs for name, t in g.params.items()})
-            weights.load(self.weights)
+            types = {name: t.type for g in graphs for name, t in g.params.items()}
+            self.weights.declare(types)
+            weights.load({name: [self.weights] for name in types})
         except BaseException:
             self.close()
             raise

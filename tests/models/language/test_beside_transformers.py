@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from rlx.models import load
+from rlx.models.language import caches, decoder
 from tests.outside import outside
 
 pytestmark = pytest.mark.judged
@@ -51,10 +52,10 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
 }  # fmt: skip
 
 
-def _model(folder: Path, name: str) -> tuple[Any, Any]:
-    """The model in float64, reloaded from the folder, and tokens."""
+def _model(folder: Path, name: str, count: int = 45, **more: Any) -> tuple[Any, Any]:
+    """The model in float64, reloaded from the folder, and tokens; with `more` settings."""
     torch, transformers = outside("torch"), outside("transformers")
-    kind, settings = MODELS[name]
+    kind, settings = MODELS[name][0], {**MODELS[name][1], **more}
     torch.manual_seed(0)
     made = transformers.AutoModelForCausalLM.from_config(getattr(transformers, f"{kind}Config")(**settings))
     with torch.no_grad():  # larger weights than a new model has, so that tokens differ in their logits
@@ -68,7 +69,7 @@ def _model(folder: Path, name: str) -> tuple[Any, Any]:
     wide = transformers.AutoModelForCausalLM.from_pretrained(
         folder, dtype=torch.float64, attn_implementation="eager", **plain
     )
-    return wide.eval(), torch.randint(3, 96, (45,))
+    return wide.eval(), torch.randint(3, 96, (count,))
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -88,3 +89,24 @@ def test_logits_and_tokens(device: str, name: str, tmp_path: Path) -> None:
         model.decoder.reset()
         steps = np.concatenate([model.decoder.logits(tokens.numpy()[i : i + 1].astype(np.int32)) for i in range(12)])
         assert ((steps - want[:12]) ** 2).sum() / (want[:12] ** 2).sum() <= 1e-11
+
+
+@pytest.mark.parametrize("name", ["mistral", "qwen2", "gemma2", "gemma3", "phi3", "gpt_oss"])
+def test_rings_of_layers_with_windows(
+    device: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A prompt of more tokens than a ring has rows, and tokens after it."""
+    torch = outside("torch")
+    monkeypatch.setattr(caches, "LONGEST", 32)
+    monkeypatch.setattr(decoder, "CHUNKS", (16, 32))
+    wide, tokens = _model(tmp_path, name, 150, max_position_embeddings=256)
+    with torch.no_grad():
+        want = wide(tokens[None]).logits[0].numpy()
+        ids = tokens[None]
+        for _ in range(12):
+            ids = torch.cat([ids, wide(ids).logits[:, -1:].argmax(-1)], 1)
+    with load(tmp_path, device, context=256) as model:
+        assert 64 in {t.shape[1] for t in model.decoder.graph(1).states.values()}
+        got = model.logits(tokens.numpy())
+        assert ((got - want) ** 2).sum() / (want**2).sum() <= 1e-11
+        assert list(model.tokens(tokens.numpy(), 12)) == ids[0, 150:].tolist()
