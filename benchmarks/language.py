@@ -12,7 +12,6 @@ import argparse
 import sys
 import time
 from collections import Counter
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -97,8 +96,8 @@ def decoder_of(shape: str, kind: str, session: rlx.Session, context: int, activa
             """Nothing to compare: the weights are made as they are asked for."""
 
     weights = Weights(source, architecture, config, context, None)
-    halves: Mapping[str, DType] = {n: as_dtype(n) for n in ("f32", "f16", "bf16")}
-    return Decoder(config, weights, session, context, activations=halves[activations], cache=halves[cache])
+    kinds = {"activations": as_dtype(activations), "cache": as_dtype(cache)}
+    return Decoder(config, weights, session, context, **kinds)
 
 
 def measure(device: str, args: argparse.Namespace) -> None:

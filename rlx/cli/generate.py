@@ -29,7 +29,7 @@ Context = Annotated[
 Engine = Annotated[str | None, typer.Option(help='Kernels on the CPU: "numpy" or "compiled".')]
 Kept = Annotated[str | None, typer.Option(help='Keep matrices as "f32", "f16" or "bf16"; packed ones stay packed.')]
 Activations = Annotated[str | None, typer.Option(help='Tensors between layers: "f32", "f16" or "bf16".')]
-Cache = Annotated[str | None, typer.Option(help='Keys and values: "f32", "f16" or "bf16".')]
+Cache = Annotated[str | None, typer.Option(help='Keys and values: "f32", "f16", "bf16" or "q8_0".')]
 LayersOn = Annotated[
     str | None,
     typer.Option(help='Layers on several devices, such as "cuda:0=20,cpu"; without a number as many as fit.'),

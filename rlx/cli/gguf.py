@@ -84,7 +84,7 @@ def _config(file: GgufFile) -> LanguageConfig | None:
 def _rooms(file: GgufFile, config: LanguageConfig) -> dict[int, Room]:
     """What the layers need, with keys and values in f16 for each of some contexts."""
     from rlx.dtypes import f16
-    from rlx.models.language.blocks import cache_bytes
+    from rlx.models.language.caches import cache_bytes
     from rlx.models.language.placement import room_of
 
     def named(name: str) -> str:

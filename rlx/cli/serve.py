@@ -26,6 +26,9 @@ def serve(
         Path | None, typer.Option(help="A file with the key that clients must send. Default: RLX_API_KEY, if set.")
     ] = None,
     slots: Annotated[int, typer.Option(help="How many sequences run at once.", min=2, max=1024)] = 8,
+    pages: Annotated[
+        int | None, typer.Option(help="Keep keys and values in so many shared pages of 64 tokens.", min=2)
+    ] = None,
     device: Device = "auto",
     context: Context = None,
     dtype: Kept = None,
@@ -78,8 +81,9 @@ def serve(
     ):
         called = name or model.stem
         if isinstance(made, SentenceEncoder):
-            if pooling is not None or context is not None or cache is not None:
-                raise RlxError("serve: --pooling, --context and --cache are for language models; this is an encoder")
+            if any(given is not None for given in (pooling, context, cache, pages)):
+                raise RlxError("serve: --pooling, --context, --cache and --pages are for language models; this is an "
+                               "encoder")  # fmt: skip
             if adapters:
                 raise RlxError("serve: --adapter is for language models; this is an encoder")
             service: Service = EncoderService(made, called, limits=limits, key=key)
@@ -87,9 +91,10 @@ def serve(
         else:
             for one, folder in adapters.items():
                 made.load_adapter(one, folder)
-            service = Service(made, called, slots=slots, limits=limits, key=key, pooling=kind)
+            service = Service(made, called, slots=slots, limits=limits, key=key, pooling=kind, pages=pages)
             service.engine.batch.prepare()
             device_name, room = made.decoder.where, f"{slots} slots of {made.context} tokens"
+            room += "" if pages is None else f" in {pages} pages"
         where, taken = listening.getsockname()[:2]
         shown = f"[{where}]" if ":" in where else where
 

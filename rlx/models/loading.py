@@ -36,13 +36,14 @@ def load(
 
     `context` is how many tokens a language model holds, at most those it was made for. `dtype="bf16"` or "f16" keeps
     the matrices in half precision (by default a language model's are as in the file, a sentence encoder's f32),
-    `activations` the tensors between layers, `cache` the keys and values (by default as the activations). Halves are
-    faster on devices with matrix units, with the precision of 8 bits (bf16) or 11 bits (f16). `threads` limits the
-    CPU's, and `engine` chooses its kernels, both as in `Session`. `layers_on="cuda:0=20,cpu"`, or a dict of numbers,
-    spreads a language model's layers over devices, in their order, in place of `device`; one without a number takes as
-    many as fit there, the last the rest. Caches are where their layers are. Raises: ModelFormatError for damaged or
-    unsupported files, DTypeError, ShapeError for numbers that are not those of the model's layers, DeviceUnavailable,
-    OutOfDeviceMemory with the need, what is free, and what would fit.
+    `activations` the tensors between layers, `cache` the keys and values (by default as the activations; "q8_0" takes
+    8.5 bits for each). Halves are faster on devices with matrix units, with the precision of 8 bits (bf16) or 11 bits
+    (f16). `threads` limits the CPU's, and `engine` chooses its kernels, both as in `Session`.
+    `layers_on="cuda:0=20,cpu"`, or a dict of numbers, spreads a language model's layers over devices, in their order,
+    in place of `device`; one without a number takes as many as fit there, the last the rest. Caches are where their
+    layers are.
+    Raises: ModelFormatError for damaged or unsupported files, DTypeError, ShapeError for numbers that are not those of
+    the model's layers, DeviceUnavailable, OutOfDeviceMemory with the need, what is free, and what would fit.
 
     >>> model = rlx.models.load("folder")
     >>> for piece in model.generate("Once upon a time", max_tokens=100, temperature=0.8):

@@ -43,7 +43,7 @@ class Service:
 
     def __init__(
         self, model: LanguageModel, name: str, *, slots: int, limits: Limits, key: str | None = None,
-        pooling: Pooled | None = None,
+        pooling: Pooled | None = None, pages: int | None = None,
     ) -> None:  # fmt: skip
         self.model, self.name, self.limits = model, name, limits
         self.pooling = pooling or (model.pooling if model.reading.rows is None else None)
@@ -53,7 +53,7 @@ class Service:
         self.tokenizer = model.tokenizer
         self.key = None if key is None else key.encode()
         self.metrics = Metrics()
-        self.engine = Engine(model, slots, limits.waiting, self.metrics)
+        self.engine = Engine(model, slots, limits.waiting, self.metrics, pages=pages)
         self.created = int(time.time())
         self.most = min(limits.prompt_tokens or model.context, model.context)
         # More sequences than can run and wait would be refused at any time.

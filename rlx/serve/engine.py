@@ -18,6 +18,7 @@ from rlx.errors import RlxError
 from rlx.models.language.batch import Batch, Constraint, Token
 from rlx.models.language.decoder import CHUNKS, Sampling
 from rlx.models.language.model import LanguageModel
+from rlx.models.language.pages import ROWS
 from rlx.models.language.reading import Pooled, pooled
 from rlx.serve.metrics import Metrics
 
@@ -71,10 +72,11 @@ class Engine:
     event loop by `SENT` handovers: then the model waits."""
 
     def __init__(
-        self, model: LanguageModel, slots: int, waiting: int, metrics: Metrics, part: int | None = None
-    ) -> None:
+        self, model: LanguageModel, slots: int, waiting: int, metrics: Metrics, part: int | None = None,
+        pages: int | None = None,
+    ) -> None:  # fmt: skip
         self.model, self.slots, self.metrics = model, slots, metrics
-        self.batch: Batch = model.batch(slots)
+        self.batch: Batch = model.batch(slots, pages=pages)
         # A part of a prompt takes a GPU as long as a step or two; on a CPU each of its tokens takes its time.
         self.part = part or CHUNKS[1 if model.session.info.kind == "cpu" else -1]
         self.failure: str | None = None
@@ -96,6 +98,12 @@ class Engine:
             "rlx_sequences_waiting": ("Sequences that wait for a slot.", lambda: len(self._waiting)),
             "rlx_embeddings_waiting": ("Texts that wait for their embedding.", lambda: len(self._embeddings)),
         }
+        if (held := self.batch.pages) is not None:
+            metrics.gauges |= {
+                "rlx_pages": (f"Pages of keys and values, of {ROWS} tokens each.", lambda: held.count - 1),
+                "rlx_pages_free": ("Pages that a sequence may take now.", lambda: held.free),
+                "rlx_tokens_shared": ("Tokens of prompts that others' pages had, so far.", lambda: held.shared),
+            }
 
     # -- in the event loop
 

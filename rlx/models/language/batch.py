@@ -14,6 +14,7 @@ from rlx.errors import DTypeError, GraphError, RlxError
 from rlx.models.language.adapters import Adapter
 from rlx.models.language.decoder import AHEAD, CHUNKS, Decoder, Sampling
 from rlx.models.language.graph import GREEDY, LOG, Picking, mask_words
+from rlx.models.language.pages import Pages, pages_for
 
 Ended = Literal["", "stop", "length", "context", "nan"]
 
@@ -59,6 +60,8 @@ class _Sequence:
     adapter: int  # its number among those of the batch, -1 for none
     prompt: npt.NDArray[np.int32]
     taken: int = 0  # tokens of the prompt that are in the caches
+    placed: bool = True  # whether it has the pages of its prompt
+    made: list[int] = field(default_factory=list)  # tokens that were given since its prompt was begun
     fresh: list[tuple[int, Scores | None]] = field(default_factory=list)  # made by its prompt's run, and not given yet
 
     @property
@@ -73,18 +76,26 @@ class Batch(Closing):
     gets the tokens that it would get alone, as far as products of several rows round as those of one. `adapters` were
     fitted to the decoder, and lie beside the weights: each sequence takes the one that it names, all in one program.
 
-    Not for use by several threads at once. Raises: OutOfDeviceMemory where the caches do not fit."""
+    With `pages`, sequences share so many pages of ROWS tokens, and take them as they grow: what several begin with is
+    kept and computed once. A prompt waits until there are pages for it; where those that run need more than there are,
+    the one that came last gives its own back and waits, and then goes on from its tokens, which are computed again.
+
+    Not for use by several threads at once. Raises: OutOfDeviceMemory where the caches do not fit; DTypeError for fewer
+    pages than one sequence may need, and for caches that have none."""
 
     def __init__(
-        self, decoder: Decoder, slots: int, context: int | None = None, adapters: Mapping[str, Adapter] | None = None
-    ) -> None:
+        self, decoder: Decoder, slots: int, context: int | None = None, adapters: Mapping[str, Adapter] | None = None,
+        pages: int | None = None,
+    ) -> None:  # fmt: skip
         if type(slots) is not int or slots < 2:
             raise DTypeError(f"slots is {slots!r}; expected an integer from 2")
         if context is not None and (type(context) is not int or not 1 <= context <= decoder.context):
             raise DTypeError(f"context is {context!r}; expected an integer from 1 to the model's {decoder.context}")
+        context = context or decoder.context
+        self.pages = None if pages is None else Pages(_pages(pages, decoder, context), slots, context)
         self._decoder = Decoder(
-            decoder.config, decoder.source, decoder.session, context or decoder.context, slots=slots, like=decoder,
-            activations=decoder.activations, cache=decoder.cache,
+            decoder.config, decoder.source, decoder.session, context, slots=slots, like=decoder,
+            activations=decoder.activations, cache=decoder.cache, pages=self.pages,
         )  # fmt: skip
         self._adapters = {name: number for number, name in enumerate(adapters or ())}
         if adapters:
@@ -111,11 +122,14 @@ class Batch(Closing):
         """Takes in a prompt; the number of the sequence, by which `step` calls it. `adapter` names one of the batch;
         with `scored` its tokens have `Scores`.
 
-        Raises: GraphError where no slot is free, DTypeError, ShapeError for a prompt that cannot be taken, RlxError for
-        an adapter that the batch has not."""
+        Raises: GraphError where no slot is free, or too few pages, DTypeError, ShapeError for a prompt that cannot be
+        taken, RlxError for an adapter that the batch has not."""
         number = self.begin(prompt, max_tokens, sampling, ends, constraint, adapter=adapter, scored=scored)
         while any(held is not None and held.number == number and not held.steps for held in self._held):
-            self.fill()
+            if not self.fill():
+                self.cancel(number)
+                raise GraphError("there are too few free pages for this prompt now; step() until a sequence has ended, "
+                                 "or begin() it, so that it waits")  # fmt: skip
         return number
 
     def begin(
@@ -140,16 +154,16 @@ class Batch(Closing):
         self._count += 1
         then: Ended = "length" if own <= most and max_tokens is not None else "context"
         held = _Sequence(self._count, min(own, most), then, sampling, ends, constraint, scored, chosen, ids)
+        held.placed = self.pages is None
         self._held[self._held.index(None)] = held
         return self._count
 
     def fill(self, most: int = CHUNKS[-1]) -> int:
         """Takes in up to `most` tokens of the prompt that has waited longest, in one run; how many those were, 0 where
-        no prompt waits."""
-        waiting = [(held.number, slot) for slot, held in enumerate(self._held) if held is not None and not held.steps]
-        if not waiting:
+        no prompt waits, or there is no room for it."""
+        d, slot = self._decoder, self._waiting()
+        if slot is None:
             return 0
-        slot, d = min(waiting)[1], self._decoder
         held = self._held[slot]
         assert held is not None
         d.length, d.slot, d.number = held.taken, slot, held.adapter
@@ -158,6 +172,7 @@ class Batch(Closing):
         held.taken += len(part)
         if not held.steps:  # what follows a part that is not the last one is in the prompt
             d.take(part, GREEDY, {})
+            self._know(slot, held)
             return len(part)
         mask = {}
         if held.constraint is not None:
@@ -167,13 +182,66 @@ class Batch(Closing):
         found = d.take(part, picking, {**_inputs([held], picking), **mask})
         held.fresh.append((int(found["token"][0, 0]), _scores(found, 0) if held.scored else None))
         self._at[slot], self._ids[slot] = held.taken, found["token"][0, 0]
+        self._know(slot, held)
         return len(part)
+
+    def _waiting(self) -> int | None:
+        """The slot of the prompt to take in next: of those that have their pages, else of all, the first to come."""
+        waiting = [(not held.placed, held.number, slot) for slot, held in enumerate(self._held)
+                   if held is not None and not held.steps]  # fmt: skip
+        if not waiting:
+            return None
+        (absent, _, slot), pages = min(waiting), self.pages
+        held = self._held[slot]
+        assert held is not None
+        if absent and pages is not None:
+            taken = pages.begin(slot, held.prompt, held.adapter)
+            if taken is None:
+                return None
+            held.taken, held.placed = taken, True
+        return slot
+
+    def _know(self, slot: int, held: _Sequence) -> None:
+        if self.pages is not None:
+            self.pages.know(slot, held.prompt[: held.taken], held.adapter)
+
+    def _leave(self, slot: int) -> None:
+        """Frees a slot."""
+        self._held[slot] = None
+        if self.pages is not None:
+            self.pages.release(slot)
+
+    def _grow(self, count: int) -> None:
+        """Gives the sequences that step pages for so many tokens more; those that came last wait where these lack."""
+        pages = self.pages
+        if pages is None:
+            return
+        order = sorted((held.number, slot) for slot, held in enumerate(self._held) if held is not None and held.placed)
+        for _, slot in [*order]:
+            held = self._held[slot]
+            if held is None or not held.placed or not held.steps:
+                continue
+            most = min(int(self._at[slot]) + min(count, held.left), self._decoder.context)
+            while not pages.grow(slot, most):
+                _, last = order.pop()
+                self._wait(last)
+                if last == slot:
+                    break
+
+    def _wait(self, slot: int) -> None:
+        """Takes back the pages of a sequence, which then waits as a prompt of all its tokens."""
+        held = self._held[slot]
+        assert held is not None and self.pages is not None
+        self.pages.release(slot)
+        held.prompt = np.concatenate([held.prompt, np.asarray(held.made, np.int32)])
+        held.made.clear()
+        held.taken, held.placed = 0, False
 
     def cancel(self, sequence: int) -> None:
         """Frees the slot of a sequence. Nothing happens for one that has ended."""
         for slot, held in enumerate(self._held):
             if held is not None and held.number == sequence:
-                self._held[slot] = None
+                self._leave(slot)
 
     def step(self, most: int = 1) -> list[Token]:
         """The next tokens of all sequences, first those that prompts gave, then up to `most` of each; of sequences
@@ -195,6 +263,9 @@ class Batch(Closing):
             most = 1
         # A sequence that ends on the way runs on: its slot's rows are written anew by the next one's prompt.
         count = min(most, AHEAD, LOG, max(held.left for held in lasting))
+        self._grow(count)
+        if not any(held is not None and held.steps for held in self._held):
+            return made
         log, found = self._run(count)
         for i in range(count):
             for slot, held in enumerate(self._held):
@@ -212,9 +283,10 @@ class Batch(Closing):
         ended: Ended = "nan" if token < 0 else "stop" if token in held.ends else "" if held.left else held.then
         if held.constraint is not None and ended not in ("nan", "stop") and held.constraint.take(token):
             ended = "stop"
+        held.made.append(token)
         made.append(Token(held.number, token, ended, scores))
         if ended:
-            self._held[slot] = None
+            self._leave(slot)
 
     def _run(self, count: int) -> tuple[npt.NDArray[np.int32], dict[str, Any]]:
         """So many steps of all slots: their tokens, and the outputs of the last one. Slots without a sequence stand
@@ -236,6 +308,9 @@ class Batch(Closing):
                 held.constraint.mask(given["mask"][slot])
         programs = [d.program(1, "next", picking, turn) for turn in range(d.turns)]
         states = programs[0].graph.states
+        if self.pages is not None:
+            own = [[held is not None] for held in stepped]  # others write their row into nobody's page
+            given["table"] = np.where(own, self.pages.table, 0)
         for name, value in {"ids": self._ids, "at": self._at, **given}.items():
             if name in states:
                 d.state.set(name, value)
@@ -258,6 +333,18 @@ class Batch(Closing):
     def close(self) -> None:
         """Frees the caches and programs; the weights stay with their decoder. Idempotent."""
         self._decoder.close()
+
+
+def _pages(count: int, decoder: Decoder, context: int) -> int:
+    """Raises: DTypeError for a number of pages that cannot be, or caches that have no pages."""
+    least = pages_for(context) + 1
+    if type(count) is not int or count < least:
+        raise DTypeError(f"pages is {count!r}; expected an integer from {least}: those of a context of {context}, and "
+                         "one that takes what is nobody's")  # fmt: skip
+    if decoder.config.recurrent or decoder.cache.is_packed:
+        what = "recurrent models, whose states have no rows" if decoder.config.recurrent else "caches in q8_0 yet"
+        raise DTypeError(f"pages are not there for {what}; leave them out")
+    return count
 
 
 def _picking(stepped: Sequence[_Sequence]) -> Picking:

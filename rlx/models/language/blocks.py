@@ -5,8 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 
@@ -14,6 +13,7 @@ import rlx.ops as ops
 from rlx.dtypes import DType, bf16, f16, f32, i32
 from rlx.ir import Graph, Tensor
 from rlx.models.language.adapters import LowRank, LowRanks
+from rlx.models.language.caches import Caches, Size, turned
 from rlx.models.language.config import Attention, Experts, LanguageConfig, Rope
 
 
@@ -30,31 +30,6 @@ class WeightTypes(Protocol):
         """Whether weights, by name and shape, can be one, of this name, that holds their rows one after the other."""
 
 
-LONGEST = 512  # tokens of a sequence that one run writes into caches
-_ROWS = 64  # of which a ring has a multiple
-
-
-def ring_rows(window: int | None, context: int, chunk: int = 0) -> int:
-    """The rows of a layer's caches for a context. A layer whose queries see `window` keys before their own keeps those
-    and the rows of one run; the token at position p is then in row p modulo the rows."""
-    if window is None:
-        return context
-    return min(context, -(-(window + max(chunk, LONGEST)) // _ROWS) * _ROWS)
-
-
-@dataclass(frozen=True, slots=True)
-class Size:
-    """What a program of a model is made for: sequences, tokens of each in a run, rows of their caches, dtypes. A
-    context of 0 means no caches: tokens attend to those of the same run, as in training."""
-
-    batch: int
-    chunk: int
-    context: int
-    activations: DType = f32
-    cache: DType = f32
-    slots: int = 1  # sequences that the caches have room for: as many as a run has, or more where it has one
-
-
 class Blocks:
     """The blocks of one graph. Values between blocks are (batch · chunk, width). The matrices of an adapter, whose
     products `adapter` knows, are states, so that adapters of one shape take turns in one program; of several adapters
@@ -69,7 +44,7 @@ class Blocks:
     def __init__(
         self, g: Graph, config: LanguageConfig, size: Size, weights: WeightTypes, at: Tensor,
         slot: Tensor | None = None, adapter: LowRank | LowRanks | None = None, number: Tensor | None = None,
-        stride: Tensor | None = None,
+        stride: Tensor | None = None, table: Tensor | None = None,
     ) -> None:  # fmt: skip
         self.g = g
         self.config = config
@@ -82,10 +57,9 @@ class Blocks:
         # One token of each sequence that has a cache, and no other sequence's beside it.
         self._steps = size.chunk == 1 and bool(size.context) and size.slots == size.batch
         self._one = ops.reshape(at, ()) if size.batch == 1 else None
+        self.caches = Caches(g, size, at, slot, table)
         step = g.constant(np.arange(size.chunk, dtype=np.int32).reshape(1, -1))
         self._places = self._one if self._one is not None else ops.reshape(at, (size.batch, 1)) + step
-        self._starts: dict[int, Tensor] = {}  # where a run writes into caches of so many rows
-        self._masks: dict[tuple[int, int], Tensor] = {}  # by window and rows
 
     # -- weights
 
@@ -193,22 +167,19 @@ class Blocks:
         a, name = self.config.attention, f"layers.{index}.self_attn"
         assert a is not None
         q, k, v = self._heads(x, name, a)
-        rows = ring_rows(a.windows[index], self.size.context, self.size.chunk) if self.size.context else 0
-        if self._steps and rows == self.size.context:
+        window = a.windows[index]
+        if self._steps and self.caches.plain(window):
             return self._out(x, self._step(q, k, v, a, index), index)
         q, k = self._rotated(q, k, a.ropes[index])
-        if self.size.context:
-            keys, values = self._cached(f"keys.{index}", k, rows), self._cached(f"values.{index}", v, rows)
+        if not self.size.context:
+            made = turned(ops.attention(turned(q), turned(k), turned(v), scale=a.scale, softcap=a.softcap,
+                                        causal=self.size.chunk > 1 or window is not None, window=window))  # fmt: skip
+        elif a.sinks:
+            keys, values = self.caches.keys_and_values(index, k, v, window)
+            made = turned(self._with_sinks(q, keys, values, a, index))
         else:
-            keys, values = k, v
-        if a.sinks:
-            made = self._with_sinks(q, keys, values, a, index)
-        else:
-            made = ops.attention(
-                _turned(ops.cast(q, self.size.cache)), _turned(keys), _turned(values), scale=a.scale,
-                softcap=a.softcap, **self._seen(a.windows[index], rows),
-            )  # fmt: skip
-        return self._out(x, _turned(made), index)
+            made = self.caches.attention(index, q, k, v, window, a.scale, a.softcap)
+        return self._out(x, made, index)
 
     def _out(self, x: Tensor, mixed: Tensor, index: int) -> Tensor:
         """The layer's result of what its heads give; x is what went into the layer."""
@@ -218,37 +189,6 @@ class Blocks:
         if a.gated:
             mixed = mixed * ops.sigmoid(self.linear(x, f"{name}.q_gate", a.heads * a.head_size, a.qkv_bias))
         return self.linear(mixed, f"{name}.o_proj", self.config.width, a.out_bias)
-
-    def _seen(self, window: int | None, rows: int) -> dict[str, Any]:
-        """Which keys attention sees, as its arguments."""
-        causal = self.size.chunk > 1 or window is not None
-        if not self.size.context:
-            return {"causal": causal, "window": window}
-        length = (self.at if self._one is None else self._one) + self.size.chunk
-        if window is None or rows == self.size.context:
-            return {"causal": causal, "window": window, "kv_len": length}
-        # Rows that were never written may hold anything, which a mask alone does not keep out of the sums.
-        return {"mask": self._in_sight(window, rows), "kv_len": ops.minimum(length, rows)}
-
-    def _positions(self, rows: int) -> Tensor:
-        """The positions whose keys are in the rows of a cache after this run's were written, below 0 where none is:
-        (batch, 1, 1, rows), or (rows,) where a row's number is its position."""
-        numbers = self.g.constant(np.arange(rows, dtype=np.int32))
-        if rows == self.size.context:
-            return numbers
-        last = ops.reshape(self.at, (self.size.batch, 1, 1, 1)) + (self.size.chunk - 1)
-        return last - (last - numbers + rows) % rows
-
-    def _in_sight(self, window: int | None, rows: int) -> Tensor:
-        """Which rows of a cache each query sees: bool (batch, 1, chunk, rows)."""
-        key = (self.size.context if window is None else window, rows)
-        if key not in self._masks:
-            step = self.g.constant(np.arange(self.size.chunk, dtype=np.int32).reshape(1, 1, -1, 1))
-            positions = self._positions(rows)
-            behind = ops.reshape(self.at, (self.size.batch, 1, 1, 1)) + step - positions
-            seen = ops.logical_and(behind >= 0, behind <= key[0])
-            self._masks[key] = seen if rows == self.size.context else ops.logical_and(seen, positions >= 0)
-        return self._masks[key]
 
     def _step(self, q: Tensor, k: Tensor, v: Tensor, a: Attention, index: int) -> Tensor:
         """Attention of one token of each sequence, which writes its key and value into the caches."""
@@ -270,11 +210,11 @@ class Blocks:
         """Attention whose softmax has one more term a head, written out in small ops: (batch, heads, chunk, size)."""
         (batch, chunk), group = (self.size.batch, self.size.chunk), a.heads // a.kv_heads
         q = ops.reshape(ops.transpose(q, (0, 2, 1, 3)), (batch, a.kv_heads, group * chunk, a.head_size))
-        keys, values = (ops.cast(_turned(t), f32) for t in (keys, values))
+        keys, values = (ops.cast(turned(t), f32) for t in (keys, values))
         scores = ops.matmul(ops.cast(q, f32), keys, transpose_b=True) * a.scale
         rows = keys.shape[2]
         scores = ops.reshape(scores, (batch, a.heads, chunk, rows))
-        scores = ops.where(self._in_sight(a.windows[index], rows), scores, -math.inf)
+        scores = ops.where(self.caches.in_sight(a.windows[index], rows), scores, -math.inf)
         sinks = ops.reshape(self.weight(f"layers.{index}.self_attn.sinks", (a.heads,)), (1, a.heads, 1, 1))
         top = ops.maximum(ops.max(scores, axis=-1, keepdims=True), sinks)
         parts = ops.exp(scores - top)
@@ -307,48 +247,6 @@ class Blocks:
             return [q, k]
         (cos, sin), how = self._tables(rope), rope.interleaved
         return [ops.rope(x, cos, sin, self._places, axis=1, interleaved=how) for x in (q, k)]
-
-    def _cached(self, name: str, fresh: Tensor, rows: int) -> Tensor:
-        """The cache of so many rows with this run's written into it."""
-        heads, size = fresh.shape[2:]
-        shape = (self.size.slots, rows, heads, size)
-        cache, fresh = self.g.state(name, shape, self.size.cache), ops.cast(fresh, self.size.cache)
-        if self._in_one_piece(rows):
-            made = ops.dynamic_update_slice(cache, fresh, self._start(rows))
-        else:
-            flat = ops.reshape(cache, (self.size.slots * rows, heads, size))
-            flat = ops.scatter(flat, self._start(rows), ops.reshape(fresh, (self.rows, heads, size)), axis=0)
-            made = ops.reshape(flat, shape)
-        self.g.update(name, made)
-        if self.slot is not None:  # a prompt's run copies the rows of its sequence
-            slot = self.g.constant(np.array([1, 0, 0, 0], np.int32)) * self.slot
-            return ops.dynamic_slice(made, slot, (1, *shape[1:]))
-        return made
-
-    def _in_one_piece(self, rows: int) -> bool:
-        """Whether a run's rows of a cache lie side by side: not those of several sequences, nor those that may go on at
-        a ring's beginning."""
-        return self._one is not None and (self.size.chunk == 1 or rows == self.size.context)
-
-    def _start(self, rows: int) -> Tensor:
-        """Where this run writes into caches of so many rows: the indices of a slice's start, i32 (4,), or of each row
-        among those of all sequences, i32 (batch · chunk,)."""
-        if rows in self._starts:
-            return self._starts[rows]
-        ring = rows < self.size.context
-        if self._one is not None and self._in_one_piece(rows):
-            made = self.g.constant(np.array([0, 1, 0, 0], np.int32)) * (self._one % rows if ring else self._one)
-            if self.slot is not None:
-                made = made + self.g.constant(np.array([1, 0, 0, 0], np.int32)) * self.slot
-        else:
-            step = self.g.constant(np.arange(self.size.chunk, dtype=np.int32).reshape(1, -1))
-            place = ops.reshape(self.at, (self.size.batch, 1)) + step
-            first = self.g.constant(np.arange(self.size.batch, dtype=np.int32).reshape(-1, 1) * rows)
-            if self.slot is not None:
-                first = self.slot * rows
-            made = ops.reshape((place % rows if ring else place) + first, (self.rows,))
-        self._starts[rows] = made
-        return made
 
     # -- experts
 
@@ -420,17 +318,3 @@ def activated(x: Tensor, name: str) -> Tensor:
 def _at_most(weight: Tensor, dtype: DType) -> Tensor:
     """The weight rounded to the activations' half precision; products of f32 read weights of halves as they are."""
     return ops.cast(weight, dtype) if dtype in (f16, bf16) else weight
-
-
-def _turned(x: Tensor) -> Tensor:
-    return ops.transpose(x, (0, 2, 1, 3))
-
-
-def cache_bytes(config: LanguageConfig, context: int, dtype: DType) -> tuple[int, ...]:
-    """The bytes of one sequence's caches of keys and values in each layer."""
-    a = config.attention
-    if a is None:
-        return (0,) * config.layers
-    rows = (ring_rows(window, context) if mixer == "attention" else 0
-            for window, mixer in zip(a.windows, config.mixers, strict=True))  # fmt: skip
-    return tuple(dtype.nbytes((2, n, a.kv_heads, a.head_size)) for n in rows)

@@ -17,9 +17,10 @@ from rlx.dtypes import DType, f32
 from rlx.errors import DTypeError, GraphError, ShapeError
 from rlx.ir import TensorType
 from rlx.models.language.adapters import Adapter, LowRank, LowRanks
-from rlx.models.language.blocks import Size, cache_bytes, ring_rows
+from rlx.models.language.caches import Size, cache_bytes, ring_rows
 from rlx.models.language.config import LanguageConfig
 from rlx.models.language.graph import GREEDY, LOG, Head, Picking, language_graph
+from rlx.models.language.pages import Pages
 from rlx.models.language.placement import Room, check_room, room_of
 from rlx.models.language.speculation import Speculation
 from rlx.models.language.split import SplitProgram, SplitStates, Stage
@@ -76,8 +77,8 @@ class Decoder(Closing):
 
     `context` is how many tokens the caches hold; `length` how many are in them. `split` has the sessions whose devices
     take the layers, in order, and how many each: None for as many as fit there, for the last the rest. With `slots`
-    there are caches for several sequences, which `Batch` fills; `like` is a decoder of the same model, whose weights
-    are used. Not for use by several threads at once.
+    there are caches for several sequences, which `Batch` fills, or the `pages` that these share; `like` is a decoder of
+    the same model, whose weights are used. Not for use by several threads at once.
     Raises: OutOfDeviceMemory, before anything is read, for a model that does not fit; ShapeError for a `split` that is
     not one of the model's layers.
     """
@@ -85,9 +86,10 @@ class Decoder(Closing):
     def __init__(
         self, config: LanguageConfig, weights: ModelWeights, session: Session, context: int, *,
         activations: DType = f32, cache: DType = f32, slots: int = 1, like: Decoder | None = None,
-        split: Sequence[tuple[Session, int | None]] = (),
+        split: Sequence[tuple[Session, int | None]] = (), pages: Pages | None = None,
     ) -> None:  # fmt: skip
         self.config = config
+        self.pages = pages
         self.slots = slots
         self.session = session
         self.context = context
@@ -143,7 +145,10 @@ class Decoder(Closing):
 
     def room(self, context: int) -> Room:
         """What the layers need with caches for so many tokens."""
-        caches = tuple(self.slots * n for n in cache_bytes(self.config, context, self.cache))
+        if self.pages is not None:
+            caches = cache_bytes(self.config, context, self.cache, self.pages.count)
+        else:
+            caches = tuple(self.slots * n for n in cache_bytes(self.config, context, self.cache))
         where = self.source.source.where
         return room_of(self.config, where, self.source.sizes, self.source.table_bytes, caches)
 
@@ -158,7 +163,8 @@ class Decoder(Closing):
         batch = self.slots if head == "next" else 1
         if head == "next" and layers is not None:  # the host begins each step of a part
             head = "token"
-        size = Size(batch, chunk, self.context, self.activations, self.cache, self.slots)
+        pages = 0 if self.pages is None else self.pages.count
+        size = Size(batch, chunk, self.context, self.activations, self.cache, self.slots, pages)
         return language_graph(self.config, size, self.source, head, picking, self._low, layers)
 
     @property
@@ -247,7 +253,11 @@ class Decoder(Closing):
         made: dict[str, Any] = {"ids": padded, "at": np.array([self.length], np.int32)}
         if self._several is not None:
             made["adapter"] = np.array([self.number], np.int32)
-        return made if self.slots == 1 else {**made, "slot": np.array(self.slot, np.int32)}
+        if self.pages is not None:
+            made["table"] = self.pages.table[self.slot : self.slot + 1]
+        elif self.slots > 1:
+            made["slot"] = np.array(self.slot, np.int32)
+        return made
 
     def _runs(self, ids: Ids) -> Iterator[tuple[Ids, int]]:
         """The parts of a prompt with their chunk sizes; `length` grows as they are taken."""

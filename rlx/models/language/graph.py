@@ -12,8 +12,10 @@ import rlx.ops as ops
 from rlx.dtypes import f32, i32
 from rlx.ir import Graph, Tensor
 from rlx.models.language.adapters import LowRank, LowRanks
-from rlx.models.language.blocks import Blocks, Size, WeightTypes
+from rlx.models.language.blocks import Blocks, WeightTypes
+from rlx.models.language.caches import Size
 from rlx.models.language.config import LanguageConfig, Mixer
+from rlx.models.language.pages import pages_for
 from rlx.models.language.recurrent import delta, mamba, mamba2
 
 Head = Literal["token", "next", "choices", "logits", "hidden"]
@@ -79,19 +81,21 @@ def language_graph(
     The head "next" is a step of decoding that needs nothing from the host: `ids`, `at` and what draws take are states,
     of which a run renews the first two (`at` by the state `stride`, which is 0 for sequences that stand still), and it
     writes the new token into the state `log`, i32 (batch, LOG), at the place of the token before it, modulo LOG.
-    Where the caches have more slots than a run has sequences, the input `slot`, i32 (), is the one it is about.
+    Where the caches have more slots than a run has sequences, the input `slot`, i32 (), is the one it is about. Where
+    sequences share pages, `table`, i32 (batch, pages of the context), names those of each.
     """
     g = Graph(f"{config.architecture}-{size.batch}x{size.chunk}-{head}")
     layers = range(config.layers) if layers is None else layers
     given = g.state if head == "next" else g.input
     x = given("ids", (size.batch, size.chunk), i32) if layers.start == 0 else None
     at = given("at", (size.batch,), i32)
-    slot = g.input("slot", (), i32) if size.slots > size.batch else None
+    slot = g.input("slot", (), i32) if size.slots > size.batch and not size.pages else None
+    table = given("table", (size.batch, pages_for(size.context)), i32) if size.pages else None
     # Steps of several sequences leave the states of those alone that stand still.
     strides = head == "next" or (config.recurrent and size.batch > 1)
     stride = given("stride", (size.batch,), i32) if strides else None
     number = given("adapter", (size.batch,), i32) if isinstance(adapter, LowRanks) else None
-    blocks = Blocks(g, config, size, weights, at, slot, adapter, number, stride)
+    blocks = Blocks(g, config, size, weights, at, slot, adapter, number, stride, table)
     if x is None:
         x = g.input("x", (blocks.rows, config.width), size.activations)
     x = through_layers(blocks, x, layers)

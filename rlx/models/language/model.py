@@ -35,7 +35,7 @@ from rlx.models.language.text import StopTexts
 from rlx.models.language.weights import Arrays, ModelWeights
 from rlx.runtime import Session
 
-CACHES = ("f32", "f16", "bf16")
+FLOATS = ("f32", "f16", "bf16")
 Split = Sequence[tuple[Session, int | None]]
 
 
@@ -385,10 +385,10 @@ class LanguageModel(Closing):
         """Says which tokens the caches have after runs of the decoder; for who has `lent`."""
         self._held = tokens
 
-    def batch(self, slots: int, context: int | None = None) -> Batch:
-        """Room for several sequences at once, beside the one of `generate`, with the adapters that are loaded now.
-        Raises: as `Batch`."""
-        return Batch(self.decoder, slots, context, self._adapters)
+    def batch(self, slots: int, context: int | None = None, pages: int | None = None) -> Batch:
+        """Room for several sequences at once, beside the one of `generate`, with the adapters that are loaded now, and
+        caches in `pages`, if any. Raises: as `Batch`."""
+        return Batch(self.decoder, slots, context, self._adapters, pages)
 
     def chat(
         self, messages: Sequence[Mapping[str, Any]], max_tokens: int | None = None, **settings: Any
@@ -420,8 +420,19 @@ class LanguageModel(Closing):
 def half_or_full(what: str, dtype: DTypeLike) -> DType:
     """Raises: DTypeError for what is none of f32, f16 and bf16."""
     kind = as_dtype(dtype)
-    if kind.name not in CACHES:
-        raise DTypeError(f"{what} {dtype}: expected one of {', '.join(CACHES)}")
+    if kind.name not in FLOATS:
+        raise DTypeError(f"{what} {dtype}: expected one of {', '.join(FLOATS)}")
+    return kind
+
+
+def _cache_dtype(dtype: DTypeLike, config: LanguageConfig) -> DType:
+    """Raises: DTypeError for what keys and values cannot be kept in."""
+    kind, a = as_dtype(dtype), config.attention
+    if kind.name not in (*FLOATS, "q8_0"):
+        raise DTypeError(f"cache {dtype}: expected one of {', '.join(FLOATS)}, q8_0")
+    if kind.is_packed and a is not None and a.head_size % 32:
+        raise DTypeError(f"cache q8_0: this model's heads have {a.head_size} elements, which are no blocks of 32; "
+                         "keep them in bf16 or f16")  # fmt: skip
     return kind
 
 
@@ -462,7 +473,7 @@ def made_of(
         raise ShapeError(f"context is {context!r}; expected an integer from 1")
     context = min(context, config.positions)
     work = half_or_full("activations", activations or f32)
-    kept = half_or_full("cache", cache or work)
+    kept = _cache_dtype(cache or work, config)
     matrices = None if dtype is None else half_or_full("dtype", dtype)
     weights = ModelWeights(source, architecture, config, context, matrices)
     decoder = Decoder(config, weights, session, context, activations=work, cache=kept, split=split)

@@ -11,7 +11,7 @@ from rlx.models.language.config import LanguageConfig
 from rlx.runtime import Session
 
 Shares = Sequence[tuple[str, int | None]]  # a device and how many layers; None: as many as fit, or the rest
-_NUMBER = re.compile(r"\.(\d+)(?:\.|$)")
+_NUMBER = re.compile(r"[a-z_]+\.(\d+)(?:\.|$)")  # layers.3.mlp…, keys.3
 _MORE = "such as 'cuda:0=20,cpu'"
 
 
@@ -43,7 +43,7 @@ def shares_of(layers_on: str | Mapping[str, int]) -> Shares:
 
 def layer_of(name: str) -> int | None:
     """The layer that a weight or a state is part of, by its name; None where it is none's."""
-    found = _NUMBER.search(name)
+    found = _NUMBER.match(name)
     return None if found is None else int(found[1])
 
 

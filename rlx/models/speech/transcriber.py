@@ -20,7 +20,7 @@ from rlx.formats.files import read_json, shown
 from rlx.formats.huggingface import ModelFolder
 from rlx.formats.tokenizer.language import LanguageTokenizer, from_folder
 from rlx.ir import Graph
-from rlx.models.language.blocks import Size
+from rlx.models.language.caches import Size
 from rlx.models.language.config import Fields
 from rlx.models.language.model import half_or_full
 from rlx.models.language.weights import Arrays, ModelWeights

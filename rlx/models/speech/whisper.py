@@ -15,7 +15,8 @@ import rlx.ops as ops
 from rlx.dtypes import f32, i32
 from rlx.ir import Graph, Tensor
 from rlx.models.language.architectures.base import ACTIVATIONS, Architecture, Recipe, derived
-from rlx.models.language.blocks import Blocks, Size, WeightTypes, activated
+from rlx.models.language.blocks import Blocks, WeightTypes, activated
+from rlx.models.language.caches import Size
 from rlx.models.language.config import (
     ATTENTION,
     MOST_HEADS,

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from rlx.models import load
-from rlx.models.language import blocks, decoder
+from rlx.models.language import caches, decoder
 from tests.outside import outside
 
 pytestmark = pytest.mark.judged
@@ -93,7 +93,7 @@ def test_rings_of_layers_with_windows(
 ) -> None:
     """A prompt of more tokens than a ring has rows, and tokens after it."""
     torch = outside("torch")
-    monkeypatch.setattr(blocks, "LONGEST", 32)
+    monkeypatch.setattr(caches, "LONGEST", 32)
     monkeypatch.setattr(decoder, "CHUNKS", (16, 32))
     wide, tokens = _model(tmp_path, name, 150, max_position_embeddings=256)
     with torch.no_grad():

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rlx.errors import GraphError
+from rlx.errors import DTypeError, GraphError
 from rlx.models import load
-from rlx.models.language import blocks
-from rlx.models.language.blocks import ring_rows
+from rlx.models.language import caches
+from rlx.models.language.caches import ring_rows
 from rlx.models.language.decoder import Sampling
 from tests.models.language import tiny
 
@@ -25,7 +25,7 @@ def short_rings(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rings of 64 rows, for runs of up to 32 tokens."""
     from rlx.models.language import decoder
 
-    monkeypatch.setattr(blocks, "LONGEST", 32)
+    monkeypatch.setattr(caches, "LONGEST", 32)
     monkeypatch.setattr(decoder, "CHUNKS", (16, 32))
 
 
@@ -34,6 +34,7 @@ def test_a_ring_has_the_window_and_a_run() -> None:
     assert ring_rows(127, 100) == 100 and ring_rows(4096, 32768) == 4608
 
 
+@pytest.mark.late_on_vulkan
 @pytest.mark.few_on_vulkan(1)
 @pytest.mark.parametrize("config", [GEMMA, MISTRAL], ids=lambda c: c["model_type"])
 def test_rings_give_the_tokens_of_whole_caches(
@@ -50,7 +51,7 @@ def test_rings_give_the_tokens_of_whole_caches(
         held.add(PROMPT[:7], 5)
         batched = [made.token for _ in range(40) for made in held.step() if made.sequence == number]
         held.close()
-    monkeypatch.setattr(blocks, "LONGEST", 4096)
+    monkeypatch.setattr(caches, "LONGEST", 4096)
     with load(tmp_path / "m", device, context=512) as model:
         assert {t.shape[1] for t in model.decoder.graph(1).states.values()} == {512}
         assert got == list(model.tokens(PROMPT, 100)) and batched == got[:40]
@@ -70,3 +71,41 @@ def test_what_a_ring_has_lost_is_computed_again(tmp_path: Path, short_rings: Non
         model.decoder.prefill(PROMPT, Sampling())
         with pytest.raises(GraphError, match="have lost the keys before token 100"):
             model.decoder.reset(100)
+
+
+WIDE: dict[str, Any] = {**MISTRAL, "head_dim": 32, "num_hidden_layers": 2}
+
+
+@pytest.mark.late_on_vulkan
+@pytest.mark.parametrize("windows", [False, True])
+def test_caches_of_eight_bits(device: str, windows: bool, tmp_path: Path, short_rings: None) -> None:
+    """Rows of q8_0 blocks: half the bytes of f16 and a sixteenth more, logits near those of f32, the same tokens from
+    a prompt in chunks, token by token, and in a batch."""
+    config = {**WIDE, "sliding_window": 9 if windows else None}
+    tiny.write_language_model(tmp_path / "m", config)
+    with load(tmp_path / "m", device, context=256, cache="q8_0") as model:
+        d = model.decoder
+        rows = 64 if windows else 256
+        kinds = {name: (t.shape, t.dtype.name) for name, t in d.graph(1).states.items()}
+        assert kinds["keys.0"] == ((1, rows, 2, 32), "i8") and kinds["keys.0.scales"] == ((1, rows, 2, 1), "f16")
+        assert d.cache_bytes == 2 * 2 * rows * 2 * 34
+        got = model.logits(PROMPT[:100])
+        steps = [*model.tokens(PROMPT[:100], 8)]
+        d.reset()
+        alone = np.concatenate([d.logits(PROMPT[i : i + 1]) for i in range(40)])
+        np.testing.assert_allclose(alone, got[:40], rtol=2e-3, atol=2e-3)
+        with model.batch(2) as batch:
+            batch.add(PROMPT[:100], 8)
+            assert [made.token for _ in range(8) for made in batch.step()] == steps
+    with load(tmp_path / "m", device, context=256) as model:
+        want = model.logits(PROMPT[:100])
+    error = ((got - want) ** 2).sum() / (want**2).sum()
+    assert 1e-8 < error < 1e-3
+
+
+def test_what_q8_0_cannot_keep_is_refused(tmp_path: Path) -> None:
+    tiny.write_language_model(tmp_path / "m")
+    with pytest.raises(DTypeError, match="8 elements, which are no blocks of 32"):
+        load(tmp_path / "m", "cpu", cache="q8_0")
+    with pytest.raises(DTypeError, match="expected one of f32, f16, bf16, q8_0"):
+        load(tmp_path / "m", "cpu", cache="q4_0")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from typer.testing import CliRunner
@@ -14,7 +14,7 @@ from rlx.errors import DTypeError, OutOfDeviceMemory, RlxError, ShapeError
 from rlx.formats.huggingface import ModelFolder
 from rlx.models import load
 from rlx.models.language.model import load_folder
-from tests.models.language import tiny
+from tests.models.language import test_adapters, tiny
 
 CONFIG: dict[str, Any] = {**tiny.GEMMA, "num_hidden_layers": 3}  # whose embeddings the first and the last part have
 
@@ -39,19 +39,35 @@ def same_tokens(split: Any) -> None:
     batch.close()
 
 
-def test_layers_on_the_cpu_and_a_gpu(device: str, folder: Path) -> None:
-    """On the CPU its two kinds of kernels take the layers."""
-    if device == "cpu":
-        parts = [(Session("cpu", engine="numpy"), 2), (Session("cpu", engine="compiled"), None)]
-        with load_folder(ModelFolder(folder), parts[0][0], context=40, split=parts) as model:
-            same_tokens(model)
-        return
-    with load(folder, layers_on=f"cpu=1,{device}", context=40) as model:
-        assert repr(model).endswith(f"on cpu (1 layers), {device}:0 (2 layers), 3 layers of 24, context 40)")
+@pytest.mark.parametrize("engine", ["numpy", pytest.param("compiled", marks=pytest.mark.late)])
+def test_layers_in_two_sessions_of_the_cpu(engine: Literal["numpy", "compiled"], folder: Path) -> None:
+    parts = [(Session("cpu", engine="numpy"), 2), (Session("cpu", engine=engine), None)]
+    with load_folder(ModelFolder(folder), parts[0][0], context=40, split=parts) as model:
+        same_tokens(model)
+
+
+@pytest.mark.vulkan
+@pytest.mark.late
+def test_layers_on_the_cpu_and_a_gpu(folder: Path) -> None:
+    with load(folder, layers_on="cpu=1,vulkan", context=40) as model:
+        assert repr(model).endswith("on cpu (1 layers), vulkan:0 (2 layers), 3 layers of 24, context 40)")
         same_tokens(model)
         drawn = list(model.generate("ab", 5, temperature=0.7, seed=3))
     with load(folder, "cpu", context=40) as model:
         assert drawn == list(model.generate("ab", 5, temperature=0.7, seed=3))
+
+
+def test_an_adapter_of_a_split_model(folder: Path, tmp_path: Path) -> None:
+    """Its matrices are where the layers of their products are."""
+    arrays = test_adapters.matrices(CONFIG, test_adapters.LARGE, 3, "x")
+    adapter = test_adapters.write(tmp_path / "x", arrays, test_adapters.LARGE)
+    made = []
+    sessions = [(Session("cpu"), None)], [(Session("cpu"), 1), (Session("cpu"), None)]
+    for split in sessions:
+        with load_folder(ModelFolder(folder), split[0][0], context=40, split=split) as model:
+            model.load_adapter("x", adapter)
+            made.append([list(model.tokens(tiny.TOKENS, 6, adapter=name)) for name in ("x", None)])
+    assert made[0] == made[1] and made[0][0] != made[0][1]
 
 
 @pytest.mark.parametrize(
