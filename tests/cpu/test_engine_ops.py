@@ -13,7 +13,8 @@ from rlx.autodiff import gradients
 from rlx.backends.cpu.engine import choice
 from rlx.backends.cpu.engine.machine import Machine
 from rlx.conformance.oracle import evaluate
-from rlx.ir import apply
+from rlx.dtypes import as_dtype
+from rlx.ir import apply, apply_multi
 from tests.cpu.test_engine_products import bound, close, floats, on_machines, run
 
 pytestmark = pytest.mark.skipif(
@@ -172,3 +173,29 @@ def test_pools_of_volumes(op: str, last: bool, machine: Machine) -> None:
         given = [np.moveaxis(np.moveaxis(a, 1, -1).copy(), -1, 1) for a in given]
     run(bound(y.node, given[:-1], given[-1:], machine, False), machine, pieces=2)
     assert close(given[-1], evaluate(graph, values)[y.id])
+
+
+@on_machines
+@pytest.mark.parametrize("shape", [(3, 40), (2, 1000), (2, 200, 3)])
+@pytest.mark.parametrize("kind", ["f32", "bf16", "i32", "i8", "u8", "bool"])
+@pytest.mark.parametrize("first", [False, True], ids=["least", "greatest"])
+@pytest.mark.sample(10)
+def test_rows_are_sorted_stably(first: bool, kind: str, shape: tuple[int, ...], machine: Machine) -> None:
+    graph = rlx.Graph("order")
+    x = (_RNG.integers(-300, 300, shape) / 2).astype(as_dtype(kind).np)
+    if kind == "f32":
+        x.flat[::9], x.flat[5], x.flat[7] = np.nan, -0.0, np.inf
+    given = graph.input("x", shape, kind)
+    order = np.argsort(x if not first else x[:, ::-1], axis=1, kind="stable")
+    order = order if not first else shape[1] - 1 - order[:, ::-1]
+    for op, attrs, kept in (
+        ("sort", {"descending": first}, shape[1]), ("argsort", {"descending": first}, shape[1]),
+        ("top_k", {"largest": first, "k": 5}, 5), ("top_k", {"largest": first, "k": shape[1]}, shape[1]),
+    ):  # fmt: skip
+        made = apply_multi(op, given, axis=1, **attrs)
+        outs = [np.empty(t.shape, t.dtype.np) for t in made]
+        run(bound(made[0].node, [x], outs, machine, False), machine, pieces=2)
+        assert np.array_equal(outs[-1], order[:, :kept])
+        if len(outs) == 2:
+            values = np.take_along_axis(x, order[:, :kept], 1)
+            assert outs[0].tobytes() == values.tobytes()

@@ -144,3 +144,15 @@ def test_weights_are_written_and_read_by_other_threads():
         assert not failed
         exe.weights.set("w", W)
         close(exe.run({"x": X})["y"], W)
+
+
+def test_many_and_few_rows_read_a_weight_where_it_lies():
+    """A prompt and a step of a language model: a weight in the order of its rows is not copied for either."""
+    weights = rlx.Weights(rlx.Session("cpu").device)
+    x = RNG.standard_normal((130, 300)).astype(np.float32)
+    with compiled(product(130, True), weights) as prompt, compiled(product(1, True), weights) as step:
+        weights.set("w", np.ascontiguousarray(W.T))
+        close(prompt.run({"x": x})["y"], W, x)
+        close(step.run({"x": x[:1]})["y"], W, x[:1])
+        assert weights.room_bytes == weights.nbytes
+    weights.close()

@@ -17,7 +17,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from typing import Any
-from weakref import WeakSet
+from weakref import WeakValueDictionary
 
 import numpy as np
 
@@ -27,7 +27,7 @@ from rlx.driver.locks import renewed
 
 _LEAST = 1 << 16  # bytes of a range that are worth giving back
 _NONE = np.empty(0, np.uint8)
-_ALL: WeakSet[Forms] = WeakSet()
+_ALL: WeakValueDictionary[int, Forms] = WeakValueDictionary()
 
 
 class Form:
@@ -55,7 +55,7 @@ class Forms:
         self._forms: dict[Hashable, Form] = {}
         self._gone: dict[tuple[int, int], Form] = {}  # ranges whose bytes only a form has
         self._kept: Counter[tuple[int, int]] = Counter()
-        _ALL.add(self)
+        _ALL[id(self)] = self
 
     @property
     def extra_bytes(self) -> int:
@@ -201,7 +201,8 @@ class Forms:
 
 def freed_bytes() -> int:
     """Bytes of all buffers that the system has back."""
-    return sum(forms.freed_bytes for forms in tuple(_ALL))
+    found = (ref() for ref in _ALL.valuerefs())
+    return sum(forms.freed_bytes for forms in found if forms is not None)
 
 
 @cache

@@ -130,6 +130,8 @@ class GgufModel:
             if found is not None:
                 config[name] = found
         for key, usual in _USUAL.items():
+            if key == "rope.scaling.attn_factor" and "rope_factors_long.weight" in self.file.tensors:
+                continue
             found = self.file.metadata.get(f"{arch}.{key}", usual)
             if type(found) is not type(usual) or found != usual:
                 self._refuse(f"{arch}.{key} is {shown(found)}; rlx has no code for other than {usual}")
@@ -209,7 +211,7 @@ class GgufModel:
             f"{arch}.rope.scaling.original_context_length", int, config["max_position_embeddings"]
         )
         if "rope_factors_long.weight" in file.tensors:
-            return {"rope_type": "longrope", "original_max_position_embeddings": original}
+            return self._longrope(turned, original)
         if "rope_freqs.weight" in file.tensors:
             return self._llama3(config, turned)
         kind = file.value(f"{arch}.rope.scaling.type", str, "none")
@@ -223,6 +225,17 @@ class GgufModel:
                 found |= {} if beta is None else {name: beta}
             found["original_max_position_embeddings"] = original
         return found
+
+    def _longrope(self, turned: int, original: int) -> dict[str, Any]:
+        """The settings of LongRoPE's scaling, whose factors are tensors, and whose attention factor is a setting."""
+        found: dict[str, Any] = {"rope_type": "longrope", "original_max_position_embeddings": original}
+        for name in ("long", "short"):
+            tensor = self.file.tensors.get(f"rope_factors_{name}.weight")
+            if tensor is None or tensor.shape != (turned // 2,) or tensor.dtype is not f32:
+                self._refuse(f"rope_factors_{name}.weight is no factor in f32 for each of {turned // 2} frequencies")
+            found[f"{name}_factor"] = np.asarray(tensor.read(), np.float64).tolist()
+        key = f"{self.family.architecture}.rope.scaling.attn_factor"
+        return found | ({"attention_factor": self.file.value(key, float)} if key in self.file.metadata else {})
 
     def _llama3(self, config: dict[str, Any], turned: int) -> dict[str, Any]:
         """The settings of Llama 3's scaling, of which the file holds what each frequency is divided by."""

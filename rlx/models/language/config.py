@@ -16,6 +16,7 @@ MOST_TOKENS, MOST_WIDTH, MOST_LAYERS, MOST_HEADS = 1 << 22, 1 << 17, 1 << 10, 1 
 MOST_INNER, MOST_POSITIONS, MOST_EXPERTS = 1 << 20, 1 << 24, 1 << 12
 MOST_ANGLE = 1e6  # radians a position; published ones are 1 at most
 
+_LONG = ("longrope", "su")
 Norm = Literal["rms", "layer"]
 Placement = Literal["before", "after", "around"]
 Mixer = Literal["attention", "mamba", "mamba2", "delta"]
@@ -202,6 +203,8 @@ class Fields:
         if turned < 2 or turned % 2:
             inner.wrong("partial_rotary_factor", f"a part of a head's {width} that is an even number of elements")
         inner.flag("truncate", True)
+        if self.has("original_max_position_embeddings") and given.get("rope_type", given.get("type")) in _LONG:
+            given = {"original_max_position_embeddings": self.content["original_max_position_embeddings"], **given}
         try:
             scaling = rope_scaling(given or None, self.count("max_position_embeddings", MOST_POSITIONS, 2048))
             frequencies, factor = rope_frequencies(turned, found, scaling)

@@ -19,6 +19,8 @@ BASE: dict[str, Any] = {
 }  # fmt: skip
 SCALED = {"rope_theta": 5e5, "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
           "original_max_position_embeddings": 32}  # fmt: skip
+LONG = {"rope_theta": 1e4, "rope_type": "longrope", "short_factor": [1.0, 1.1, 1.3, 1.7],
+        "long_factor": [1.0, 2.0, 5.0, 9.0]}  # fmt: skip
 EXPERTS = {"num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 24, "norm_topk_prob": True}
 DELTA = {**BASE, "num_hidden_layers": 4, "head_dim": 16, "linear_num_key_heads": 2, "linear_num_value_heads": 4,
          "linear_key_head_dim": 8, "linear_value_head_dim": 12}  # fmt: skip
@@ -36,6 +38,8 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "gemma3": ("Gemma3Text", {**BASE, "num_hidden_layers": 7, "head_dim": 16, "sliding_window": 6,
                               "query_pre_attn_scalar": 16}),
     "phi3": ("Phi3", {**BASE, "sliding_window": 9}),
+    "phi3_short": ("Phi3", {**BASE, "rope_parameters": {**LONG, "original_max_position_embeddings": 64}}),
+    "phi3_long": ("Phi3", {**BASE, "rope_parameters": {**LONG, "original_max_position_embeddings": 16}}),
     "gpt2": ("GPT2", {"vocab_size": 96, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 128}),
     "olmo2": ("Olmo2", BASE),
     "gpt_oss": ("GptOss", {**BASE, "head_dim": 16, "num_local_experts": 6, "num_experts_per_tok": 2,

@@ -15,7 +15,7 @@ from rlx.cli.app import app
 from rlx.driver.memory.planner_views import update_copies
 from rlx.driver.progress import drawn
 from rlx.errors import DTypeError, GraphError, ModelFormatError, OutOfDeviceMemory, RlxError, ShapeError
-from rlx.formats import safetensors
+from rlx.formats import gguf, safetensors
 from rlx.formats.quantized import QuantizedTensors
 from rlx.models import LanguageModel, load
 from rlx.models.language import decoder as decoding
@@ -48,6 +48,21 @@ def test_logits_and_tokens_are_those_of_float64(device: str, family: str, folder
         assert nmse(model.logits(tokens), want) <= 1e-11
         follow = list(model.tokens(tokens[:9], 12))
         assert follow == tiny.greedy(FAMILIES[family], tokens[:9], 12)
+
+
+@pytest.mark.parametrize("original", [32, 64])
+def test_longrope_of_a_gguf_file(original: int, tmp_path: Path) -> None:
+    """A context beyond the original length takes the long factors; here one of both kinds changes nothing."""
+    tiny.write_gguf(tmp_path / "plain.gguf", None)
+    ones, others = np.ones(8, np.float32), np.full(8, 7, np.float32)
+    with gguf.read(tmp_path / "plain.gguf") as file:
+        metadata = {**file.metadata, "llama.rope.scaling.original_context_length": original,
+                    "llama.rope.scaling.attn_factor": 1.0}  # fmt: skip
+        factors = dict(zip(("long", "short"), (ones, others) if original < 48 else (others, ones), strict=True))
+        more = {f"rope_factors_{name}.weight": a for name, a in factors.items()}
+        gguf.write(tmp_path / "x.gguf", metadata, {n: t.read() for n, t in file.tensors.items()} | more)
+    with load(tmp_path / "x.gguf", "cpu", context=48) as model:
+        assert nmse(model.logits(tiny.TOKENS), tiny.logits(tiny.PACKED)) <= 1e-11
 
 
 @pytest.mark.few_on_vulkan(1)

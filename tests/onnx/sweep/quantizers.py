@@ -146,8 +146,9 @@ def settings() -> Iterator[tuple[str, str, Callable[[], Rework], tuple[str, ...]
         networks = ("mlp", "lstm", "bert", "gpt2", "convnet", "vit")
         yield "dynamic, settings", name, lambda o=options: dynamic(**o), networks
     yield "dynamic, optimized", "EXTENDED", lambda: then(dynamic(), tools.saved("EXTENDED")), (*ROWS, "gpt2", "lstm")
-    for name in ("bert", "gpt2", "vit"):
-        yield "dynamic, fused", name, lambda n=name: then(tools.fused(n), dynamic()), (name,)
+    floats = {"DefaultTensorType": TensorProto.FLOAT}  # which shape inference does not find behind these operators
+    for name, kind in (("bert", "bert"), ("distilbert", "bert"), ("vit", "vit"), ("clip", "clip")):
+        yield "dynamic, fused", kind, lambda k=kind: then(tools.fused(k), dynamic(extra_options=floats)), (name,)
     for name, form, options in (
         ("4-QDQ-16", "QDQ", {"block_size": 16}), ("4-QDQ-128", "QDQ", {"block_size": 128, "is_symmetric": True}),
         ("4-16", "QOperator", {"block_size": 16}), ("4-64", "QOperator", {"block_size": 64, "is_symmetric": True}),

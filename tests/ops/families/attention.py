@@ -74,7 +74,7 @@ def _attention_grad(d: Array, q: Array, k: Array, v: Array, *others: Array, **at
 
 
 def _step(
-    q: Array, k: Array, v: Array, keys: Array, values: Array, position: Array, *more: Array, scale: float,
+    q: Any, k: Any, v: Any, keys: Any, values: Any, position: Array, *more: Array, scale: float,
     window: int | None, softcap: float | None, interleaved: bool,
 ) -> list[Array]:  # fmt: skip
     torch = outside("torch")
@@ -116,7 +116,12 @@ def _lengths(x: Tensor, *values: int) -> Tensor:
 
 def _stepped(q: Tensor, *given: Tensor, **attrs: Any) -> Tensor:
     """A tensor that depends on all results of a step."""
-    y, keys, values = ops.attention_step(q, *given[:4], _lengths(q, 2, 4), *given[4:], scale=0.4, **attrs)
+    k, v, keys, values, *more = given
+    made = apply_multi(
+        "attention_step", q, k, v, keys, values, _lengths(q, 2, 4), *more, scale=0.4,
+        **{"window": None, "softcap": None, "interleaved": False, **attrs},
+    )  # fmt: skip
+    y, keys, values = made
     return y * 1.5 + ops.sum(ops.sin(keys)) * 0.5 + ops.sum(ops.cos(values)) * 0.25
 
 

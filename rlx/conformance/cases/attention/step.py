@@ -99,10 +99,9 @@ def _masked_nan(inputs: Sequence[Array], attrs: Attrs) -> Any:
         y = get_op("attention_step").reference(*marked, **attrs)[0]
     rows = given[4].shape[1]
     at = np.clip(inputs[5].astype(np.int64), 0, rows - 1)
-    seen = np.asarray(np.arange(rows) <= at[:, None])
-    hidden: Array = (free[1] * seen[:, :, None, None]).any((1, 2))
-    some = free[0].any(1, keepdims=True) | hidden[:, None]
-    return np.broadcast_to(some & (y == 0), y.shape)
+    seen: Any = np.arange(rows) <= at[:, None]
+    some: Any = np.any(free[1] * seen[:, :, None, None], axis=(1, 2)) | np.any(free[0], axis=1)
+    return np.broadcast_to(some[:, None] & (y == 0), y.shape)
 
 
 _ANGLES = "cosines and sines of no angle: products with two of them exceed f32, and their difference is then NaN"

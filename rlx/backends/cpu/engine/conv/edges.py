@@ -50,6 +50,7 @@ class EdgeKernel:
     dtype: DType
     bias: tuple[DType, ...]
     epilogue: Expr | None
+    out: DType
 
     def ir(self) -> str:
         k = Kernel("kernel")
@@ -76,7 +77,8 @@ class EdgeKernel:
                 ]
                 if self.epilogue is not None:
                     (made,) = trees.print_trees(k, [self.epilogue], [made, *beside])
-                k.store(made, k.at(w["out"], position * (w["groups"] * w["inner"]) + output, F32))
+                place = (position * (w["groups"] * w["inner"]) + output) * self.out.itemsize
+                trees.store(k, made, self.out, k.at(w["out"], place))
         return k.text()
 
 
@@ -117,7 +119,8 @@ class Edges:
             address(self._flag), address(places), address(out), address(part), address(offsets), outside, taps,
             c // self.groups, inner, self.groups, *part.strides[:2], *(address(b) for b in self.bias),
         ]  # fmt: skip
-        kernel = EdgeKernel(as_dtype(part.dtype), tuple(as_dtype(b.dtype) for b in self.bias), self.epilogue)
+        beside = tuple(as_dtype(b.dtype) for b in self.bias)
+        kernel = EdgeKernel(as_dtype(part.dtype), beside, self.epilogue, as_dtype(out.dtype))
         keep = (self._flag, places, offsets, self.w, out, *self.bias)
         steps.append(EngineStep(kernel, words, len(places), 64, keep, prepare, "edges", 1.0))
         return steps

@@ -35,6 +35,7 @@ from rlx.backends.cpu.engine.gemm.product import (
     pack_each_run,
     pack_fixed,
     product_steps,
+    widened,
     with_following,
 )
 from rlx.backends.cpu.engine.gemm.transpose import transpose_step
@@ -82,7 +83,7 @@ def bind_transposed(
     node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: EngineContext
 ) -> list[EngineStep] | None:
     x, w, out = ins[0], ins[1], outs[0]
-    if any(a.dtype != np.float32 for a in (x, out)) or any(not narrow_float(a.dtype) for a in ins[1:]):
+    if any(not narrow_float(a.dtype) for a in (*ins, out)):
         raise Declined(f"{x.dtype} with {w.dtype}")
     if w.size == 0 or x.size == 0:
         raise Declined("no elements")
@@ -97,8 +98,10 @@ def bind_transposed(
     if math.prod(map(len, axes)) > _PHASES:
         raise Declined(f"strides of {strides}")
     steps: list[EngineStep] = []
+    if x.dtype != np.float32:
+        x = widened(x, ctx, steps)
     if _is_product(node, x, out, ins[2:], w):
-        return _product(x, w, out, ctx)
+        return [*steps, *_product(x, w, out, ctx)]
     found = channels_last(x)
     image = to_channels_last(x, ctx, steps) if found is None else found
     last = channels_last(out)
@@ -126,7 +129,7 @@ def bind_transposed(
 def _is_product(node: Node, x: Array, out: Array, bias: Sequence[Array], w: Array) -> bool:
     """Whether this is one matrix product for each image, both of which have the order of their shapes."""
     single = set(w.shape[2:]) == {1} and x.shape[2:] == out.shape[2:] and set(node.attrs["strides"]) == {1}
-    return single and not bias and w.dtype == x.dtype and node.attrs["groups"] == 1 and contiguous(x, out)
+    return single and not bias and w.dtype == x.dtype == out.dtype and node.attrs["groups"] == 1 and contiguous(x, out)
 
 
 def _product(x: Array, w: Array, out: Array, ctx: EngineContext) -> list[EngineStep]:
@@ -202,11 +205,11 @@ class _Spread:
         ctx, machine, c = self.ctx, self.ctx.machine, len(w)
         given = np.moveaxis(w[:, 0], 0, -1)
         steps: list[EngineStep] = []
-        if w.dtype != np.float32:
+        if w.dtype != np.float32 and not self.fixed:
             raise Declined(f"a depthwise convolution with {w.dtype}")
         prepare = None
         if self.fixed:
-            weights = ctx.acquire(given.nbytes).view(np.float32).reshape(given.shape)
+            weights = ctx.acquire(given.size * 4).view(np.float32).reshape(given.shape)
 
             def prepare() -> None:
                 weights[...] = given
@@ -216,12 +219,12 @@ class _Spread:
         vectors = 2 if machine.registers == 32 and taps <= 12 and c > lanes else 1
         spec = DepthwiseKernel(
             lanes, vectors, taps, c % (vectors * lanes) != 0, machine.registers,
-            tuple(Operand(as_dtype(b.dtype)) for b in self.bias), self.tree,
+            tuple(Operand(as_dtype(b.dtype)) for b in self.bias), self.tree, as_dtype(out.dtype),
         )  # fmt: skip
         table = np.ascontiguousarray(table)
         block = max(1, min(out.shape[-2], len(table)))
         words = [
-            address(table), address(weights), address(out), len(table), c, c * 4, c * 4, block,
+            address(table), address(weights), address(out), len(table), c, c * out.itemsize, c * 4, block,
             *(address(b) for b in self.bias),
         ]  # fmt: skip
         items = -(-len(table) // block) * -(-c // (vectors * lanes))

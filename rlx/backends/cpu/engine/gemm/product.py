@@ -135,7 +135,7 @@ def _packing(b: Array, memory: Bytes, width: int, ctx: EngineContext) -> list[En
         for i in range(batch):
             words: tuple[int, ...] = (
                 address(b[i]), address(memory) + i * panels * terms * step, width, terms, b.strides[3], step,
-                panels, width * b.strides[3], 0, terms * step, 0, columns,
+                panels, width * b.strides[3], 0, terms * step, 0, columns, width, 1,
             )  # fmt: skip
             items = panels * -(-terms // lanes)
             steps.append(EngineStep(kernel, words, items, 4, (memory, b), name="pack", cost_ns=40.0))

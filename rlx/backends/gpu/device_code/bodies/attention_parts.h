@@ -12,19 +12,18 @@ RLX_FN float parts_sum(PTR(f32) figures, PTR(f32) sums, const uint rows, const u
         float part_tops[DEEP], totals[DEEP], part_sums[DEEP];
         UNROLL for (uint s = 0u; s < DEEP; s++) {
             const uint part = (s0 + s < splits ? s0 + s : splits - 1u) * rows + row;
-            PTR(f32) of_part = SKIP(f32, sums, part, d);
             part_tops[s] = SEEN(figures, part * 2u);
             totals[s] = SEEN(figures, part * 2u + 1u);
-            part_sums[s] = SEEN(of_part, c);
+            part_sums[s] = SEEN(sums, part * d + c);
         }
         float greatest = top;
         UNROLL for (uint s = 0u; s < DEEP; s++) greatest = larger(part_tops[s], greatest);
-        const float base = base_of(greatest), less = p_exp_f(top - base);
+        const float base = base_of(greatest), less = weight_of(top - base);
         top = greatest;
         total *= less;
         sum *= less;
         UNROLL for (uint s = 0u; s < DEEP; s++) {
-            const float w = s0 + s < splits ? p_exp_f(part_tops[s] - base) : 0.0f;
+            const float w = s0 + s < splits ? weight_of(part_tops[s] - base) : 0.0f;
             if (s0 + s < splits) {
                 total = FMA(totals[s], w, total);
                 sum = FMA(part_sums[s], w, sum);

@@ -91,13 +91,13 @@ RLX_FN void attention_step_body(PTR(TA) q, PTR(TA) k, PTR(TA) v, PTR(TB) keys, P
             const float s = bent(lanes_sum(sum) * scale, cap);
             if (stream == 0u) {
                 top[r] = larger(s, -INFINITE);
-                total[r] = p_exp_f(s - base_of(top[r]));
+                total[r] = weight_of(s - base_of(top[r]));
                 UNROLL for (uint e = 0u; e < QUADS; e++) out_[r * QUADS + e] = scaled(value[e], total[r]);
             }
             if (SINKS && stream == 1u) {
                 const float sink = LOAD(f32, sinks, h * share + least(r0 + r, share - 1u));
                 top[r] = larger(sink, -INFINITE);
-                total[r] = p_exp_f(sink - base_of(top[r]));
+                total[r] = weight_of(sink - base_of(top[r]));
             }
         }
     }
@@ -122,18 +122,18 @@ RLX_FN void attention_step_body(PTR(TA) q, PTR(TA) k, PTR(TA) v, PTR(TB) keys, P
     PTR(f32) sums = SKIP(f32, parts, block * SPLITS, ROWS * SIZE);
     PTR(f32) figures = SKIP(f32, SKIP(f32, parts, count * blocks * SPLITS, ROWS * SIZE), block * SPLITS, ROWS * 2u);
     UNROLL for (uint r = 0u; r < ROWS; r += TOGETHER) {
-        SHARE_SUMS(r)
+        if (r > 0u) { NEXT_SUMS(r) }
         for (uint f = THREAD; f < TOGETHER * SIZE; f += 256u) {
             const uint g = f / SIZE, c = f % SIZE, row = r + g;
-            const float sum = streams_sum(g, c);
+            const float sum = streams_sum(row, g, c);
             if (SPLITS > 1u) {
                 SHOW(sums, (split * ROWS + row) * SIZE + c, sum);
                 if (c == 0u) {
                     SHOW(figures, (split * ROWS + row) * 2u, tops[row]);
-                    SHOW(figures, (split * ROWS + row) * 2u + 1u, wholes[row]);
+                    SHOW(figures, (split * ROWS + row) * 2u + 1u, streams_total(row));
                 }
             } else if (r0 + row < share) {
-                STORE(TA, SKIP(TA, y, b * heads + h * share + r0 + row, SIZE), c, NEAR(sum * inverse(wholes[row])));
+                STORE(TA, SKIP(TA, y, b * heads + h * share + r0 + row, SIZE), c, NEAR(sum * inverse(streams_total(row))));
             }
         }
     }

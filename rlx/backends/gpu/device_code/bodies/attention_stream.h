@@ -66,10 +66,10 @@ RLX_FN void attention_stream_body(PTR(T) q, PTR(T) k, PTR(T) v, PTR(M) mask, PTR
 
     MEET_STREAMS
     UNROLL for (uint r = 0u; r < ROWS; r += TOGETHER) {
-        SHARE_SUMS(r)
+        if (r > 0u) { NEXT_SUMS(r) }
         for (uint f = THREAD; f < TOGETHER * LANES * PER; f += 256u) {
             const uint g = f / (LANES * PER), c = f % (LANES * PER), row = r0 + r + g;
-            const float sum = streams_sum(g, c);
+            const float sum = streams_sum(r + g, g, c);
             if (row < mine) {
                 // The parts are stored in the order of the result's rows.
                 const uint head = h0 + row / sq, i = row % sq, rows = count * sq;
@@ -80,12 +80,12 @@ RLX_FN void attention_stream_body(PTR(T) q, PTR(T) k, PTR(T) v, PTR(M) mask, PTR
                     PTR(f32) sums = SKIP(f32, SKIP(f32, parts, splits * rows, 2u), split * rows + at, d);
                     if (c == 0u) {
                         STORE(f32, figures, 0u, tops[r + g]);
-                        STORE(f32, figures, 1u, wholes[r + g]);
+                        STORE(f32, figures, 1u, streams_total(r + g));
                     }
                     STORE(f32, sums, c, sum);
                 } else {
                     PTR(T) py = SKIP(T, y, at, d);
-                    STORE(T, py, c, sum * inverse(wholes[r + g]));
+                    STORE(T, py, c, sum * inverse(streams_total(r + g)));
                 }
             }
         }

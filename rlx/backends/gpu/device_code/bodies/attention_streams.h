@@ -15,12 +15,12 @@
 
 RLX_FN float plus(const float a, const float b) { return a + b; }
 LANES_OP(lanes_sum, LANES, plus)
-LANES_OP(group_sum, 256u, plus)
-LANES_OP(group_top, 256u, larger)
 
 SHARED vec4 tile[TOGETHER * 256u * QUADS];  // [row][stream][lane][quad]
-SHARED float tops[8];
-SHARED float wholes[8];
+SHARED float stream_tops[ROWS * STREAMS];   // [row][stream], as the next two
+SHARED float stream_totals[ROWS * STREAMS];
+SHARED float factors[ROWS * STREAMS];  // of the streams' sums
+SHARED float tops[ROWS];
 
 RLX_FN float dot_of(const vec4 a, const vec4 b, const float sum) {
     return FMA(a.w, b.w, FMA(a.z, b.z, FMA(a.y, b.y, FMA(a.x, b.x, sum))));
@@ -52,12 +52,12 @@ RLX_FN vec4 scaled(const vec4 v, const float by) { return VEC4(v.x * by, v.y * b
 // The scores of row r, of which `greatest` is the largest of all so far, become weights; earlier sums shrink to fit.
 #define WEIGH_KEYS(scores, r, greatest)                                                                  \
     {                                                                                                    \
-        const float base = base_of(greatest), less = p_exp_f(top[r] - base);                             \
+        const float base = base_of(greatest), less = weight_of(top[r] - base);                             \
         top[r] = greatest;                                                                               \
         total[r] *= less;                                                                                \
         UNROLL for (uint e = 0u; e < QUADS; e++) out_[r * QUADS + e] = scaled(out_[r * QUADS + e], less); \
         UNROLL for (uint n = 0u; n < 4u; n++) {                                                          \
-            const float w = p_exp_f(scores[n * ROWS + r] - base);                                        \
+            const float w = weight_of(scores[n * ROWS + r] - base);                                         \
             scores[n * ROWS + r] = w;                                                                    \
             total[r] += w;                                                                               \
         }                                                                                                \
@@ -72,31 +72,52 @@ RLX_FN vec4 scaled(const vec4 v, const float by) { return VEC4(v.x * by, v.y * b
         }                                                                                                      \
     }
 
-// The greatest scores and totals of the workgroup's rows, in tops and wholes; the streams' sums become relative to them.
-#define MEET_STREAMS                                                                                           \
-    UNROLL for (uint r = 0u; r < ROWS; r++) {                                                                  \
-        const float greatest = group_top(top[r]), less = p_exp_f(top[r] - base_of(greatest));                  \
-        const float whole = group_sum(lane == 0u ? total[r] * less : 0.0f);                                    \
-        UNROLL for (uint e = 0u; e < QUADS; e++) out_[r * QUADS + e] = scaled(out_[r * QUADS + e], less);      \
-        if (THREAD == 0u) {                                                                                    \
-            tops[r] = greatest;                                                                                \
-            wholes[r] = whole;                                                                                 \
-        }                                                                                                      \
-    }
-
 // Rows r … r + TOGETHER - 1 of the streams' sums, in shared memory.
 #define SHARE_SUMS(r)                                                                   \
-    BARRIER;                                                                            \
     UNROLL for (uint g = 0u; g < TOGETHER; g++) {                                       \
         UNROLL for (uint e = 0u; e < QUADS; e++) {                                      \
             tile[(g * 256u + THREAD) * QUADS + e] = out_[((r) + g) * QUADS + e];        \
         }                                                                               \
-    }                                                                                   \
-    BARRIER;
+    }
 
-// The sum of all streams for element c of the g-th row in shared memory.
-RLX_FN float streams_sum(const uint g, const uint c) {
+// The first rows' sums, and for all rows the greatest score in tops and the factor of each stream's sums.
+#define MEET_STREAMS                                                                    \
+    if (lane == 0u) {                                                                   \
+        UNROLL for (uint r = 0u; r < ROWS; r++) {                                       \
+            stream_tops[r * STREAMS + stream] = top[r];                                 \
+            stream_totals[r * STREAMS + stream] = total[r];                             \
+        }                                                                               \
+    }                                                                                   \
+    SHARE_SUMS(0u)                                                                      \
+    BARRIER;                                                                            \
+    for (uint x = THREAD; x < ROWS * STREAMS; x += 256u) {                              \
+        float greatest = -INFINITE;                                                     \
+        for (uint s = 0u; s < STREAMS; s++) {                                           \
+            greatest = larger(stream_tops[x / STREAMS * STREAMS + s], greatest);        \
+        }                                                                               \
+        factors[x] = weight_of(stream_tops[x] - base_of(greatest));                     \
+        if (x % STREAMS == 0u) tops[x / STREAMS] = greatest;                            \
+    }                                                                                   \
+    BARRIER;                                                                            \
+
+// The next rows' sums take the place of those before.
+#define NEXT_SUMS(r)  \
+    BARRIER;          \
+    SHARE_SUMS(r)     \
+    BARRIER;          \
+
+// The sum of all streams for element c of row r, the g-th in shared memory; and the total of row r.
+RLX_FN float streams_sum(const uint r, const uint g, const uint c) {
     float sum = 0.0f;
-    UNROLL for (uint s = 0u; s < STREAMS; s++) sum += ELEMENT(tile, g * 1024u * QUADS + s * LANES * PER + c);
+    UNROLL for (uint s = 0u; s < STREAMS; s++) {
+        sum = FMA(ELEMENT(tile, g * 1024u * QUADS + s * LANES * PER + c), factors[r * STREAMS + s], sum);
+    }
+    return sum;
+}
+RLX_FN float streams_total(const uint r) {
+    float sum = 0.0f;
+    UNROLL for (uint s = 0u; s < STREAMS; s++) {
+        sum = FMA(stream_totals[r * STREAMS + s], factors[r * STREAMS + s], sum);
+    }
     return sum;
 }
