@@ -215,14 +215,12 @@ class ModelWeights:
     def _made(self) -> Iterator[tuple[str, Value]]:
         for name, wanted in self._wanted.items():
             values = [self.source.read(self._names[n]) for n in wanted.recipe.files]
-            if wanted.recipe.derived:
+            if wanted.recipe.derived or not wanted.dtype.is_packed:
                 values = [v.dequantize() if isinstance(v, PackedArray) else v for v in values]
             try:
                 made = _shaped(wanted, values)
             except ModelFormatError as error:
                 raise ModelFormatError(f"{self.source.where}: {error}") from error
-            if isinstance(made, PackedArray) and not wanted.dtype.is_packed:
-                made = made.dequantize()
             if not isinstance(made, PackedArray):
                 with np.errstate(over="ignore"):
                     made = np.asarray(made).astype(wanted.dtype.np, copy=False)

@@ -2,11 +2,12 @@
 every device, however they are computed, in f32.
 
 Each model goes on from random prompts on every device: alone, with its prompt taken in by random parts, as a row of a
-batch whose sequences come and go, with guesses by look-up and by a draft model, and with draws of a seed. Each text is
-compared with the device's own text (draws and the text itself with the first device's), and every token with the
-greatest logit of one run over the whole text. Two texts may part where two logits are equal up to rounding: the table
-counts them, and has the largest difference there of the two tokens' logits, or of draws, of the two devices' logits.
-The exit status is 1 where one is 1e-4 or more. A device is one of rlx, or `numpy` for the CPU without compiled kernels.
+batch whose sequences come and go, the same with caches in pages, with guesses by look-up and by a draft model, and with
+draws of a seed. Each text is compared with the device's own text (draws and the text itself with the first device's),
+and every token with the greatest logit of one run over the whole text. Two texts may part where two logits are equal up
+to rounding: the table counts them, and has the largest difference there of the two tokens' logits, or of draws, of the
+two devices' logits. The exit status is 1 where one is 1e-4 or more. A device is one of rlx, or `numpy` for the CPU
+without compiled kernels.
 
 Models: tiny random ones of each architecture, made with `transformers`; a `--folder`, with prompts of the repository's
 pages and `--draft` as its draft; `1b`, random weights of that shape in benchmarks/language.py. `--bits` compares rows
@@ -38,7 +39,8 @@ from tests.models.language.test_beside_transformers import MODELS, _model
 LIMIT = 1e-4  # of the difference of two logits that may change places
 CONTEXT = 128
 SLOTS = 6
-WAYS = ("device", "forward", "parts", "batch", "lookup", "draft", "draws")
+PAGES = 8  # fewer than the sequences of a batch may need, so that some wait
+WAYS = ("device", "forward", "parts", "batch", "pages", "lookup", "draft", "draws")
 Ids = list[int]
 
 
@@ -103,12 +105,12 @@ def in_parts(model: LanguageModel, prompts: list[Ids], count: int) -> list[Ids]:
     return made
 
 
-def in_batch(model: LanguageModel, prompts: list[Ids], count: int) -> list[Ids]:
+def in_batch(model: LanguageModel, prompts: list[Ids], count: int, pages: int | None = None) -> list[Ids]:
     """Rows of a batch, which come one after the other as others end, their prompts taken in between steps."""
     pick, waiting = random.Random(2), list(enumerate(prompts))
     made: dict[int, Ids] = {}
     place: dict[int, int] = {}
-    with model.batch(SLOTS) as batch:
+    with model.batch(SLOTS, pages=pages) as batch:
         while waiting or batch.free < SLOTS:
             if waiting and batch.free and pick.random() < 0.5:
                 index, prompt = waiting.pop(0)
@@ -198,6 +200,7 @@ def compare(
             compared(row, "parts", prompts, in_parts(model, prompts, count), made, own)
             compared(row, "batch", prompts, in_batch(model, prompts, count), made, own)
             if not model.config.recurrent:
+                compared(row, "pages", prompts, in_batch(model, prompts, count, PAGES), made, own)
                 found = [list(model.tokens(p, count, lookup=True)) for p in prompts]
                 compared(row, "lookup", prompts, found, made, own)
             if draft is not None and not model.config.recurrent:
