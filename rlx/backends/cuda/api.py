@@ -51,9 +51,6 @@ def check_process(pid: int, device: str) -> None:
 
 
 def _load() -> Api:
-    # Before CuPy loads any library of CUDA: profilers and compute-sanitizer, which the driver loads, end in the reverse
-    # order, and processes crashed at their exit where both went on at once.
-    start_driver()
     try:
         import cupy
         from cupy_backends.cuda.api import driver, runtime
@@ -61,6 +58,9 @@ def _load() -> Api:
         if isinstance(error, ModuleNotFoundError) and error.name == "cupy":
             raise DeviceUnavailable(f"CUDA: CuPy is not installed; {_EXTRA}") from error
         raise DeviceUnavailable(f"CUDA: CuPy cannot be loaded ({_first_line(error)}); {_EXTRA}") from error
+    # After CuPy has loaded the runtime, as the runtime itself would: libraries end in the reverse of the order in which
+    # they began, and processes under compute-sanitizer or a profiler crashed at their exit where the driver began first.
+    start_driver()
     if runtime.is_hip:
         raise DeviceUnavailable("CUDA: this CuPy is built for ROCm; use the Vulkan backend on AMD devices")
     version = runtime.runtimeGetVersion()
