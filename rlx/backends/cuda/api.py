@@ -59,7 +59,7 @@ def _load() -> Api:
             raise DeviceUnavailable(f"CUDA: CuPy is not installed; {_EXTRA}") from error
         raise DeviceUnavailable(f"CUDA: CuPy cannot be loaded ({_first_line(error)}); {_EXTRA}") from error
     # After CuPy has loaded the runtime, as the runtime itself would: libraries end in the reverse of the order in which
-    # they began, and processes under compute-sanitizer or a profiler crashed at their exit where the driver began first.
+    # they began; processes under compute-sanitizer or a profiler crashed at their exit where the driver began first.
     start_driver()
     if runtime.is_hip:
         raise DeviceUnavailable("CUDA: this CuPy is built for ROCm; use the Vulkan backend on AMD devices")
