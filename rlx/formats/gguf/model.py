@@ -81,6 +81,8 @@ class GgufModel:
             shape, dtype = shape[::-1], (f32 if dtype.is_packed else dtype)
         elif change == "squeezed":
             shape = (*shape[:1], 1, *shape[1:])
+        elif change == "one row":
+            shape = (1, *shape[-1:])
         elif change in ("one more", "minus exp"):
             dtype = f32
         self.kinds[found] = (shape, dtype)
@@ -96,7 +98,7 @@ class GgufModel:
             return np.asarray(value[0])
         value = tensor.read()
         change = self.family.change(tensor.name)
-        if change is None:
+        if change is None or (change == "one row" and isinstance(value, PackedArray)):
             return value
         if change in ("pairs of q", "pairs of k"):
             heads = self.config["num_attention_heads" if change == "pairs of q" else "num_key_value_heads"]
@@ -109,7 +111,7 @@ class GgufModel:
         plain = np.asarray(value.dequantize() if isinstance(value, PackedArray) else value)
         if change == "transposed":
             return np.ascontiguousarray(plain.T)
-        if change == "squeezed":
+        if change in ("squeezed", "one row"):
             return plain.reshape(self.kinds[name][0])
         plain = plain.astype(np.float32)
         with np.errstate(all="ignore"):
@@ -150,7 +152,7 @@ class GgufModel:
             self._heads(config)
         if arch in ("gemma2", "gemma3"):
             self._gemma(config)
-        if arch == "qwen35":
+        if arch.startswith("qwen35"):
             self._qwen35(config)
         if arch == "qwen3moe":
             config["norm_topk_prob"] = True
@@ -271,7 +273,7 @@ class GgufModel:
         for pictures."""
         heads, inner = config["linear_num_value_heads"], config.pop("linear_inner_size")
         if heads < 1 or inner % heads:
-            self._refuse(f"qwen35.ssm.inner_size is {inner}, which {heads} heads do not divide")
+            self._refuse(f"{self.family.architecture}.ssm.inner_size is {inner}, which {heads} heads do not divide")
         config |= {"linear_value_head_dim": inner // heads, "linear_heads_tiled": True}
 
     def _gemma(self, config: dict[str, Any]) -> None:

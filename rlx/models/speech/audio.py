@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import struct
 import wave
 from dataclasses import dataclass
 from typing import Any
@@ -35,7 +36,7 @@ def read_wav(path: str | os.PathLike[str], rate: int) -> F32:
                 raise ModelFormatError(f"{path}: {count:,} frames of {given:,} a second; expected {RATES[0]:,} to "
                                        f"{RATES[1]:,} a second, and at most {MOST_BYTES:,} bytes")  # fmt: skip
             raw = file.readframes(count)
-    except (wave.Error, EOFError) as error:
+    except (wave.Error, EOFError, RuntimeError, ValueError, struct.error) as error:  # all come of damaged chunks
         why = " ".join(str(error).split()) or "the file ends too early"
         raise ModelFormatError(f"{path}: is no WAV file of integer samples: {why}; convert it, as in "
                                "ffmpeg -i FILE -ac 1 -ar 16000 -c:a pcm_s16le OUT.wav") from error  # fmt: skip

@@ -29,7 +29,29 @@ CONFIG: dict[str, Any] = {
 TOKENS = [3, 17, 17, 42, 5, 58, 31, 8, 9, 10, 22, 46, 3, 51, 0, 29, 33, 12, 7, 40, 41]
 
 
-def weights() -> dict[str, npt.NDArray[np.float32]]:
+EXPERTS, USED, INNER, SHARED = 5, 2, 16, 20
+MIXED: dict[str, Any] = {
+    **CONFIG, "model_type": "qwen3_5_moe_text", "num_experts": EXPERTS, "num_experts_per_tok": USED,
+    "moe_intermediate_size": INNER, "shared_expert_intermediate_size": SHARED,
+}  # fmt: skip
+
+
+def weights(mixed: bool = False) -> dict[str, npt.NDArray[np.float32]]:
+    if mixed:
+        held = {n: a for n, a in weights().items() if ".mlp." not in n}
+        shapes = {"gate": (EXPERTS, D), "shared_expert_gate": (1, D)}
+        wide = {"shared_expert": SHARED} | {f"experts.{e}": INNER for e in range(EXPERTS)}
+        for name, inner in wide.items():
+            shapes |= {f"{name}.{part}_proj": (inner, D) for part in ("gate", "up")} | {f"{name}.down_proj": (D, inner)}
+        for i in range(3):
+            for part, shape in shapes.items():
+                n = f"model.layers.{i}.mlp.{part}.weight"
+                held[n] = formula(n, shape, 0.4)
+        return held
+    return _dense()
+
+
+def _dense() -> dict[str, npt.NDArray[np.float32]]:
     shapes: dict[str, tuple[int, ...]] = {"embed_tokens.weight": (60, D), "norm.weight": (D,)}
     mixed, inner = 2 * KEYS * KEY + HEADS * VALUE, HEADS * VALUE
     for i in range(3):
@@ -57,7 +79,7 @@ def write(folder: Path, **changed: Any) -> Path:
     return folder
 
 
-def write_gguf(path: Path) -> None:
+def write_gguf(path: Path, experts: bool = False) -> None:
     """As llama.cpp converts it: the value heads of a key head stand apart, norms have 1 added."""
     order = np.arange(HEADS).reshape(KEYS, -1).T.reshape(-1)
 
@@ -65,7 +87,13 @@ def write_gguf(path: Path) -> None:
         return np.take(a, (order[:, None] * size + np.arange(size)).reshape(-1), axis)
 
     tensors: dict[str, Any] = {}
-    for name, a in weights().items():
+    stacks: dict[str, list[Any]] = {}
+    for name, a in weights(experts).items():
+        if ".experts." in name:
+            layer, _, part = name.removeprefix("model.layers.").partition(".mlp.experts.")
+            kind = part.split(".")[1].removesuffix("_proj")
+            stacks.setdefault(f"blk.{layer}.ffn_{kind}_exps.weight", []).append(a)
+            continue
         rest = name.partition("linear_attn.")[2]
         if rest.startswith(("in_proj_qkv", "conv1d")):
             a = np.concatenate([a[: 2 * KEYS * KEY], tiled(a[2 * KEYS * KEY :], VALUE)])
@@ -84,14 +112,21 @@ def write_gguf(path: Path) -> None:
             "linear_attn.in_proj_qkv": "attn_qkv", "linear_attn.in_proj_z": "attn_gate",
             "linear_attn.in_proj_b": "ssm_beta", "linear_attn.in_proj_a": "ssm_alpha",
             "linear_attn.conv1d": "ssm_conv1d", "linear_attn.dt_bias": "ssm_dt.bias", "linear_attn.A_log": "ssm_a",
-            "linear_attn.norm": "ssm_norm", "linear_attn.out_proj": "ssm_out", "layers.": "blk.",
-            "embed_tokens": "token_embd",
+            "mlp.shared_expert_gate": "ffn_gate_inp_shexp", "mlp.shared_expert.gate_proj": "ffn_gate_shexp",
+            "mlp.shared_expert.up_proj": "ffn_up_shexp", "mlp.shared_expert.down_proj": "ffn_down_shexp",
+            "mlp.gate.": "ffn_gate_inp.", "linear_attn.norm": "ssm_norm", "linear_attn.out_proj": "ssm_out",
+            "layers.": "blk.", "embed_tokens": "token_embd",
         }.items():  # fmt: skip
             name = name.replace(theirs, ours)
+        a = a[0] if "ffn_gate_inp_shexp" in name else a
         tensors["output_norm.weight" if name == "norm.weight" else name] = np.ascontiguousarray(a)
-    c = CONFIG
-    gguf.write(path, {"general.architecture": "qwen35", **{f"qwen35.{k}": v for k, v in {
-        "block_count": 3, "context_length": 64, "embedding_length": D, "feed_forward_length": 40,
+    c, arch = CONFIG, "qwen35moe" if experts else "qwen35"
+    tensors |= {name: np.stack(parts) for name, parts in stacks.items()}
+    more = {"expert_count": EXPERTS, "expert_used_count": USED, "expert_feed_forward_length": INNER,
+            "expert_shared_feed_forward_length": SHARED} if experts else {"feed_forward_length": 40}  # fmt: skip
+    gguf.write(path, {"general.architecture": arch, **{f"{arch}.{k}": v for k, v in {
+        **more,
+        "block_count": 3, "context_length": 64, "embedding_length": D,
         "attention.head_count": 4, "attention.head_count_kv": 2, "attention.key_length": SIZE,
         "attention.value_length": SIZE, "attention.layer_norm_rms_epsilon": c["rms_norm_eps"],
         "rope.freq_base": 1000.0, "rope.dimension_count": SIZE // 2, "rope.dimension_sections": [1, 1, 0, 0],
@@ -100,9 +135,9 @@ def write_gguf(path: Path) -> None:
     }.items()}}, tensors)  # fmt: skip
 
 
-def logits(tokens: list[int]) -> F64:
+def logits(tokens: list[int], experts: bool = False) -> F64:
     """The logits after each token, one token after the other, from the paper's equation."""
-    w = {n.removeprefix("model."): a.astype(np.float64) for n, a in weights().items()}
+    w = {n.removeprefix("model."): a.astype(np.float64) for n, a in weights(experts).items()}
     n = len(tokens)
 
     def norm(x: F64, name: str, more: float = 1.0) -> F64:
@@ -150,14 +185,27 @@ def logits(tokens: list[int]) -> F64:
         made = norm(made, f"{p}.norm", 0.0) * gate * sigmoid(gate)
         return np.asarray(made.reshape(n, -1) @ w[f"{p}.out_proj.weight"].T)
 
+    def mlp(x: F64, p: str) -> F64:
+        gate, up = (x @ w[f"{p}.{m}_proj.weight"].T for m in ("gate", "up"))
+        return np.asarray((gate * sigmoid(gate) * up) @ w[f"{p}.down_proj.weight"].T)
+
+    def mixed_experts(x: F64, p: str) -> F64:
+        made = sigmoid(x @ w[f"{p}.shared_expert_gate.weight"].T) * mlp(x, f"{p}.shared_expert")
+        parts = np.exp(x @ w[f"{p}.gate.weight"].T)
+        for row in range(n):
+            chosen = np.argsort(-parts[row])[:USED]
+            for e in chosen:
+                share = parts[row, e] / parts[row, chosen].sum()
+                made[row] += share * mlp(x[row], f"{p}.experts.{e}")
+        return made
+
     x = w["embed_tokens.weight"][tokens]
     for i in range(3):
         p = f"layers.{i}"
         before = norm(x, f"{p}.input_layernorm")
         x = x + (attention(before, f"{p}.self_attn") if i == 2 else delta(before, f"{p}.linear_attn"))
         after = norm(x, f"{p}.post_attention_layernorm")
-        gate, up = (after @ w[f"{p}.mlp.{m}_proj.weight"].T for m in ("gate", "up"))
-        x = x + (gate * sigmoid(gate) * up) @ w[f"{p}.mlp.down_proj.weight"].T
+        x = x + (mixed_experts if experts else mlp)(after, f"{p}.mlp")
     return np.asarray(norm(x, "norm") @ w["embed_tokens.weight"].T)
 
 
@@ -189,6 +237,16 @@ def test_a_file_whose_heads_are_tiled(tmp_path: Path) -> None:
         gguf_to_folder(file, tmp_path / "out")
     with pytest.raises(ModelFormatError, match="qwen3_5_text' is not one of"):
         folder_to_gguf(write(tmp_path / "folder"), tmp_path / "y.gguf")
+
+
+def test_experts_beside_a_shared_one(tmp_path: Path) -> None:
+    want = logits(TOKENS, experts=True)
+    (write(tmp_path) / "config.json").write_text(json.dumps(MIXED))
+    safetensors.save(tmp_path / "model.safetensors", weights(mixed=True))
+    write_gguf(tmp_path / "x.gguf", experts=True)
+    for path in (tmp_path, tmp_path / "x.gguf"):
+        with load(path, "cpu", context=32) as model:
+            assert nmse(model.logits(TOKENS), want) <= 1e-11
 
 
 def test_a_folder_of_a_model_that_sees_too(tmp_path: Path) -> None:
