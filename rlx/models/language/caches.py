@@ -37,6 +37,7 @@ class Size:
     cache: DType = f32
     slots: int = 1  # sequences that the caches have room for: as many as a run has, or more where it has one
     pages: int = 0  # of the pool that all sequences share; 0: each slot has rows of its own
+    fused: bool = True  # whether a step rotates, writes the caches and attends in one op, as GPUs have it
 
 
 class Caches:

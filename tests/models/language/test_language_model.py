@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from rlx.backends.cpu.engine.choice import usable
 from rlx.cli.app import app
 from rlx.driver.memory.planner_views import update_copies
 from rlx.driver.progress import drawn
@@ -104,6 +105,16 @@ def test_a_step_copies_no_cache(device: str, folders: dict[str, Path]) -> None:
                 assert update_copies(exe.program, exe.plan) == []
                 arenas.append(exe.plan.arena_bytes)
     assert arenas[:2] == arenas[2:]
+
+
+def test_the_engine_runs_all_of_a_step_on_the_cpu(folders: dict[str, Path]) -> None:
+    """An op that it has no kernel for would take longer than all the others."""
+    if not usable("compiled"):
+        pytest.skip("needs the compiled engine")
+    with load(folders["gemma2"], "cpu", context=32, engine="compiled") as model, model.batch(2) as batch:
+        for decoder in (model.decoder, batch._decoder):
+            found = decoder.program(1, "next").report().nodes  # type: ignore[union-attr]
+            assert {node.op for node in found if node.by == "numpy"} == set()
 
 
 def test_chunks_fit_the_context_and_waste_little() -> None:
