@@ -155,11 +155,11 @@ class CpuDevice:
         return sum(tuple(self._taken.values())) - freed_bytes()
 
     def support(self, node: Node) -> Support:
-        """An op without a kernel here runs by its NumPy definition, which copies what it renews, unless simpler ops
-        express it, which have kernels."""
+        """Native, but for an op without a kernel that renews its inputs: its NumPy definition would copy them, and
+        simpler ops express it."""
         op = node.op
-        written_out = op.kernel is None and op.expr is None and op.decompose is not None
-        return "host" if written_out else "native"
+        copies = op.renews is not None and op.kernel is None and op.decompose is not None
+        return "host" if copies else "native"
 
     def build(
         self, graph: Graph, plan: MemoryPlan, arena: DeviceArena, options: BuildOptions
