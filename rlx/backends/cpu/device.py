@@ -155,7 +155,11 @@ class CpuDevice:
         return sum(tuple(self._taken.values())) - freed_bytes()
 
     def support(self, node: Node) -> Support:
-        return "native"
+        """Native, but for an op without a kernel that renews its inputs: its NumPy definition would copy them, and
+        simpler ops express it."""
+        op = node.op
+        copies = op.renews is not None and op.kernel is None and op.decompose is not None
+        return "host" if copies else "native"
 
     def build(
         self, graph: Graph, plan: MemoryPlan, arena: DeviceArena, options: BuildOptions

@@ -121,6 +121,7 @@ def _decompose(inputs: Sequence[Tensor], attrs: Attrs) -> tuple[Tensor, ...]:
         x = apply("reshape", x, shape=(batch, 1, heads, size))
         if not tables:
             return x
+        x = cast_to(x, promote(x.dtype, keys.dtype))  # rounded once, to the caches' dtype
         places = at if batch == 1 else apply("reshape", at, shape=(batch, 1))
         how = {"offset": 0, "interleaved": attrs["interleaved"], "sections": 1, "inverse": False}
         return apply("rope", x, *tables, places, axis=1, **how)

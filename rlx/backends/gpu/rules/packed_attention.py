@@ -9,7 +9,6 @@ from rlx.backends.gpu.attention.problem import BY_TOKEN, attention_of
 from rlx.backends.gpu.program.casts import cast_ref, fits, stores
 from rlx.backends.gpu.program.kernel import FLOATS, KernelDecl, declare, floats, reads, uints, writes
 from rlx.backends.gpu.program.lowering import Lowering, lowers
-from rlx.backends.gpu.rules.attention.dense import ATTENTION_COMBINE
 from rlx.ir import Node
 from rlx.ops.attention.parts import ByToken
 
@@ -22,7 +21,7 @@ PACKED_ATTENTION = declare(
         "packed_attention",
         about=(
             "Attention of a few queries against many keys of 8 bits, all (batch, length, heads, 16 LANES): the result, "
-            "or parts of it that attention_combine adds up."
+            "or parts of it that cache_parts adds up."
         ),
         grid=(
             "a group of 256 for each of `splits` parts of the keys of each block of ROWS query rows of each "
@@ -40,6 +39,22 @@ PACKED_ATTENTION = declare(
         unroll=True,
     )
 )  # fmt: skip
+
+
+CACHE_PARTS = declare(
+    KernelDecl(
+        "cache_parts",
+        about=(
+            "The parts that packed_attention or paged_attention leaves, (splits, rows, 2) figures and (splits, rows, "
+            "d) sums, added up in order."
+        ),
+        grid="a group of 256 for each 256 elements of the result",
+        args=(*reads(parts="f32"), *writes(y="T"), *uints("rows", "d", "splits")),
+        headers=("prims",),
+        variants={"T": FLOATS},
+        unroll=True,
+    )
+)
 
 
 def _native(node: Node, features: frozenset[str]) -> bool:
@@ -78,4 +93,4 @@ def lower_packed_attention(ctx: Lowering, node: Node) -> None:
     )
     if splits > 1:
         groups = ctx.groups(math.ceil(whole * of.d / 256))
-        ctx.launch(ATTENTION_COMBINE(T=stored.name), groups, [parts, ctx.ref(y), whole, of.d, splits])
+        ctx.launch(CACHE_PARTS(T=stored.name), groups, [parts, ctx.ref(y), whole, of.d, splits])

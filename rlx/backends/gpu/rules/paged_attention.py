@@ -9,7 +9,7 @@ from rlx.backends.gpu.attention.problem import CAPPED, CAUSAL, COUNTED, WINDOW
 from rlx.backends.gpu.program.casts import cast_ref, fits, stores
 from rlx.backends.gpu.program.kernel import FLOATS, KernelDecl, declare, floats, reads, uints, writes
 from rlx.backends.gpu.program.lowering import Lowering, lowers
-from rlx.backends.gpu.rules.attention.dense import ATTENTION_COMBINE
+from rlx.backends.gpu.rules.packed_attention import CACHE_PARTS
 from rlx.dtypes import f32, f64
 from rlx.ir import Node
 
@@ -20,7 +20,7 @@ PAGED_ATTENTION = declare(
         "paged_attention",
         about=(
             "Attention of a few queries against the keys of pages that a table names, all (…, heads, D): the result, "
-            "or parts of it that attention_combine adds up."
+            "or parts of it that cache_parts adds up."
         ),
         grid=(
             "a group of 256 for each of `splits` parts of the keys of each block of ROWS query rows of each "
@@ -80,4 +80,4 @@ def lower_paged_attention(ctx: Lowering, node: Node) -> None:
     ctx.launch(kernel, ctx.groups(blocks * splits), [*pointers, *sizes, *attrs])
     if splits > 1:
         groups = ctx.groups(math.ceil(whole * d / 256))
-        ctx.launch(ATTENTION_COMBINE(T=stored.name), groups, [parts, ctx.ref(y), whole, d, splits])
+        ctx.launch(CACHE_PARTS(T=stored.name), groups, [parts, ctx.ref(y), whole, d, splits])

@@ -1,7 +1,7 @@
 // Attention of a few queries against keys and values of 8 bits, blocks of 32 integers with a scale each, all operands by
 // token: (batch, length, heads, 16 LANES). As attention_stream, each of the streams of LANES threads takes every
 // so-many-th key of its workgroup's part of the keys, keeps sums and a greatest score of its own, and the workgroup adds
-// its streams up at the end, always in the same order; attention_combine adds the parts up. A thread has sixteen elements
+// its streams up at the end, always in the same order; cache_parts adds the parts up. A thread has sixteen elements
 // of a head: the integers are sixteen bytes, and half a block. Constants: see attention_masks.h. ROWS: the query rows of
 // a workgroup, which share keys. IN_PARTS: whether there are several parts. ALIGNED: rows of k and v may be read sixteen
 // bytes at a time.
