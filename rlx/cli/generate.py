@@ -172,7 +172,7 @@ def loaded(
 ) -> Any:  # fmt: skip
     """The language model of a command, or the sentence encoder where `encoders`. Raises: RlxError for what makes no
     text, and as `rlx.models.load`."""
-    from rlx.models import LanguageModel, load
+    from rlx.models import LanguageModel, SentenceEncoder, load
 
     with drawn(only="loading"):
         made = load(
@@ -180,9 +180,11 @@ def loaded(
             cache=cache, engine=cast(Any, engine), layers_on=layers_on,
         )  # fmt: skip
     if not isinstance(made, LanguageModel):
-        if encoders:
+        if encoders and isinstance(made, SentenceEncoder):
             return made
         made.close()
+        if not isinstance(made, SentenceEncoder):
+            raise RlxError(f"{model} holds a Whisper model, which writes what it hears; `rlx transcribe` takes it")
         raise RlxError(f"{model} holds a sentence encoder, which makes no text; `rlx embed` takes it")
     if context is not None and made.context < context:
         what = f"was made for {made.context:,} tokens, which is its context now, not {context:,}"

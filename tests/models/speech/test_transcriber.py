@@ -70,6 +70,13 @@ def test_a_file_of_several_chunks_on_the_command_line(folder: Path, tmp_path: Pa
     assert ran.exit_code == 0 and all(row.startswith("[00:0") for row in ran.stdout.splitlines())
 
 
+@pytest.mark.parametrize("command", ["generate", "serve"])
+def test_other_commands_name_the_right_one(command: str, folder: Path) -> None:
+    given = ["-p", "a"] if command == "generate" else ["--port", "0"]
+    ran = CliRunner().invoke(app, [command, str(folder), "--device", "cpu", *given])
+    assert isinstance(ran.exception, RlxError) and "`rlx transcribe` takes it" in str(ran.exception)
+
+
 def test_half_precision(folder: Path) -> None:
     features, tokens = MEL.of(tiny.sound(0.8)), [tiny.START, tiny.ENGLISH, 65, 3]
     with rlx.models.load(folder, "cpu", dtype="bf16", activations="bf16") as model:
