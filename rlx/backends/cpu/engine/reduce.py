@@ -1,4 +1,5 @@
-"""sum, mean, max and min over any axes: runs of neighbouring axes one after the other, along memory or across it.
+"""sum, mean, max, min and products of integers over any axes: runs of neighbouring axes one after the other, along
+memory or across it.
 
 Sums of f32 and halves are added in f64. That costs little where memory is read once, no partial sum leaves its range,
 and what one step leaves to the next is as exact as the whole.
@@ -14,7 +15,7 @@ import numpy as np
 
 from rlx.backends.cpu.context import Array
 from rlx.backends.cpu.engine.elementwise import tree_step
-from rlx.backends.cpu.engine.ir import F32, F64, I32, I64, PTR, Kernel, Type, Value
+from rlx.backends.cpu.engine.ir import F32, F64, I8, I32, I64, PTR, Kernel, Type, Value
 from rlx.backends.cpu.engine.rowwise import (
     STORED,
     UNROLL,
@@ -34,6 +35,7 @@ from rlx.ir import Node
 from rlx.ir import expr as ex
 
 _INTEGERS = {"i32": I32, "i64": I64}
+_BYTES = {"i8": "sext", "u8": "zext", "bool": "zext"}  # how an i32 is made of one
 _LONG = 1 << 16  # elements of a run of which few are reduced at once: it is cut into parts
 _PART = 1 << 14  # elements that a part has at least
 _FEW = 16  # items, of which a step should have more
@@ -125,8 +127,8 @@ class Reduction:
 
     @property
     def _neutral(self) -> float:
-        if self.join == "add":
-            return 0
+        if self.join in ("add", "mul"):
+            return int(self.join == "mul")
         least, greatest = (-math.inf, math.inf)
         if self.held in _INTEGERS:
             bits = self._type.bits
@@ -134,8 +136,8 @@ class Reduction:
         return least if self.join == "max" else greatest
 
     def _joined(self, k: Kernel, a: Value, b: Value) -> Value:
-        if self.join == "add":
-            return a + b
+        if self.join in ("add", "mul"):
+            return a + b if self.join == "add" else a * b
         if self.join == "max" and self.held in STORED:
             return larger(k, a, b)
         return k.max(a, b) if self.join == "max" else k.min(a, b)
@@ -145,6 +147,8 @@ class Reduction:
         if self.source in STORED:
             v = load_wide(k, x, self.source, at, self.lanes, mask)
             return k.cast("fpext", v, F64) if self.held == "f64" else v
+        if self.source in _BYTES:
+            return k.cast(_BYTES[self.source], k.load(I8.of(self.lanes), k.at(x, at), mask), I32)
         kind = F64 if self.source == "f64" else _INTEGERS[self.source]
         return k.load(kind.of(self.lanes), k.at(x, at, kind), mask)
 
@@ -152,21 +156,27 @@ class Reduction:
         y = k.word(1, PTR)
         if self.divided:
             v = v / k.word(7, F64)
-        if self.target in STORED:
+        if self.target in _BYTES:
+            k.store(k.cast("trunc", v, I8), k.at(y, at), mask)
+        elif self.target in STORED:
             store_wide(k, k.cast("fptrunc", v, F32) if self.held == "f64" else v, y, self.target, at, mask)
         else:
             k.store(v, k.at(y, at, self._type), mask)
 
 
-@engine("sum", "mean", "max", "min")
+@engine("sum", "mean", "prod", "max", "min")
 def bind_reduce(
     node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: EngineContext
 ) -> list[EngineStep] | None:
     x, y = ins[0], outs[0]
     join, source, target = str(node.op.joins), name_of(x), name_of(y)
-    if source != target or source not in (*STORED, *_INTEGERS) or not contiguous(x, y) or x.size == 0:
+    counts = join in ("add", "mul")  # floats leave the range of f64 in products, and f64 in sums
+    narrow = source in _BYTES and target == ("i32" if counts else source)
+    floats = join != "mul" and (source in STORED or (source == "f64" and not counts))
+    known = narrow or (source == target and (floats or source in _INTEGERS))
+    if not known or not contiguous(x, y) or x.size == 0:
         return None
-    held = source if source in _INTEGERS else "f64" if join == "add" else "f32"
+    held = source if source in (*_INTEGERS, "f64") else "i32" if narrow else "f64" if join == "add" else "f32"
     stages = _stages(x.shape, node.attrs["axes"])
     if not stages:
         step = tree_step([ex.arg(0, as_dtype(x.dtype))], [x], [y.reshape(x.shape)], ctx)

@@ -169,16 +169,17 @@ def _pieces(line: int) -> list[tuple[int, int]]:
 def _with_zeros(
     x: Array, pads: Sequence[tuple[int, int]], ctx: EngineContext, steps: list[EngineStep]
 ) -> Array:
-    """x (N, C, *S) with zeros around it, which are written once: a copy that each run makes where it has any."""
+    """x (N, C, *S) with zeros around it: a copy that each run makes, in memory that other nodes use too, where it has
+    any."""
     if x.flags.c_contiguous and not any(a or b for a, b in pads):
         return x
     shape = (*x.shape[:2], *(a + s + b for s, (a, b) in zip(x.shape[2:], pads, strict=True)))
-    made = ctx.acquire(math.prod(shape) * 4).view(np.float32).reshape(shape)
-    made[...] = 0
+    made = ctx.borrow(math.prod(shape) * 4).view(np.float32).reshape(shape)
     inside = made[(slice(None), slice(None), *(slice(a, a + s) for s, (a, _) in zip(x.shape[2:], pads, strict=True)))]
-    copy = tree_step([ex.arg(0, as_dtype(x.dtype))], [x], [inside], ctx)
-    assert copy is not None
-    steps.append(copy)
+    for tree, given, target in ((ex.lit(0.0, f32), [], made), (ex.arg(0, as_dtype(x.dtype)), [x], inside)):
+        step = tree_step([tree], given, [target], ctx)
+        assert step is not None
+        steps.append(step)
     return made
 
 
