@@ -30,7 +30,6 @@ WORDS = (
 OPERAND_WORDS = ("at", "row", "batch")  # of each operand of the epilogue, behind WORDS
 
 _LINE = 16  # floats in a cache line
-_UNROLL = 2
 _SHORT = frozenset({"arg", "lit", "cast", "add", "sub", "mul", "max", "min", "neg"})
 
 
@@ -69,6 +68,12 @@ class GemmKernel:
         if self.how != "fma":  # requantization, which would take as long from the stack as the products take
             return len(nodes) <= 20 and all(e.prim in _SHORT or e.prim in ("div", "round") for e in nodes)
         return not self.flushed and len(nodes) <= 10 and all(e.prim in _SHORT for e in nodes)
+
+    @property
+    def unroll(self) -> int:
+        """Terms in a turn of the innermost loop. LLVM loads all their rows of the panel first: where these and the sums
+        have no room in 32 registers, it would keep sums in memory."""
+        return 1 if self.lanes == 16 and (self.rows + 2) * self.vectors >= 32 else 2
 
     def ir(self) -> str:
         return _Writer(self).text()
@@ -197,14 +202,15 @@ class _Writer:
         k, spec, w = self.k, self.spec, self.words
         here = k.at(self.table, tap * (8 * spec.rows))
         starts = [k.at(k.load(PTR, k.at(here, m, I64)), self.shift) for m in range(rows)]
-        even = first + (last - first & -_UNROLL)
-        with k.loop(first, even, _UNROLL) as c:
-            for u in range(_UNROLL):
+        even = first + (last - first & -spec.unroll)
+        with k.loop(first, even, spec.unroll) as c:
+            for u in range(spec.unroll):
                 self._step(starts, sums, b, c + u if u else c)
             if spec.prefetch_rows and rows == spec.rows and not spec.strided:
                 self._ask_for_rows(k.at(here, w["taps"] * (8 * spec.rows)), c)
-        with k.loop(even, last) as c:
-            self._step(starts, sums, b, c)
+        if spec.unroll > 1:
+            with k.loop(even, last) as c:
+                self._step(starts, sums, b, c)
 
     def _step(
         self, starts: Sequence[Value], sums: Sequence[Sequence[Variable]], b: Variable, c: Value
@@ -236,9 +242,9 @@ class _Writer:
         """Prefetches rows of the next tile: one cache line of some of them in each turn, all of them in the turns that
         read a line of each row of this tile."""
         k, spec = self.k, self.spec
-        turns = _LINE // _UNROLL
+        turns = _LINE // spec.unroll
         count = -(-spec.rows // turns)
-        first = (c >> _UNROLL.bit_length() - 1 & turns - 1) * count
+        first = (c >> spec.unroll.bit_length() - 1 & turns - 1) * count
         line = (c & -_LINE) * 4 + self.shift
         for i in range(count):
             m = k.min(first + i, spec.rows - 1)
