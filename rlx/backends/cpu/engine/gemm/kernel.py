@@ -25,7 +25,7 @@ from rlx.ir.expr import linearize
 # far before its use b is asked for.
 WORDS = (
     "table", "b", "out", "rows", "columns", "tiles", "panels", "taps", "terms", "step_a", "step_b", "panel_b",
-    "row_out", "batch_a", "batch_b", "batch_out", "flush", "ahead",
+    "row_out", "batch_a", "batch_b", "batch_out", "flush", "ahead", "batches",
 )  # fmt: skip
 OPERAND_WORDS = ("at", "row", "batch")  # of each operand of the epilogue, behind WORDS
 
@@ -55,6 +55,7 @@ class GemmKernel:
     strided: bool = False  # elements of a row of a are further apart than 4 bytes
     flushed: bool = False  # sums are too long for one f32
     panels_first: bool = True  # all tiles of a panel before the next panel
+    batches_inside: bool = False  # a tile's rows of all products of a batch, which share lines of memory, come first
     prefetch_rows: bool = True
     operands: tuple[Operand, ...] = ()
     epilogue: Expr | None = None  # of the sum and the operands; None stores the sum
@@ -115,14 +116,18 @@ class _Writer:
         k, spec, w = self.k, self.spec, self.words
         each = w["tiles"] * w["panels"]
         with k.loop(k.first, k.last) as item:
-            batch = k.binary("udiv", item, each)
-            place = item - batch * each
-            if spec.panels_first:
-                panel = k.binary("udiv", place, w["tiles"])
-                tile = place - panel * w["tiles"]
+            if spec.batches_inside:
+                row = k.binary("udiv", item, w["panels"])
+                panel = item - row * w["panels"]
+                tile = k.binary("udiv", row, w["batches"])
+                batch = row - tile * w["batches"]
             else:
-                tile = k.binary("udiv", place, w["panels"])
-                panel = place - tile * w["panels"]
+                batch = k.binary("udiv", item, each)
+                place = item - batch * each
+                inner = w["tiles"] if spec.panels_first else w["panels"]
+                outer = k.binary("udiv", place, inner)
+                rest = place - outer * inner
+                panel, tile = (outer, rest) if spec.panels_first else (rest, outer)
             top, left = tile * spec.rows, panel * self.width
             self.columns = w["columns"] - left
             self.masks = self._masks()
