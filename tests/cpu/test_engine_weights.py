@@ -1,5 +1,6 @@
 """Weights of the compiled engine lie in the order of its products only, and whoever asks gets them in their own."""
 
+import gc
 import threading
 
 import numpy as np
@@ -104,6 +105,23 @@ def test_programs_share_a_weight():
         assert forms.freed_bytes == 0
         seen.view(np.float32)[: W.size].reshape(W.shape)[...] = W  # the host writes it by addresses
         close(again.run({"x": X})["y"], W)
+    weights.close()
+
+
+def test_programs_that_are_dropped_leave_nothing():
+    weights = rlx.Weights(rlx.Session("cpu").device)
+    with compiled(product(), weights) as exe:
+        exe.set_param("w", W)
+        exe.run({"x": X})
+        extra = weights.room_bytes
+        for rows, engine in ((64, "compiled"), (16, "numpy")):
+            dropped = compiled(product(rows), weights, engine)
+            dropped.run({"x": np.zeros((rows, 300), np.float32)})
+            del dropped
+        gc.collect()
+        with compiled(product(), weights) as again:
+            close(again.run({"x": X})["y"], W)
+        assert weights.room_bytes == extra
     weights.close()
 
 
