@@ -1,12 +1,15 @@
 """Weights of the compiled engine lie in the order of its products only, and whoever asks gets them in their own."""
 
+import gc
 import threading
+from typing import Any
 
 import numpy as np
 import pytest
 
 import rlx
 from rlx.backends.cpu.arena import CpuBuffer
+from rlx.backends.cpu.context import Array
 from rlx.backends.cpu.engine.choice import why_not
 from rlx.errors import OutOfDeviceMemory
 
@@ -17,29 +20,31 @@ W2 = RNG.standard_normal((300, 200)).astype(np.float32)
 NBYTES = 4 * 300 * 200
 
 
-def product(rows=16, transposed=False):
+def product(rows: int = 16, transposed: bool = False) -> rlx.Graph:
     g = rlx.Graph("product")
     w = g.param("w", (200, 300) if transposed else (300, 200), "f32")
     g.output("y", rlx.matmul(g.input("x", (rows, 300), "f32"), w, transpose_b=transposed))
     return g
 
 
-def compiled(g, weights=None, engine="compiled", **options):
+def compiled(
+    g: rlx.Graph, weights: rlx.Weights | None = None, engine: Any = "compiled", **options: Any
+) -> rlx.CompiledGraph:
     return rlx.Session("cpu", engine=engine, threads=2, **options).compile(g, weights=weights)
 
 
-def buffer_of(exe) -> CpuBuffer:
+def buffer_of(exe: rlx.CompiledGraph) -> CpuBuffer:
     (buffer,) = exe.weights.segments().values()
     assert isinstance(buffer, CpuBuffer)
     return buffer
 
 
-def close(got, w, x=X):
+def close(got: Array, w: Array, x: Array = X) -> None:
     np.testing.assert_allclose(got, x.astype(np.float64) @ w, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("transposed", [False, True])
-def test_a_weight_takes_its_memory_once(transposed):
+def test_a_weight_takes_its_memory_once(transposed: bool) -> None:
     w = np.ascontiguousarray(W.T) if transposed else W
     with compiled(product(transposed=transposed)) as exe:
         exe.set_param("w", w)
@@ -56,7 +61,7 @@ def test_a_weight_takes_its_memory_once(transposed):
         assert buffer_of(exe).forms.freed_bytes == freed
 
 
-def test_a_filter_and_a_constant_take_their_memory_once():
+def test_a_filter_and_a_constant_take_their_memory_once() -> None:
     w, x = RNG.standard_normal((64, 32, 3, 3)).astype(np.float32), RNG.standard_normal((1, 32, 6, 6)).astype(np.float32)
     g = rlx.Graph("conv")
     y = rlx.conv(g.input("x", x.shape, "f32"), g.param("w", w.shape, "f32"))
@@ -69,12 +74,13 @@ def test_a_filter_and_a_constant_take_their_memory_once():
             if engine == "compiled":
                 assert buffer_of(exe).forms.freed_bytes > w.nbytes - 8192
                 constants = exe.arena.buffer("const")
+                assert isinstance(constants, CpuBuffer)
                 assert constants.forms.freed_bytes > 80_000
                 np.testing.assert_array_equal(exe.weights.get("w"), w)
     np.testing.assert_allclose(made["compiled"], made["numpy"], rtol=1e-4, atol=1e-3)
 
 
-def test_programs_share_a_weight():
+def test_programs_share_a_weight() -> None:
     """Of both engines, with tiles of several widths, and through a view of the host."""
     weights = rlx.Weights(rlx.Session("cpu").device)
     one = compiled(product(), weights)
@@ -101,17 +107,35 @@ def test_programs_share_a_weight():
     with compiled(product(), weights) as again:
         close(again.run({"x": X})["y"], W2)
         seen = again.arena.view(again.program.params["w"].id)
+        assert seen is not None
         assert forms.freed_bytes == 0
         seen.view(np.float32)[: W.size].reshape(W.shape)[...] = W  # the host writes it by addresses
         close(again.run({"x": X})["y"], W)
     weights.close()
 
 
-def test_the_engine_counts_in_the_limit():
+def test_programs_that_are_dropped_leave_nothing() -> None:
+    weights = rlx.Weights(rlx.Session("cpu").device)
+    with compiled(product(), weights) as exe:
+        exe.set_param("w", W)
+        exe.run({"x": X})
+        extra = weights.room_bytes
+        for rows, engine in ((64, "compiled"), (16, "numpy")):
+            dropped = compiled(product(rows), weights, engine)
+            dropped.run({"x": np.zeros((rows, 300), np.float32)})
+            del dropped
+        gc.collect()
+        with compiled(product(), weights) as again:
+            close(again.run({"x": X})["y"], W)
+        assert weights.room_bytes == extra
+    weights.close()
+
+
+def test_the_engine_counts_in_the_limit() -> None:
     with compiled(product(), memory_limit=4 << 20) as exe:
         exe.set_param("w", W)
         exe.run({"x": X})
-        own = exe.executable.own_bytes
+        own = getattr(exe.executable, "own_bytes")  # noqa: B009
         assert own > 0 and exe.options.room.taken == exe.weights.room_bytes + exe.plan.total_bytes + own
         assert exe.report().engine_bytes == own + exe.weights.room_bytes - exe.weights.nbytes
         least = exe.weights.nbytes + exe.plan.total_bytes
@@ -122,7 +146,7 @@ def test_the_engine_counts_in_the_limit():
             exe.run({"x": X})
 
 
-def test_weights_are_written_and_read_by_other_threads():
+def test_weights_are_written_and_read_by_other_threads() -> None:
     with compiled(product()) as exe:
         exe.set_param("w", W)
         failed: list[str] = []
@@ -146,7 +170,7 @@ def test_weights_are_written_and_read_by_other_threads():
         close(exe.run({"x": X})["y"], W)
 
 
-def test_many_and_few_rows_read_a_weight_where_it_lies():
+def test_many_and_few_rows_read_a_weight_where_it_lies() -> None:
     """A prompt and a step of a language model: a weight in the order of its rows is not copied for either."""
     weights = rlx.Weights(rlx.Session("cpu").device)
     x = RNG.standard_normal((130, 300)).astype(np.float32)

@@ -12,7 +12,7 @@ import ctypes
 import mmap
 import sys
 import threading
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -55,6 +55,8 @@ class Forms:
         self._forms: dict[Hashable, Form] = {}
         self._gone: dict[tuple[int, int], Form] = {}  # ranges whose bytes only a form has
         self._kept: Counter[tuple[int, int]] = Counter()
+        # What programs had that were dropped without `close`. Finalizers must not take the lock, so they add it here.
+        self.abandoned: deque[Form | tuple[int, int]] = deque()
         _ALL[id(self)] = self
 
     @property
@@ -75,6 +77,7 @@ class Forms:
         """The form of this key, which tells range and order, for one more program. `make` gives the memory of a new
         one, which is not filled; `unpack` restores the bytes from it."""
         with self.lock:
+            self._sweep()
             form = self._forms.get(key)
             if form is None:
                 memory = make()
@@ -105,6 +108,7 @@ class Forms:
     def keep(self, start: int, end: int) -> None:
         """From now on these bytes lie in the buffer, since somebody has their addresses."""
         with self.lock:
+            self._sweep()
             self._drop_unused(self._bring(start, end))
             self._kept[start, end] += 1
 
@@ -158,6 +162,14 @@ class Forms:
             self._drop_unused(list(self._forms.values()))
 
     # -- with the lock
+
+    def _sweep(self) -> None:
+        while self.abandoned:
+            left = self.abandoned.popleft()
+            if isinstance(left, Form):
+                self.leave(left)
+            else:
+                self.let_go(*left)
 
     def _outdate(self, start: int, end: int) -> None:
         found = [f for f in self._forms.values() if f.start < end and start < f.end]

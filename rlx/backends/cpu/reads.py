@@ -49,6 +49,10 @@ class Reads:
         for (_, start, end), forms in kept.items():
             forms.let_go(start, end)
 
+    def __del__(self) -> None:
+        for (_, start, end), forms in getattr(self, "_kept", {}).items():
+            forms.abandoned.append((start, end))
+
 
 def memory_of(buffer: Buffer) -> Bytes:
     """A buffer's memory, of which `Reads` keeps what is read."""

@@ -77,6 +77,10 @@ class PackedWeights:
             packed = self.made.pop()
             packed.forms.leave(packed.form)
 
+    def __del__(self) -> None:
+        for packed in getattr(self, "made", ()):
+            packed.forms.abandoned.append(packed.form)
+
     def refresh(self, again: bool) -> None:
         """Fills the forms whose weights have changed, or all of them `again`."""
         for packed in self.made:

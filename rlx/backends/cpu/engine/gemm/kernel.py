@@ -25,12 +25,11 @@ from rlx.ir.expr import linearize
 # far before its use b is asked for.
 WORDS = (
     "table", "b", "out", "rows", "columns", "tiles", "panels", "taps", "terms", "step_a", "step_b", "panel_b",
-    "row_out", "batch_a", "batch_b", "batch_out", "flush", "ahead",
+    "row_out", "batch_a", "batch_b", "batch_out", "flush", "ahead", "batches",
 )  # fmt: skip
 OPERAND_WORDS = ("at", "row", "batch")  # of each operand of the epilogue, behind WORDS
 
 _LINE = 16  # floats in a cache line
-_UNROLL = 2
 _SHORT = frozenset({"arg", "lit", "cast", "add", "sub", "mul", "max", "min", "neg"})
 
 
@@ -56,6 +55,7 @@ class GemmKernel:
     strided: bool = False  # elements of a row of a are further apart than 4 bytes
     flushed: bool = False  # sums are too long for one f32
     panels_first: bool = True  # all tiles of a panel before the next panel
+    batches_inside: bool = False  # a tile's rows of all products of a batch, which share lines of memory, come first
     prefetch_rows: bool = True
     operands: tuple[Operand, ...] = ()
     epilogue: Expr | None = None  # of the sum and the operands; None stores the sum
@@ -69,6 +69,12 @@ class GemmKernel:
         if self.how != "fma":  # requantization, which would take as long from the stack as the products take
             return len(nodes) <= 20 and all(e.prim in _SHORT or e.prim in ("div", "round") for e in nodes)
         return not self.flushed and len(nodes) <= 10 and all(e.prim in _SHORT for e in nodes)
+
+    @property
+    def unroll(self) -> int:
+        """Terms in a turn of the innermost loop. LLVM loads all their rows of the panel first: where these and the sums
+        have no room in 32 registers, it would keep sums in memory."""
+        return 1 if self.lanes == 16 and (self.rows + 2) * self.vectors >= 32 else 2
 
     def ir(self) -> str:
         return _Writer(self).text()
@@ -113,14 +119,18 @@ class _Writer:
         k, spec, w = self.k, self.spec, self.words
         each = w["tiles"] * w["panels"]
         with k.loop(k.first, k.last) as item:
-            batch = k.binary("udiv", item, each)
-            place = item - batch * each
-            if spec.panels_first:
-                panel = k.binary("udiv", place, w["tiles"])
-                tile = place - panel * w["tiles"]
+            if spec.batches_inside:
+                row = k.binary("udiv", item, w["panels"])
+                panel = item - row * w["panels"]
+                tile = k.binary("udiv", row, w["batches"])
+                batch = row - tile * w["batches"]
             else:
-                tile = k.binary("udiv", place, w["panels"])
-                panel = place - tile * w["panels"]
+                batch = k.binary("udiv", item, each)
+                place = item - batch * each
+                inner = w["tiles"] if spec.panels_first else w["panels"]
+                outer = k.binary("udiv", place, inner)
+                rest = place - outer * inner
+                panel, tile = (outer, rest) if spec.panels_first else (rest, outer)
             top, left = tile * spec.rows, panel * self.width
             self.columns = w["columns"] - left
             self.masks = self._masks()
@@ -200,14 +210,15 @@ class _Writer:
         k, spec, w = self.k, self.spec, self.words
         here = k.at(self.table, tap * (8 * spec.rows))
         starts = [k.at(k.load(PTR, k.at(here, m, I64)), self.shift) for m in range(rows)]
-        even = first + (last - first & -_UNROLL)
-        with k.loop(first, even, _UNROLL) as c:
-            for u in range(_UNROLL):
+        even = first + (last - first & -spec.unroll)
+        with k.loop(first, even, spec.unroll) as c:
+            for u in range(spec.unroll):
                 self._step(starts, sums, b, c + u if u else c)
             if spec.prefetch_rows and rows == spec.rows and not spec.strided:
                 self._ask_for_rows(k.at(here, w["taps"] * (8 * spec.rows)), c)
-        with k.loop(even, last) as c:
-            self._step(starts, sums, b, c)
+        if spec.unroll > 1:
+            with k.loop(even, last) as c:
+                self._step(starts, sums, b, c)
 
     def _step(
         self, starts: Sequence[Value], sums: Sequence[Sequence[Variable]], b: Variable, c: Value
@@ -239,9 +250,9 @@ class _Writer:
         """Prefetches rows of the next tile: one cache line of some of them in each turn, all of them in the turns that
         read a line of each row of this tile."""
         k, spec = self.k, self.spec
-        turns = _LINE // _UNROLL
+        turns = _LINE // spec.unroll
         count = -(-spec.rows // turns)
-        first = (c >> _UNROLL.bit_length() - 1 & turns - 1) * count
+        first = (c >> spec.unroll.bit_length() - 1 & turns - 1) * count
         line = (c & -_LINE) * 4 + self.shift
         for i in range(count):
             m = k.min(first + i, spec.rows - 1)

@@ -190,16 +190,19 @@ def product_steps(p: Product, b: Panels, tile: Tile, ctx: EngineContext, name: s
     flush = -(-p.terms // -(-p.terms // _LONGEST))
     panel_bytes = length * width * 4
     panels_first = taps > 1 or (panel_bytes > _FIRST_LEVEL and panel_bytes * panels > _CACHED)
+    # Groups of a convolution lie side by side: threads that took a group each would write parts of the same lines.
+    side_by_side = batch > 1 and 0 < p.out.strides[0] < p.out.strides[1]
+    inside = side_by_side and panel_bytes * panels * batch <= _CACHED
     table = row_table(p.rows, tile.rows)
     spec = GemmKernel(
         lanes, tile.rows, tile.vectors, m % tile.rows, n % width != 0, b.in_place and n % width != 0,
-        b.dtype, p.step_a != 4, p.how == "fma" and length > _LONGEST, panels_first, m >= 64,
+        b.dtype, p.step_a != 4, p.how == "fma" and length > _LONGEST, panels_first and not inside, inside, m >= 64,
         tuple(Operand(as_dtype(a.dtype), row != 0) for a, row, _ in p.operands), p.epilogue,
         as_dtype(p.out.dtype), p.how,
     )  # fmt: skip
     words = [
         address(table), b.at, address(p.out), m, n, tiles, panels, taps, p.terms, p.step_a, b.step, b.panel,
-        p.out.strides[1], p.batch_a, b.batch, p.out.strides[0], flush, b.ahead,
+        p.out.strides[1], p.batch_a, b.batch, p.out.strides[0], flush, b.ahead, batch,
     ]  # fmt: skip
     for array, row, apart in p.operands:
         words += [address(array), row, apart]
