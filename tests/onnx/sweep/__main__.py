@@ -175,7 +175,7 @@ def explained(
     if len(exact) != len(want):
         return ""
     ours, theirs = (
-        max((float(np.abs(a - e).max(initial=0)) / max(float(np.abs(e).max(initial=0)), 1e-30))
+        max(distance([a.astype(np.float64)], [_as_far_as(a.dtype, e)])[0]
             for a, e in zip(each, exact, strict=True) if a.dtype.kind == "f")
         for each in (got, want)
     )  # fmt: skip
@@ -185,6 +185,12 @@ def explained(
         return f"nothing is left in f32: ONNX Runtime is {theirs:.0e} off, rlx {ours:.0e}"
     halves = any(i.data_type == onnx.TensorProto.FLOAT16 for i in proto.graph.initializer)
     return f"f16, {off:.0e}" if halves and off < HALF else ""
+
+
+def _as_far_as(dtype: Any, exact: np.ndarray) -> np.ndarray:
+    """Results in float64, infinite where they are beyond the largest number of a type."""
+    wide = exact.astype(np.float64)
+    return np.where(np.abs(wide) > np.finfo(dtype).max, np.copysign(np.inf, wide), wide)
 
 
 def _nodes(graph: Any) -> Iterator[Any]:

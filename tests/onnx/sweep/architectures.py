@@ -35,7 +35,7 @@ TORCHVISION = {
     "maxvit_t": (1, 3, 224, 224), "segmentation.lraspp_mobilenet_v3_large": (1, 3, 64, 64),
     "segmentation.deeplabv3_mobilenet_v3_large": (1, 3, 64, 64), "video.r3d_18": (1, 3, 8, 32, 32),
     "video.s3d": (1, 3, 16, 64, 64), "detection.fasterrcnn_mobilenet_v3_large_320_fpn": (3, 320, 320),
-    "detection.ssdlite320_mobilenet_v3_large": (3, 320, 320), "detection.keypointrcnn_resnet50_fpn": (3, 224, 224),
+    "detection.ssdlite320_mobilenet_v3_large": (3, 320, 320),
 }  # fmt: skip
 
 
