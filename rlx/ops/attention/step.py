@@ -14,7 +14,7 @@ from rlx.dtypes import i32, promote
 from rlx.errors import DTypeError, ShapeError
 from rlx.ir import Attrs, Cost, Node, Op, Tensor, TensorType, apply, register
 from rlx.ir.graph import apply_multi
-from rlx.ops.attention.parts import seen_keys, softmax_rows, tensor_probabilities
+from rlx.ops.attention.parts import seen_keys, softmax_rows, tensor_probabilities, wide
 from rlx.ops.base import TensorLike, cast_to, check_float, check_inputs, tensors, written
 from rlx.ops.numeric import F32_MAX, Array, widened
 
@@ -121,6 +121,7 @@ def _decompose(inputs: Sequence[Tensor], attrs: Attrs) -> tuple[Tensor, ...]:
         x = apply("reshape", x, shape=(batch, 1, heads, size))
         if not tables:
             return x
+        x = x if x.dtype == keys.dtype else wide(x)  # so that it is rounded once
         places = at if batch == 1 else apply("reshape", at, shape=(batch, 1))
         how = {"offset": 0, "interleaved": attrs["interleaved"], "sections": 1, "inverse": False}
         return apply("rope", x, *tables, places, axis=1, **how)
