@@ -154,8 +154,8 @@ class CpuDevice:
         return sum(tuple(self._taken.values()))
 
     def support(self, node: Node) -> Support:
-        """All ops run here, those without a kernel by their NumPy definition. One that has a kernel on GPUs alone, where
-        it saves launches, is faster as the ops that it is made of, if these round as it does."""
+        """All ops run here, those without a kernel by their NumPy definition. One that has a kernel on GPUs alone,
+        where it saves launches, is faster as the ops that it is made of, if these round as it does."""
         op = node.op
         fused = op.decompose is not None and op.kernel is None and op.expr is None and op.family != "custom"
         return "host" if fused and not op.rounds_once and op.control is None and op.leaf is None else "native"
