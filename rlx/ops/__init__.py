@@ -54,7 +54,10 @@ from rlx.ops.norm.residual import *
 from rlx.ops.norm.rows import *
 from rlx.ops.normed_linear import *
 from rlx.ops.order import *
+from rlx.ops.packed_attention import *
+from rlx.ops.packed_linear import *
 from rlx.ops.pad import *
+from rlx.ops.paged_attention import *
 from rlx.ops.pool import *
 from rlx.ops.quantized import *
 from rlx.ops.random import bits as _random_bits  # noqa: F401  (registers the ops)

@@ -22,13 +22,18 @@ from rlx.ops.reduce import working_float
 _BIG, _LESS = 2.0**60, 2.0**-100  # where x is larger, its squares may overflow: it is made so much less first
 
 
-def _infer(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
-    check_inputs("normed_linear", types, 3, 3)
-    x, gamma, weight = types
+def check_norm(op: str, x: TensorType, gamma: TensorType, attrs: Attrs) -> None:
+    """Raises: ShapeError, DTypeError where x has no RMS norm with this gamma."""
     try:
         get_op("rms_norm").infer((x, gamma), {"eps": attrs["eps"]})
     except (ShapeError, DTypeError) as error:
-        raise type(error)(f"normed_linear: {error}") from None
+        raise type(error)(f"{op}: {error}") from None
+
+
+def _infer(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
+    check_inputs("normed_linear", types, 3, 3)
+    x, gamma, weight = types
+    check_norm("normed_linear", x, gamma, attrs)
     check_float("normed_linear", weight.dtype, "weight")
     if weight.rank != 2 or weight.shape[1] != x.shape[-1]:
         raise ShapeError(f"normed_linear: weight is {weight}; expected (outputs, {x.shape[-1]})")
@@ -45,30 +50,39 @@ def _first(dtypes: Sequence[DType]) -> DType:
     return dtypes[0]
 
 
-@computed(_first)
-def _reference(x: Array, gamma: Array, weight: Array, *, eps: float, gate: str | None) -> Any:
+def normed(x: Array, eps: float) -> Any:
+    """Each row over its root mean square."""
     top = np.max(np.abs(x), axis=-1, keepdims=True, initial=0)
     scale = np.where(top > _BIG, x.dtype.type(_LESS), x.dtype.type(1))
     x = x * scale
-    x = x / np.sqrt(np.mean(x * x, axis=-1, keepdims=True) + x.dtype.type(eps) * scale * scale)
-    y = x * gamma.astype(x.dtype) @ weight.T.astype(x.dtype, copy=False)
+    return x / np.sqrt(np.mean(x * x, axis=-1, keepdims=True) + x.dtype.type(eps) * scale * scale)
+
+
+@computed(_first)
+def _reference(x: Array, gamma: Array, weight: Array, *, eps: float, gate: str | None) -> Any:
+    y = normed(x, eps) * gamma.astype(x.dtype) @ weight.T.astype(x.dtype, copy=False)
     if gate is None:
         return y
     half = weight.shape[0] // 2
     return NUMPY_ACTIVATIONS[gate](y[..., :half]) * y[..., half:]
 
 
-def _decompose(inputs: Sequence[Tensor], attrs: Attrs) -> Tensor:
-    """The norm, the product and the gate as separate ops; f16 and bf16 are rounded after each of them."""
-    x, gamma, weight = inputs
+def normed_in_ops(x: Tensor, gamma: Tensor, eps: float) -> Tensor:
+    """rms_norm(x, gamma, eps) in small ops, rounded to x's dtype."""
     wide = cast_to(x, working_float(x))
     top = apply("max", apply("abs", wide), axes=(x.ndim - 1,), keepdims=True)
     less, one = (x.graph.constant(np.array(value, wide.dtype.np)) for value in (_LESS, 1.0))
     scale = where(top > _BIG, less, one)
     wide = wide * scale
     mean = apply("mean", wide * wide, axes=(x.ndim - 1,), keepdims=True)
-    y = wide * apply("rsqrt", mean + attrs["eps"] * scale * scale) * cast_to(gamma, wide.dtype)
-    y = cast_to(y, x.dtype)
+    y = wide * apply("rsqrt", mean + eps * scale * scale) * cast_to(gamma, wide.dtype)
+    return cast_to(y, x.dtype)
+
+
+def _decompose(inputs: Sequence[Tensor], attrs: Attrs) -> Tensor:
+    """The norm, the product and the gate as separate ops; f16 and bf16 are rounded after each of them."""
+    x, gamma, weight = inputs
+    y = normed_in_ops(x, gamma, attrs["eps"])
     rows = apply("reshape", y, shape=(y.size // max(1, y.shape[-1]), y.shape[-1])) if y.ndim != 2 else y
     out = apply("matmul", rows, weight, transpose_a=False, transpose_b=True, activation=None)
     if attrs["gate"] is not None:

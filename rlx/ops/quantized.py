@@ -21,7 +21,8 @@ from rlx.ops.numeric import Array, computed
 from rlx.packed import PackedArray
 
 
-def _check_packed(op: str, q: TensorType, attrs: Attrs, rank: int | None = None) -> None:
+def check_packed(op: str, q: TensorType, attrs: Attrs, rank: int | None = None) -> None:
+    """Raises: DTypeError where q is not packed as `format` says, ShapeError where it has another rank."""
     if not q.dtype.is_packed:
         raise DTypeError(f"{op}: q is {q}; expected a packed dtype (rlx.quantize makes packed weights)")
     if attrs["format"] != q.dtype:
@@ -31,7 +32,7 @@ def _check_packed(op: str, q: TensorType, attrs: Attrs, rank: int | None = None)
         raise ShapeError(f"{op}: q is {q}; expected rank {rank}{experts}")
 
 
-def _elements(q: Array, format: DType) -> Array:
+def elements(q: Array, format: DType) -> Array:
     """The elements of packed bytes, in f32."""
     blocks = q.shape[-1] // format.storage.nbytes
     return PackedArray(format, (*q.shape[:-1], blocks * format.storage.elements), np.asarray(q)).dequantize()
@@ -42,7 +43,7 @@ def _elements(q: Array, format: DType) -> Array:
 
 def _dequantize_infer(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
     check_inputs("dequantize", types, 1)
-    _check_packed("dequantize", types[0], attrs)
+    check_packed("dequantize", types[0], attrs)
     if not attrs["dtype"].is_float:
         raise DTypeError(f"dequantize: dtype is {attrs['dtype']}; expected f32, f16, bf16 or f64")
     return TensorType(types[0].shape, attrs["dtype"])
@@ -50,7 +51,7 @@ def _dequantize_infer(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
 
 def _dequantize(q: Array, *, format: DType, dtype: DType) -> Array:
     with np.errstate(all="ignore"):
-        return _elements(q, format).astype(dtype.np, copy=False)
+        return elements(q, format).astype(dtype.np, copy=False)
 
 
 def _dequantize_in_f32(inputs: Sequence[Tensor], attrs: Attrs) -> Tensor:
@@ -98,14 +99,14 @@ def _matmul_infer(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
     op = "packed_matmul"
     check_inputs(op, types, 2)
     x, q = types
-    _check_packed(op, q, attrs, 2)
+    check_packed(op, q, attrs, 2)
     if x.rank < 2:
         raise ShapeError(f"{op}: x is {x}; the op wants rank 2 or more (rlx.{op} reshapes vectors)")
     return _product_infer(op, x, q, attrs)
 
 
 def _matmul(x: Array, q: Array, *, format: DType, transpose_q: bool) -> Any:
-    w = _elements(q, format).astype(x.dtype, copy=False)
+    w = elements(q, format).astype(x.dtype, copy=False)
     return np.matmul(x, w.T if transpose_q else w)
 
 
@@ -188,7 +189,7 @@ def _grouped_infer(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
     op = "grouped_packed_matmul"
     check_inputs(op, types, 3)
     x, q, sizes = types
-    _check_packed(op, q, attrs, 3)
+    check_packed(op, q, attrs, 3)
     if x.rank != 2:
         raise ShapeError(f"{op}: x is {x}; expected rank 2")
     check_group_sizes(op, sizes, q.shape[0])
@@ -196,7 +197,7 @@ def _grouped_infer(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
 
 
 def _grouped(x: Array, q: Array, sizes: Array, *, format: DType, transpose_q: bool) -> Any:
-    return grouped_product(x, _elements(q, format), sizes, transpose_w=transpose_q)
+    return grouped_product(x, elements(q, format), sizes, transpose_w=transpose_q)
 
 
 register(

@@ -5,15 +5,17 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from typing import Any
 
-from rlx.ir import Graph, Node, Rewriter, node_of
+from rlx.ir import Graph, Node, Rewriter, Tensor, node_of
 from rlx.ops.matmul import ACTIVATIONS, activation_of
-from rlx.passes.patterns import Call, Match, Pattern, Slot, matches
+from rlx.passes.patterns import Call, Either, Match, Pattern, Slot, matches
 from rlx.passes.rewriting import SupportOf, native_everywhere, remove_dead, use_counts
 
 
 def fuse_normed(graph: Graph, support: SupportOf = native_everywhere) -> Graph:
-    """Fuses rms_norm, a matmul that alone reads it, and act(first half) · second half of that, into normed_linear.
+    """Fuses rms_norm, a matmul that alone reads it, and act(first half) · second half of that, into normed_linear; the
+    same of a packed weight into packed_linear, also without a norm where there is a gate, and a sum with a vector.
 
     For devices where a node costs a launch. Only where x is one row: of many rows, each workgroup would norm all again.
     Nothing is rounded in between."""
@@ -29,18 +31,41 @@ def _fuse(new: Rewriter, node: Node, uses: Counter[int], support: SupportOf) -> 
     """Puts the fused node in the place of one that a pattern ends with."""
     for gate, pattern in _PATTERNS:
         for match in matches(pattern, node.output):
-            inputs = tuple(match.slots[name] for name in ("x", "gamma", "weight"))
-            attrs = {"eps": _norm(match).attrs["eps"], "gate": gate}
-            fits = match.closed(uses) and node.output.dtype == inputs[0].dtype
-            if fits and support(node_of("normed_linear", [t.type for t in inputs], attrs)) == "native":
+            if not match.closed(uses) or node.output.dtype != match.slots["x"].dtype:
+                continue
+            found = _packed(new, match, gate) if "q" in match.slots else _plain(match, gate)
+            if found is not None and support(node_of(found[0], [t.type for t in found[1]], found[2])) == "native":
                 label = next((n.label for n in match.nodes if n.label), "")
-                new.put(node.outputs, new.add("normed_linear", inputs, attrs, label))
+                new.put(node.outputs, new.add(*found, label))
                 return True
     return False
 
 
-def _norm(match: Match) -> Node:
-    return next(n for n in match.nodes if n.op.summed is not None)
+_Found = tuple[str, tuple[Tensor, ...], dict[str, Any]]
+
+
+def _plain(match: Match, gate: str | None) -> _Found:
+    inputs = tuple(match.slots[name] for name in ("x", "gamma", "weight"))
+    return "normed_linear", inputs, {"eps": _norm(match), "gate": gate}
+
+
+def _packed(new: Rewriter, match: Match, gate: str | None) -> _Found | None:
+    slots, eps = match.slots, _norm(match)
+    inputs = [slots[name] for name in ("x", "q", "gamma") if name in slots]
+    if "bias" in slots:
+        n = slots["q"].shape[0]
+        bias = slots["bias"]
+        if bias.size != n or not bias.dtype.is_float:
+            return None
+        inputs.append(bias if bias.shape == (n,) else new.add("reshape", (bias,), {"shape": (n,)})[0])
+    elif eps is None and gate is None:
+        return None
+    return "packed_linear", tuple(inputs), {"format": slots["q"].dtype, "eps": eps, "gate": gate}
+
+
+def _norm(match: Match) -> float | None:
+    """The eps of the norm, where there is one."""
+    return next((n.attrs["eps"] for n in match.nodes if n.op.summed is not None), None)
 
 
 def _of_a_row(product: Node) -> bool:
@@ -48,6 +73,11 @@ def _of_a_row(product: Node) -> bool:
     attrs = product.attrs
     plain = attrs["transpose_b"] and not attrs["transpose_a"] and attrs["activation"] is None
     return plain and a.shape[:-1] == (1,) and b.ndim == 2
+
+
+def _packed_of_a_row(product: Node) -> bool:
+    x = product.inputs[0]
+    return bool(product.attrs["transpose_q"]) and x.ndim == 2 and x.shape[0] == 1
 
 
 def _half(first: bool) -> Callable[[Node], bool]:
@@ -65,12 +95,19 @@ def _half(first: bool) -> Callable[[Node], bool]:
     return takes
 
 
-_PRODUCT = Call("matmul", (Call("rms_norm", (Slot("x"), Slot("gamma"))), Slot("weight")), _of_a_row)
+_NORM = Call("rms_norm", (Slot("x"), Slot("gamma")))
+_PRODUCT = Call("matmul", (_NORM, Slot("weight")), _of_a_row)
+_PACKED = Call("packed_matmul", (Either((_NORM, Slot("x"))), Slot("q")), _packed_of_a_row)
 
 
-def _gated(name: str) -> Pattern:
-    gate = Call(ACTIVATIONS[name][0], (Call("slice", (_PRODUCT,), _half(True)),), lambda n: activation_of(n) == name)
-    return Call("mul", (gate, Call("slice", (_PRODUCT,), _half(False))))
+def _gated(product: Pattern, name: str) -> Pattern:
+    gate = Call(ACTIVATIONS[name][0], (Call("slice", (product,), _half(True)),), lambda n: activation_of(n) == name)
+    return Call("mul", (gate, Call("slice", (product,), _half(False))))
 
 
-_PATTERNS: tuple[tuple[str | None, Pattern], ...] = (*((name, _gated(name)) for name in ACTIVATIONS), (None, _PRODUCT))
+_PATTERNS: tuple[tuple[str | None, Pattern], ...] = (
+    *((name, _gated(product, name)) for name in ACTIVATIONS for product in (_PRODUCT, _PACKED)),
+    (None, Call("add", (_PACKED, Slot("bias")))),
+    (None, _PRODUCT),
+    (None, Call("packed_matmul", (_NORM, Slot("q")), _packed_of_a_row)),
+)

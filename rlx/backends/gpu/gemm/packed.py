@@ -59,11 +59,14 @@ class PackedRows:
 @dataclass(frozen=True, slots=True)
 class PackedVector:
     """Fused multiply-adds with quants that no instruction converts, for one row of x a workgroup, `slab` chunks of
-    which lie in shared memory at a time."""
+    which lie in shared memory at a time. `parts` subgroups share four packed rows. A multiprocessor holds `resident`
+    workgroups."""
 
     algorithm: ClassVar[Algorithm] = "vector"
     cost: Cost
     slab: int
+    parts: int = 1
+    resident: int = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,13 +196,38 @@ def _decoded(target: Target, p: PackedProblem) -> DecodedTiles:
 def _lifted(target: Target, p: PackedProblem) -> list[PackedCandidate]:
     """The kernels that multiply quants as they lie in their words. Software drivers take seconds to compile them, and
     gain nothing."""
-    large, chunk = target.limits.shared_bytes >= _LARGE, p.k // p.units
-    slab = min((8192 if large else 4096) // chunk, math.ceil(p.units / 32) * 32)
     cost = 8 if target.software or p.m > _ONE_BY_ONE else 1 if p.m == 1 else 3
-    found: list[PackedCandidate] = [PackedVector((cost,), slab)]
-    if large:
+    found: list[PackedCandidate] = [vector(target, p, cost)]
+    if target.limits.shared_bytes >= _LARGE:
         found.append(PackedFew((8 if target.software or p.m > _FEW else 3.5,), 32))
     return found
+
+
+def choose_row(target: Target, problem: PackedProblem) -> PackedVector | PackedDirect:
+    """The kernel that computes a product of one row together with what stands around it."""
+    p, wish = problem, forced()
+    found: list[PackedCandidate] = [vector(target, p)]
+    # A row's two terms, and the chunks of two workgroups, lie in the shared memory of a multiprocessor.
+    suits = f16 in target.matrices.types and not target.matrices.opaque and p.wide_rows and p.units % 8 == 0
+    if suits and target.shared_bytes >= _RING + 4 * p.k and scale_groups(p.q) <= 4:
+        one = _direct(target, p, f16, 2)
+        found.append(replace(one, cost=(-1 if p.q.name in ("q4_k", "q5_k") else 1,), columns=8))
+    found = [_resized(c, wish) for c in narrowed(found, algorithm=wish.algorithm)]
+    chosen = target.choose(problem, found)
+    assert isinstance(chosen, PackedVector | PackedDirect)
+    return chosen
+
+
+def vector(target: Target, p: PackedProblem, cost: float = 0, parts: int | None = None) -> PackedVector:
+    """The sizes of packed_vector: so many subgroups share rows that two workgroups of each multiprocessor have some, as
+    far as there are chunks for all of them."""
+    most = (8192 if target.limits.shared_bytes >= _LARGE else 4096) // (p.k // p.units)
+    # As many as have a step each, and slabs hold a step.
+    allowed = [s for s in (8, 4, 2) if p.units >= 64 * s and most >= 64 * s] + [1]
+    filling = [s for s in reversed(allowed) if p.n * s >= 64 * target.units]
+    parts = parts or (filling or allowed)[0]
+    step = 64 * parts
+    return PackedVector((cost,), min(most // step, math.ceil(p.units / step)) * step, parts)
 
 
 def _matrix(target: Target, p: PackedProblem) -> list[PackedCandidate]:
@@ -281,8 +309,9 @@ def _resized(c: PackedCandidate, wish: Forced) -> PackedCandidate:
         return replace(c, across=wish.across)
     if isinstance(c, PackedFew) and wish.across is not None:
         return replace(c, across=wish.across)
-    if isinstance(c, PackedVector) and wish.slab is not None:
-        return replace(c, slab=wish.slab)
+    if isinstance(c, PackedVector):
+        wanted = {name: getattr(wish, name) for name in ("slab", "parts", "resident")}
+        return replace(c, **{name: size for name, size in wanted.items() if size is not None})
     if isinstance(c, PackedMatrix) and wish.parts is not None:
         return replace(c, parts=wish.parts)
     if isinstance(c, PackedDirect | PackedMma):

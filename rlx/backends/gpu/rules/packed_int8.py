@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 
 from rlx.backends.gpu.gemm.packed import ROWS
+from rlx.backends.gpu.gemm.packed_kernels import layout
 from rlx.backends.gpu.program.casts import THREADS, fits, quads, stores
 from rlx.backends.gpu.program.kernel import FLOATS, KernelDecl, declare, reads, uints, writes
 from rlx.backends.gpu.program.lowering import Lowering, lowers
-from rlx.backends.gpu.rules.quantized import layout
 from rlx.dtypes import PACKED, f32
 from rlx.ir import Node
 from rlx.ops.packed_int8 import BLOCK

@@ -8,18 +8,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from functools import cache
-
-import numpy as np
-import numpy.typing as npt
 
 from rlx.backends.gpu.elementwise.strided import View, contiguous, launch_tree
 from rlx.backends.gpu.gemm.choice import FMA_TILES, LONG_SUM
 from rlx.backends.gpu.gemm.launch import product
-from rlx.backends.gpu.gemm.operands import Epilogue, Operand, ProductCall, from_
+from rlx.backends.gpu.gemm.operands import Epilogue, Operand, ProductCall
 from rlx.backends.gpu.gemm.packed import (
-    COLUMNS,
-    ROWS,
     DecodedTiles,
     PackedDirect,
     PackedFew,
@@ -30,238 +24,31 @@ from rlx.backends.gpu.gemm.packed import (
     choose_packed,
     scale_groups,
 )
+from rlx.backends.gpu.gemm.packed_kernels import (
+    HALF_TERMS,
+    PACKED_DIRECT,
+    PACKED_FEW,
+    PACKED_MATRIX,
+    PACKED_MMA,
+    PACKED_ROWS,
+    UNSTAGED,
+    Weight,
+    scales_of,
+    steps_of,
+)
+from rlx.backends.gpu.gemm.packed_row import RowCall, never_written, vector_launch
 from rlx.backends.gpu.gemm.product import Product
 from rlx.backends.gpu.program.casts import THREADS, convert, fits, quads, stores
-from rlx.backends.gpu.program.kernel import FLOATS, KernelDecl, declare, reads, uints, writes
+from rlx.backends.gpu.program.kernel import FLOATS
 from rlx.backends.gpu.program.lowering import Lowering, lowers
 from rlx.backends.gpu.program.steps import Arg, Ref
 from rlx.backends.gpu.rules.grouped import MATMUL_GROUPED
-from rlx.dtypes import PACKED, DType, bf16, f16, f32
-from rlx.ir import Node, Tensor, expr
-from rlx.packed.codebooks import codebook
+from rlx.dtypes import DType, bf16, f16, f32
+from rlx.ir import Node, expr
 
-# What the kernels know of a packed dtype, in the order of their constants: see packed.h.
-_LAYOUT = ("FORMAT", "BLOCK", "SIZE0", "AT1", "AT2", "AT3", "RUNS", "BOOK_WORDS", "ALIGN")
-# The numbers of the formats; blocks of another length are not another format.
-FORMATS = tuple(name for name in PACKED if not name.endswith("_128"))
-# Bytes of the quants of a chunk make so many runs of 16 elements; none in formats without chunks.
-_ONE_RUN = frozenset({"q8_0", "int8", "int8_zp", "fp8_e4m3", "fp8_e5m2"})
-_FOUR_RUNS = frozenset({"q2_k", "q3_k", "tq2_0"})
-_BOOKED = ("iq1", "iq2", "iq3")  # how the names of formats with a codebook begin
-_NO_RUNS = frozenset({"tq1_0", "nvfp4", *(n for n in PACKED if n.startswith(_BOOKED))})
 _TILE_BYTES = 64 << 20  # of a weight that is decoded into workspace,
 _HALF_TILE_BYTES = 256 << 20  # into halves, whose products need many columns to fill a device
 _MOST_DECODED = 1 << 30  # bytes of the weights of experts that are decoded for a product the other way round
-
-
-def layout(dtype: DType, align: int) -> dict[str, int]:
-    """The constants of the kernels for a packed dtype whose rows begin at multiples of `align` bytes."""
-    name, storage = dtype.name.removesuffix("_128"), dtype.storage
-    ends = np.cumsum([plane.nbytes for plane in storage.planes]).tolist()
-    at = (*ends, *ends[-1:] * 3)[:3]
-    runs = 1 if name in _ONE_RUN else 4 if name in _FOUR_RUNS else 0 if name in _NO_RUNS else 2
-    words = _book(name).shape[1] // 4 if runs == 0 else 0
-    values = (FORMATS.index(name), storage.elements, storage.planes[0].nbytes, *at, runs, words, align)
-    return dict(zip(_LAYOUT, values, strict=True))
-
-
-@cache
-def _book(name: str) -> npt.NDArray[np.int8]:
-    """The codebook of a format, one entry of zeros where it has none."""
-    if not name.startswith(_BOOKED):
-        return np.zeros((1, 4), np.int8)
-    return codebook("iq1" if name.startswith("iq1") else name)
-
-
-def _scales(dtype: DType) -> dict[str, int]:
-    """The constants of packed_mma for a packed dtype: how many scales a chunk has, and whether two share them."""
-    name = dtype.name.removesuffix("_128")
-    own = name in ("q2_k", "q3_k", "q4_k", "q5_k", "q6_k")
-    runs = layout(dtype, 1)["RUNS"]
-    return {"SCALES": runs if own else 1, "IN_PAIRS": runs == 1 or name in ("q4_k", "q5_k", "tq2_0")}
-
-
-def _steps(dtype: DType, span: int) -> dict[str, int]:
-    """The same of packed_matrix, the length of a step, and whether there are minimums or zeros."""
-    name = dtype.name.removesuffix("_128")
-    lows = int(name.endswith("_zp") or name in ("q4_1", "q5_1", "q2_k", "q4_k", "q5_k"))
-    return {**_scales(dtype), "SPAN": span, "LOWS": lows}
-
-
-def _trial(name: str, align: int) -> tuple[int, ...]:
-    return tuple(layout(PACKED[name], align).values())
-
-
-_CONSTANTS = dict.fromkeys(_LAYOUT, 0) | layout(PACKED["q4_0"], 1)
-DEQUANTIZE = declare(
-    KernelDecl(
-        "dequantize",
-        about="y (rows, blocks * BLOCK) = the elements of packed rows q, `pitch` bytes apart; book: the codebook.",
-        grid="a thread for each 16 bytes of quants, or each 8 elements",
-        args=(*reads(q="u32", book="u32"), *writes(y="T"), *uints("rows", "blocks", "pitch")),
-        variants={"T": FLOATS},
-        constants={**_CONSTANTS, "Y_QUADS": False},
-        trials=tuple((*_trial(name, align), quads) for name, align, quads in (
-            ("q4_0", 1, False), ("q4_k", 16, True), ("iq2_s", 4, True), ("iq1_m", 4, True))),
-    )
-)  # fmt: skip
-PACKED_ROWS = declare(
-    KernelDecl(
-        "packed_rows",
-        about="y (m, n) = x (m, blocks * BLOCK) times the transposed packed rows of q, for few rows of x.",
-        grid="a group of 256 for each 256 / ACROSS rows of q, for each ROWS rows of x (of an expert)",
-        args=(
-            *reads(x="T", q="u32", book="u32", sizes="i32"), *writes(y="T"),
-            *uints("m", "n", "blocks", "pitch", "experts"),
-        ),
-        variants={"T": FLOATS, "ROWS": tuple(map(str, ROWS))},
-        constants={**_CONSTANTS, "ACROSS": 32, "X_QUADS": False, "GROUPED": False},
-        trials=tuple((*_trial(name, align), across, quads, grouped) for name, align, across, quads, grouped in (
-            ("q4_0", 1, 32, False, True), ("q6_k", 16, 8, True, False), ("iq3_s", 4, 8, True, True))),
-        unroll=True,
-    )
-)  # fmt: skip
-
-PACKED_VECTOR = declare(
-    KernelDecl(
-        "packed_vector",
-        about="y (m, n) = x (m, blocks * BLOCK) times the transposed packed rows of q, for very few rows of x.",
-        grid="a group of 256 for each 32 rows of q, for each row of x",
-        args=(*reads(x="T", q="u32"), *writes(y="T"), *uints("m", "n", "blocks", "pitch")),
-        variants={"T": FLOATS},
-        constants={**_CONSTANTS, "SLAB": 32, "SUBNORMALS": False},
-        trials=tuple((*_trial(name, align), slab, normal) for name, align, slab, normal in (
-            ("q4_0", 1, 32, True), ("q6_k", 16, 128, False), ("fp8_e4m3", 4, 64, True))),
-        resident="(HIGH_WORDS || HIGH_WORD ? 2 : 3)",
-        unroll=True,
-    )
-)  # fmt: skip
-PACKED_FEW = declare(
-    KernelDecl(
-        "packed_few",
-        about="y (m, n) = x (m, blocks * BLOCK) times the transposed packed rows of q, for four rows of x.",
-        grid="a group of 256 for each 1024 / ACROSS rows of q, for each four rows of x",
-        args=(*reads(x="T", q="u32"), *writes(y="T"), *uints("m", "n", "blocks", "pitch")),
-        variants={"T": FLOATS},
-        constants={**_CONSTANTS, "ACROSS": 32, "SUBNORMALS": False},
-        trials=tuple((*_trial(name, align), across, normal) for name, align, across, normal in (
-            ("q4_0", 1, 32, True), ("q6_k", 16, 64, False), ("fp8_e4m3", 4, 64, True))),
-        unroll=True,
-    )
-)  # fmt: skip
-PACKED_MMA = declare(
-    KernelDecl(
-        "packed_mma",
-        about="y (m, n) = x (m, blocks * BLOCK) times the transposed packed rows of q, by matrix instructions.",
-        grid="a group of 256 for each 128 * TILES / PARTS rows of q, for each COLS / TERMS rows of x",
-        args=(
-            *reads(x="T", q="u32", sizes="i32", scales="f32"), *writes(y="T"),
-            *uints("m", "n", "blocks", "pitch", "experts"),
-        ),
-        variants={"T": ("f16", "bf16"), "COLS": tuple(map(str, COLUMNS))},
-        constants={
-            **_CONSTANTS, "SCALES": 1, "IN_PAIRS": False, "PARTS": 2, "TILES": 2, "TERMS": 1, "GROUPED": False,
-            "RESIDENT": 2,
-        },
-        trials=tuple(
-            (*_trial(name, 16), *_scales(PACKED[name]).values(), tiles, tiles, terms, grouped, 2)
-            for name, tiles, terms, grouped in (
-                ("q4_0", 2, 1, False), ("q4_k", 1, 2, True), ("fp8_e4m3", 1, 1, False))
-        ),
-        headers=("mma",),
-        resident="RESIDENT",
-        cuda_only=True,
-    )
-)  # fmt: skip
-PACKED_DIRECT = declare(
-    KernelDecl(
-        "packed_direct",
-        about="y (m, n) = x (m, blocks * BLOCK) times the transposed packed rows of q, for very few rows of x.",
-        grid="a group of 256 for each 128 * TILES / PARTS rows of q, for each COLS / GROUPS / TERMS rows of x",
-        args=(
-            *reads(x="T", q="u32", sizes="i32", scales="f32"), *writes(y="T"),
-            *uints("m", "n", "blocks", "pitch", "experts"),
-        ),
-        variants={"T": ("f16", "bf16"), "COLS": ("8", "16")},
-        constants={
-            **_CONSTANTS, "PARTS": 8, "TILES": 1, "TERMS": 1, "GROUPED": False, "RESIDENT": 2, "ALONE": False,
-        },
-        trials=tuple(
-            (*_trial(name, 16), parts, tiles, terms, grouped, 2, alone)
-            for name, parts, tiles, terms, grouped, alone in (
-                ("q4_0", 8, 1, 1, False, False), ("q4_k", 4, 2, 2, True, False), ("q4_k", 4, 2, 1, False, True),
-                ("fp8_e4m3", 2, 1, 1, False, False))
-        ),
-        headers=("mma",),
-        resident="RESIDENT",
-        cuda_only=True,
-    )
-)  # fmt: skip
-PACKED_MATRIX = declare(
-    KernelDecl(
-        "packed_matrix",
-        about="y (m, n) = x (m, blocks * BLOCK) times the transposed packed rows of q, by opaque matrices.",
-        grid="a group of 128 for each 64 TALL / PARTS rows of q, for each X_ROWS / TERMS rows of x",
-        args=(*reads(x="T", q="u32", scales="f32"), *writes(y="T"), *uints("m", "n", "blocks", "pitch")),
-        variants={"T": ("f16",), "DEPTH": ("8", "16")},
-        constants={
-            **_CONSTANTS, "SCALES": 1, "IN_PAIRS": False, "SPAN": 2, "LOWS": 0, "PARTS": 4, "X_ROWS": 4, "TERMS": 1,
-            "Y_TYPE": 0, "TALL": 1,
-        },
-        trials=tuple(
-            (*_trial(name, 16), *_steps(PACKED[name], span).values(), parts, rows, terms, kind, tall)
-            for name, span, parts, rows, terms, kind, tall in (
-                ("q4_0", 1, 4, 1, 1, 0, 1), ("q6_k", 2, 2, 8, 1, 1, 1), ("q4_k", 2, 2, 16, 2, 2, 2),
-                ("fp8_e4m3", 2, 1, 4, 1, 0, 2))
-        ),
-        threads=128,
-        headers=("mma",),
-        unroll=True,
-        new_compiler=True,
-    )
-)  # fmt: skip
-HALF_TERMS = declare(
-    KernelDecl(
-        "half_terms",
-        about="y (2 rows, k) = two halves for each element of x (rows, k); `scales` take their power of two back.",
-        grid="a group of 256 for each row",
-        args=(*reads(x="T"), *writes(y="f16", scales="f32"), *uints("rows", "k")),
-        variants={"T": ("f32", "bf16")},
-    )
-)
-
-
-class _Weight:
-    """A packed tensor as the kernels take it: its bytes, those of a row, the blocks of a row, and its codebook."""
-
-    def __init__(self, ctx: Lowering, q: Tensor) -> None:
-        self.dtype = q.dtype
-        self.ref = ctx.ref(q)
-        self.rows, self.columns = math.prod(q.shape[:-1]), q.shape[-1]
-        self.blocks = self.columns // q.dtype.storage.elements
-        self.pitch = self.blocks * q.dtype.storage.nbytes
-        align = next(n for n in (16, 4, 1) if self.ref.offset % n == 0 and self.pitch % n == 0)
-        self.constants = layout(q.dtype, align)
-        self.book = ctx.block(_book(q.dtype.name.removesuffix("_128")))
-
-    @property
-    def units(self) -> int:
-        """What a thread decodes at a time, in a block."""
-        size, runs = self.constants["SIZE0"], self.constants["RUNS"]
-        return size // 16 if runs else self.dtype.storage.elements // 8
-
-    def decoded(self, ctx: Lowering, first: int, rows: int, out: Ref, dtype: DType) -> None:
-        """Appends the launch that decodes some of the rows."""
-        kernel = DEQUANTIZE(T=dtype.name, **self.constants, Y_QUADS=quads(out, itemsize=dtype.itemsize))
-        threads = rows * self.blocks * self.units
-        part = from_(self.ref, first * self.pitch)
-        if part.offset % self.constants["ALIGN"]:
-            raise ValueError("a row of packed weights begins where its alignment does not allow")
-        ctx.launch(
-            kernel,
-            ctx.groups(math.ceil(threads / THREADS)),
-            [part, self.book, out, rows, self.blocks, self.pitch],
-        )
 
 
 def _native(node: Node, features: frozenset[str]) -> bool:
@@ -287,7 +74,7 @@ def lower_dequantize(ctx: Lowering, node: Node) -> None:
     y, stored = node.output, ctx.storage(node.output)
     if y.size == 0:
         return
-    w = _Weight(ctx, node.inputs[0])
+    w = Weight(ctx, node.inputs[0])
     if stored.name in FLOATS:
         w.decoded(ctx, 0, w.rows, ctx.ref(y), stored)
         return
@@ -302,7 +89,7 @@ def lower_packed_matmul(ctx: Lowering, node: Node) -> None:
     y = node.output
     if y.size == 0:
         return
-    w = _Weight(ctx, node.inputs[1])
+    w = Weight(ctx, node.inputs[1])
     m = y.size // y.shape[-1]
     if node.attrs["transpose_q"]:
         _product(ctx, node, w, m, m)
@@ -318,7 +105,7 @@ def lower_grouped(ctx: Lowering, node: Node) -> None:
     if y.size == 0:
         return
     x, q, sizes = node.inputs
-    w, m, experts = _Weight(ctx, q), y.shape[0], q.shape[0]
+    w, m, experts = Weight(ctx, q), y.shape[0], q.shape[0]
     if node.attrs["transpose_q"]:
         _product(ctx, node, w, m, math.ceil(m / max(experts, 1)))
         return
@@ -338,7 +125,7 @@ def lower_grouped(ctx: Lowering, node: Node) -> None:
         convert(ctx, c.ref, f32, ctx.ref(y), stored, y.size)
 
 
-def _product(ctx: Lowering, node: Node, w: _Weight, m: int, each: int) -> None:
+def _product(ctx: Lowering, node: Node, w: Weight, m: int, each: int) -> None:
     """The chosen product for m rows of x, `each` of them for an expert."""
     y, grouped = node.output, len(node.inputs) == 3
     stored = ctx.storage(y)
@@ -365,14 +152,8 @@ def _product(ctx: Lowering, node: Node, w: _Weight, m: int, each: int) -> None:
         )  # fmt: skip
         args: list[Arg] = [x, w.ref, w.book, sizes, ctx.ref(y), *sides]
     elif isinstance(chosen, PackedVector):
-        rows, columns = 1, 32
-        kernel = PACKED_VECTOR(
-            T=stored.name,
-            **w.constants,
-            SLAB=chosen.slab,
-            SUBNORMALS="denorm_preserve" in ctx.target.features,
-        )
-        args = [x, w.ref, ctx.ref(y), m, n, w.blocks, w.pitch]
+        vector_launch(ctx, chosen, RowCall(x, stored, m, w, ctx.ref(y), kept=never_written(node.inputs[1])))
+        return
     elif isinstance(chosen, PackedFew):
         rows, columns = 4, 4 * THREADS // chosen.across
         kernel = PACKED_FEW(
@@ -387,7 +168,7 @@ def _product(ctx: Lowering, node: Node, w: _Weight, m: int, each: int) -> None:
         scales = x
         if stored != f16:
             x, scales = _halves(ctx, x, stored, m, w.columns, chosen.terms)
-        steps = _steps(w.dtype, chosen.span)
+        steps = steps_of(w.dtype, chosen.span)
         kernel = PACKED_MATRIX(
             T="f16", DEPTH="16" if steps["IN_PAIRS"] else "8", **w.constants, **steps, PARTS=chosen.parts,
             X_ROWS=chosen.rows, TERMS=chosen.terms, Y_TYPE=(f16, bf16, f32).index(stored), TALL=chosen.tall,
@@ -403,15 +184,16 @@ def _product(ctx: Lowering, node: Node, w: _Weight, m: int, each: int) -> None:
             kernel = PACKED_DIRECT(
                 T=chosen.type.name, COLS=str(chosen.columns), **w.constants, PARTS=chosen.parts, TILES=chosen.tiles,
                 TERMS=chosen.terms, GROUPED=grouped, RESIDENT=chosen.resident,
-                ALONE=m * chosen.terms == 1 and not grouped,
+                ALONE=m * chosen.terms == 1 and not grouped, **UNSTAGED, EARLY=never_written(node.inputs[1]),
             )  # fmt: skip
+            args = [x, x, w.ref, x, sizes, scales, ctx.ref(y), *sides, 0.0]
         else:
             rows, columns = chosen.columns // chosen.terms, 128 * chosen.tiles // chosen.parts
             kernel = PACKED_MMA(
-                T=chosen.type.name, COLS=str(chosen.columns), **w.constants, **_scales(w.dtype), PARTS=chosen.parts,
+                T=chosen.type.name, COLS=str(chosen.columns), **w.constants, **scales_of(w.dtype), PARTS=chosen.parts,
                 TILES=chosen.tiles, TERMS=chosen.terms, GROUPED=grouped, RESIDENT=chosen.resident,
             )  # fmt: skip
-        args = [x, w.ref, sizes, scales, ctx.ref(y), *sides]
+            args = [x, w.ref, sizes, scales, ctx.ref(y), *sides]
     # Each expert may have one share that is not full, and so may the rows after the last expert's.
     shares = math.ceil(m / rows) + (experts + 1 if grouped else 0)
     ctx.launch(kernel, ctx.groups(math.ceil(n / columns) * shares), args)
@@ -424,14 +206,14 @@ def _halves(ctx: Lowering, x: Ref, stored: DType, m: int, k: int, terms: int) ->
     return halves, scales
 
 
-def _tiles(w: _Weight, kind: DType = f32) -> list[tuple[int, int]]:
+def _tiles(w: Weight, kind: DType = f32) -> list[tuple[int, int]]:
     """The first row and the number of rows of each tile, all but the last of equal size."""
     most = _HALF_TILE_BYTES if kind.is_half else _TILE_BYTES
     rows = max(1, most // max(w.columns * kind.itemsize, 1))
     return [(first, min(rows, w.rows - first)) for first in range(0, w.rows, rows)]
 
 
-def _wide(ctx: Lowering, node: Node, w: _Weight, m: int, kind: DType) -> None:
+def _wide(ctx: Lowering, node: Node, w: Weight, m: int, kind: DType) -> None:
     """Tiles of the weight's rows, which are columns of the result, decoded into `kind`."""
     y, n = node.output, w.rows
     stored, out = ctx.storage(y), ctx.ref(y)
@@ -451,7 +233,7 @@ def _wide(ctx: Lowering, node: Node, w: _Weight, m: int, kind: DType) -> None:
                         [View(out, stored, (n, 1), first)])  # fmt: skip
 
 
-def _the_other_way(ctx: Lowering, node: Node, w: _Weight, m: int) -> None:
+def _the_other_way(ctx: Lowering, node: Node, w: Weight, m: int) -> None:
     """x @ q: tiles of the weight's rows are parts of the sum, which are added up in f32."""
     y = node.output
     x, stored = Operand.of(ctx, node.inputs[0]), ctx.storage(y)

@@ -99,7 +99,7 @@ def _masked_nan(inputs: Sequence[Array], attrs: Attrs) -> Any:
         y = get_op("attention_step").reference(*marked, **attrs)[0]
     rows = given[4].shape[1]
     at = np.clip(inputs[5].astype(np.int64), 0, rows - 1)
-    seen = np.arange(rows) <= at[:, None]
+    seen: Any = np.arange(rows) <= at[:, None]
     some: Any = np.any(free[1] * seen[:, :, None, None], axis=(1, 2)) | np.any(free[0], axis=1)
     return np.broadcast_to(some[:, None] & (y == 0), y.shape)
 

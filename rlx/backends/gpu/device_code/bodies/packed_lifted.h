@@ -40,7 +40,10 @@ RLX_FN vec4 lifted_four(const uint q, const uint run, const uint magic) {
 #define NARROW_f16 true
 #define NARROW_bf16 false
 #define NARROW_f32 false
-#define NARROW RLX_JOIN(NARROW_, T)
+#ifndef NARROWED
+#define NARROWED true
+#endif
+#define NARROW (NARROWED && RLX_JOIN(NARROW_, T))
 // What of their scale is not in x: 2^-96 of the power of two that `lifted_four` leaves.
 RLX_FN float power_left() {
     if (!SUBNORMALS) return 1.0f;

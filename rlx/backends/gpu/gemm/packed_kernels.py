@@ -1,0 +1,261 @@
+"""Declarations of the kernels of packed weights, what their constants say of a format, and a weight as they take it."""
+
+from __future__ import annotations
+
+import math
+from functools import cache
+
+import numpy as np
+import numpy.typing as npt
+
+from rlx.backends.gpu.gemm.operands import from_
+from rlx.backends.gpu.gemm.packed import COLUMNS, ROWS
+from rlx.backends.gpu.program.casts import THREADS, quads
+from rlx.backends.gpu.program.kernel import FLOATS, KernelDecl, declare, floats, reads, uints, writes
+from rlx.backends.gpu.program.lowering import Lowering
+from rlx.backends.gpu.program.steps import Ref
+from rlx.dtypes import PACKED, DType
+from rlx.ir import Tensor
+from rlx.packed.codebooks import codebook
+
+# What the kernels know of a packed dtype, in the order of their constants: see packed.h.
+_LAYOUT = ("FORMAT", "BLOCK", "SIZE0", "AT1", "AT2", "AT3", "RUNS", "BOOK_WORDS", "ALIGN")
+# The numbers of the formats; blocks of another length are not another format.
+FORMATS = tuple(name for name in PACKED if not name.endswith("_128"))
+# Bytes of the quants of a chunk make so many runs of 16 elements; none in formats without chunks.
+_ONE_RUN = frozenset({"q8_0", "int8", "int8_zp", "fp8_e4m3", "fp8_e5m2"})
+_FOUR_RUNS = frozenset({"q2_k", "q3_k", "tq2_0"})
+_BOOKED = ("iq1", "iq2", "iq3")  # how the names of formats with a codebook begin
+_NO_RUNS = frozenset({"tq1_0", "nvfp4", *(n for n in PACKED if n.startswith(_BOOKED))})
+
+
+def layout(dtype: DType, align: int) -> dict[str, int]:
+    """The constants of the kernels for a packed dtype whose rows begin at multiples of `align` bytes."""
+    name, storage = dtype.name.removesuffix("_128"), dtype.storage
+    ends = np.cumsum([plane.nbytes for plane in storage.planes]).tolist()
+    at = (*ends, *ends[-1:] * 3)[:3]
+    runs = 1 if name in _ONE_RUN else 4 if name in _FOUR_RUNS else 0 if name in _NO_RUNS else 2
+    words = _book(name).shape[1] // 4 if runs == 0 else 0
+    values = (FORMATS.index(name), storage.elements, storage.planes[0].nbytes, *at, runs, words, align)
+    return dict(zip(_LAYOUT, values, strict=True))
+
+
+@cache
+def _book(name: str) -> npt.NDArray[np.int8]:
+    """The codebook of a format, one entry of zeros where it has none."""
+    if not name.startswith(_BOOKED):
+        return np.zeros((1, 4), np.int8)
+    return codebook("iq1" if name.startswith("iq1") else name)
+
+
+def scales_of(dtype: DType) -> dict[str, int]:
+    """The constants of packed_mma for a packed dtype: how many scales a chunk has, and whether two share them."""
+    name = dtype.name.removesuffix("_128")
+    own = name in ("q2_k", "q3_k", "q4_k", "q5_k", "q6_k")
+    runs = layout(dtype, 1)["RUNS"]
+    return {"SCALES": runs if own else 1, "IN_PAIRS": runs == 1 or name in ("q4_k", "q5_k", "tq2_0")}
+
+
+def steps_of(dtype: DType, span: int) -> dict[str, int]:
+    """The same of packed_matrix, the length of a step, and whether there are minimums or zeros."""
+    name = dtype.name.removesuffix("_128")
+    lows = int(name.endswith("_zp") or name in ("q4_1", "q5_1", "q2_k", "q4_k", "q5_k"))
+    return {**scales_of(dtype), "SPAN": span, "LOWS": lows}
+
+
+def _trial(name: str, align: int) -> tuple[int, ...]:
+    return tuple(layout(PACKED[name], align).values())
+
+
+_CONSTANTS = dict.fromkeys(_LAYOUT, 0) | layout(PACKED["q4_0"], 1)
+DEQUANTIZE = declare(
+    KernelDecl(
+        "dequantize",
+        about="y (rows, blocks * BLOCK) = the elements of packed rows q, `pitch` bytes apart; book: the codebook.",
+        grid="a thread for each 16 bytes of quants, or each 8 elements",
+        args=(*reads(q="u32", book="u32"), *writes(y="T"), *uints("rows", "blocks", "pitch")),
+        variants={"T": FLOATS},
+        constants={**_CONSTANTS, "Y_QUADS": False},
+        trials=tuple((*_trial(name, align), quads) for name, align, quads in (
+            ("q4_0", 1, False), ("q4_k", 16, True), ("iq2_s", 4, True), ("iq1_m", 4, True))),
+    )
+)  # fmt: skip
+PACKED_ROWS = declare(
+    KernelDecl(
+        "packed_rows",
+        about="y (m, n) = x (m, blocks * BLOCK) times the transposed packed rows of q, for few rows of x.",
+        grid="a group of 256 for each 256 / ACROSS rows of q, for each ROWS rows of x (of an expert)",
+        args=(
+            *reads(x="T", q="u32", book="u32", sizes="i32"), *writes(y="T"),
+            *uints("m", "n", "blocks", "pitch", "experts"),
+        ),
+        variants={"T": FLOATS, "ROWS": tuple(map(str, ROWS))},
+        constants={**_CONSTANTS, "ACROSS": 32, "X_QUADS": False, "GROUPED": False},
+        trials=tuple((*_trial(name, align), across, quads, grouped) for name, align, across, quads, grouped in (
+            ("q4_0", 1, 32, False, True), ("q6_k", 16, 8, True, False), ("iq3_s", 4, 8, True, True))),
+        unroll=True,
+    )
+)  # fmt: skip
+
+PACKED_VECTOR = declare(
+    KernelDecl(
+        "packed_vector",
+        about=(
+            "y (m, n) = x (m, blocks * BLOCK), or its RMS norm (NORMED), times the transposed packed rows of q, plus "
+            "the bias or with a gate (GATED), for very few rows of x."
+        ),
+        grid="a group of 256 for 32 / PARTS rows of q at a time, those of every `step`-th tile, for each row of x",
+        args=(
+            *reads(x="T", gamma="f32", q="u32", bias="f32"), *writes(y="T"),
+            *uints("m", "n", "blocks", "pitch", "step"), *floats("eps"),
+        ),
+        variants={"T": FLOATS},
+        constants={
+            **_CONSTANTS, "SLAB": 64, "PARTS": 1, "SUBNORMALS": False, "NORMED": False, "GATED": False,
+            "ACTIVATION": 0, "BIAS": 0, "EARLY": False,
+        },
+        trials=tuple((*_trial(name, align), slab, parts, normal, normed, gated, activation, bias, early)
+            for name, align, slab, parts, normal, normed, gated, activation, bias, early in (
+            ("q4_0", 1, 64, 1, True, False, False, 0, 2, False), ("q6_k", 16, 128, 2, False, True, True, 4, 0, True),
+            ("fp8_e4m3", 4, 256, 4, True, True, False, 0, 1, True))),
+        headers=("prims",),
+        resident="2",
+        unroll=True,
+        begins=True,
+    )
+)  # fmt: skip
+PACKED_FEW = declare(
+    KernelDecl(
+        "packed_few",
+        about="y (m, n) = x (m, blocks * BLOCK) times the transposed packed rows of q, for four rows of x.",
+        grid="a group of 256 for each 1024 / ACROSS rows of q, for each four rows of x",
+        args=(*reads(x="T", q="u32"), *writes(y="T"), *uints("m", "n", "blocks", "pitch")),
+        variants={"T": FLOATS},
+        constants={**_CONSTANTS, "ACROSS": 32, "SUBNORMALS": False},
+        trials=tuple((*_trial(name, align), across, normal) for name, align, across, normal in (
+            ("q4_0", 1, 32, True), ("q6_k", 16, 64, False), ("fp8_e4m3", 4, 64, True))),
+        unroll=True,
+    )
+)  # fmt: skip
+PACKED_MMA = declare(
+    KernelDecl(
+        "packed_mma",
+        about="y (m, n) = x (m, blocks * BLOCK) times the transposed packed rows of q, by matrix instructions.",
+        grid="a group of 256 for each 128 * TILES / PARTS rows of q, for each COLS / TERMS rows of x",
+        args=(
+            *reads(x="T", q="u32", sizes="i32", scales="f32"), *writes(y="T"),
+            *uints("m", "n", "blocks", "pitch", "experts"),
+        ),
+        variants={"T": ("f16", "bf16"), "COLS": tuple(map(str, COLUMNS))},
+        constants={
+            **_CONSTANTS, "SCALES": 1, "IN_PAIRS": False, "PARTS": 2, "TILES": 2, "TERMS": 1, "GROUPED": False,
+            "RESIDENT": 2,
+        },
+        trials=tuple(
+            (*_trial(name, 16), *scales_of(PACKED[name]).values(), tiles, tiles, terms, grouped, 2)
+            for name, tiles, terms, grouped in (
+                ("q4_0", 2, 1, False), ("q4_k", 1, 2, True), ("fp8_e4m3", 1, 1, False))
+        ),
+        headers=("mma",),
+        resident="RESIDENT",
+        cuda_only=True,
+    )
+)  # fmt: skip
+PACKED_DIRECT = declare(
+    KernelDecl(
+        "packed_direct",
+        about=(
+            "y (m, n) = x (m, blocks * BLOCK), or its RMS norm (NORMED), times the transposed packed rows of q, plus "
+            "the bias or with a gate (GATED), for very few rows of x."
+        ),
+        grid="a group of 256 for each 128 * TILES / PARTS rows of q, for each COLS / GROUPS / TERMS rows of x",
+        args=(
+            *reads(x="T", gamma="f32", q="u32", bias="f32", sizes="i32", scales="f32"), *writes(y="T"),
+            *uints("m", "n", "blocks", "pitch", "experts"), *floats("eps"),
+        ),
+        variants={"T": ("f16", "bf16"), "COLS": ("8", "16")},
+        constants={
+            **_CONSTANTS, "PARTS": 8, "TILES": 1, "TERMS": 1, "GROUPED": False, "RESIDENT": 2, "ALONE": False,
+            "STAGED": False, "X_TYPE": 0, "X_UNITS": 0, "NORMED": False, "GATED": False, "ACTIVATION": 0, "BIAS": 0,
+            "EARLY": False,
+        },
+        trials=tuple(
+            (*_trial(name, 16), parts, tiles, terms, grouped, 2, alone, False, 0, 0, False, False, 0, 0, early)
+            for name, parts, tiles, terms, grouped, alone, early in (
+                ("q4_0", 8, 1, 1, False, False, True), ("q4_k", 4, 2, 2, True, False, False),
+                ("q4_k", 4, 2, 1, False, True, False), ("fp8_e4m3", 2, 1, 1, False, False, False))
+        ),
+        headers=("prims", "mma"),
+        resident="RESIDENT",
+        begins=True,
+        cuda_only=True,
+    )
+)  # fmt: skip
+UNSTAGED = {
+    "STAGED": False, "X_TYPE": 0, "X_UNITS": 0, "NORMED": False, "GATED": False, "ACTIVATION": 0, "BIAS": 0,
+}  # fmt: skip
+PACKED_MATRIX = declare(
+    KernelDecl(
+        "packed_matrix",
+        about="y (m, n) = x (m, blocks * BLOCK) times the transposed packed rows of q, by opaque matrices.",
+        grid="a group of 128 for each 64 TALL / PARTS rows of q, for each X_ROWS / TERMS rows of x",
+        args=(*reads(x="T", q="u32", scales="f32"), *writes(y="T"), *uints("m", "n", "blocks", "pitch")),
+        variants={"T": ("f16",), "DEPTH": ("8", "16")},
+        constants={
+            **_CONSTANTS, "SCALES": 1, "IN_PAIRS": False, "SPAN": 2, "LOWS": 0, "PARTS": 4, "X_ROWS": 4, "TERMS": 1,
+            "Y_TYPE": 0, "TALL": 1,
+        },
+        trials=tuple(
+            (*_trial(name, 16), *steps_of(PACKED[name], span).values(), parts, rows, terms, kind, tall)
+            for name, span, parts, rows, terms, kind, tall in (
+                ("q4_0", 1, 4, 1, 1, 0, 1), ("q6_k", 2, 2, 8, 1, 1, 1), ("q4_k", 2, 2, 16, 2, 2, 2),
+                ("fp8_e4m3", 2, 1, 4, 1, 0, 2))
+        ),
+        threads=128,
+        headers=("mma",),
+        unroll=True,
+        new_compiler=True,
+    )
+)  # fmt: skip
+HALF_TERMS = declare(
+    KernelDecl(
+        "half_terms",
+        about="y (2 rows, k) = two halves for each element of x (rows, k); `scales` take their power of two back.",
+        grid="a group of 256 for each row",
+        args=(*reads(x="T"), *writes(y="f16", scales="f32"), *uints("rows", "k")),
+        variants={"T": ("f32", "bf16")},
+    )
+)
+
+
+class Weight:
+    """A packed tensor as the kernels take it: its bytes, those of a row, the blocks of a row, and its codebook."""
+
+    def __init__(self, ctx: Lowering, q: Tensor) -> None:
+        self.dtype = q.dtype
+        self.ref = ctx.ref(q)
+        self.rows, self.columns = math.prod(q.shape[:-1]), q.shape[-1]
+        self.blocks = self.columns // q.dtype.storage.elements
+        self.pitch = self.blocks * q.dtype.storage.nbytes
+        align = next(n for n in (16, 4, 1) if self.ref.offset % n == 0 and self.pitch % n == 0)
+        self.constants = layout(q.dtype, align)
+        self.book = ctx.block(_book(q.dtype.name.removesuffix("_128")))
+
+    @property
+    def units(self) -> int:
+        """What a thread decodes at a time, in a block."""
+        size, runs = self.constants["SIZE0"], self.constants["RUNS"]
+        return size // 16 if runs else self.dtype.storage.elements // 8
+
+    def decoded(self, ctx: Lowering, first: int, rows: int, out: Ref, dtype: DType) -> None:
+        """Appends the launch that decodes some of the rows."""
+        kernel = DEQUANTIZE(T=dtype.name, **self.constants, Y_QUADS=quads(out, itemsize=dtype.itemsize))
+        threads = rows * self.blocks * self.units
+        part = from_(self.ref, first * self.pitch)
+        if part.offset % self.constants["ALIGN"]:
+            raise ValueError("a row of packed weights begins where its alignment does not allow")
+        ctx.launch(
+            kernel,
+            ctx.groups(math.ceil(threads / THREADS)),
+            [part, self.book, out, rows, self.blocks, self.pitch],
+        )

@@ -1,0 +1,142 @@
+"""Linear layers of one row with packed weights, fused with what stands around them: the kernels of both languages
+against products in float64."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import rlx
+from rlx.backends.gpu.gemm.packed import forcing
+from rlx.backends.gpu.program.executable import load_rules
+from rlx.backends.gpu.program.lowering import Lowering
+from rlx.driver import Limits
+from rlx.driver.memory.planner import plan
+from rlx.dtypes import PACKED, as_dtype
+from rlx.ops.elementwise.unary import NUMPY_ACTIVATIONS
+from tests.gpu import cuda_host, lowered
+from tests.gpu.lowered import ROUNDED, close
+from tests.gpu.missed_barriers import every_barrier_is_missed
+from tests.gpu.test_packed_family import packed
+
+load_rules()
+_LIMITS = Limits(shared_bytes=48 << 10, dynamic_shared_bytes=220 << 10, subgroup=32)
+on_host = pytest.mark.skipif(cuda_host.compiler() is None, reason="no C++ compiler here")
+on_vulkan = pytest.mark.vulkan
+
+
+def fused(
+    name: str, n: int, blocks: int, dtype: str, backend: str, eps: float | None = 0.1, gate: str | None = None,
+    bias: str | None = None, size: float = 1.0, **words: Any,
+) -> None:  # fmt: skip
+    """A layer, and its error against float64."""
+    kind, rng = as_dtype(dtype), np.random.default_rng(n)
+    q = packed(name, n, blocks)
+    given = {"x": (rng.standard_normal((1, q.shape[1])) * size).astype(kind.np)}
+    if eps is not None:
+        given["gamma"] = rng.standard_normal(q.shape[1]).astype(np.float32)
+    if bias is not None:
+        given["bias"] = rng.standard_normal(n).astype(as_dtype(bias).np)
+    graph = rlx.Graph("row")
+    tensors = {key: graph.input(key, a.shape, as_dtype(a.dtype)) for key, a in given.items()}
+    weight = graph.input("q", q.shape, PACKED[name])
+    attrs = {"format": q.dtype, "eps": eps, "gate": gate}
+    x, *rest = tensors.values()
+    graph.output("y", graph.add("packed_linear", [x, weight, *rest], attrs)[0])
+    planned = plan(graph, planner="bump")
+    with forcing(**words):
+        lowering = Lowering(graph, planned, lowered.target(backend, _LIMITS), "f32")
+        lowering.lower(graph.nodes[-1])
+    values = [given.get(key, q.data) for key in graph.inputs]
+    got = lowered.carried_out(graph, planned, lowering, values, backend)["y"]
+    wide, w = given["x"].astype(np.float64), q.dequantize().astype(np.float64)
+    if eps is not None:
+        wide = wide / np.sqrt(np.mean(wide**2) + eps) * given["gamma"]
+    want, scale = wide @ w.T, np.sqrt(wide**2 @ w.T**2)
+    if bias is not None:
+        want = want + given["bias"].astype(np.float64)
+    if gate is not None:
+        half = n // 2
+        top, scale = np.abs(want) + 1, scale[:, :half] * (np.abs(want[:, half:]) + 1) + scale[:, half:]
+        want, scale = NUMPY_ACTIVATIONS[gate](want[:, :half]) * want[:, half:], scale * top[:, :half]
+    close(got, want, scale=scale, **ROUNDED.get(kind.np.type, {}))
+
+
+@pytest.fixture
+def subnormals(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lowered, "FEATURES", lowered.FEATURES | {"denorm_preserve"})
+
+
+@on_host
+@pytest.mark.usefixtures("subnormals")
+@pytest.mark.parametrize(
+    "name, n, blocks, dtype, words",
+    [
+        ("q8_0", 66, 288, "f32", {}),
+        ("q8_0", 38, 16, "bf16", {"gate": "silu", "parts": 2}),
+        ("q4_k", 37, 8, "bf16", {"bias": "bf16", "parts": 1}),
+        ("q4_k", 300, 16, "f32", {"gate": "silu", "parts": 4, "resident": 1}),
+        ("q6_k", 33, 8, "f16", {"eps": None, "bias": "f32"}),
+    ],
+)
+def test_multiply_adds(name: str, n: int, blocks: int, dtype: str, words: dict[str, Any]) -> None:
+    fused(name, n, blocks, dtype, "cuda", **words)
+
+
+@on_host
+@pytest.mark.usefixtures("subnormals")
+@pytest.mark.parametrize("size", [1e-30, 1e30])
+def test_a_row_of_any_size(size: float) -> None:
+    fused("q4_k", 20, 8, "f32", "cuda", size=size)
+
+
+@pytest.fixture
+def matrices(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lowered, "FEATURES", lowered.FEATURES | {"coopmat", "bf16_coopmat"})
+
+
+@on_host
+@pytest.mark.usefixtures("matrices")
+@pytest.mark.parametrize(
+    "name, n, blocks, dtype, words",
+    [
+        ("q4_k", 38, 8, "bf16", {"gate": "silu", "parts": 4, "tiles": 2}),
+        ("q4_k", 37, 16, "f32", {"bias": "f32", "parts": 8, "tiles": 1}),
+        ("q5_k", 38, 8, "f32", {"gate": "silu", "parts": 8, "tiles": 1}),
+        ("q8_0", 40, 32, "bf16", {"gate": "gelu_tanh", "parts": 8, "tiles": 2}),
+        ("q4_0", 37, 64, "f16", {"eps": None, "bias": "f16", "parts": 8, "tiles": 1}),
+        ("q6_k", 37, 8, "bf16", {"bias": "bf16", "parts": 8, "tiles": 1}),
+    ],
+)
+def test_matrix_instructions(name: str, n: int, blocks: int, dtype: str, words: dict[str, Any]) -> None:
+    fused(name, n, blocks, dtype, "cuda", algorithm="direct", **words)
+
+
+@on_host
+@pytest.mark.usefixtures("matrices")
+@pytest.mark.parametrize("size", [1e-30, 1e30])
+def test_halves_of_a_row_of_any_size(size: float) -> None:
+    fused("q4_k", 20, 8, "f32", "cuda", size=size, algorithm="direct")
+
+
+@on_host
+@pytest.mark.usefixtures("subnormals", "matrices")
+def test_barriers() -> None:
+    every_barrier_is_missed("packed_stage.h", lambda: fused("q4_k", 20, 8, "f32", "cuda", algorithm="direct"))
+    # Several tiles a workgroup, and several slabs.
+    many = {"algorithm": "vector", "parts": 2, "resident": 1, "slab": 128}
+
+    def both() -> None:
+        fused("q8_0", 3000, 64, "f32", "cuda", **many)
+        fused("q8_0", 40, 96, "f32", "cuda", **many)
+
+    every_barrier_is_missed("packed_vector.h", both)
+
+
+@on_vulkan
+@pytest.mark.few_on_vulkan(1)
+@pytest.mark.parametrize("gate", [None, "silu"])
+def test_on_vulkan(gate: str | None) -> None:
+    fused("q8_0", 66, 288, "f32", "vulkan", gate=gate)
