@@ -2,7 +2,8 @@
 Guide): its workgroups take their places and wait there, so that a step costs a microsecond less.
 
 A kernel launched so waits until all that was launched before it has ended, by BEGIN (bodies/begin.h). Before that it
-writes nothing and reads its arguments alone, since the memory behind them may still be written, or read by others.
+writes nothing and reads its arguments alone, since the memory behind them may still be written, or read by others. What
+only says which bytes to bring near may be old: it is read by PEEK, past the cache that could keep it.
 """
 
 from __future__ import annotations

@@ -58,18 +58,17 @@ class Attention:
         """The operands, then mask and lengths; the first operand takes the place of one that is absent."""
         return [*refs, self.mask or refs[0], self.lengths or refs[0]]
 
-    def sizes(self) -> list[int | float]:
-        """The scalar arguments of the gradient's kernels, as their declarations list them."""
+    def sizes(self, *more: int) -> list[int | float]:
+        """The scalar arguments of the kernels for few queries and of the gradient's, as their declarations list them,
+        with `more` behind the sizes."""
         whole = [self.count, self.heads, self.kv_heads, self.sq, self.sk, self.d, *self.strides, self.each]
-        return [*whole, self.window, self.scale, self.cap]
+        return [*whole, self.window, *more, self.scale, self.cap]
 
-    def sizes_and_rows(self, *more: int) -> list[int | float]:
-        """The scalar arguments of the forward kernels: those of `sizes`, the distances between the rows of q, of k and
-        of v, and `more`."""
-        *whole, scale, cap = self.sizes()
+    def sizes_and_rows(self) -> list[int | float]:
+        """The scalar arguments of the kernels of tiles: those of `sizes`, and the distances between the rows of q, of k
+        and of v."""
         heads = {ByToken.Q: self.heads, ByToken.K: self.kv_heads, ByToken.V: self.kv_heads}
-        rows = [self.d * (n if one in self.tokens else 1) for one, n in heads.items()]
-        return [*whole, *rows, *more, scale, cap]
+        return self.sizes(*(self.d * (n if one in self.tokens else 1) for one, n in heads.items()))
 
 
 def attention_of(

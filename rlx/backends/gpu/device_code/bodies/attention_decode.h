@@ -1,6 +1,6 @@
 // Attention of a few queries against many keys, as when a model generates token by token. Reading k and v takes most of
 // the time, and is done once for ROWS queries of all heads that share them. The keys, whose number is known when the
-// kernel runs, are cut into `splits` even parts, one for each workgroup; attention_combine adds the parts up in order.
+// kernel runs, are cut into `splits` even parts, one for each workgroup; the last to arrive adds the parts up in order.
 // Constants: see attention_masks.h. WIDE: the size of a head in units of 16, rounded up. ALIGNED: heads may be read
 // four elements at a time. IN_PARTS: whether there are several parts. For each tile of keys, threads (key, part of the
 // head) compute parts of the scores; threads (row, key) add these up, apply the mask and turn them into weights
@@ -8,6 +8,7 @@
 // sums of the subsets are added up at the end.
 #include "attention_masks.h"
 #include "quads.h"
+#include "attention_finish.h"
 #define KEYS (WIDE <= 4u ? 64u : (WIDE <= 8u ? 32u : 16u))
 #define QUADS (4u * WIDE)
 #define PITCH (QUADS + 1u)  // odd, so that rows begin in different banks
@@ -26,16 +27,18 @@ SHARED float less[ROWS];
 RLX_QUAD(quad, T, ALIGNED)
 
 RLX_FN void attention_decode_body(PTR(T) q, PTR(T) k, PTR(T) v, PTR(M) mask, PTR(i32) lengths, PTR(T) y,
-                                  PTR(f32) parts, const uint count, const uint heads, const uint kv_heads,
+                                  PTR(f32) parts, PTR(u32) counters, const uint count, const uint heads, const uint kv_heads,
                                   const uint sq, const uint sk, const uint d, const uint mb, const uint mh,
                                   const uint mq, const uint mk, const uint each, const uint window,
-                                  const uint q_row, const uint k_row, const uint v_row, const uint splits,
+                                  const uint splits,
                                   const float scale, const float cap) {
     const uint share = heads / kv_heads, mine = share * sq;  // the query rows that share a key head
     const uint blocks = (mine + ROWS - 1u) / ROWS;
     const uint split = GROUP % splits, kv = GROUP / splits / blocks, r0 = GROUP / splits % blocks * ROWS;
     if (kv * share >= count) return;
     const uint b = kv / kv_heads, h0 = kv % kv_heads * share;
+    const uint q_row = ROW_STEP(Q_BY_TOKEN, heads, d), k_row = ROW_STEP(K_BY_TOKEN, kv_heads, d);
+    const uint v_row = ROW_STEP(V_BY_TOKEN, kv_heads, d);
     PTR(T) pq = HEAD(T, q, Q_BY_TOKEN, b, h0, heads, sq, q_row, d);
     PTR(T) pk = HEAD(T, k, K_BY_TOKEN, b, kv % kv_heads, kv_heads, sk, k_row, d);
     PTR(T) pv = HEAD(T, v, V_BY_TOKEN, b, kv % kv_heads, kv_heads, sk, v_row, d);
@@ -158,30 +161,12 @@ RLX_FN void attention_decode_body(PTR(T) q, PTR(T) k, PTR(T) v, PTR(M) mask, PTR
                 sum = VEC4(sum.x + e.x, sum.y + e.y, sum.z + e.z, sum.w + e.w);
                 whole += partial[n];
             }
-            // The parts are stored in the order of the result's rows.
-            const uint head = h0 + (r0 + r) / sq, i = (r0 + r) % sq;
-            const uint row = Y_BY_TOKEN ? (b * sq + i) * heads + head : kv * mine + r0 + r;
-            const uint rows = count * sq, c = column * 4u;
-            if (IN_PARTS) {
-                // First the greatest score and the total of each part and row, then the sums.
-                PTR(f32) figures = SKIP(f32, parts, split * rows + row, 2u);
-                PTR(f32) sums = SKIP(f32, SKIP(f32, parts, splits * rows, 2u), split * rows + row, d);
-                if (column == 0u) {
-                    STORE(f32, figures, 0u, tops[side * ROWS + r]);
-                    STORE(f32, figures, 1u, whole);
-                }
-                STORE(f32, sums, c, sum.x);
-                if (c + 1u < d) STORE(f32, sums, c + 1u, sum.y);
-                if (c + 2u < d) STORE(f32, sums, c + 2u, sum.z);
-                if (c + 3u < d) STORE(f32, sums, c + 3u, sum.w);
-            } else {
-                PTR(T) py = SKIP(T, y, row, d);
-                const float factor = inverse(whole);
-                STORE(T, py, c, sum.x * factor);
-                if (c + 1u < d) STORE(T, py, c + 1u, sum.y * factor);
-                if (c + 2u < d) STORE(T, py, c + 2u, sum.z * factor);
-                if (c + 3u < d) STORE(T, py, c + 3u, sum.w * factor);
+            const uint c = column * 4u;
+            UNROLL for (uint n = 0u; n < 4u; n++) {
+                const float e = n == 0u ? sum.x : n == 1u ? sum.y : n == 2u ? sum.z : sum.w;
+                if (c + n < d) { FINISH_ELEMENT(r0 + r, c + n, tops[side * ROWS + r], whole, e) }
             }
         }
     }
+    FINISH_PARTS
 }

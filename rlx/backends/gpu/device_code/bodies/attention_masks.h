@@ -17,6 +17,10 @@
 #define HEAD(T, p, by_token, b, h, heads, length, row, d) \
     SKIP(T, SKIP(T, p, (by_token) ? (b) * (length) : ((b) * (heads) + (h)) * (length), row), (by_token) ? (h) : 0u, d)
 #define ROW_STEP(by_token, heads, d) ((by_token) ? (heads) * (d) : (d))
+// The row of the result that belongs to row `row` of the `mine` = share * sq rows that share key head kv.
+#define RESULT_ROW(kv, row, sq, heads, share)                                                                    \
+    (Y_BY_TOKEN ? ((kv) * (share) / (heads) * (sq) + (row) % (sq)) * (heads) + (kv) * (share) % (heads) + (row) / (sq) \
+                : (kv) * (share) * (sq) + (row))
 #define KEEPS_f32(x) ((x) != 0.0f)
 #define KEEPS_bool(x) (x)
 #define ADDS_f32(x) (x)

@@ -1,10 +1,18 @@
-// Adds up, in order, the parts into which the keys of an attention were cut: of part s and a row `figures` has, at
-// s * rows + row, the greatest score and the total, `sums` d sums of weights times values. Each part is weighted by exp of
+// The parts into which the keys of an attention are cut: of part s and a row `figures` has, at s * rows + row, the
+// greatest score and the total, `sums` d sums of weights times values. They are added up in order. Each part is weighted by exp of
 // its greatest score minus the greatest so far. DEEP parts are read at once, since waiting for one after the other would
 // take longer than all else.
 #include "arrivals.h"
 #define DEEP 16u
 
+// Element c of row `row` of part s, of `rows` rows of d elements; c = 0 brings the row's greatest score and total.
+RLX_FN void show_part(PTR(f32) figures, PTR(f32) sums, const uint rows, const uint row, const uint s, const uint d,
+                      const uint c, const float top, const float total, const float sum) {
+    SHOW(sums, (s * rows + row) * d + c, sum);
+    if (c != 0u) return;
+    SHOW(figures, (s * rows + row) * 2u, top);
+    SHOW(figures, (s * rows + row) * 2u + 1u, total);
+}
 RLX_FN float parts_sum(PTR(f32) figures, PTR(f32) sums, const uint rows, const uint row, const uint d, const uint c,
                        const uint splits) {
     float top = -INFINITE, total = 0.0f, sum = 0.0f;

@@ -8,6 +8,7 @@
 // are turned, INTERLEAVED: as in rope.h. WINDOWED: at most `window` keys before the own one are seen. CAPPED: scores are
 // bent at `cap`. SINKS: each head has one more term in its total.
 #include "attention_sums.h"
+#include "begin.h"
 #include "pair.h"
 #define T TB
 #include "attention_streams.h"
@@ -40,6 +41,11 @@ RLX_FN vec4 turned(PTR(TA) x, PTR(f32) cosine, PTR(f32) sine, const uint entry, 
     if (!second) s = scaled(s, -1.0f);
     return near4(VEC4(a.x * o.x + b.x * s.x, a.y * o.y + b.y * s.y, a.z * o.z + b.z * s.z, a.w * o.w + b.w * s.w));
 }
+// The row of a token, in the cache.
+RLX_FN uint row_of(const int position, const uint rows) { return uint(lesser_i(larger_i(position, 0), int(rows) - 1)); }
+// The first of the keys of a part, for a token in row `at`, and how many a part has at most.
+RLX_FN uint first_key(const uint at, const uint window) { return WINDOWED && at > window ? at - window : 0u; }
+RLX_FN uint part_size(const uint keys) { return ((keys + SPLITS - 1u) / SPLITS + STREAMS - 1u) / STREAMS * STREAMS; }
 RLX_FN float bent(const float s, const float cap) { return CAPPED ? cap * p_tanh_f(s * p_recip_f(cap)) : s; }
 
 RLX_FN void attention_step_body(PTR(TA) q, PTR(TA) k, PTR(TA) v, PTR(TB) keys, PTR(TB) values, PTR(i32) position,
@@ -51,12 +57,23 @@ RLX_FN void attention_step_body(PTR(TA) q, PTR(TA) k, PTR(TA) v, PTR(TB) keys, P
     const uint split = GROUP % SPLITS, block = GROUP / SPLITS, kv = block / blocks, r0 = block % blocks * ROWS;
     if (kv >= count) return;
     const uint b = kv / kv_heads, h = kv % kv_heads, lane = THREAD % LANES, stream = THREAD / LANES;
-    const uint at = uint(lesser_i(larger_i(LOAD(i32, position, b), 0), int(rows) - 1));
-    const uint entry = (at < entries ? at : entries - 1u) * TURNED, step = kv_heads * LANES;
+    const uint step = kv_heads * LANES;
     PTR(TB) pk = SKIP(TB, SKIP(TB, keys, b * rows, kv_heads * SIZE), h, SIZE);
     PTR(TB) pv = SKIP(TB, SKIP(TB, values, b * rows, kv_heads * SIZE), h, SIZE);
-    const uint begin = WINDOWED && at > window ? at - window : 0u, there = at - begin;
-    const uint chunk = ((there + SPLITS - 1u) / SPLITS + STREAMS - 1u) / STREAMS * STREAMS;
+    // The first keys are brought near while earlier kernels still run.
+    const uint guess = row_of(PEEK(position, b), rows), near = first_key(guess, window);
+    const uint ahead = near + split * part_size(guess - near) + stream;
+    if (lane % 8u == 0u) {
+        UNROLL for (uint n = 0u; n < 4u; n++) {
+            if (ahead + n * STREAMS < guess) {
+                PREFETCH(pk, (ahead + n * STREAMS) * step + lane)
+                PREFETCH(pv, (ahead + n * STREAMS) * step + lane)
+            }
+        }
+    }
+    BEGIN;
+    const uint at = row_of(LOAD(i32, position, b), rows), entry = (at < entries ? at : entries - 1u) * TURNED;
+    const uint begin = first_key(at, window), there = at - begin, chunk = part_size(there);
     const uint from = begin + least(split * chunk, there), to = least(from + chunk, at);
 
     // The first keys are asked for before the query, whose tables take as long to come.
@@ -127,11 +144,8 @@ RLX_FN void attention_step_body(PTR(TA) q, PTR(TA) k, PTR(TA) v, PTR(TB) keys, P
             const uint g = f / SIZE, c = f % SIZE, row = r + g;
             const float sum = streams_sum(row, g, c);
             if (SPLITS > 1u) {
-                SHOW(sums, (split * ROWS + row) * SIZE + c, sum);
-                if (c == 0u) {
-                    SHOW(figures, (split * ROWS + row) * 2u, tops[row]);
-                    SHOW(figures, (split * ROWS + row) * 2u + 1u, streams_total(row));
-                }
+                const float whole = c == 0u ? streams_total(row) : 0.0f;
+                show_part(figures, sums, ROWS, row, split, SIZE, c, tops[row], whole, sum);
             } else if (r0 + row < share) {
                 STORE(TA, SKIP(TA, y, b * heads + h * share + r0 + row, SIZE), c, NEAR(sum * inverse(streams_total(row))));
             }

@@ -1,21 +1,24 @@
 // Attention of a few queries against many keys, as attention_decode, for heads that are read sixteen bytes at a time by
 // LANES threads (attention_streams.h). The keys, whose number is known when the kernel runs, are cut into `splits` even
-// parts, one for each workgroup; attention_combine adds the parts up. Constants: see attention_masks.h. ROWS: the query
+// parts, one for each workgroup; the last to arrive adds the parts up. Constants: see attention_masks.h. ROWS: the query
 // rows of a workgroup, which share keys. IN_PARTS: whether there are several parts.
 #include "attention_masks.h"
 #include "attention_streams.h"
+#include "attention_finish.h"
 
 RLX_FN void attention_stream_body(PTR(T) q, PTR(T) k, PTR(T) v, PTR(M) mask, PTR(i32) lengths, PTR(T) y,
-                                  PTR(f32) parts, const uint count, const uint heads, const uint kv_heads,
+                                  PTR(f32) parts, PTR(u32) counters, const uint count, const uint heads, const uint kv_heads,
                                   const uint sq, const uint sk, const uint d, const uint mb, const uint mh,
                                   const uint mq, const uint mk, const uint each, const uint window,
-                                  const uint q_row, const uint k_row, const uint v_row, const uint splits,
+                                  const uint splits,
                                   const float scale, const float cap) {
     const uint share = heads / kv_heads, mine = share * sq;  // the query rows that share a key head
     const uint blocks = (mine + ROWS - 1u) / ROWS;
     const uint split = GROUP % splits, kv = GROUP / splits / blocks, r0 = GROUP / splits % blocks * ROWS;
     if (kv * share >= count) return;
     const uint b = kv / kv_heads, h0 = kv % kv_heads * share;
+    const uint q_row = ROW_STEP(Q_BY_TOKEN, heads, d), k_row = ROW_STEP(K_BY_TOKEN, kv_heads, d);
+    const uint v_row = ROW_STEP(V_BY_TOKEN, kv_heads, d);
     PTR(T) pq = HEAD(T, q, Q_BY_TOKEN, b, h0, heads, sq, q_row, d);
     PTR(T) pk = HEAD(T, k, K_BY_TOKEN, b, kv % kv_heads, kv_heads, sk, k_row, d);
     PTR(T) pv = HEAD(T, v, V_BY_TOKEN, b, kv % kv_heads, kv_heads, sk, v_row, d);
@@ -70,24 +73,9 @@ RLX_FN void attention_stream_body(PTR(T) q, PTR(T) k, PTR(T) v, PTR(M) mask, PTR
         for (uint f = THREAD; f < TOGETHER * LANES * PER; f += 256u) {
             const uint g = f / (LANES * PER), c = f % (LANES * PER), row = r0 + r + g;
             const float sum = streams_sum(r + g, g, c);
-            if (row < mine) {
-                // The parts are stored in the order of the result's rows.
-                const uint head = h0 + row / sq, i = row % sq, rows = count * sq;
-                const uint at = Y_BY_TOKEN ? (b * sq + i) * heads + head : kv * mine + row;
-                if (IN_PARTS) {
-                    // First the greatest score and the total of each part and row, then the sums.
-                    PTR(f32) figures = SKIP(f32, parts, split * rows + at, 2u);
-                    PTR(f32) sums = SKIP(f32, SKIP(f32, parts, splits * rows, 2u), split * rows + at, d);
-                    if (c == 0u) {
-                        STORE(f32, figures, 0u, tops[r + g]);
-                        STORE(f32, figures, 1u, streams_total(r + g));
-                    }
-                    STORE(f32, sums, c, sum);
-                } else {
-                    PTR(T) py = SKIP(T, y, at, d);
-                    STORE(T, py, c, sum * inverse(streams_total(r + g)));
-                }
-            }
+            const float whole = IN_PARTS && c != 0u ? 0.0f : streams_total(r + g);
+            FINISH_ELEMENT(row, c, tops[r + g], whole, sum)
         }
     }
+    FINISH_PARTS
 }

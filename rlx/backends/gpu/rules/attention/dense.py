@@ -9,7 +9,7 @@ from rlx.backends.gpu.attention.choice import Decode, Matrix, choose
 from rlx.backends.gpu.attention.problem import Attention, attention_of
 from rlx.backends.gpu.elementwise.strided import View, launch_tree
 from rlx.backends.gpu.program.casts import cast_ref, fits, quads, stores
-from rlx.backends.gpu.program.kernel import FLOATS, KernelDecl, declare, floats, reads, uints, writes
+from rlx.backends.gpu.program.kernel import FLOATS, KernelDecl, declare, floats, reads, uints, updates, writes
 from rlx.backends.gpu.program.lowering import Lowering, lowers
 from rlx.backends.gpu.program.steps import FileKernel, Ref
 from rlx.dtypes import DType
@@ -21,6 +21,9 @@ _SIZES = ("count", "heads", "kv_heads", "sq", "sk", "d", "mb", "mh", "mq", "mk",
 _ROWS = ("q_row", "k_row", "v_row")  # elements from one row to the next
 _READS = reads(q="T", k="T", v="T", mask="M", lengths="i32")
 _SCALE = floats("scale", "cap")
+_FEW = (
+    *_READS, *writes(y="T"), *updates(parts="f32", counters="u32"), *uints(*_SIZES, "splits"), *_SCALE
+)  # fmt: skip
 _MASKS = ("f32", "bool")
 _VARIANTS = {"T": FLOATS, "M": _MASKS}
 _CONSTANTS = {"WIDE": 2, "FLAGS": 0, "MASK": 0, "ALIGNED": False}
@@ -44,14 +47,13 @@ ATTENTION_DECODE = declare(
     KernelDecl(
         "attention_decode",
         about=(
-            "Attention of a few queries against many keys: the result, or parts of it that attention_combine "
-            "adds up."
+            "Attention of a few queries against many keys, in parts that the last workgroup adds up."
         ),
         grid=(
             "a group of 256 for each of `splits` parts of the keys of each block of ROWS query rows of each "
             "of b * kv_heads heads"
         ),
-        args=(*_READS, *writes(y="T", parts="f32"), *uints(*_SIZES, *_ROWS, "splits"), *_SCALE),
+        args=_FEW,
         headers=("prims",),
         variants=_VARIANTS,
         constants={**_CONSTANTS, "ROWS": 1, "IN_PARTS": False},
@@ -62,33 +64,19 @@ ATTENTION_STREAM = declare(
     KernelDecl(
         "attention_stream",
         about=(
-            "Attention of a few queries against many keys by rows of sixteen bytes for each of LANES threads: the "
-            "result, or parts of it that attention_combine adds up."
+            "Attention of a few queries against many keys by rows of sixteen bytes for each of LANES threads, in parts "
+            "that the last workgroup adds up."
         ),
         grid=(
             "a group of 256 for each of `splits` parts of the keys of each block of ROWS query rows of each "
             "of b * kv_heads heads"
         ),
-        args=(*_READS, *writes(y="T", parts="f32"), *uints(*_SIZES, *_ROWS, "splits"), *_SCALE),
+        args=_FEW,
         headers=("prims",),
         variants=_VARIANTS,
         constants={"FLAGS": 0, "MASK": 0, "LANES": 8, "ROWS": 1, "IN_PARTS": False},
         trials=((8, 0, 8, 4, True), (15, 2, 32, 8, False), (1, 1, 4, 1, True)),
         subgroups=True,
-        unroll=True,
-    )
-)
-ATTENTION_COMBINE = declare(
-    KernelDecl(
-        "attention_combine",
-        about=(
-            "The parts that attention_decode or attention_stream leaves, (splits, rows, 2) figures and (splits, "
-            "rows, d) sums, added up in order."
-        ),
-        grid="a group of 256 for each 256 elements of the result",
-        args=(*reads(parts="f32"), *writes(y="T"), *uints("rows", "d", "splits")),
-        headers=("prims",),
-        variants={"T": FLOATS},
         unroll=True,
     )
 )
@@ -181,7 +169,7 @@ def kernel(decl: KernelDecl, stored: DType, of: Attention, aligned: int) -> File
 @lowers("attention", when=_native)
 def lower_attention(ctx: Lowering, node: Node) -> None:
     """Tiles, of f32 or of matrix instructions: one launch, a workgroup for each 64 or 128 queries of a head. Few
-    queries: a workgroup for each part of the keys of a key head, and a launch that adds up the parts."""
+    queries: a workgroup for each part of the keys of a key head, of which the last adds the parts up."""
     q, k, v = node.inputs[:3]
     y = node.output
     if y.size == 0:
@@ -202,7 +190,7 @@ def lower_attention(ctx: Lowering, node: Node) -> None:
             decode = ATTENTION_STREAM(T=stored.name, M=of.mask_word, **own, **shared)
         else:
             decode = ATTENTION_DECODE(T=stored.name, M=of.mask_word, **of.constants(aligned), **shared)
-        _decode(ctx, of, (decode, ATTENTION_COMBINE(T=stored.name)), refs, ctx.ref(y), chosen)
+        _decode(ctx, of, decode, refs, ctx.ref(y), chosen)
         return
     ctx.launch(
         kernel(ATTENTION, stored, of, aligned),
@@ -212,27 +200,16 @@ def lower_attention(ctx: Lowering, node: Node) -> None:
 
 
 def _decode(
-    ctx: Lowering,
-    of: Attention,
-    kernels: tuple[FileKernel, FileKernel],
-    refs: Sequence[Ref],
-    target: Ref,
-    chosen: Decode,
+    ctx: Lowering, of: Attention, kernel: FileKernel, refs: Sequence[Ref], target: Ref, chosen: Decode
 ) -> None:
-    """The kernel for few queries, and where the keys are cut, the one that adds up the parts."""
-    decode, combine = kernels
+    """The kernel for few queries."""
     mine, splits = of.heads // of.kv_heads * of.sq, chosen.splits
     blocks = of.batch * of.kv_heads * math.ceil(mine / chosen.rows)
-    whole = of.count * of.sq
-    parts = ctx.scratch(splits * whole * (2 + of.d) * 4) if splits > 1 else target
+    parts = ctx.scratch(splits * of.count * of.sq * (2 + of.d) * 4) if splits > 1 else target
+    counters = ctx.counters(blocks) if splits > 1 else target
     ctx.launch(
-        decode,
-        ctx.groups(blocks * splits),
-        [*of.pointers(refs), target, parts, *of.sizes_and_rows(splits)],
+        kernel, ctx.groups(blocks * splits), [*of.pointers(refs), target, parts, counters, *of.sizes(splits)]
     )
-    if splits > 1:
-        groups = ctx.groups(math.ceil(whole * of.d / 256))
-        ctx.launch(combine, groups, [parts, target, whole, of.d, splits])
 
 
 def _matrix(

@@ -42,6 +42,7 @@ ATTENTION_STEP = declare(
             (32, 8, 1, 0, False, True, False, False),
         ),
         subgroups=True,
+        begins=True,
         unroll=True,
     )
 )  # fmt: skip
