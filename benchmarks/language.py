@@ -12,7 +12,6 @@ import argparse
 import sys
 import time
 from collections import Counter
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +51,8 @@ class Random:
         self.kind = kind
         # Names are added as the graph asks for them; of a file with fewer than some a layer no graph is made.
         self.kinds = {f"{i}": ((1,), as_dtype("f32")) for i in range(16 * config.layers)}
-        self._some = np.random.default_rng(0).standard_normal(1 << 20).astype(np.float32)
+        # A prime number of them: no two rows of a matrix are equal then, nor the logits of two tokens.
+        self._some = np.random.default_rng(0).standard_normal(1_048_583).astype(np.float32)
         self._made: dict[tuple[int, ...], Any] = {}
 
     def add(self, name: str, shape: tuple[int, ...]) -> DType:
@@ -96,8 +96,8 @@ def decoder_of(shape: str, kind: str, session: rlx.Session, context: int, activa
             """Nothing to compare: the weights are made as they are asked for."""
 
     weights = Weights(source, architecture, config, context, None)
-    halves: Mapping[str, DType] = {n: as_dtype(n) for n in ("f32", "f16", "bf16")}
-    return Decoder(config, weights, session, context, activations=halves[activations], cache=halves[cache])
+    kinds = {"activations": as_dtype(activations), "cache": as_dtype(cache)}
+    return Decoder(config, weights, session, context, **kinds)
 
 
 def measure(device: str, args: argparse.Namespace) -> None:
@@ -162,7 +162,7 @@ def show_steps(d: Decoder, session: rlx.Session, args: argparse.Namespace, chunk
     timed = rlx.Session(session.info.id, precision=args.precision, timings=True)
     graph = d.graph(chunk, "next" if chunk == 1 else "token")
     given = {name: np.zeros(t.shape, t.dtype.np) for name, t in graph.inputs.items()}
-    with timed.compile(graph, weights=d.weights, state=d.state) as exe:
+    with timed.compile(graph, weights=d.stages[0].weights, state=d.state) as exe:
         for _ in range(3):
             exe.run(given)
         total, count = Counter[str](), Counter[str]()

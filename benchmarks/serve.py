@@ -121,8 +121,9 @@ def serve(a: argparse.Namespace) -> None:
 
     def last() -> None:
         """The batch alone once more before it is closed: other programs of the machine come and go."""
-        engine.stop()
-        found["after"] = alone(engine, a.reference, vocabulary)
+        if "after" not in found:  # the server closes it once more at its end
+            engine.stop()
+            found["after"] = alone(engine, a.reference, vocabulary)
         close()
 
     engine.close = last  # type: ignore[method-assign]

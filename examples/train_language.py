@@ -23,7 +23,8 @@ from rlx.formats import safetensors
 from rlx.formats.gguf.convert import folder_to_gguf
 from rlx.models import load
 from rlx.models.language.architectures import architecture_of
-from rlx.models.language.blocks import Blocks, Size
+from rlx.models.language.blocks import Blocks
+from rlx.models.language.caches import Size
 from rlx.models.language.config import Fields
 from rlx.models.language.graph import through_layers
 from rlx.ops.rope.table import rope_table

@@ -7,16 +7,23 @@ a test that skips is a failed test, for the same reason.
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
+
+# Reading the tests' assertions anew takes longer than all else until the first test runs. So bytecode is kept, where
+# the environment says otherwise in a folder of its own: set before anything is imported that is not compiled yet.
+if sys.dont_write_bytecode:
+    sys.pycache_prefix = str(Path(__file__).resolve().parent.parent / ".cache/bytecode")
+    sys.dont_write_bytecode = False
+
 import gc
 import importlib.util
 import os
 import re
 import shutil
-import sys
 import tempfile
 from collections import Counter
 from collections.abc import Generator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -34,12 +41,6 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("rlx")
-
-# Reading the tests' assertions anew takes longer than all else until the first test runs. So bytecode is kept, where
-# the environment says otherwise in a folder of its own.
-if sys.dont_write_bytecode:
-    sys.pycache_prefix = str(Path(__file__).resolve().parent.parent / ".cache/bytecode")
-    sys.dont_write_bytecode = False
 
 # What the tests compute on Mesa's software driver they compute once, so that compiling costs more than running: it
 # compiles without optimizations, in two thirds of the time. `make test-all` and `make judges` run it as it comes.
@@ -215,7 +216,8 @@ def _leave_out_cuda(config: pytest.Config, items: list[pytest.Item]) -> None:
     out = [item for item in items if on_cuda(item)]
     if out:
         config.hook.pytest_deselected(items=out)
-        items[:] = [item for item in items if not on_cuda(item)]
+        gone = set(out)
+        items[:] = [item for item in items if item not in gone]
 
 
 def _mark_what_is_left_out_on_vulkan(items: list[pytest.Item]) -> None:

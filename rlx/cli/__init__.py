@@ -18,8 +18,8 @@ def _warned(message: Warning | str, *where: Any, **more: Any) -> None:
 
 
 def main() -> None:
-    """Runs the command line. An rlx error is one line on stderr and exit status 2; RLX_DEBUG=1 adds the traceback. A
-    warning about a model file is one line too."""
+    """Runs the command line. An rlx error is one line on stderr and exit status 2; RLX_DEBUG=1 to 4 add the traceback.
+    A warning about a model file is one line too."""
     if hasattr(signal, "SIGPIPE"):  # end quietly when the reader of a pipe has exited, as other tools do
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     for stream in (sys.stdout, sys.stderr):
@@ -42,8 +42,7 @@ def main() -> None:
             print("rlx: interrupted", file=sys.stderr)
         raise
     except RlxError as error:
-        level = os.environ.get("RLX_DEBUG", "0")
-        if level.isdecimal() and int(level) >= 1:
+        if os.environ.get("RLX_DEBUG") in ("1", "2", "3", "4"):  # another level is itself the error
             raise
         print(f"rlx: {' '.join(str(error).split())}", file=sys.stderr)
         sys.exit(2)

@@ -16,9 +16,10 @@ from rlx.cli.inspect import inspect
 from rlx.cli.run import run
 from rlx.cli.selftest import selftest
 from rlx.cli.serve import serve
+from rlx.cli.transcribe import transcribe
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
-for command in (devices, embed, generate, chat, serve, run, inspect, convert, check, bench, selftest):
+for command in (devices, embed, generate, chat, serve, transcribe, run, inspect, convert, check, bench, selftest):
     app.command()(command)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +16,7 @@ from rlx.errors import RlxError
 
 
 def embed(
-    folder: Annotated[Path, typer.Argument(help="A Hugging Face folder with a BERT sentence encoder.")],
+    folder: Annotated[Path, typer.Argument(help="A BERT sentence encoder's folder, or a GGUF file of embeddings.")],
     file: Annotated[str, typer.Argument(help="Text, one sentence a line; - reads standard input.")] = "-",
     device: Device = "auto",
     dtype: Annotated[str | None, typer.Option(help='Keep the matrices as "f16" or "bf16".')] = None,
@@ -29,20 +29,22 @@ def embed(
     Row i of the result is line i of the file, blank lines included.
     Without --out or --query the rows are printed, one line of numbers each.
     """
-    from rlx.models.sentence import load
+    from rlx.models import load as load_file
+    from rlx.models.sentence import load as load_folder
 
     sentences = _read_lines(file)
     listed = [i for i, sentence in enumerate(sentences) if sentence.strip()]  # a blank line cannot be an answer
     if query is not None and not listed:
         raise RlxError(f"{'standard input' if file == '-' else file}: no sentences to search in")
+    load: Any = load_file if folder.is_file() else load_folder  # a folder of a language model makes text
     with load(folder, device, dtype=dtype) as encoder, drawn(only="encoding"):
-        vectors = encoder.encode(sentences)
+        vectors = encoder.embed(sentences)
         if out is not None:
             _save(out, vectors)
             size = f"{vectors.shape[0]} x {vectors.shape[1]}"
             print(f"{out}: {size} f32 from {encoder.session.info.id}", file=sys.stderr)
         if query is not None:
-            scores = vectors @ encoder.encode([query])[0]
+            scores = vectors @ encoder.embed(query)
             for i in sorted(listed, key=lambda i: -scores[i])[:top]:
                 print(f"{scores[i]:.4f}  {sentences[i]}")
         elif out is None:

@@ -21,7 +21,7 @@ MaxTokens = Annotated[int | None, typer.Option("--max-tokens", "-n", help="How m
 Temperature = Annotated[float, typer.Option(help="0 takes the likeliest token each time.", min=0)]
 TopK = Annotated[int | None, typer.Option(help="Draw from so many of the likeliest tokens.", min=1)]
 TopP = Annotated[float | None, typer.Option(help="Draw from the likeliest that have this probability together.")]
-Seed = Annotated[int, typer.Option(help="Of the draws.", min=0)]
+Seed = Annotated[int | None, typer.Option(help="Of the draws. Default: 0.", min=0)]
 Context = Annotated[
     int | None,
     typer.Option(help="How many tokens prompt and answer may have. Default: 4096, or those of the model.", min=1),
@@ -29,7 +29,11 @@ Context = Annotated[
 Engine = Annotated[str | None, typer.Option(help='Kernels on the CPU: "numpy" or "compiled".')]
 Kept = Annotated[str | None, typer.Option(help='Keep matrices as "f32", "f16" or "bf16"; packed ones stay packed.')]
 Activations = Annotated[str | None, typer.Option(help='Tensors between layers: "f32", "f16" or "bf16".')]
-Cache = Annotated[str | None, typer.Option(help='Keys and values: "f32", "f16" or "bf16".')]
+Cache = Annotated[str | None, typer.Option(help='Keys and values: "f32", "f16", "bf16" or "q8_0".')]
+LayersOn = Annotated[
+    str | None,
+    typer.Option(help='Layers on several devices, such as "cuda:0=20,cpu"; without a number as many as fit.'),
+]
 Lookup = Annotated[bool, typer.Option("--lookup", help="Guess from the text; sooner if it repeats.")]
 DraftModel = Annotated[Path | None, typer.Option("--draft", help="A smaller model of the same vocabulary, to guess.")]
 Guesses = Annotated[int, typer.Option(help="How many tokens --lookup or --draft guess at once.", min=1, max=32)]
@@ -44,7 +48,7 @@ def generate(
     temperature: Temperature = 0.0,
     top_k: TopK = None,
     top_p: TopP = None,
-    seed: Seed = 0,
+    seed: Seed = None,
     stop: Annotated[list[str] | None, typer.Option(help="A text before which to end; may be repeated.")] = None,
     device: Device = "auto",
     context: Context = None,
@@ -52,6 +56,7 @@ def generate(
     activations: Activations = None,
     cache: Cache = None,
     engine: Engine = None,
+    layers_on: LayersOn = None,
     lookup: Lookup = False,
     draft: DraftModel = None,
     guesses: Guesses = 7,
@@ -62,15 +67,15 @@ def generate(
 
     Without --temperature the text is the same on every device.
     """
+    drawing = _drawing(temperature, top_k, top_p, seed)
     text = sys.stdin.read() if prompt == "-" else prompt
     kinds = (device, context, dtype, activations, cache, engine)
-    with loaded(model, *kinds) as made, _drafting(draft, *kinds) as drafting:
+    with loaded(model, *kinds, layers_on=layers_on) as made, _drafting(draft, *kinds) as drafting:
         named = _with_adapter(made, adapter)
-        _print(made.generate(text, max_tokens, temperature=temperature, top_k=top_k, top_p=top_p, seed=seed,
-                             stop=stop or (), lookup=lookup, draft=drafting, guesses=guesses,
-                             adapter=named))  # fmt: skip
+        _print(made.generate(text, max_tokens, **drawing, stop=stop or (), lookup=lookup, draft=drafting,
+                             guesses=guesses, adapter=named))  # fmt: skip
         if stats:
-            print(made.stats, file=sys.stderr)
+            _show(made)
 
 
 def chat(
@@ -80,13 +85,14 @@ def chat(
     temperature: Temperature = 0.0,
     top_k: TopK = None,
     top_p: TopP = None,
-    seed: Seed = 0,
+    seed: Seed = None,
     device: Device = "auto",
     context: Context = None,
     dtype: Kept = None,
     activations: Activations = None,
     cache: Cache = None,
     engine: Engine = None,
+    layers_on: LayersOn = None,
     lookup: Lookup = False,
     draft: DraftModel = None,
     guesses: Guesses = 7,
@@ -94,9 +100,10 @@ def chat(
     stats: Show = False,
 ) -> None:
     """Talk with a language model, a line at a time, by the model's own chat template; end with Ctrl-D."""
+    drawing = _drawing(temperature, top_k, top_p, seed)
     messages: list[dict[str, str]] = [] if system is None else [{"role": "system", "content": system}]
     kinds = (device, context, dtype, activations, cache, engine)
-    with loaded(model, *kinds) as made, _drafting(draft, *kinds) as drafting:
+    with loaded(model, *kinds, layers_on=layers_on) as made, _drafting(draft, *kinds) as drafting:
         named = _with_adapter(made, adapter)
         while True:
             if sys.stdin.isatty():
@@ -109,13 +116,35 @@ def chat(
             if ids is None:
                 messages.pop()
                 continue
-            pieces = made.generate(ids, max_tokens, temperature=temperature, top_k=top_k, top_p=top_p, seed=seed,
-                                   lookup=lookup, draft=drafting, guesses=guesses, adapter=named)  # fmt: skip
+            pieces = made.generate(
+                ids, max_tokens, **drawing, lookup=lookup, draft=drafting, guesses=guesses, adapter=named
+            )
             messages.append({"role": "assistant", "content": _print(pieces)})
             if made.stats.ended == "context":
                 print(f"rlx: the answer ends here: the context of {made.context:,} tokens is full", file=sys.stderr)
             if stats:
-                print(made.stats, file=sys.stderr)
+                _show(made)
+
+
+def _drawing(temperature: float, top_k: int | None, top_p: float | None, seed: int | None) -> dict[str, Any]:
+    """The settings of draws. Raises: RlxError for those that have no effect, since there is no temperature."""
+    given = {"--top-k": top_k, "--top-p": top_p, "--seed": seed}
+    idle = [name for name, value in given.items() if value is not None]
+    if idle and not temperature:
+        verb = "has" if len(idle) == 1 else "have"
+        raise RlxError(f"{', '.join(idle)} {verb} no effect without a temperature: the likeliest token is taken each "
+                       "time; give --temperature 0.8, or leave them out")  # fmt: skip
+    return {"temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed or 0}
+
+
+def _show(model: Any) -> None:
+    """Counts and speeds, after the device and on the CPU what runs its kernels."""
+    from rlx.backends.cpu.engine.choice import usable
+
+    session, engine = model.session, ""
+    if session.info.kind == "cpu":
+        engine = ", compiled kernels" if usable(session.options.engine) else ", NumPy"
+    print(f"device: {model.decoder.where}, {session.info.name}{engine}\n{model.stats}", file=sys.stderr)
 
 
 def _room(model: Any, messages: list[dict[str, str]], max_tokens: int | None) -> list[int] | None:
@@ -139,17 +168,20 @@ def _room(model: Any, messages: list[dict[str, str]], max_tokens: int | None) ->
 
 def loaded(
     model: Path, device: str, context: int | None, dtype: str | None, activations: str | None, cache: str | None,
-    engine: str | None = None,
+    engine: str | None = None, layers_on: str | None = None, encoders: bool = False,
 ) -> Any:  # fmt: skip
-    """The language model of a command. Raises: RlxError for what makes no text, and as `rlx.models.load`."""
+    """The language model of a command, or the sentence encoder where `encoders`. Raises: RlxError for what makes no
+    text, and as `rlx.models.load`."""
     from rlx.models import LanguageModel, load
 
     with drawn(only="loading"):
         made = load(
             model, device, context=4096 if context is None else context, dtype=dtype, activations=activations,
-            cache=cache, engine=cast(Any, engine),
+            cache=cache, engine=cast(Any, engine), layers_on=layers_on,
         )  # fmt: skip
     if not isinstance(made, LanguageModel):
+        if encoders:
+            return made
         made.close()
         raise RlxError(f"{model} holds a sentence encoder, which makes no text; `rlx embed` takes it")
     if context is not None and made.context < context:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rlx.cli.table import format_table
 from rlx.errors import RlxError
@@ -13,6 +13,10 @@ from rlx.formats.files import plain, shown
 from rlx.formats.gguf import GgufFile, read
 from rlx.formats.gguf.reader import MAGIC
 from rlx.formats.gguf.types import type_name
+
+if TYPE_CHECKING:
+    from rlx.models.language.config import LanguageConfig
+    from rlx.models.language.placement import Room
 
 _CONTEXTS = (4096, 32_768)
 _SHOWN = 3  # elements of a list
@@ -63,27 +67,43 @@ def _said(value: Any) -> str:
     return shown(value, 200)
 
 
-def cache_nbytes(file: GgufFile, context: int) -> int | None:
-    """The bytes of keys and values in f16 for so many tokens; None for a model that says nothing of them."""
-    from rlx.errors import ModelFormatError
+def _config(file: GgufFile) -> LanguageConfig | None:
+    """The settings of the model; None for one of which rlx knows no architecture."""
     from rlx.formats.gguf.model import GgufModel
+    from rlx.models.language.architectures import architecture_of
+    from rlx.models.language.config import Fields
 
     try:
-        config = GgufModel(file).config
-    except ModelFormatError:
+        model = GgufModel(file)
+        fields = Fields(model.config, model.where)
+        return architecture_of(fields).read(fields)
+    except RlxError:
         return None
-    heads = config.get("num_key_value_heads", config.get("n_head"))
-    size = config.get("head_dim") or config.get("n_embd", 0) // max(config.get("n_head", 1), 1)
-    layers = config.get("num_hidden_layers", config.get("n_layer", 0))
-    return None if heads is None else 2 * 2 * heads * size * layers * context
+
+
+def _rooms(file: GgufFile, config: LanguageConfig) -> dict[int, Room]:
+    """What the layers need, with keys and values in f16 for each of some contexts."""
+    from rlx.dtypes import f16
+    from rlx.models.language.caches import cache_bytes
+    from rlx.models.language.placement import room_of
+
+    def named(name: str) -> str:
+        name = f"layers.{name[4:]}" if name.startswith("blk.") else name
+        return name.replace("token_embd.", "embed_tokens.")
+
+    sizes = {named(tensor.name): tensor.nbytes for tensor in file.tensors.values()}
+    contexts = sorted({min(n, config.positions) for n in _CONTEXTS})  # none beyond what the model was made for
+    return {n: room_of(config, "", sizes, 0, cache_bytes(config, n, f16)) for n in contexts}
 
 
 def _fits(file: GgufFile, weights: int, devices: Sequence[str] | None) -> Iterator[str]:
-    """A table of devices: free memory, and whether the weights and the keys and values of some lengths fit."""
+    """A table of devices: free memory, and whether the weights and the keys and values of some lengths fit, or how many
+    layers do."""
     from rlx.driver.registry import open_device, probe_all
 
-    caches = [(context, cache_nbytes(file, context)) for context in _CONTEXTS]
-    titles = ("device", "name", "free", *(f"with {context:,} tokens" for context, _ in caches))
+    config = _config(file)
+    rooms = None if config is None else _rooms(file, config)
+    titles = ("device", "name", "free", *(f"with {context:,} tokens" for context in rooms or (0,)))
     rows = []
     for name in devices or [info.id for info in probe_all()[0]]:
         try:
@@ -93,12 +113,19 @@ def _fits(file: GgufFile, weights: int, devices: Sequence[str] | None) -> Iterat
             yield f"{plain(name)}: {' '.join(str(error).split())}"
             continue
         cells = []
-        for _, cache in caches:
-            need = weights + (cache or 0)
-            cells.append("fits" if need <= free else f"lacks {(need - free) / 2**30:.1f} GiB")
+        for room in [None] if rooms is None else rooms.values():
+            need = weights + (sum(room.caches) if room is not None else 0)
+            said = "fits" if need <= free else f"lacks {(need - free) / 2**30:.1f} GiB"
+            if need > free and room is not None:
+                said += f"; {room.fitting(0, free)} of {len(room.weights)} layers fit"
+            cells.append(said)
         rows.append((info.id, info.name, f"{free / 2**30:.1f} GiB", *cells))
     if rows:
-        known = ", ".join(f"{cache / 2**30:.2f} GiB for {n:,}" for n, cache in caches if cache is not None)
-        told = known or "not known for this architecture"
-        yield f"weights: {weights / 2**30:.2f} GiB; keys and values in f16: {told}"
-        yield from format_table(titles, rows, right={"free"})
+        known = [f"{_size(sum(room.caches))} for {n:,}" for n, room in (rooms or {}).items()]
+        told = ", ".join(known) or "not known for this architecture"
+        yield f"weights: {_size(weights)}; keys and values in f16: {told}"
+        yield from format_table(titles if rooms else ("device", "name", "free", "weights"), rows, right={"free"})
+
+
+def _size(nbytes: int) -> str:
+    return f"{nbytes / 2**30:.2f} GiB" if nbytes >= 2**28 else f"{nbytes / 2**20:.2f} MiB"

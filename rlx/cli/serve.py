@@ -6,11 +6,11 @@ import gc
 import os
 import sys
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
-from rlx.cli.generate import Activations, Cache, Context, Kept, Model, loaded
+from rlx.cli.generate import Activations, Cache, Context, Kept, LayersOn, Model, loaded
 from rlx.cli.options import Device
 from rlx.errors import RlxError
 
@@ -26,12 +26,22 @@ def serve(
         Path | None, typer.Option(help="A file with the key that clients must send. Default: RLX_API_KEY, if set.")
     ] = None,
     slots: Annotated[int, typer.Option(help="How many sequences run at once.", min=2, max=1024)] = 8,
+    pages: Annotated[
+        int | None, typer.Option(help="Keep keys and values in so many shared pages of 64 tokens.", min=2)
+    ] = None,
     device: Device = "auto",
     context: Context = None,
     dtype: Kept = None,
     activations: Activations = None,
     cache: Cache = None,
-    pooling: Annotated[str, typer.Option(help='Of embeddings: "last" or "mean".')] = "last",
+    layers_on: LayersOn = None,
+    adapter: Annotated[
+        list[str] | None,
+        typer.Option(help="NAME=FOLDER of a LoRA adapter, which requests choose as their model; may be repeated."),
+    ] = None,
+    pooling: Annotated[
+        str | None, typer.Option(help='Of embeddings: "mean", "cls" or "last". Default: as the file says, else last.')
+    ] = None,
     max_prompt: Annotated[int | None, typer.Option(help="Tokens of a prompt. Default: the context.", min=1)] = None,
     max_body: Annotated[int, typer.Option(help="Bytes of a request.", min=1024)] = 1 << 20,
     max_connections: Annotated[int, typer.Option(help="Connections at once.", min=1)] = 256,
@@ -43,8 +53,12 @@ def serve(
     Requests are batched as they come. A page to try it is at the address that the command prints; /metrics has counts
     for Prometheus. Ctrl-C ends it once running answers have had some seconds to end.
     """
+    from rlx.models import SentenceEncoder
+    from rlx.models.language.reading import POOLINGS
+
     try:
         from rlx.serve.app import Service
+        from rlx.serve.encoder import EncoderService
         from rlx.serve.http import bound, serve
         from rlx.serve.limits import Limits
     except ModuleNotFoundError as error:
@@ -52,26 +66,58 @@ def serve(
             raise
         raise RlxError(_MISSING.format(error.name)) from error
     key = _key(api_key_file)
-    pools: dict[str, Literal["mean", "last"]] = {"mean": "mean", "last": "last"}
-    if pooling not in pools:
-        raise RlxError(f'serve: --pooling {pooling!r} is neither "mean" nor "last"')
+    kind = next((known for known in POOLINGS if known == pooling), None)
+    if pooling is not None and kind is None:
+        raise RlxError(f"serve: --pooling {pooling!r} is none of {', '.join(POOLINGS)}")
+    adapters = _adapters(adapter or [])
     limits = Limits(
         body_bytes=max_body, prompt_tokens=max_prompt, connections=max_connections, waiting=max_waiting,
         request_seconds=seconds,
     )  # fmt: skip
-    with bound(host, port, key) as listening, loaded(model, device, context, dtype, activations, cache) as made:
-        service = Service(made, name or model.stem, slots=slots, limits=limits, key=key, pooling=pools[pooling])
-        service.engine.batch.prepare()
+    settings = (context, dtype, activations, cache)
+    with (
+        bound(host, port, key) as listening,
+        loaded(model, device, *settings, layers_on=layers_on, encoders=True) as made,
+    ):
+        called = name or model.stem
+        if isinstance(made, SentenceEncoder):
+            if any(given is not None for given in (pooling, context, cache, pages)):
+                raise RlxError("serve: --pooling, --context, --cache and --pages are for language models; this is an "
+                               "encoder")  # fmt: skip
+            if adapters:
+                raise RlxError("serve: --adapter is for language models; this is an encoder")
+            service: Service = EncoderService(made, called, limits=limits, key=key)
+            device_name, room = made.session.info.id, f"texts of {made.max_length} tokens"
+        else:
+            for one, folder in adapters.items():
+                made.load_adapter(one, folder)
+            service = Service(made, called, slots=slots, limits=limits, key=key, pooling=kind, pages=pages)
+            service.engine.batch.prepare()
+            device_name, room = made.decoder.where, f"{slots} slots of {made.context} tokens"
+            room += "" if pages is None else f" in {pages} pages"
         where, taken = listening.getsockname()[:2]
         shown = f"[{where}]" if ":" in where else where
 
         def ready() -> None:
             gc.collect()
             gc.freeze()  # what is there now lasts; looking for garbage among what requests leave is quick then
-            what = f"{service.name} on {made.session.info.id}, {slots} slots of {made.context} tokens"
+            what = f"{', '.join(service.names)} on {device_name}, {room}"
             print(f"rlx: serving {what} at http://{shown}:{taken}", file=sys.stderr, flush=True)
 
         serve(service, listening, ready)
+
+
+def _adapters(given: list[str]) -> dict[str, Path]:
+    """The folders of adapters by their names. Raises: RlxError for what names none, and for a name given twice."""
+    made: dict[str, Path] = {}
+    for one in given:
+        name, _, folder = one.partition("=")
+        if not name or not folder:
+            raise RlxError(f"serve: --adapter {one!r} is no NAME=FOLDER; give a name for requests and a PEFT folder")
+        if name in made:
+            raise RlxError(f"serve: two adapters have the name {name!r}")
+        made[name] = Path(folder)
+    return made
 
 
 def _key(file: Path | None) -> str | None:

@@ -1,5 +1,5 @@
 """Quantized weights of Hugging Face folders as packed arrays, bit by bit: GPTQ, AWQ, fp8 with scales of blocks, rows or
-tensors, bitsandbytes' int8, MXFP4 experts, and compressed-tensors.
+tensors, bitsandbytes' int8, MXFP4 experts, and compressed-tensors. bitsandbytes' 4 bits become floats.
 
 Each format spreads a weight over several tensors (`q_proj.qweight`, `.scales`, `.qzeros`), which become one
 (`q_proj.weight`) of the packed dtype whose blocks hold the same numbers; scales of larger groups are repeated for each
@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from rlx.dtypes import PACKED, DType, as_dtype
 from rlx.errors import DTypeError, ModelFormatError
+from rlx.formats.bitsandbytes import STATE, read_four_bits
 from rlx.formats.files import shown
 from rlx.packed import PackedArray
 
@@ -31,7 +32,7 @@ _FP8 = {np.dtype(ml_dtypes.float8_e4m3fn): "fp8_e4m3", np.dtype(ml_dtypes.float8
 class _Made:
     shape: tuple[int, ...]
     dtype: DType
-    make: Callable[[], PackedArray]
+    make: Callable[[], Value]
 
 
 class QuantizedTensors(Mapping[str, Value]):
@@ -227,14 +228,18 @@ class QuantizedTensors(Mapping[str, Value]):
         self._add(stem, (rows, columns), kind, make)
 
     def _bitsandbytes(self) -> None:
-        """Dettmers et al., 2022: rows of int8 with a scale each. The 4-bit kinds are tables of 16 numbers."""
-        for name in self._tensors:
-            if ".quant_state.bitsandbytes__" in name:
-                kind = name.rpartition("__")[2]
-                self._refuse(
-                    f"{shown(name.partition('.quant_state')[0])} is {shown(kind)} of bitsandbytes, whose 16 values no "
-                    "packed dtype of rlx has; take the folder that it was made from, or one in GPTQ, AWQ, fp8 or GGUF"
-                )
+        """Dettmers et al., 2022: rows of int8 with a scale each; and 2023: 4 bits by a table of 16 numbers, which no
+        packed dtype holds, so that they become the floats that they were made from, as bitsandbytes itself computes."""
+        for state in [name for name in self._tensors if STATE in name]:
+            name, _, kind = state.partition(STATE)
+            parts = {suffix: self._tensors[name + suffix] for suffix in (
+                "", ".absmax", ".quant_map", ".nested_absmax", ".nested_quant_map", f"{STATE}{kind}"
+            ) if name + suffix in self._tensors}  # fmt: skip
+            if kind not in ("nf4", "fp4"):
+                self._refuse(f"{shown(name)} is {shown(kind)} of bitsandbytes; rlx reads int8, nf4 and fp4")
+            held = read_four_bits(name, kind, parts, self.where)
+            self._used |= {name + suffix for suffix in parts}
+            self._made[name] = _Made(held.shape, held.dtype, held.floats)
         for stem in self._stems(".SCB"):
             weight = self._take(f"{stem}.weight", np.int8)
             scales = self._take(f"{stem}.SCB", np.float32)

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 Attrs = Mapping[str, Any]
 Infer = Callable[[Sequence[TensorType], Attrs], "TensorType | tuple[TensorType, ...]"]
-# The positions of an input and of the output that may be written over it; None where the node has no such input.
-Renews = Callable[[Attrs], "tuple[int, int] | None"]
+# Pairs of positions: of an input, and of the output that may be written over it.
+Renews = Callable[[Attrs], "tuple[tuple[int, int], ...]"]
 # Takes the input arrays, and the attributes by keyword; returns an array or a tuple of arrays. It works in the
 # floating dtype of its inputs: on float64 inputs it is the oracle.
 Reference = Callable[..., Any]
@@ -98,7 +98,7 @@ class Op:
     such as "scipy.special.erf"). `vjp` is the gradient rule or NOT_DIFFERENTIABLE. Elementwise ops have `expr`, the
     others a `kernel` stem. `decompose` writes the op with simpler ones. `inplace` lists the inputs whose slot the
     output may take over when the types are equal and nothing reads the input later. `renews`, of an op with several
-    outputs, gives the input (a state) that one of them may be written over, and which output that is.
+    outputs, gives the inputs (states) that some of them may be written over, each with the output that is.
 
     The rest are traits, which passes, planner, runtime and devices ask for instead of the name of an op.
 

@@ -1,5 +1,6 @@
-"""Models that rlx loads from their own files: sentence encoders and language models."""
+"""Models that rlx loads from their own files: sentence encoders, language models, and speech to text."""
 
 from rlx.models.language.model import LanguageModel as LanguageModel
 from rlx.models.loading import load as load
 from rlx.models.sentence import SentenceEncoder as SentenceEncoder
+from rlx.models.speech.transcriber import Transcriber as Transcriber

@@ -1,18 +1,24 @@
-"""The BERT encoder (Devlin et al. 2018) as an rlx graph, with the pooling that makes a sentence embedding of its
-output."""
+"""The BERT encoder (Devlin et al. 2018) as an rlx graph, with what makes an embedding or a score of its output.
+
+Nomic BERT (Nussbaum et al. 2024) and Jina BERT v2 (Günther et al. 2023) differ in how they know positions, and have
+gated MLPs."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any, Literal, NoReturn
+
+import numpy as np
 
 import rlx.ops as ops
 from rlx.dtypes import DType, bool_, f32, i32
 from rlx.errors import ModelFormatError, ShapeError
 from rlx.formats.files import shown
-from rlx.formats.huggingface import Pooling
 from rlx.ir import Graph, Tensor
+from rlx.ops.rope.table import rope_table
+
+Pooling = Literal["mean", "cls", "last", "rank"]
 
 _ACTIVATIONS = {
     "gelu": "gelu",
@@ -37,7 +43,12 @@ _MOST = {
 
 @dataclass(frozen=True, slots=True)
 class BertConfig:
-    """The settings of config.json that determine the encoder."""
+    """The settings that determine the encoder: those of BERT's config.json, and what other files change.
+
+    `positions`: a learned table, rotary embeddings, or scores that fall with the distance (ALiBi; Press et al. 2021).
+    `gated`: the MLP multiplies its activation by another product. `joined`: q, k and v are one matrix. `plain` products
+    have no bias. A reranker has a score for each of `labels`, made of the first token's vector, which with `dense_head`
+    goes through another layer before."""
 
     vocab_size: int
     hidden_size: int
@@ -48,10 +59,18 @@ class BertConfig:
     type_vocab_size: int
     layer_norm_eps: float
     hidden_act: str
+    positions: Literal["learned", "rotary", "alibi"] = "learned"
+    rope_base: float = 10000.0
+    gated: bool = False
+    joined: bool = False
+    plain: frozenset[str] = frozenset()
+    dense_head: bool = False
+    labels: int = 0
 
     @classmethod
-    def from_dict(cls, config: Mapping[str, Any], where: str) -> BertConfig:
-        """Reads config.json's content. Raises: ModelFormatError naming what is missing, wrong or not supported."""
+    def from_dict(cls, config: Mapping[str, Any], where: str, **more: Any) -> BertConfig:
+        """Reads config.json's content; `more` are fields that it does not have. Raises: ModelFormatError naming what is
+        missing, wrong or not supported."""
 
         def wrong(name: str, expected: str) -> NoReturn:
             raise ModelFormatError(f"{where}: {name} is {shown(config.get(name))}, expected {expected}")
@@ -76,51 +95,158 @@ class BertConfig:
         for name in ("is_decoder", "add_cross_attention"):
             if config.get(name, False) is not False:
                 wrong(name, "false: rlx.models.load reads encoders")
-        return cls(**sizes, layer_norm_eps=eps, hidden_act=act)
+        return cls(**{**sizes, "layer_norm_eps": eps, "hidden_act": act, **more})
 
     def weight_shapes(self) -> dict[str, tuple[int, ...]]:
-        """Every weight of the encoder, named as in the files, with its shape."""
+        """Every weight of the encoder, named as in BERT's files, with its shape."""
         d, wide = self.hidden_size, self.intermediate_size
-        shapes: dict[str, tuple[int, ...]] = {
-            "embeddings.word_embeddings.weight": (self.vocab_size, d),
-            "embeddings.position_embeddings.weight": (self.max_position_embeddings, d),
-            "embeddings.token_type_embeddings.weight": (self.type_vocab_size, d),
-            "embeddings.LayerNorm.weight": (d,),
-            "embeddings.LayerNorm.bias": (d,),
-        }
-        linear = {
-            "attention.self.query": (d, d),
-            "attention.self.key": (d, d),
-            "attention.self.value": (d, d),
-            "attention.output.dense": (d, d),
-            "intermediate.dense": (wide, d),
-            "output.dense": (d, wide),
-        }
+        shapes: dict[str, tuple[int, ...]] = {"embeddings.word_embeddings.weight": (self.vocab_size, d)}
+        if self.positions == "learned":
+            shapes["embeddings.position_embeddings.weight"] = (self.max_position_embeddings, d)
+        if self.type_vocab_size:
+            shapes["embeddings.token_type_embeddings.weight"] = (self.type_vocab_size, d)
+        shapes |= {"embeddings.LayerNorm.weight": (d,), "embeddings.LayerNorm.bias": (d,)}
+        into = {"qkv": 3 * d} if self.joined else dict.fromkeys(("query", "key", "value"), d)
+        linear = {f"attention.self.{name}": (n, d) for name, n in into.items()} | {"attention.output.dense": (d, d)}
+        linear |= {"intermediate.gate": (wide, d)} if self.gated else {}
+        linear |= {"intermediate.dense": (wide, d), "output.dense": (d, wide)}
         for layer in range(self.num_hidden_layers):
             prefix = f"encoder.layer.{layer}."
             for name, shape in linear.items():
                 shapes[f"{prefix}{name}.weight"] = shape
-                shapes[f"{prefix}{name}.bias"] = shape[:1]
+                if name not in self.plain:
+                    shapes[f"{prefix}{name}.bias"] = shape[:1]
             for name in ("attention.output.LayerNorm", "output.LayerNorm"):
                 shapes[f"{prefix}{name}.weight"] = (d,)
                 shapes[f"{prefix}{name}.bias"] = (d,)
+        if self.dense_head:
+            shapes |= {"classifier.dense.weight": (d, d), "classifier.dense.bias": (d,)}
+        if self.labels:
+            shapes |= {"classifier.out_proj.weight": (self.labels, d), "classifier.out_proj.bias": (self.labels,)}
         return shapes
 
 
+class _Encoder:
+    """The encoder's parts in one graph, over (batch · length, width)."""
+
+    def __init__(
+        self, g: Graph, config: BertConfig, size: tuple[int, int], activations: DType, packed: Mapping[str, DType]
+    ) -> None:
+        self.g, self.config, self.activations = g, config, activations
+        self.batch, self.length = size
+        self.ids = g.input("ids", size, i32)
+        self.mask = g.input("mask", size, bool_)
+        shapes = config.weight_shapes()
+        self.params = {name: g.param(name, shape, packed.get(name, f32)) for name, shape in shapes.items()}
+
+    def norm(self, x: Tensor, name: str) -> Tensor:
+        p = self.params
+        return ops.layer_norm(x, p[f"{name}.weight"], p[f"{name}.bias"], self.config.layer_norm_eps)
+
+    def linear(self, x: Tensor, name: str, activation: str | None = None) -> Tensor:
+        weight, bias = self.params[f"{name}.weight"], self.params.get(f"{name}.bias")
+        bias = None if bias is None else ops.cast(bias, self.activations)
+        if weight.dtype.is_packed:
+            return ops.cast(ops.linear(x, weight, bias, activation), self.activations)
+        return ops.matmul(x, ops.cast(weight, self.activations), bias, transpose_b=True, activation=activation)
+
+    def embedded(self, kinds: Tensor | None) -> Tensor:
+        c, p = self.config, self.params
+        words = ops.gather(p["embeddings.word_embeddings.weight"], self.ids)
+        x = ops.dequantize(words) if words.dtype.is_packed else words
+        added = []
+        if c.positions == "learned":
+            added.append(p["embeddings.position_embeddings.weight"][: self.length])
+        if c.type_vocab_size:
+            table = p["embeddings.token_type_embeddings.weight"]
+            added.append(table[0] if kinds is None else ops.gather(table, kinds))
+        if added:
+            x = x + (added[0] + added[1] if added[1:] else added[0])
+        return ops.cast(self.norm(x, "embeddings.LayerNorm"), self.activations)
+
+    def seen(self) -> Tensor:
+        """Which keys a query sees, or what is added to its scores: broadcasts to (batch, heads, length, length)."""
+        keep = ops.reshape(self.mask, (self.batch, 1, 1, self.length))
+        if self.config.positions != "alibi":
+            return keep
+        place = np.arange(self.length, dtype=np.float32)
+        apart = ops.abs(self.g.constant(place.reshape(-1, 1)) - self.g.constant(place))
+        slopes = self.g.constant(-_slopes(self.config.num_attention_heads).reshape(1, -1, 1, 1))
+        return ops.where(keep, apart * slopes, -np.inf)
+
+    def heads(self, x: Tensor, p: str) -> list[Tensor]:
+        """q, k and v, (batch, heads, length, size)."""
+        c, d = self.config, self.config.hidden_size
+        if c.joined:
+            whole = self.linear(x, f"{p}attention.self.qkv")
+            parts = [whole[:, i * d : (i + 1) * d] for i in range(3)]
+        else:
+            parts = [self.linear(x, f"{p}attention.self.{name}") for name in ("query", "key", "value")]
+        size = d // c.num_attention_heads
+        made = [ops.reshape(t, (self.batch, self.length, c.num_attention_heads, size)) for t in parts]
+        if c.positions == "rotary":
+            tables = rope_table(self.length, size, base=c.rope_base)
+            cos, sin = (self.g.constant(t) for t in tables)
+            made[:2] = [ops.rope(t, cos, sin, axis=1) for t in made[:2]]
+        return [ops.transpose(t, (0, 2, 1, 3)) for t in made]
+
+    def layer(self, x: Tensor, index: int, seen: Tensor) -> Tensor:
+        c, p = self.config, f"encoder.layer.{index}."
+        act = _ACTIVATIONS[c.hidden_act]
+        q, k, v = self.heads(x, p)
+        mixed = ops.attention(q, k, v, seen, scale=(c.hidden_size // c.num_attention_heads) ** -0.5)
+        mixed = ops.reshape(ops.transpose(mixed, (0, 2, 1, 3)), (self.batch * self.length, c.hidden_size))
+        x = self.norm(self.linear(mixed, f"{p}attention.output.dense") + x, f"{p}attention.output.LayerNorm")
+        if c.gated:
+            wide = self.linear(x, f"{p}intermediate.gate", act) * self.linear(x, f"{p}intermediate.dense")
+        else:
+            wide = self.linear(x, f"{p}intermediate.dense", act)
+        return self.norm(self.linear(wide, f"{p}output.dense") + x, f"{p}output.LayerNorm")
+
+    def pooled(self, states: Tensor, pooling: Pooling) -> Tensor:
+        """One vector a sentence of (batch, length, width) in f32."""
+        if pooling in ("cls", "rank"):
+            return states[:, 0]
+        weight = ops.cast(ops.reshape(self.mask, (self.batch, 1, self.length)), f32)
+        if pooling == "last":
+            count = ops.sum(weight, axis=-1, keepdims=True)
+            place = self.g.constant(np.arange(1, self.length + 1, dtype=np.float32))
+            made = ops.matmul(ops.cast(ops.equal(place, count), f32), states)
+        else:
+            count = ops.maximum(ops.sum(weight, axis=-1, keepdims=True), 1e-9)
+            made = ops.matmul(weight, states) / count
+        return ops.reshape(made, (self.batch, self.config.hidden_size))
+
+    def scores(self, x: Tensor) -> Tensor:
+        """The logits of a reranker's labels, (batch, labels)."""
+        for name, activation in (("classifier.dense", "tanh"), ("classifier.out_proj", None)):
+            if f"{name}.weight" in self.params:
+                x = ops.linear(x, self.params[f"{name}.weight"], self.params[f"{name}.bias"])
+                x = ops.tanh(x) if activation else x
+        return ops.cast(x, f32)
+
+
+def _slopes(heads: int) -> np.ndarray[Any, np.dtype[np.float32]]:
+    """By how much the scores of each head fall with the distance of a key: 2^-8i/n, and between those for the heads
+    beyond the largest power of two (Press et al. 2021, section 3)."""
+    whole = 1 << (heads.bit_length() - 1)
+    made = [2.0 ** (-8 * (i + 1) / whole) for i in range(whole)]
+    made += [2.0 ** (-4 * (2 * i + 1) / whole) for i in range(heads - whole)]
+    return np.array(made, np.float32)
+
+
 def encoder_graph(
-    config: BertConfig,
-    batch: int,
-    length: int,
-    pooling: Pooling = "mean",
-    normalize: bool = True,
-    activations: DType = f32,
-) -> Graph:
+    config: BertConfig, batch: int, length: int, pooling: Pooling = "mean", normalize: bool = True,
+    activations: DType = f32, packed: Mapping[str, DType] | None = None,
+) -> Graph:  # fmt: skip
     """The encoder for one padded size; tensors between its layers are stored as `activations`, and pooled in f32.
 
     Inputs: `ids`, i32 (batch, length); `mask`, bool (batch, length), true for a token, false for padding. Output:
-    `embedding`, f32 (batch, hidden_size): the mean over the tokens or the first token's vector, of length 1 when
-    `normalize`. With mean pooling a sentence without tokens gives zeros. Params carry the names and shapes of the
-    files. Raises: ShapeError for a batch or length below 1, or a length beyond the model's positions.
+    `embedding`, f32 (batch, hidden_size): the mean over the tokens, or the first or last token's vector, of length 1
+    when `normalize`. With mean pooling a sentence without tokens gives zeros. For the pooling "rank" the input `kinds`,
+    i32 (batch, length), tells queries (0) from documents (1) where the model does, and the output is `scores`, f32
+    (batch, labels). Params carry the names and shapes of BERT's files, and the dtypes of `packed`.
+    Raises: ShapeError for a batch or length below 1, or a length beyond the model's positions.
     """
     if batch < 1 or not 1 <= length <= config.max_position_embeddings:
         raise ShapeError(
@@ -128,45 +254,16 @@ def encoder_graph(
             f"model's {config.max_position_embeddings} positions"
         )
     g = Graph(f"bert-{batch}x{length}")
-    ids = g.input("ids", (batch, length), i32)
-    mask = g.input("mask", (batch, length), bool_)
-    params = {name: g.param(name, shape) for name, shape in config.weight_shapes().items()}
-
-    def norm(x: Tensor, name: str) -> Tensor:
-        return ops.layer_norm(x, params[f"{name}.weight"], params[f"{name}.bias"], config.layer_norm_eps)
-
-    def linear(x: Tensor, name: str, activation: str | None = None) -> Tensor:
-        weight = ops.cast(params[f"{name}.weight"], activations)
-        bias = ops.cast(params[f"{name}.bias"], activations)
-        return ops.matmul(x, weight, bias, transpose_b=True, activation=activation)
-
-    d, heads = config.hidden_size, config.num_attention_heads
-    words = ops.gather(params["embeddings.word_embeddings.weight"], ids)
-    places = params["embeddings.position_embeddings.weight"][:length]
-    kind = params["embeddings.token_type_embeddings.weight"][0]
-    x = ops.cast(norm(words + (places + kind), "embeddings.LayerNorm"), activations)
-    x = ops.reshape(x, (batch * length, d))
-    keep = ops.reshape(mask, (batch, 1, 1, length))
-
-    def split_heads(t: Tensor) -> Tensor:
-        return ops.transpose(ops.reshape(t, (batch, length, heads, d // heads)), (0, 2, 1, 3))
-
+    e = _Encoder(g, config, (batch, length), activations, packed or {})
+    kinds = g.input("kinds", (batch, length), i32) if pooling == "rank" and config.type_vocab_size > 1 else None
+    x = ops.reshape(e.embedded(kinds), (batch * length, config.hidden_size))
+    seen = e.seen()
     for layer in range(config.num_hidden_layers):
-        p = f"encoder.layer.{layer}."
-        q, k, v = (split_heads(linear(x, f"{p}attention.self.{name}")) for name in ("query", "key", "value"))
-        mixed = ops.attention(q, k, v, keep, scale=(d // heads) ** -0.5)
-        mixed = ops.reshape(ops.transpose(mixed, (0, 2, 1, 3)), (batch * length, d))
-        x = norm(linear(mixed, f"{p}attention.output.dense") + x, f"{p}attention.output.LayerNorm")
-        wide = linear(x, f"{p}intermediate.dense", _ACTIVATIONS[config.hidden_act])
-        x = norm(linear(wide, f"{p}output.dense") + x, f"{p}output.LayerNorm")
-
-    states = ops.cast(ops.reshape(x, (batch, length, d)), f32)
-    if pooling == "cls":
-        pooled = states[:, 0]
-    else:
-        weight = ops.cast(ops.reshape(mask, (batch, 1, length)), f32)
-        count = ops.maximum(ops.sum(weight, axis=-1, keepdims=True), 1e-9)
-        pooled = ops.reshape(ops.matmul(weight, states) / count, (batch, d))
+        x = e.layer(x, layer, seen)
+    pooled = e.pooled(ops.cast(ops.reshape(x, (batch, length, config.hidden_size)), f32), pooling)
+    if pooling == "rank":
+        g.output("scores", e.scores(pooled))
+        return g
     if normalize:
         size = ops.sqrt(ops.sum(pooled * pooled, axis=-1, keepdims=True))
         pooled = pooled / ops.maximum(size, 1e-12)

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from typing import Any, Literal
 
 from rlx.dtypes import DTypeLike
-from rlx.errors import DTypeError, ModelFormatError
+from rlx.errors import DTypeError, ModelFormatError, ShapeError
+from rlx.formats.gguf.encoders import ENCODERS
+from rlx.formats.gguf.reader import GgufFile
 from rlx.formats.huggingface import ModelFolder
 from rlx.models import sentence
-from rlx.models.language.model import load_folder, load_gguf
+from rlx.models.language.model import Split, load_folder, load_gguf
+from rlx.models.language.placement import shares_of
+from rlx.models.speech import transcriber
 from rlx.runtime import Session
 
 
@@ -24,15 +29,21 @@ def load(
     precision: str = "f32",
     threads: int | None = None,
     engine: Literal["numpy", "compiled"] | None = None,
+    layers_on: str | Mapping[str, int] | None = None,
 ) -> Any:
-    """The model of a Hugging Face folder or a GGUF file: a `SentenceEncoder` for BERT's folder, else a `LanguageModel`.
+    """The model of a Hugging Face folder or a GGUF file: a `SentenceEncoder` for BERT's folder and for encoders and
+    rerankers in GGUF, a `Transcriber` for Whisper's folder, else a `LanguageModel`.
 
     `context` is how many tokens a language model holds, at most those it was made for. `dtype="bf16"` or "f16" keeps
     the matrices in half precision (by default a language model's are as in the file, a sentence encoder's f32),
-    `activations` the tensors between layers, `cache` the keys and values (by default as the activations). Halves are
-    faster on devices with matrix units, with the precision of 8 bits (bf16) or 11 bits (f16). `threads` limits the
-    CPU's, and `engine` chooses its kernels, both as in `Session`. Raises: ModelFormatError for damaged or unsupported
-    files, DTypeError, DeviceUnavailable, OutOfDeviceMemory with the need, what is free, and what would fit.
+    `activations` the tensors between layers, `cache` the keys and values (by default as the activations; "q8_0" takes
+    8.5 bits for each). Halves are faster on devices with matrix units, with the precision of 8 bits (bf16) or 11 bits
+    (f16). `threads` limits the CPU's, and `engine` chooses its kernels, both as in `Session`.
+    `layers_on="cuda:0=20,cpu"`, or a dict of numbers, spreads a language model's layers over devices, in their order,
+    in place of `device`; one without a number takes as many as fit there, the last the rest. Caches are where their
+    layers are.
+    Raises: ModelFormatError for damaged or unsupported files, DTypeError, ShapeError for numbers that are not those of
+    the model's layers, DeviceUnavailable, OutOfDeviceMemory with the need, what is free, and what would fit.
 
     >>> model = rlx.models.load("folder")
     >>> for piece in model.generate("Once upon a time", max_tokens=100, temperature=0.8):
@@ -43,13 +54,40 @@ def load(
     if not os.path.exists(path):
         raise ModelFormatError(f"{path} does not exist; give a GGUF file, or the folder of config.json and the weights")
     half = {"dtype": dtype, "activations": activations, "cache": cache}
+
+    def sessions() -> tuple[Session, Split]:
+        if layers_on is None:
+            return Session(device, precision=precision, threads=threads, engine=engine), ()
+        if device != "auto":
+            raise DTypeError(f"load: device={device!r:.40} beside layers_on, which names the devices; give one of them")
+        split = [(Session(name, precision=precision, threads=threads, engine=engine), count)
+                 for name, count in shares_of(layers_on)]  # fmt: skip
+        if len({session.device for session, _ in split}) < len(split):
+            raise ShapeError(f"layers_on {layers_on!r:.80}: two of these are one device; expected each once")
+        return split[0][0], split
+
+    def refuse_split() -> None:
+        if layers_on is not None:
+            raise DTypeError(f"load: layers_on is for language models; {path} is none")
+
     if os.path.isfile(path):
-        session = Session(device, precision=precision, threads=threads, engine=engine)
-        return load_gguf(path, session, context=context, **half)
+        with GgufFile(path) as file:
+            architecture = file.metadata.get("general.architecture")
+            if isinstance(architecture, str) and architecture in ENCODERS:
+                refuse_split()
+                session, _ = sessions()
+                return sentence.load_gguf(file, session, dtype=dtype, activations=activations)
+            session, split = sessions()
+            return load_gguf(file, session, context=context, split=split, **half)
     folder = ModelFolder(path)
     if folder.config.get("model_type") == "bert":
+        refuse_split()
         return sentence.load(
             path, device, dtype=dtype, activations=activations, precision=precision, threads=threads, engine=engine
         )
-    session = Session(device, precision=precision, threads=threads, engine=engine)
-    return load_folder(folder, session, context=context, **half)
+    if folder.config.get("model_type") == "whisper":
+        refuse_split()
+        session, _ = sessions()
+        return transcriber.load_folder(folder, session, **half)
+    session, split = sessions()
+    return load_folder(folder, session, context=context, split=split, **half)

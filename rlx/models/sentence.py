@@ -15,17 +15,22 @@ from rlx.driver.closing import Closing
 from rlx.driver.locks import renewed
 from rlx.driver.progress import drawn, report
 from rlx.dtypes import DType, DTypeLike, as_dtype, f32
-from rlx.errors import DTypeError, GraphError, ModelFormatError, ShapeError
-from rlx.formats.huggingface import ModelFolder, Pooling
+from rlx.errors import DTypeError, GraphError, ModelFormatError, RlxError, ShapeError
+from rlx.formats.gguf.encoders import GgufEncoder, pooling_of
+from rlx.formats.gguf.reader import GgufFile
+from rlx.formats.huggingface import ModelFolder
 from rlx.formats.tokenizer import TokenIds
+from rlx.formats.tokenizer.language import LanguageTokenizer
 from rlx.ir import Graph
-from rlx.models.bert import BertConfig, encoder_graph
+from rlx.models.bert import BertConfig, Pooling, encoder_graph
 from rlx.models.weights import Floats, match_weights
+from rlx.packed import PackedArray
 from rlx.runtime import CompiledGraph, Session, Weights
 from rlx.runtime.dims import Dim
 
 LENGTHS = (16, 32, 64, 128, 256, 512)
 BATCHES = (1, 8, 32)
+TOKENS = 32 * 512  # of a batch; longer sentences come in smaller ones
 # Prefixes of weights that published BERT folders contain and the encoder does not use.
 _UNUSED = ("embeddings.position_ids", "pooler.", "cls.")
 
@@ -36,8 +41,48 @@ class Tokenizes(Protocol):
     def ids(self, texts: Sequence[str]) -> list[TokenIds]: ...
 
 
+class PairTokenizer:
+    """The tokenizer of an encoder's GGUF file: texts are cut to `max_length` tokens, before the mark at their end."""
+
+    def __init__(self, made: LanguageTokenizer, max_length: int, where: str) -> None:
+        self.made = made
+        self.max_length = max_length
+        self.where = where
+
+    def ids(self, texts: Sequence[str]) -> list[TokenIds]:
+        """The token ids of each text. Raises: as `LanguageTokenizer.encode`."""
+        found = [self.made.encode(text) for text in texts]
+        return [np.asarray(self._cut(ids), np.int32) for ids in found]
+
+    def _cut(self, ids: list[int]) -> list[int]:
+        if len(ids) <= self.max_length:
+            return ids
+        marked = ids[-1] in self.made.vocabulary.control
+        return [*ids[: self.max_length - 1], ids[-1]] if marked else ids[: self.max_length]
+
+    def pair(self, query: str, document: str) -> tuple[TokenIds, TokenIds]:
+        """The ids of a query and a document with the marks between them, and 0 or 1 for which of the two each is of. A
+        document is cut to what the query leaves. Raises: ShapeError where it leaves nothing, ModelFormatError for a
+        tokenizer without the marks."""
+        special, words = self.made.special, self.made.vocabulary.letters == "words"
+        begin, between = special.bos, special.sep if words else special.eos
+        if begin is None or between is None:
+            raise ModelFormatError(f"{self.where}: the tokenizer has no marks to put between a query and a document")
+        first = [begin, *self.made.encode(query, special=False), between]
+        first += [] if words else [between]  # RoBERTa's pairs have two
+        room = self.max_length - len(first) - 1
+        if room < 1:
+            raise ShapeError(
+                f"rank: the query has {len(first)} tokens, of the model's {self.max_length} for it and a document"
+            )
+        second = [*self.made.encode(document, special=False)[:room], between]
+        kinds = np.array([0] * len(first) + [1] * len(second), np.int32)
+        return np.asarray(first + second, np.int32), kinds
+
+
 class SentenceEncoder(Closing):
-    """A BERT sentence encoder on one device. `encode` computes embeddings; `load` makes an encoder from a folder.
+    """A sentence encoder on one device, of BERT's kind. `encode` and `embed` compute embeddings, `rank` the scores of a
+    reranker; `load` makes an encoder from a folder, `rlx.models.load` from a GGUF file too.
 
     Sizes are padded up to a few lengths and batch sizes; each is compiled when first needed, and all share `weights`.
     Any thread may call `encode`. A `with` block closes it.
@@ -46,7 +91,7 @@ class SentenceEncoder(Closing):
     def __init__(
         self,
         config: BertConfig,
-        tensors: Mapping[str, npt.NDArray[Any]],
+        tensors: Mapping[str, Any],
         tokenizer: Tokenizes,
         session: Session,
         *,
@@ -70,13 +115,16 @@ class SentenceEncoder(Closing):
         self._closed = False
         self.activations = check_half(activations) or f32
         half = check_half(activations if dtype is None else dtype)
-        arrays = self.file_weights()
+        arrays = self._matched()
+        self._packed = {n: array.dtype for n, array in arrays.items() if isinstance(array, PackedArray)}
         self.weights = Weights(session.device)
         try:
             self.weights.declare({name: t.type for name, t in self.graph(1, 1).params.items()})
-            kept = {} if half is None else {n: half for n, array in arrays.items() if array.ndim == 2}
+            wide = {n: array for n, array in arrays.items() if n not in self._packed}
+            kept = {} if half is None else {n: half for n, array in wide.items() if array.ndim == 2}
             if self.activations == half:  # products that store halves add biases in the same dtype
-                kept |= {n: half for n in arrays if n.endswith(".bias") and "LayerNorm" not in n}
+                kept |= {n: half for n in wide if n.endswith(".bias") and "LayerNorm" not in n}
+            kept = {n: dtype for n, dtype in kept.items() if not n.startswith("classifier.")}
             self.weights.expect(kept)
             for name, array in arrays.items():
                 self.weights.set(name, array, kept.get(name))
@@ -98,6 +146,8 @@ class SentenceEncoder(Closing):
         """
         listed = check_sentences(sentences)
         size = check_batch_size(batch_size)
+        if self.pooling == "rank":
+            raise RlxError(f"{self.where} is a reranker, which has no embeddings; rank(query, documents) gives scores")
         out = np.zeros((len(listed), self.config.hidden_size), np.float32)
         with drawn(show=show_progress, only="encoding"):
             done = 0
@@ -108,12 +158,58 @@ class SentenceEncoder(Closing):
                 report("encoding", done, len(listed))
         return out
 
+    def embed(self, texts: str | Sequence[str]) -> Floats:
+        """The embedding of a text, f32 (hidden_size,), or of several, (n, hidden_size). Raises: as `encode`."""
+        return self.encode([texts])[0] if isinstance(texts, str) else self.encode(texts)
+
+    def tokens(self, text: str) -> TokenIds:
+        """The tokens of a text, those beyond `max_length` too where its tokenizer does not cut them."""
+        made = self._tokenizer
+        if isinstance(made, PairTokenizer):
+            return np.asarray(made.made.encode(text), np.int32)
+        return made.ids([text])[0]
+
+    def check_ids(self, ids: Sequence[int]) -> TokenIds:
+        """The ids as an array. Raises: ShapeError for one that is not in the vocabulary."""
+        top = self.config.vocab_size
+        if odd := [i for i in ids if not 0 <= i < top]:
+            raise ShapeError(f"token {odd[0]} is out of range; the model has the tokens 0 to {top - 1}")
+        return np.asarray(ids, np.int32)
+
+    def encode_ids(self, rows: Sequence[TokenIds], *, batch_size: int = 32) -> Floats:
+        """The embeddings of texts given as token ids, (n, hidden_size) f32. Raises: ModelFormatError for an id out of
+        range, and for more than `max_length`."""
+        out = np.zeros((len(rows), self.config.hidden_size), np.float32)
+        for at, feeds, shape in self._padded(list(rows), check_batch_size(batch_size)):
+            out[at] = self.compiled(*shape).run(feeds)["embedding"][: len(at)]
+        return out
+
+    def rank(self, query: str, documents: Sequence[str], *, batch_size: int = 32) -> Floats:
+        """How well each document answers the query, (n,) f32: the logit of a reranker's first label.
+
+        A document is cut to the tokens that the query leaves of `max_length`. Raises: RlxError for a model that is no
+        reranker, ShapeError for a query that leaves nothing, and as `encode`."""
+        listed, (asked,) = check_sentences(documents), check_sentences([query])
+        size = check_batch_size(batch_size)
+        if self.pooling != "rank" or not isinstance(self._tokenizer, PairTokenizer):
+            raise RlxError(f"{self.where} is no reranker; encode() gives embeddings, whose products are similarities")
+        pairs = [self._tokenizer.pair(asked, document) for document in listed]
+        out = np.zeros(len(listed), np.float32)
+        kinds = [kind for _, kind in pairs] if self.config.type_vocab_size > 1 else None
+        for rows, feeds, shape in self._padded([ids for ids, _ in pairs], size, kinds):
+            out[rows] = self.compiled(*shape).run(feeds)["scores"][: len(rows), 0]
+        return out
+
     def batches(
         self, sentences: Sequence[str], batch_size: int = 32
     ) -> Iterator[tuple[list[int], dict[str, npt.NDArray[Any]], tuple[int, int]]]:
         """The padded batches, shortest sentences first: the sentences' indices, the graph's inputs, and (batch,
         length)."""
-        tokens = self._tokenizer.ids(sentences)
+        return self._padded(self._tokenizer.ids(sentences), batch_size)
+
+    def _padded(
+        self, tokens: list[TokenIds], batch_size: int, kinds: list[TokenIds] | None = None
+    ) -> Iterator[tuple[list[int], dict[str, npt.NDArray[Any]], tuple[int, int]]]:
         top = self.config.vocab_size
         for i, numbers in enumerate(tokens):
             if numbers.size and not 0 <= int(numbers.min()) <= int(numbers.max()) < top:
@@ -127,21 +223,33 @@ class SentenceEncoder(Closing):
                     f"{self.max_length}"
                 )
         order = sorted(range(len(tokens)), key=lambda i: len(tokens[i]))
-        for start in range(0, len(order), batch_size):
-            rows = order[start : start + batch_size]
-            length = _bucket("length", self.max_length, LENGTHS, max(len(tokens[rows[-1]]), 1))
-            batch = _bucket("batch", batch_size, BATCHES, len(rows))
+        while order:
+            rows = order[:batch_size]
+            while True:
+                length = _bucket("length", self.max_length, LENGTHS, max(len(tokens[rows[-1]]), 1))
+                batch = _bucket("batch", batch_size, BATCHES, len(rows))
+                if batch * length <= max(TOKENS, length):
+                    break
+                rows = rows[: len(rows) // 2]
+            order = order[len(rows) :]
             ids = np.zeros((batch, length), np.int32)
             mask = np.zeros((batch, length), np.bool_)
+            feeds: dict[str, npt.NDArray[Any]] = {"ids": ids, "mask": mask}
+            if kinds is not None:
+                feeds["kinds"] = np.zeros((batch, length), np.int32)
             for at, i in enumerate(rows):
                 n = len(tokens[i])
                 ids[at, :n] = tokens[i]
                 mask[at, :n] = True
-            yield rows, {"ids": ids, "mask": mask}, (batch, length)
+                if kinds is not None:
+                    feeds["kinds"][at, :n] = kinds[i]
+            yield rows, feeds, (batch, length)
 
     def graph(self, batch: int, length: int) -> Graph:
         """The encoder's graph for one padded size."""
-        return encoder_graph(self.config, batch, length, self.pooling, self.normalize, self.activations)
+        return encoder_graph(
+            self.config, batch, length, self.pooling, self.normalize, self.activations, self._packed
+        )
 
     def compiled(self, batch: int, length: int) -> CompiledGraph:
         """The executable for one padded size, compiled when first asked for. Raises: GraphError after `close`."""
@@ -162,6 +270,10 @@ class SentenceEncoder(Closing):
 
         Raises: ModelFormatError naming every weight that does not fit the config.
         """
+        made = self._matched()
+        return {name: w.dequantize() if isinstance(w, PackedArray) else w for name, w in made.items()}
+
+    def _matched(self) -> dict[str, Any]:
         return match_weights(self.config.weight_shapes(), self._tensors, self.where, "bert.", _UNUSED)
 
     def close(self) -> None:
@@ -209,6 +321,36 @@ def load(
         activations=activations,
         where=str(model.path),
     )
+
+
+def load_gguf(
+    file: GgufFile, session: Session, *, dtype: DTypeLike | None = None, activations: DTypeLike | None = None
+) -> SentenceEncoder:
+    """The sentence encoder or the reranker of an open GGUF file; its packed matrices stay so. Embeddings have length 1.
+    Raises: as `rlx.models.load`."""
+    for given in (dtype, activations):
+        check_half(given)
+    model = GgufEncoder(file)
+    c, pooling = model.config, pooling_of(file)
+    if pooling is None:
+        raise ModelFormatError(f"{model.where}: says no pooling_type, by which token vectors become an embedding")
+    if pooling == "rank" and not c["labels"]:
+        raise ModelFormatError(f"{model.where}: a reranker without the matrix cls.output.weight")
+    if pooling != "rank" and (c["labels"] or c["dense_head"]):
+        raise ModelFormatError(f"{model.where}: has a classifier, but a pooling_type of embeddings")
+    more = {name: c[name] for name in ("type_vocab_size", "positions", "gated", "joined", "dense_head", "labels")}
+    config = BertConfig.from_dict(
+        {**c, "type_vocab_size": max(c["type_vocab_size"], 1)}, model.where, plain=frozenset(c["plain"]),
+        rope_base=c.get("rope_theta", 10000.0), **more,
+    )  # fmt: skip
+    if config.positions == "rotary" and (config.hidden_size // config.num_attention_heads % 2 or config.rope_base <= 1):
+        raise ModelFormatError(f"{model.where}: rotary embeddings need heads of an even size and a base above 1")
+    longest = config.max_position_embeddings
+    tensors, tokenizer = {n: model.read(n) for n in model.kinds}, PairTokenizer(model.tokenizer(), longest, model.where)
+    return SentenceEncoder(
+        config, tensors, tokenizer, session, pooling=pooling, normalize=pooling != "rank", dtype=dtype,
+        activations=activations, where=model.where,
+    )  # fmt: skip
 
 
 def check_half(dtype: DTypeLike | None) -> DType | None:

@@ -11,20 +11,22 @@ import numpy.typing as npt
 
 from rlx.errors import ModelFormatError
 from rlx.formats.files import shown
+from rlx.packed import PackedArray
 
 Floats = npt.NDArray[np.float32]
+_ADDED = ("position_embeddings.weight", "token_type_embeddings.weight")  # tables whose rows are sliced
 _MAX_NAMED = 200  # differences named in one message; the others are counted
 
 
 def match_weights(
     wanted: Mapping[str, tuple[int, ...]],
-    tensors: Mapping[str, npt.NDArray[Any]],
+    tensors: Mapping[str, Any],
     where: str,
     prefix: str = "",
     unused: tuple[str, ...] = (),
-) -> dict[str, Floats]:
-    """The wanted arrays as f32, whose names in the files may begin with `prefix`. The files may also hold names that
-    begin with one of `unused`.
+) -> dict[str, Any]:
+    """The wanted arrays as f32, packed products and words as they are; names in the files may begin with `prefix`. The
+    files may also hold names that begin with one of `unused`.
 
     Raises: ModelFormatError naming every weight that is missing, extra, present twice, of a wrong shape or not a float.
     """
@@ -38,7 +40,7 @@ def match_weights(
             found[name] = original
         elif not name.startswith(unused):
             problems.append(f"extra {shown(original)}")
-    made = {}
+    made: dict[str, Any] = {}
     for name, shape in wanted.items():
         if name not in found:
             problems.append(f"missing {name!r} {shape}")
@@ -46,6 +48,8 @@ def match_weights(
         array = tensors[found[name]]
         if array.shape != shape:
             problems.append(f"{name!r} has shape {array.shape}, expected {shape}")
+        elif isinstance(array, PackedArray):
+            made[name] = array if array.ndim == 2 and not name.endswith(_ADDED) else array.dequantize()
         elif array.dtype.name not in ("float32", "float16", "bfloat16"):
             problems.append(f"{name!r} has dtype {array.dtype}, expected f32, f16 or bf16")
         else:

@@ -14,6 +14,7 @@ from rlx.ops import operators as operators
 from rlx.ops import packed_int8 as _packed_int8  # noqa: F401  (registers the ops)
 from rlx.ops.attention import grad as _attention_grad  # noqa: F401  (registers the op)
 from rlx.ops.attention.forward import *
+from rlx.ops.attention.step import *
 from rlx.ops.composite import *
 from rlx.ops.control import records as _control_records  # noqa: F401  (registers the ops)
 from rlx.ops.control.functions import *
@@ -53,8 +54,10 @@ from rlx.ops.norm.residual import *
 from rlx.ops.norm.rows import *
 from rlx.ops.normed_linear import *
 from rlx.ops.order import *
+from rlx.ops.packed_attention import *
 from rlx.ops.packed_linear import *
 from rlx.ops.pad import *
+from rlx.ops.paged_attention import *
 from rlx.ops.pool import *
 from rlx.ops.quantized import *
 from rlx.ops.random import bits as _random_bits  # noqa: F401  (registers the ops)

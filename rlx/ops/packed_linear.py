@@ -95,9 +95,10 @@ def packed_linear(
     x: TensorLike, q: TensorLike, bias: TensorLike | None = None, *, gamma: TensorLike | None = None, eps: float = 1e-6,
     gate: str | None = None,
 ) -> Tensor:  # fmt: skip
-    """rms_norm(x, gamma, eps) times the transposed packed weight, plus the bias or gated.
+    """x times a packed weight, transposed, with its row's norm before it and its bias or gate after it.
 
-    Without gamma it is x that is multiplied. With a gate the result is act(first half) · second half.
+    It is rms_norm(x, gamma, eps) that is multiplied where gamma is given; with a gate, the result is act(first half) ·
+    second half.
 
     Shape: x (..., k), q (n, k) in blocks along k, gamma (k,), bias (n,); gives (..., n), or (..., n / 2) with a gate,
     the name of an activation ("silu", "gelu_tanh", …), beside which there is no bias. Dtype: x's; integers become f32.

@@ -413,7 +413,9 @@ class CompiledGraph(Closing):
                 d._replace(how="decomposed") if d.how == "native" and d.node in decomposed else d
                 for d in program.executable.dispatch
             ]
-            return Report(self.device.info.id, nodes, self.plan, self.weights.nbytes)
+            weights, own = self.weights, getattr(program.executable, "own_bytes", 0)
+            extra = weights.room_bytes - weights.nbytes
+            return Report(self.device.info.id, nodes, self.plan, weights.nbytes, own + extra)
 
     # -- stages
 
@@ -586,8 +588,23 @@ class CompiledGraph(Closing):
                 return self._ready()
             need = f"needs {self._plan.total_bytes:,} bytes now, and got an error: {failed}"
             raise self._out_of_memory(need, prepared.graph) from failed
+        self._count_own(self._program)
         debug.show_built(self)
         return self._program
+
+
+    def _count_own(self, program: _Program) -> None:
+        """Counts what the executable has beside the plan. Raises: OutOfDeviceMemory where it cannot fit."""
+        own = getattr(program.executable, "own_bytes", 0)
+        if own or self.options.room.limit is not None:  # weights may take more in the order of the program's products
+            self._busy += 1
+            try:
+                self.options.room.admit(self, self._plan.total_bytes + own)
+            except OutOfDeviceMemory:
+                self._drop()
+                raise
+            finally:
+                self._busy -= 1
 
 
 class _Program:

@@ -59,10 +59,10 @@ class Rooms:
 class Room:
     """The memory of a session's recorded programs and of the stores that they bind, in bytes of one device.
 
-    A program that is recorded takes the memory of its plan. Where it would not fit below `limit`, or the device has no
-    more, the program whose last run is the longest ago gives its memory back, and so on; it records itself anew at its
-    next run, with the same results. Programs that run now or are bound (`CompiledGraph.bind`) do not give way, and
-    neither do weights and states. rlx.Arrays are not counted.
+    A program that is recorded takes the memory of its plan, and what the compiled engine adds on the CPU (`own_bytes`).
+    Where it would not fit below `limit`, or the device has no more, the program whose last run is the longest ago gives
+    its memory back, and so on; it records itself anew at its next run, with the same results. Programs that run now or
+    are bound (`CompiledGraph.bind`) do not give way, and neither do weights and states. rlx.Arrays are not counted.
     """
 
     def __init__(self, device: Device, limit: int | None = None) -> None:
@@ -87,7 +87,7 @@ class Room:
     def taken(self) -> int:
         """Bytes of the recorded programs and the stores."""
         with self._lock:
-            stores = sum(max(s.nbytes, self._claims.get(s, 0)) for s in self._stores)
+            stores = sum(max(s.room_bytes, self._claims.get(s, 0)) for s in self._stores)
             return stores + sum(p.room_bytes for p in self._programs)
 
     @property
@@ -95,7 +95,7 @@ class Room:
         """Who holds it, the largest first: each recorded program's graph, each store, and the bytes."""
         with self._lock:
             found = [(p.graph.name, p.room_bytes) for p in self._programs]
-            found += [(type(s).__name__.lower(), s.nbytes) for s in self._stores if s.nbytes]
+            found += [(type(s).__name__.lower(), s.room_bytes) for s in self._stores if s.nbytes]
         return sorted(found, key=lambda one: (-one[1], one[0]))
 
     def bind(self, *stores: Store) -> list[Store]:
@@ -129,7 +129,7 @@ class Room:
                     f"of which {self.taken:,} are taken ({held or 'none'}). Close what is not used, or raise the limit",
                     self,
                 )
-            self._claims[store] = store.nbytes + nbytes
+            self._claims[store] = store.room_bytes + nbytes
         try:
             yield
         finally:
@@ -164,7 +164,7 @@ class Room:
     def _full(self, program: CompiledGraph, nbytes: int, limit: int) -> OutOfDeviceMemory:
         with self._lock:
             held = "; ".join(f"{p.graph.name!r} {p.room_bytes:,}" for p in self._programs)
-            stores = sum(s.nbytes for s in self._stores)
+            stores = sum(s.room_bytes for s in self._stores)
             return OutOfDeviceMemory(
                 f"graph {program.graph.name!r} needs {nbytes:,} bytes; the session's memory_limit is {limit:,}, of "
                 f"which weights and states take {stores:,} and programs in use {self.taken - stores:,} "

@@ -119,6 +119,11 @@ class Store(Closing):
         """Bytes acquired on the device."""
         return self.full.nbytes + self.half.nbytes
 
+    @property
+    def room_bytes(self) -> int:
+        """Bytes that the tensors take, also those in the order in which the CPU's compiled programs read them."""
+        return self.nbytes + self.full.extra_bytes + self.half.extra_bytes
+
     def _fitting(self, work: Callable[[], None]) -> None:
         """Does work that acquires memory; where a room is full, its idle programs give way, one by one.
 

@@ -3,26 +3,48 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
+from rlx.models.language.batch import Scores, Token
 from rlx.models.language.text import StopTexts
 from rlx.serve.engine import Asked, Engine
 from rlx.serve.protocol import Refused
 from rlx.serve.tools import ToolText
 
+_LEAST = -9999.0  # what OpenAI's API has for the logarithm of 0, which JSON cannot say
 _REASONS = {"stop": "stop", "length": "length", "context": "length"}
+
+
+class Scored(NamedTuple):
+    """A token of an answer: where its text begins in that of the answer, the token with the logarithm of its
+    probability, and the likeliest tokens in its place with theirs."""
+
+    offset: int
+    token: Named
+    likeliest: tuple[Named, ...]
+
+
+class Named(NamedTuple):
+    """A token's bytes, as text where they are UTF-8, and the logarithm of its probability."""
+
+    text: str
+    content: bytes
+    logarithm: float
 
 
 @dataclass
 class Piece:
-    """Text that has come of a request's sequence `index`, and with the last of it the calls and why it ended."""
+    """Text that has come of a request's sequence `index` with its tokens, where their probabilities were asked for; and
+    with the last of it the calls and why it ended."""
 
     index: int
     text: str
     reason: str | None = None
     calls: list[dict[str, Any]] = field(default_factory=list)
+    scored: list[Scored] | None = None
 
 
 @dataclass(eq=False)
@@ -35,24 +57,33 @@ class Answer(Asked):
     stream: Any = None
     stops: StopTexts = field(default_factory=lambda: StopTexts(()))
     tools: ToolText | None = None
+    logprobs: int | None = None  # how many of the likeliest tokens are told beside each
     count: int = 0  # tokens made, without one that ends the text
     reason: str | None = None
     failure: str | None = None
     _text: str = ""
     _calls: list[dict[str, Any]] = field(default_factory=list)
+    _decoded: int = 0  # characters of all tokens
+    _passed: int = 0  # of those before a text of `stops`
+    _scored: deque[Scored] = field(default_factory=deque)  # whose text has not passed yet
+    _ready: list[Scored] = field(default_factory=list)
 
-    def push(self, tokens: list[int], ended: str) -> None:
+    def push(self, tokens: list[Token]) -> None:
         assert self.engine is not None
         if self.reason is not None or self.failure is not None:
             return
-        known = self.stream.vocabulary.tokens
+        known, ended = self.stream.vocabulary.tokens, tokens[-1].ended
         made = ""
-        for i, token in enumerate(tokens):
-            if ended in ("stop", "nan") and i == len(tokens) - 1 and (token in self.ends or token < 0):
+        for _, token, end, scores in tokens:
+            if end in ("stop", "nan") and (token in self.ends or token < 0):
                 break
             self.count += 1
+            if self.logprobs is not None and scores is not None:
+                self._scored.append(self._named(token, scores, self.logprobs))
             # Models have rows beyond their vocabulary, to fill blocks; a token of those has no text.
-            made += self.stops.push(self.stream.push(token)) if token in known else ""
+            text = self.stream.push(token) if token in known else ""
+            self._decoded += len(text)
+            made += self.stops.push(text)
             if self.stops.found is not None:
                 self.engine.cancel(self)
                 ended = "stop"
@@ -66,6 +97,10 @@ class Answer(Asked):
         if ended:
             made += self.stops.push(self.stream.end()) + self.stops.end()
             self.reason = _REASONS[ended]
+        self._passed += len(made)
+        whole = ended and self.stops.found is None
+        while self._scored and (whole or self._scored[0].offset < self._passed):
+            self._ready.append(self._scored.popleft())
         if self.tools is not None:
             made = self.tools.push(made)
             if ended:
@@ -75,6 +110,20 @@ class Answer(Asked):
                     self.reason = "tool_calls"
         self._text += made
         self._wake()
+
+    def _named(self, token: int, scores: Scores, count: int) -> Scored:
+        vocabulary = self.stream.vocabulary
+
+        def named(id: int, logarithm: float) -> Named:
+            content = vocabulary.content(id) if id in vocabulary.tokens else b""
+            try:
+                text = content.decode() or f"<|{id}|>"
+            except UnicodeDecodeError:  # as OpenAI's API writes a part of a character
+                text = "bytes:" + "".join(f"\\x{byte:02x}" for byte in content)
+            return Named(text, content, max(logarithm, _LEAST))
+
+        best = zip(scores.likeliest[:count], scores.logarithms, strict=False)
+        return Scored(self._decoded, named(token, scores.own), tuple(named(*one) for one in best))
 
     def fail(self, message: str) -> None:
         self.failure = message
@@ -91,8 +140,8 @@ class Answer(Asked):
             raise Refused(500, self.failure)
         if not self._text and self.reason is None:
             return None
-        piece = Piece(self.index, self._text, self.reason, self._calls)
-        self._text = ""
+        piece = Piece(self.index, self._text, self.reason, self._calls, None if self.logprobs is None else self._ready)
+        self._text, self._ready = "", []
         return piece
 
 

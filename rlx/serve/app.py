@@ -12,7 +12,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
@@ -22,6 +22,7 @@ from rlx.errors import RlxError
 from rlx.models.language.decoder import Sampling
 from rlx.models.language.grammar import GrammarConstraint, Grammars
 from rlx.models.language.model import LanguageModel
+from rlx.models.language.reading import Pooled
 from rlx.models.language.text import StopTexts
 from rlx.serve import protocol
 from rlx.serve.answers import Answer, Piece, pieces
@@ -42,13 +43,17 @@ class Service:
 
     def __init__(
         self, model: LanguageModel, name: str, *, slots: int, limits: Limits, key: str | None = None,
-        pooling: Literal["mean", "last"] = "last",
+        pooling: Pooled | None = None, pages: int | None = None,
     ) -> None:  # fmt: skip
-        self.model, self.name, self.limits, self.pooling = model, name, limits, pooling
+        self.model, self.name, self.limits = model, name, limits
+        self.pooling = pooling or (model.pooling if model.reading.rows is None else None)
+        self.names = (name, *model.adapters)
+        if name in model.adapters:
+            raise RlxError(f"{name!r} is the name of the model and of an adapter; give one of them another name")
         self.tokenizer = model.tokenizer
         self.key = None if key is None else key.encode()
         self.metrics = Metrics()
-        self.engine = Engine(model, slots, limits.waiting, self.metrics)
+        self.engine = Engine(model, slots, limits.waiting, self.metrics, pages=pages)
         self.created = int(time.time())
         self.most = min(limits.prompt_tokens or model.context, model.context)
         # More sequences than can run and wait would be refused at any time.
@@ -111,6 +116,7 @@ class Service:
         constraint, settings = self._constraint(asked), asked.settings
         format = format_of(self.tokenizer.chat_template) if tools else None
         names = frozenset(tool["function"]["name"] for tool in tools)
+        adapter = None if asked.model == self.name else asked.model
         made: list[Answer] = []
         for prompt in prompts:
             for choice in range(settings.choices):
@@ -118,7 +124,8 @@ class Service:
                 made.append(
                     Answer(
                         prompt, settings.max_tokens, _sampling(settings, choice), self.tokenizer.special.ends,
-                        None if constraint is None else constraint.copy(), index=len(made), engine=self.engine,
+                        None if constraint is None else constraint.copy(), adapter,
+                        settings.logprobs is not None, index=len(made), engine=self.engine, logprobs=settings.logprobs,
                         stream=self.tokenizer.stream(special=format is not None and format.special),
                         stops=StopTexts(settings.stop), tools=tool_text,
                     )
@@ -129,12 +136,12 @@ class Service:
 
     async def completions(self, request: Request) -> Response:
         body = await self.body(request)
-        asked = protocol.completion(body, self.name, self.model.context, self.choices)
+        asked = protocol.completion(body, self.names, self.model.context, self.choices)
         return await self._answered(request, asked, TEXT)
 
     async def chat(self, request: Request) -> Response:
         body = await self.body(request)
-        asked = protocol.chat(body, self.name, self.model.context, self.choices)
+        asked = protocol.chat(body, self.names, self.model.context, self.choices)
         if self.tokenizer.chat_template is None:
             raise Refused(400, "the model has no chat template; /v1/completions takes a prompt", "messages")
         return await self._answered(request, asked, CHAT)
@@ -143,7 +150,7 @@ class Service:
         answers, count = await self.in_thread(self.prepared, asked)
         head = {
             "id": f"{shape.prefix}-{secrets.token_hex(12)}", "object": shape.object, "created": int(time.time()),
-            "model": self.name,
+            "model": asked.model,
         }  # fmt: skip
         wake = asyncio.Event()
         for answer in answers:
@@ -168,7 +175,7 @@ class Service:
         try:
             self.engine.ask(answers)
         except Busy:
-            raise _busy(self.limits.waiting) from None
+            raise busy(self.limits.waiting) from None
         except RlxError as error:
             raise Refused(503, str(error)) from error
 
@@ -198,9 +205,14 @@ class Service:
 
     async def embeddings(self, request: Request) -> Response:
         body, width = await self.body(request), self.model.config.width
-        asked = protocol.embeddings(body, self.name, self.model.context, self.limits.inputs, width)
+        if self.pooling is None:
+            raise Refused(400, "the model is a reranker, which has no embeddings", "model")
+        asked = protocol.embeddings(body, (self.name,), self.model.context, self.limits.inputs, width)
         rows = [await self.in_thread(self._ids, text, "input") for text in asked.inputs]
-        vectors = await self.attended(request.receive, self._vectors(rows))
+        return self.embedded(asked, rows, await self.attended(request.receive, self._vectors(rows)))
+
+    def embedded(self, asked: protocol.Embeddings, rows: list[Any], vectors: list[Any]) -> Response:
+        """The answer to a request for embeddings."""
         data = [
             {"object": "embedding", "index": i,
              "embedding": base64.b64encode(v.tobytes()).decode() if asked.base64 else v.tolist()}
@@ -214,25 +226,31 @@ class Service:
         made = []
         for ids in rows:
             try:
-                made.append(await self.engine.embed(ids, self.pooling))
+                made.append(await self.engine.embed(ids, self.pooling or "last"))
             except Busy:
-                raise _busy(self.limits.waiting) from None
+                raise busy(self.limits.waiting) from None
             except RlxError as error:
                 raise Refused(503, str(error)) from error
         return made
 
     async def models(self, request: Request) -> Response:
-        model = {
-            "id": self.name, "object": "model", "created": self.created, "owned_by": "rlx",
-            "context_length": self.model.context, "chat": self.tokenizer.chat_template is not None,
+        return self.listed(request, self.model.context, self.tokenizer.chat_template is not None)
+
+    def listed(self, request: Request, context: int, chat: bool) -> Response:
+        """The answer to a request for the list of models, which are the model itself and its adapters, or for one."""
+        models: dict[str, Any] = {
+            name: {"id": name, "object": "model", "created": self.created, "owned_by": "rlx",
+                   "context_length": context, "chat": chat, **({} if name == self.name else {"parent": self.name})}
+            for name in self.names
         }  # fmt: skip
         asked = request.path_params.get("name")
         if asked is None:
-            return JSONResponse({"object": "list", "data": [model]})
-        if asked != self.name:
-            raise Refused(404, f"the model {asked[:80]!r} is not here; this server has {self.name!r}", "model",
+            return JSONResponse({"object": "list", "data": [*models.values()]})
+        if asked not in models:
+            known = ", ".join(map(repr, models))
+            raise Refused(404, f"the model {asked[:80]!r} is not here; this server has {known}", "model",
                           "model_not_found")  # fmt: skip
-        return JSONResponse(model)
+        return JSONResponse(models[asked])
 
     async def health(self, request: Request) -> Response:
         failure = self.engine.failure
@@ -316,14 +334,14 @@ async def _gone(receive: Receive) -> None:
         pass
 
 
-def _busy(waiting: int) -> Refused:
+def busy(waiting: int) -> Refused:
     return Refused(429, f"{waiting} requests wait already; try again later", code="server_busy")
 
 
 def _sampling(settings: Settings, choice: int) -> Sampling:
     if settings.temperature == 0:
         return Sampling()
-    return Sampling(settings.temperature, None, settings.top_p, (settings.seed + choice) % (1 << 64))
+    return Sampling(settings.temperature, settings.top_k, settings.top_p, (settings.seed + choice) % (1 << 64))
 
 
 async def _gathered(answers: list[Answer], wake: asyncio.Event, pause: Callable[[], float]) -> list[Piece]:
@@ -332,6 +350,7 @@ async def _gathered(answers: list[Answer], wake: asyncio.Event, pause: Callable[
         one = whole[piece.index]
         one.text += piece.text
         one.reason, one.calls = piece.reason, piece.calls
+        one.scored = piece.scored if one.scored is None else [*one.scored, *(piece.scored or [])]
     return whole
 
 

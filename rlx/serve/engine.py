@@ -9,15 +9,17 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from rlx.errors import RlxError
-from rlx.models.language.batch import Batch, Constraint
+from rlx.models.language.batch import Batch, Constraint, Token
 from rlx.models.language.decoder import CHUNKS, Sampling
-from rlx.models.language.model import LanguageModel, pooled
+from rlx.models.language.model import LanguageModel
+from rlx.models.language.pages import ROWS
+from rlx.models.language.reading import Pooled, pooled
 from rlx.serve.metrics import Metrics
 
 TURN = 0.02  # seconds of steps after which tokens go out and new sequences come in, where steps are quick
@@ -38,14 +40,16 @@ class Asked:
     sampling: Sampling
     ends: frozenset[int] = frozenset()
     constraint: Constraint | None = None
+    adapter: str | None = None
+    scored: bool = False  # whether its tokens are to have scores
     cancelled: bool = False
     number: int = 0  # in the batch
     since: float = field(default_factory=time.perf_counter)  # of its last token, or of the request
     begun: bool = False  # an engine has taken it out of its queue
     first: bool = True  # no token of it has been made
 
-    def push(self, tokens: list[int], ended: str) -> None:
-        """In the event loop: its next tokens, and why it has ended, where it has."""
+    def push(self, tokens: list[Token]) -> None:
+        """In the event loop: its next tokens, of which the last one says why it has ended, where it has."""
         raise NotImplementedError
 
     def fail(self, message: str) -> None:
@@ -56,7 +60,7 @@ class Asked:
 @dataclass(eq=False)
 class _Embedding:
     ids: npt.NDArray[np.int32]
-    pooling: Literal["mean", "last"]
+    pooling: Pooled
     found: asyncio.Future[npt.NDArray[np.float32]]
 
 
@@ -68,10 +72,11 @@ class Engine:
     event loop by `SENT` handovers: then the model waits."""
 
     def __init__(
-        self, model: LanguageModel, slots: int, waiting: int, metrics: Metrics, part: int | None = None
-    ) -> None:
+        self, model: LanguageModel, slots: int, waiting: int, metrics: Metrics, part: int | None = None,
+        pages: int | None = None,
+    ) -> None:  # fmt: skip
         self.model, self.slots, self.metrics = model, slots, metrics
-        self.batch = Batch(model.decoder, slots)
+        self.batch: Batch = model.batch(slots, pages=pages)
         # A part of a prompt takes a GPU as long as a step or two; on a CPU each of its tokens takes its time.
         self.part = part or CHUNKS[1 if model.session.info.kind == "cpu" else -1]
         self.failure: str | None = None
@@ -93,6 +98,12 @@ class Engine:
             "rlx_sequences_waiting": ("Sequences that wait for a slot.", lambda: len(self._waiting)),
             "rlx_embeddings_waiting": ("Texts that wait for their embedding.", lambda: len(self._embeddings)),
         }
+        if (held := self.batch.pages) is not None:
+            metrics.gauges |= {
+                "rlx_pages": (f"Pages of keys and values, of {ROWS} tokens each.", lambda: held.count - 1),
+                "rlx_pages_free": ("Pages that a sequence may take now.", lambda: held.free),
+                "rlx_tokens_shared": ("Tokens of prompts that others' pages had, so far.", lambda: held.shared),
+            }
 
     # -- in the event loop
 
@@ -115,7 +126,7 @@ class Engine:
             self._waiting.extend(asked)
             self._changed.notify()
 
-    def embed(self, ids: npt.NDArray[np.int32], pooling: Literal["mean", "last"]) -> asyncio.Future[Any]:
+    def embed(self, ids: npt.NDArray[np.int32], pooling: Pooled) -> asyncio.Future[Any]:
         """The embedding of a text; cancel the future to give it up. Raises: as `ask`."""
         with self._changed:
             self._check()
@@ -244,27 +255,27 @@ class Engine:
             if one.cancelled:
                 continue
             try:
-                one.number = self.batch.begin(one.ids, one.max_tokens, one.sampling, one.ends, one.constraint)
+                one.number = self.batch.begin(one.ids, one.max_tokens, one.sampling, one.ends, one.constraint,
+                                              adapter=one.adapter, scored=one.scored)  # fmt: skip
             except RlxError as error:
                 self._call(one.fail, str(error))
             else:
                 self._running[one.number] = one
 
-    def _hand_over(self, made: list[Any]) -> None:
+    def _hand_over(self, made: list[Token]) -> None:
         """Tells the event loop of tokens, those of one sequence together."""
         if not made:
             return
         now, m = time.perf_counter(), self.metrics
-        told: dict[int, tuple[Asked, list[int], list[str]]] = {}
-        for number, token, ended in made:
-            found = told.get(number)
+        told: dict[int, tuple[Asked, list[Token]]] = {}
+        for token in made:
+            found = told.get(token.sequence)
             if found is None:
-                found = told[number] = (self._running[number], [], [])
+                found = told[token.sequence] = (self._running[token.sequence], [])
             found[1].append(token)
-            if ended:
-                found[2].append(ended)
-                del self._running[number]
-        for asked, tokens, _ in told.values():
+            if token.ended:
+                del self._running[token.sequence]
+        for asked, tokens in told.values():
             count, passed = len(tokens), now - asked.since
             asked.since = now
             m.generated_tokens += count
@@ -278,13 +289,13 @@ class Engine:
                 return
         self._call(self._deliver, [*told.values()])
 
-    def _deliver(self, told: list[tuple[Asked, list[int], list[str]]]) -> None:
+    def _deliver(self, told: list[tuple[Asked, list[Token]]]) -> None:
         self._sent.release()
-        for asked, tokens, ended in told:
+        for asked, tokens in told:
             if asked.cancelled:
                 continue
             try:
-                asked.push(tokens, ended[0] if ended else "")
+                asked.push(tokens)
             except Exception as error:  # noqa: BLE001 - the client must not wait for ever, nor others end with it
                 asked.fail(f"{type(error).__name__}: {error}")
                 self.cancel(asked)

@@ -10,11 +10,12 @@ import json
 import math
 import re
 import secrets
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from rlx.errors import meant
+from rlx.models.language.graph import SCORED
 
 # They say who asks and how it is to be billed, and change no answer.
 _IGNORED = frozenset(
@@ -23,7 +24,7 @@ _IGNORED = frozenset(
 # Known to the API, and not there yet: the values that change nothing.
 _NEUTRAL: dict[str, tuple[Any, ...]] = {
     "frequency_penalty": (0,), "presence_penalty": (0,), "logit_bias": ({},), "best_of": (1,), "echo": (False,),
-    "suffix": ("",), "logprobs": (False,), "top_logprobs": (0,), "modalities": (["text"],), "audio": (),
+    "suffix": ("",), "modalities": (["text"],), "audio": (),
     "prediction": (), "web_search_options": (), "reasoning_effort": (), "verbosity": (), "functions": (),
     "function_call": (), "parallel_tool_calls": (True,),
 }  # fmt: skip
@@ -61,12 +62,15 @@ class Settings:
     stop: tuple[str, ...]
     stream: bool
     usage: bool  # whether a stream ends with the counts
+    top_k: int | None = None  # no member of OpenAI's API, but known to many clients
+    logprobs: int | None = None  # how many of the likeliest tokens are told beside each; None: no logarithms are
 
 
 @dataclass(frozen=True, slots=True)
 class Completion:
     """A request for texts that follow prompts; a prompt is a text, or token ids."""
 
+    model: str
     prompts: list[str | list[int]]
     settings: Settings
     response: Format
@@ -84,6 +88,7 @@ class Format:
 class Chat:
     """A request for an answer to messages. `tool` is the one that must be called, "" any; None: none must."""
 
+    model: str
     messages: list[dict[str, Any]]
     settings: Settings
     response: Format
@@ -210,11 +215,12 @@ class _Fields:
             raise Refused(400, f"{self.at(name)[:80]} is not known{known}", self.at(name)[:80], "unknown_parameter")
 
 
-def completion(body: dict[str, Any], model: str, context: int, choices: int) -> Completion:
+def completion(body: dict[str, Any], models: Sequence[str], context: int, choices: int) -> Completion:
     """Raises: Refused."""
-    fields = _checked_model(body, model)
+    fields, model = _checked_model(body, models)
     prompts = _texts(fields, "prompt", context, choices)
-    made = Completion(prompts, _settings(fields, context, choices, 16), _format(fields))
+    told = None if fields.take("logprobs") is False else fields.integer("logprobs", 0, SCORED)
+    made = Completion(model, prompts, _settings(fields, context, choices, 16, told), _format(fields))
     fields.done()
     if len(prompts) * made.settings.choices > choices:
         raise Refused(400, f"{len(prompts)} prompts of {made.settings.choices} choices; at most {choices} are taken",
@@ -222,24 +228,29 @@ def completion(body: dict[str, Any], model: str, context: int, choices: int) -> 
     return made
 
 
-def chat(body: dict[str, Any], model: str, context: int, choices: int) -> Chat:
+def chat(body: dict[str, Any], models: Sequence[str], context: int, choices: int) -> Chat:
     """Raises: Refused."""
-    fields = _checked_model(body, model)
+    fields, model = _checked_model(body, models)
     messages = fields.take("messages")
     if not isinstance(messages, list) or not messages:
         raise fields.wrong("messages", "a list of messages")
     read = [_message(message, f"messages[{i}]") for i, message in enumerate(messages)]
     tools, tool = _tools(fields)
-    made = Chat(read, _settings(fields, context, choices, None), _format(fields), tools, tool)
+    told = fields.integer("top_logprobs", 0, SCORED, 0)
+    if not fields.flag("logprobs"):
+        if told:
+            raise Refused(400, "top_logprobs go with logprobs: true alone", "top_logprobs")
+        told = None
+    made = Chat(model, read, _settings(fields, context, choices, None, told), _format(fields), tools, tool)
     fields.done()
     if tool is not None and made.response.kind != "text":
         raise Refused(400, "response_format and a tool_choice that requires a call exclude each other", "tool_choice")
     return made
 
 
-def embeddings(body: dict[str, Any], model: str, context: int, inputs: int, width: int) -> Embeddings:
+def embeddings(body: dict[str, Any], models: Sequence[str], context: int, inputs: int, width: int) -> Embeddings:
     """Raises: Refused."""
-    fields = _checked_model(body, model)
+    fields, _ = _checked_model(body, models)
     texts = _texts(fields, "input", context, inputs)
     base64 = fields.choice("encoding_format", ("float", "base64"), "float") == "base64"
     fields.integer("dimensions", width, width)
@@ -247,13 +258,16 @@ def embeddings(body: dict[str, Any], model: str, context: int, inputs: int, widt
     return Embeddings(texts, base64)
 
 
-def _checked_model(body: dict[str, Any], model: str) -> _Fields:
+def _checked_model(body: dict[str, Any], models: Sequence[str]) -> tuple[_Fields, str]:
+    """The members of a body, and the model that it names."""
     fields = _Fields(body)
-    asked = fields.text("model", needed=True)
-    if asked != model:
-        raise Refused(404, f"the model {_shown(asked)} is not here; this server has {model!r}", "model",
+    asked, known = fields.text("model"), ", ".join(map(repr, models))
+    if asked is None:
+        raise Refused(400, f"model is missing; this server has {known}", "model")
+    if asked not in models:
+        raise Refused(404, f"the model {_shown(asked)} is not here; this server has {known}", "model",
                       "model_not_found")  # fmt: skip
-    return fields
+    return fields, asked
 
 
 def _texts(fields: _Fields, name: str, context: int, most: int) -> list[str | list[int]]:
@@ -278,11 +292,14 @@ def too_long(tokens: int, limit: int, param: str) -> Refused:
                    "context_length_exceeded")  # fmt: skip
 
 
-def _settings(fields: _Fields, context: int, choices: int, tokens: int | None) -> Settings:
+def _settings(
+    fields: _Fields, context: int, choices: int, tokens: int | None, logprobs: int | None
+) -> Settings:
     n = fields.integer("n", 1, choices, 1)
     most = fields.integer("max_tokens", 1, context)
     newer = fields.integer("max_completion_tokens", 1, context)
     seed = fields.integer("seed", -(1 << 63), (1 << 64) - 1)
+    top_k = fields.integer("top_k", -1, (1 << 31) - 1)  # below 1 for no limit
     stream = fields.flag("stream")
     options, usage = fields.object("stream_options"), False
     if options is not None:
@@ -300,6 +317,8 @@ def _settings(fields: _Fields, context: int, choices: int, tokens: int | None) -
         stop=_stops(fields),
         stream=stream,
         usage=usage,
+        top_k=top_k if top_k is not None and top_k > 0 else None,
+        logprobs=logprobs,
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from rlx.serve.answers import Piece
+from rlx.serve.answers import Named, Piece, Scored
 
 
 class Shape:
@@ -18,13 +18,29 @@ class Shape:
         return None
 
     def whole(self, piece: Piece) -> dict[str, Any]:
-        return {"index": piece.index, "text": piece.text, "logprobs": None, "finish_reason": piece.reason}
+        told = self.logprobs(piece.scored)
+        return {"index": piece.index, "text": piece.text, "logprobs": told, "finish_reason": piece.reason}
 
     def part(self, piece: Piece) -> str:
-        return f'{{"index": {piece.index}, "text": {json.dumps(piece.text)}, "logprobs": null, "finish_reason": null}}'
+        told = "null" if piece.scored is None else json.dumps(self.logprobs(piece.scored))
+        text = json.dumps(piece.text)
+        return f'{{"index": {piece.index}, "text": {text}, "logprobs": {told}, "finish_reason": null}}'
 
     def last(self, piece: Piece) -> dict[str, Any]:
-        return {"index": piece.index, "text": "", "logprobs": None, "finish_reason": piece.reason}
+        """What ends a stream. Tokens without text come with it."""
+        told = None if piece.text else self.logprobs(piece.scored)
+        return {"index": piece.index, "text": "", "logprobs": told, "finish_reason": piece.reason}
+
+    def logprobs(self, scored: list[Scored] | None) -> dict[str, Any] | None:
+        """The tokens of a piece, with the logarithms of their probabilities."""
+        if scored is None:
+            return None
+        return {
+            "tokens": [one.token.text for one in scored],
+            "token_logprobs": [one.token.logarithm for one in scored],
+            "top_logprobs": [{t.text: t.logarithm for t in (*one.likeliest, one.token)} for one in scored],
+            "text_offset": [one.offset for one in scored],
+        }
 
 
 class ChatShape(Shape):
@@ -39,15 +55,29 @@ class ChatShape(Shape):
         message: dict[str, Any] = {"role": "assistant", "content": piece.text, "refusal": None}
         if piece.calls:
             message |= {"content": piece.text or None, "tool_calls": piece.calls}
-        return {"index": piece.index, "message": message, "logprobs": None, "finish_reason": piece.reason}
+        told = self.logprobs(piece.scored)
+        return {"index": piece.index, "message": message, "logprobs": told, "finish_reason": piece.reason}
 
     def part(self, piece: Piece) -> str:
-        return f'{{"index": {piece.index}, "delta": {{"content": {json.dumps(piece.text)}}}, "finish_reason": null}}'
+        told = "" if piece.scored is None else f'"logprobs": {json.dumps(self.logprobs(piece.scored))}, '
+        content = json.dumps(piece.text)
+        return f'{{"index": {piece.index}, "delta": {{"content": {content}}}, {told}"finish_reason": null}}'
 
     def last(self, piece: Piece) -> dict[str, Any]:
         calls = [{"index": i, **call} for i, call in enumerate(piece.calls)]
         delta = {"tool_calls": calls} if calls else {}
-        return {"index": piece.index, "delta": delta, "finish_reason": piece.reason}
+        told = {} if piece.text or piece.scored is None else {"logprobs": self.logprobs(piece.scored)}
+        return {"index": piece.index, "delta": delta, **told, "finish_reason": piece.reason}
+
+    def logprobs(self, scored: list[Scored] | None) -> dict[str, Any] | None:
+        if scored is None:
+            return None
+        content = [{**_entry(one.token), "top_logprobs": [*map(_entry, one.likeliest)]} for one in scored]
+        return {"content": content, "refusal": None}
+
+
+def _entry(token: Named) -> dict[str, Any]:
+    return {"token": token.text, "logprob": token.logarithm, "bytes": [*token.content]}
 
 
 TEXT, CHAT = Shape(), ChatShape()

@@ -21,7 +21,7 @@ import onnx
 import pytest
 
 import rlx
-from examples import demo, onnx_minilm, splats, train, train_language, welch
+from examples import demo, onnx_minilm, splats, train, train_language
 from rlx.ir import REGISTRY
 from rlx.models import load
 from tests.models.tiny import write_model
@@ -110,6 +110,8 @@ def test_train_language(
 @pytest.mark.late
 def test_welch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """The peaks that the example prints are those of the tones that it makes, on every device as by SciPy."""
+    from examples import welch  # which takes seconds to import SciPy
+
     picture = tmp_path / "spectrum.svg"
     monkeypatch.setattr(sys, "argv", ["welch.py", str(picture)])
     assert not welch.main()

@@ -34,6 +34,7 @@ def test_a_folder_becomes_a_file_that_is_shown(rlx: Rlx, model: Path, tmp_path: 
         "blk.1.ffn_down.weight", "64x96", "keys and values in f16", "fits",
     ):  # fmt: skip
         assert words in ran.out, words
+    assert "with 128 tokens" in ran.out and "with 4,096 tokens" not in ran.out, "more than the model was made for"
     assert max(map(len, ran.out.splitlines())) < 300
 
 

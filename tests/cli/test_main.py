@@ -49,10 +49,11 @@ def test_debug_shows_where_an_error_came_from(
         rlx("embed", tmp_path / "absent", stdin=b"dog\n")
 
 
-def test_debug_must_be_a_level(rlx: Rlx, tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("RLX_DEBUG", "yes")
+@pytest.mark.parametrize("level", ["yes", "9"])
+def test_debug_must_be_a_level(rlx: Rlx, tiny: Path, monkeypatch: pytest.MonkeyPatch, level: str) -> None:
+    monkeypatch.setenv("RLX_DEBUG", level)
     ran = rlx("embed", tiny, stdin=b"dog\n")
-    assert ran.status == 2 and "RLX_DEBUG='yes' is not a level; levels are 0 to 4" in ran.err
+    assert ran.status == 2 and f"RLX_DEBUG={level!r} is not a level; levels are 0 to 4" in ran.err
 
 
 @pytest.mark.parametrize(

@@ -340,11 +340,10 @@ def test_damaged_records_are_misses(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert len(made) == 2 and compile.images(specs, machine()) == want and len(made) == 2
     records = sorted((tmp_path / KIND).glob("*.bin"))
     good = [r.read_bytes() for r in records]
-    first = good[0]
     for damage in (
         lambda b: b[:-1],
         lambda b: b[:-9] + b"\xcc" + b[-8:],
-        lambda b: first[:42] + b[42:],
+        lambda b: good[b == good[0]][:42] + b[42:],  # the key of another record
         lambda b: b"",
     ):
         for record, content in zip(records, good, strict=True):

@@ -1,12 +1,14 @@
 """`python -m tests.formats.mutants --count 10000`: damaged files of a model folder, by the thousand for each format.
 
-Formats: safetensors, its index of shards, GGUF, config.json, the sentence-transformers files, tokenizer.json; `bombs`
-are tokenizer.json files made to kill or hang, `json` configs, indexes and headers of values that take far more memory
-than text; `program` are saved programs of many kinds, `ops` one of each op, most with their checksums made right again.
+Formats: safetensors, its index of shards, GGUF, `encoder`, which are embedding models in GGUF, config.json, the
+sentence-transformers files, tokenizer.json; `bombs` are tokenizer.json files made to kill or hang, `json` configs,
+indexes and headers of values that take far more memory than text; `program` are saved programs of many kinds, `ops` one
+of each op, most with their checksums made right again.
 Each file must load and work, or be refused with ModelFormatError, within 2 s of processor time and 64 MiB more memory,
 beside what is granted for each byte of a file (a tokenizer and GGUF: 64, any other: 1, for the file itself). Files are
-worked on in processes of their own, some hundreds in each; one that ends its process, or keeps it for too long, is
-named with its seed, and the rest goes on. Programs are saved and loaded on RLX_DEVICE, by default the CPU. `--seed N
+worked on in processes of their own, some hundreds in each, `--processes` at once; one that ends its process, or keeps
+it for too long, is named with its seed, and the rest goes on. With `--seconds` no file is begun after so many: a line
+says with which `--first` to go on. Programs are saved and loaded on RLX_DEVICE, by default the CPU. `--seed N
 --format F` runs one file here and shows what it raises.
 """
 
@@ -14,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import resource
 import select
@@ -25,6 +28,8 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +51,7 @@ from rlx.models.bert import BertConfig
 from rlx.ops.control.steps import step_budget
 from tests.formats.hostile_tokenizers import hostile, json_bomb
 from tests.formats.mutations import mutant
+from tests.models import gguf_encoders
 from tests.models.tiny import write_model
 from tests.runtime.saved_programs import PROGRAMS, of_op
 
@@ -63,6 +69,7 @@ FILES = {
     "tokenizer": ("tokenizer.json",),
     "bombs": ("tokenizer.json",),
     "gguf": ("model.gguf",),
+    "encoder": ("mean.gguf", "cls.gguf", "last.gguf", "rank.gguf"),
     "program": tuple(f"{name}.rlx" for name in PROGRAMS),
     "ops": tuple(f"{name}.rlx" for name, op in REGISTRY.items() if op.leaf is None),
     "json": ("config.json", "model.safetensors", "modules.json", "sentence_bert_config.json", "tokenizer.json"),
@@ -85,6 +92,11 @@ def lay(folder: Path, kind: str) -> None:
         folder.mkdir()
         write_gguf(folder / FILES[kind][0])
         return
+    if kind == "encoder":
+        folder.mkdir()
+        for name, arch in zip(FILES[kind], ("bert", "nomic-bert", "jina-bert-v2", "bert"), strict=True):
+            gguf_encoders.write(folder / name, arch, name.removesuffix(".gguf"), "q8_0" if arch == "bert" else None)
+        return
     write_model(folder, max_length=16)
     if kind != "index":
         return
@@ -104,6 +116,9 @@ def use(folder: Path, kind: str, seed: int) -> None:
         return
     if kind == "gguf":
         use_gguf(folder / FILES[kind][0], seed)
+        return
+    if kind == "encoder":
+        use_encoder(folder / FILES[kind][seed % len(FILES[kind])])
         return
     model = ModelFolder(folder)
     if kind in ("safetensors", "index"):
@@ -151,7 +166,8 @@ def write_gguf(path: Path) -> None:
 
 
 def use_gguf(path: Path, seed: int) -> None:
-    """Reads all tensors as they are and as a folder's, and some texts; every twentieth renders its template."""
+    """Reads all tensors as they are and as a folder's, or some texts; every twentieth renders its template, and every
+    fiftieth is loaded as a model, which goes on from a prompt."""
     with gguf.read(path) as file:
         for tensor in file.tensors.values():
             value = tensor.read()
@@ -166,6 +182,20 @@ def use_gguf(path: Path, seed: int) -> None:
         model = GgufModel(file)
         for name, (shape, _) in model.kinds.items():
             assert tuple(model.read(name).shape) == shape
+    if seed % 50 == 0:
+        with rlx.models.load(path, device="cpu", context=16, engine="numpy") as language:
+            prompt = [1, 2, 3][: language.context]
+            assert language.logits(prompt).shape == (len(prompt), language.config.vocabulary)
+            assert len(list(language.tokens(prompt, 3))) <= 3
+
+
+def use_encoder(path: Path) -> None:
+    """Loads an encoder, and embeds texts or ranks them. Damage may make a decoder of it, or leave no ranks."""
+    with rlx.models.load(path, device="cpu", engine="numpy") as model:
+        if isinstance(model, rlx.models.SentenceEncoder) and model.pooling != "rank":
+            assert len(model.encode(TEXTS[:3])) == 3
+        elif isinstance(model, rlx.models.SentenceEncoder):
+            assert len(model.rank("the cat", TEXTS[:2])) == 2
 
 
 def use_program(path: Path) -> None:
@@ -220,7 +250,7 @@ def attempt(kind: str, seed: int, folder: Path, originals: dict[str, bytes]) -> 
         "text": text[:300],
         "seconds": seconds,
         "bytes": grown,
-        "granted": (MEBIBYTES << 20) + len(content) * (PER_BYTE if name in ("tokenizer.json", "model.gguf") else 1),
+        "granted": (MEBIBYTES << 20) + len(content) * (PER_BYTE if name.endswith(("tokenizer.json", ".gguf")) else 1),
     }
 
 
@@ -245,9 +275,9 @@ def work(kind: str, start: int, stop: int) -> None:
             for number in range(len(FILES[kind])):
                 use(folder, kind, number)
             _load_compiler()
-        elif kind == "gguf":
-            use(folder, kind, 0)
-            use(folder, kind, 1)
+        elif kind in ("gguf", "encoder"):  # a model and a tokenizer; an encoder of each kind
+            for number in range(4):
+                use(folder, kind, number)
         else:
             with rlx.models.load(folder, device="cpu") as encoder:
                 encoder.encode(TEXTS)
@@ -299,6 +329,20 @@ def outcomes(kind: str, first: int, count: int) -> Iterator[dict[str, Any]]:
                 at = seed + 1
 
 
+def spread(kind: str, first: int, count: int, processes: int, until: float) -> list[dict[str, Any]]:
+    """The outcomes of a range of seeds, by several processes at once. Ranges that begin after `until`, on the clock of
+    `time.monotonic`, are left out: what is given has no gaps."""
+    starts = range(first, first + count, PER_PROCESS)
+
+    def part(start: int) -> list[dict[str, Any]]:
+        if time.monotonic() > until:
+            return []
+        return list(outcomes(kind, start, min(PER_PROCESS, first + count - start)))
+
+    with ThreadPoolExecutor(processes) as pool:
+        return [entry for entries in takewhile(bool, pool.map(part, starts)) for entry in entries]
+
+
 def wrong(entry: dict[str, Any]) -> str:
     """What an outcome breaks, in words; empty where nothing."""
     found = [] if entry["outcome"] in ("loaded", "ModelFormatError") else [entry["outcome"]]
@@ -326,6 +370,8 @@ def main() -> int:
     parser.add_argument("--first", type=int, default=0, help="the first seed")
     parser.add_argument("--format", choices=FILES, action="append", help="only this one")
     parser.add_argument("--seed", type=int, help="run this one here, with its traceback")
+    parser.add_argument("--processes", type=int, default=1, help="how many work at once")
+    parser.add_argument("--seconds", type=float, default=math.inf, help="after which no more files are begun")
     parser.add_argument("--work", nargs=3, help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.work:
@@ -345,11 +391,15 @@ def main() -> int:
     print(
         "| format | files | load | refused | slowest, s | most memory, MiB | wrong |\n|---|---|---|---|---|---|---|"
     )
-    found = False
+    found, until = False, time.monotonic() + given.seconds
     for kind in kinds:
-        entries = list(outcomes(kind, given.first, given.count))
+        entries = spread(kind, given.first, given.count, given.processes, until)
         found |= any(map(wrong, entries))
-        print(summary(kind, entries), flush=True)
+        if entries:
+            print(summary(kind, entries), flush=True)
+        if len(entries) < given.count:
+            done = given.first + len(entries)
+            print(f"  {kind}: no time for more; --first {done} --count {given.count - len(entries)} goes on")
     return 1 if found else 0
 
 

@@ -203,3 +203,16 @@ def test_a_lost_process_names_its_file(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [(e["seed"], e["outcome"]) for e in found] == [(7, "process lost"), (8, "process lost")]
     assert "exit status 3" in found[0]["text"]
     assert [mutants.wrong(e) for e in found] == ["process lost"] * 2
+
+
+def test_ranges_of_several_processes_have_no_gaps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the order of the seeds; those that begin too late are left out from the first of them on."""
+    code = """
+import json, sys
+for seed in range(int(sys.argv[1]), int(sys.argv[2])):
+    print(json.dumps({"seed": seed, "outcome": "loaded"}))
+"""
+    monkeypatch.setattr(mutants, "PER_PROCESS", 2)
+    monkeypatch.setattr(mutants, "worker", lambda kind, *span: [sys.executable, "-c", code, *map(str, span)])
+    assert [e["seed"] for e in mutants.spread("config", 7, 5, 2, float("inf"))] == [7, 8, 9, 10, 11]
+    assert mutants.spread("config", 7, 5, 2, 0.0) == []

@@ -95,6 +95,38 @@ def int8() -> tuple[Arrays, dict[str, Any], Any]:
     )
 
 
+def four_bits(double: bool, dtype: Any = ml_dtypes.bfloat16, kind: str = "nf4") -> tuple[Arrays, dict[str, Any], Any]:
+    """Dettmers et al., 2023: codes in blocks of 64, whose scales may be codes themselves."""
+    book = np.sort(np.linspace(-1, 1, 16, dtype=np.float32) ** 3)
+    q, state = codes(16).reshape(-1), {"quant_type": kind, "blocksize": 64, "shape": [ROWS, COLUMNS]}
+    s = scales((ROWS * COLUMNS // 64,), np.float32)
+    arrays = {"q.weight": (q[0::2] << 4 | q[1::2]).astype(np.uint8).reshape(-1, 1), "q.weight.quant_map": book}
+    if double:
+        numbers, coded = np.linspace(-1, 1, 256, dtype=np.float32), (np.arange(len(s)) * 37 % 256).astype(np.uint8)
+        outer, offset = scales((-(-len(s) // 8),), np.float32), 0.25
+        s = numbers[coded] * np.repeat(outer, 8)[: len(s)] + np.float32(offset)
+        arrays |= {"q.weight.absmax": coded, "q.weight.nested_absmax": outer, "q.weight.nested_quant_map": numbers}
+        state |= {"nested_blocksize": 8, "nested_dtype": "float32", "nested_offset": offset}
+    else:
+        arrays["q.weight.absmax"] = s
+    state["dtype"] = np.dtype(dtype).name
+    text = np.frombuffer(json.dumps(state).encode(), np.uint8)
+    arrays[f"q.weight.quant_state.bitsandbytes__{kind}"] = text
+    want = (book[q] * np.repeat(s, 64)).astype(dtype).astype(float).reshape(ROWS, COLUMNS)
+    return arrays, {"quant_method": "bitsandbytes", "load_in_4bit": True}, want
+
+
+@pytest.mark.parametrize("dtype", [ml_dtypes.bfloat16, np.float16, np.float32])
+@pytest.mark.parametrize(("double", "kind"), [(False, "nf4"), (True, "nf4"), (True, "fp4")])
+def test_four_bits_of_bitsandbytes_become_floats(double: bool, kind: str, dtype: Any, tmp_path: Path) -> None:
+    arrays, settings, want = four_bits(double, dtype, kind)
+    tensors = opened(tmp_path, {**arrays, "norm.weight": np.ones(3, np.float32)}, settings)
+    assert set(tensors) == {"q.weight", "norm.weight"} and len(tensors) == 2
+    found = tensors["q.weight"]
+    assert found.dtype == np.dtype(dtype) and tensors.kinds["q.weight"] == ((ROWS, COLUMNS), rlx.dtypes.as_dtype(dtype))
+    assert (found.astype(float) == want).all()
+
+
 def compressed(bits: int, group: int | None) -> tuple[Arrays, dict[str, Any], Any]:
     weights = {"num_bits": bits, "group_size": group, "symmetric": True}
     settings = {"quant_method": "compressed-tensors", "config_groups": {"group_0": {"weights": weights}}}
@@ -225,9 +257,15 @@ REFUSED: dict[str, tuple[Any, str]] = {
         lambda: changed(lambda: fp8((128, 128)), settings={"weight_block_size": [64, 32]}),
         "shape",
     ),
-    "nf4": (
-        lambda: changed(int8, q__weight__quant_state__bitsandbytes__nf4=np.zeros(3, np.uint8)), "nf4"
+    "nf4 without a state": (lambda: state_of(b"{}"), "shape of its quant_state"),
+    "nf4 whose state is no JSON": (lambda: state_of(b"{"), "JSON"),
+    "nf4 of another shape": (lambda: state_of(None, shape=[3, 5]), "expected 8 of uint8"),
+    "nf4 of another size of blocks": (lambda: state_of(None, blocksize=0), "blocksize of its quant_state is 0"),
+    "nf4 of fewer blocks": (lambda: state_of(None, blocksize=32), "absmax is float32"),
+    "nf4 with an offset that is none": (
+        lambda: state_of(None, nested_blocksize=4, nested_offset=None), "nested_offset"
     ),
+    "another kind of 4 bits": (lambda: changed(lambda: four_bits(False, kind="af4")), "'af4' of bitsandbytes"),
     "rows without scales": (lambda: changed(int8, q__SCB=np.zeros(3, np.float32)), "3 scales"),
     "zero points": (
         lambda: changed(lambda: compressed(4, 128), q__weight_zero_point=np.zeros(3, np.int32)), "zero points"
@@ -236,11 +274,17 @@ REFUSED: dict[str, tuple[Any, str]] = {
 }  # fmt: skip
 
 
+def state_of(text: bytes | None, **more: Any) -> tuple[Arrays, dict[str, Any]]:
+    """A weight of nf4 whose state is another."""
+    arrays, settings, _ = four_bits(False)
+    name = "q.weight.quant_state.bitsandbytes__nf4"
+    held = json.dumps({**json.loads(arrays[name].tobytes()), **more}).encode() if text is None else text
+    return {**arrays, name: np.frombuffer(held, np.uint8)}, settings
+
+
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_is_refused(name: str, tmp_path: Path) -> None:
     arrays, settings = REFUSED[name][0]()
-    if name == "nf4":
-        arrays = {n.replace("bitsandbytes.nf4", "bitsandbytes__nf4"): a for n, a in arrays.items()}
     with pytest.raises(ModelFormatError, match=REFUSED[name][1]) as caught:
         opened(tmp_path, arrays, settings)
     assert str(tmp_path) in str(caught.value)

@@ -210,7 +210,7 @@ _NEEDS: dict[str, Callable[[], list[Array]]] = {
     "attention_dq.h": _grad,
     "attention_dkv.h": _grad,
     "attention_decode.h": lambda: outputs("attention", given(1, 2, 1, 3, 200, 20), "cuda"),
-    "attention_stream.h": _streamed,
+    "attention_streams.h": _streamed,
 }
 
 

@@ -222,3 +222,30 @@ def test_a_bias_of_another_length_is_refused() -> None:
     proto = model(nodes, inputs, {"y": None}, {"s": scale, "w": w, "c": np.ones(3, np.float32)})
     with pytest.raises(rlx.errors.ModelFormatError, match="expected one for each of 1 channels"):
         rlx.onnx.load(proto, strict=True).run({"x": x}, device="cpu")
+
+
+@pytest.mark.parametrize("kind", ["Conv", "MatMul"])
+@pytest.mark.parametrize("constant", [True, False])
+@pytest.mark.parametrize(("one", "other"), [(1e20, 1e20), (1e-20, 1e-21)], ids=["large", "small"])
+@pytest.mark.sample(4)
+@pytest.mark.few_on_vulkan(2)
+def test_scales_whose_product_is_no_normal_number(
+    kind: str, constant: bool, one: float, other: float, device: str
+) -> None:
+    """The product of the scales is infinite or subnormal; sums of 0 stay 0, and others have all their digits."""
+    x = drawn(np.uint8, *((1, 3, 4, 4) if kind == "Conv" else (4, 30)))
+    w = drawn(np.int8, *((8, 3, 1, 1) if kind == "Conv" else (30, 8)), seed=1)
+    x[..., :1, :] = 0
+    scales = {"s": np.float32(one), "t": np.float32(other)}
+    nodes = [node("DequantizeLinear", "x s", "f"), node("DequantizeLinear", "w t", "g"), node(kind, "f g", "y")]
+    inputs = {"x": (list(x.shape), onnx.TensorProto.UINT8)}
+    inputs |= {} if constant else {k: ([], onnx.TensorProto.FLOAT) for k in scales}
+    fixed = {k: np.asarray(v) for k, v in scales.items() if constant}
+    fed = {k: v for k, v in scales.items() if not constant}
+    made = rlx.onnx.load(model(nodes, inputs, {"y": None}, {"w": w, **fixed})).run({"x": x, **fed}, device=device)["y"]
+    a, b = whole(x, 0), whole(w, 0)
+    sums = a @ b if kind == "MatMul" else np.einsum("nchw,oc->nohw", a, b[..., 0, 0])
+    with np.errstate(over="ignore"):
+        want = (sums * np.float64(scales["s"]) * np.float64(scales["t"])).astype(np.float32)
+    np.testing.assert_allclose(made, want, rtol=1e-6, atol=2e-38)
+    assert (want == 0).any() and (want != 0).any()

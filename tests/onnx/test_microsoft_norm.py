@@ -156,6 +156,36 @@ def test_norms_of_embeddings_beside_onnx_runtime(names: str) -> None:
         assert np.allclose(got[name], array, atol=1e-5)
 
 
+@pytest.mark.judged
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8])
+@pytest.mark.parametrize("segments", [True, False])
+def test_norms_of_quantized_embeddings(dtype: Any, segments: bool, device: str) -> None:
+    names, tops = ["words", "places", "parts", "gamma", "beta"], [11, 7, 3, 0, 0]
+    whole = {n: RNG.integers(0, 120, (top, 9) if top else 9).astype(dtype) for n, top in zip(names, tops, strict=True)}
+    scales = {f"{n}_s": np.float32(RNG.uniform(0.01, 0.1)) for n in names}
+    zeros = {f"{n}_z": np.array(RNG.integers(0, 100), dtype) for n in names}
+    fed = {"ids": RNG.integers(0, 11, (2, 5)).astype(np.int32), "seg": RNG.integers(0, 3, (2, 5)).astype(np.int32)}
+    fed["mask"] = np.array([[1, 1, 1, 0, 0], [1, 1, 1, 1, 0]], np.int32)
+    order = " ".join(["ids seg", *names, "mask", *scales, *zeros])
+    if not segments:
+        order = " ".join("_" if n[:3] in ("seg", "par") else n for n in order.split())
+    made = node("QEmbedLayerNormalization", order, "y count", domain="com.microsoft", epsilon=1e-5)
+    fixed = {n: np.asarray(a) for n, a in (whole | scales | zeros).items()}
+    inputs = {n: (list(a.shape), 6) for n, a in fed.items()}
+    proto = model([made], inputs, {"y": None, "count": ([2], 6)}, fixed, domains=["com.microsoft"])
+    real = {n: (whole[n].astype(np.float64) - zeros[f"{n}_z"]) * scales[f"{n}_s"] for n in names}
+    total = real["words"][fed["ids"]] + real["places"][np.arange(5)]
+    total = total + real["parts"][fed["seg"]] if segments else total
+    got = rlx.onnx.load(proto).run(fed, device=device)
+    np.testing.assert_allclose(got["y"], normed(total, 1e-5)[0] * real["gamma"] + real["beta"], atol=1e-4)
+    assert got["count"].tolist() == [3, 4]
+    if device == "cpu":
+        session = outside("onnxruntime").InferenceSession(
+            proto.SerializeToString(), providers=["CPUExecutionProvider"]
+        )
+        np.testing.assert_allclose(got["y"], session.run(["y"], fed)[0], atol=1e-4)
+
+
 def test_shapes_that_do_not_fit_are_said() -> None:
     given = {"x": rand(2, 5, 13), "s": rand(2, 1, 13), "gamma": rand(13)}
     with pytest.raises(ModelFormatError, match=r"SkipLayerNormalization.*the skip \(2, 1, 13\)"):
@@ -163,3 +193,11 @@ def test_shapes_that_do_not_fit_are_said() -> None:
     given = {"x": rand(2, 5, 13), "s": rand(2, 5, 13), "gamma": rand(12)}
     with pytest.raises(ModelFormatError, match=r"SkipSimplifiedLayerNormalization.*weights are \[\(12,\)\]"):
         rlx.onnx.load(microsoft("SkipSimplifiedLayerNormalization", given)).run(given)
+    names = "ids seg words places parts gamma beta mask"
+    proto, given = embedded(names)
+    quantized = proto.graph.node[0]
+    quantized.op_type = "QEmbedLayerNormalization"
+    del quantized.output[2:]
+    del proto.graph.output[2:]
+    with pytest.raises(ModelFormatError, match="QEmbedLayerNormalization"):
+        rlx.onnx.load(proto).run(given)

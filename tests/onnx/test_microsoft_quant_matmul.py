@@ -280,6 +280,26 @@ def test_slices_of_4_bit_blocks(name: str, gather: int, along: int, device: str)
     close(proto, x, device, table.take(x, gather), 1e-6)
 
 
+@pytest.mark.parametrize("kind", [0, 1], ids=["fp4", "nf4"])
+@pytest.mark.parametrize(("size", "n", "k"), [(32, 12, 96), (16, 7, 51), (64, 5, 40)])
+@pytest.mark.sample(3)
+@pytest.mark.few_on_vulkan(1)
+def test_products_with_floats_of_four_bits(kind: int, size: int, n: int, k: int, device: str) -> None:
+    """The codes' numbers are those that ONNX Runtime gives for an identity matrix and a largest number of 1."""
+    rng = np.random.default_rng(2)
+    x = rng.normal(size=(3, k)).astype(np.float32)
+    codes = rng.integers(0, 16, n * k + n * k % 2).astype(np.uint8)
+    b, s = codes[0::2] << 4 | codes[1::2], rng.uniform(0.1, 2, -(-n * k // size)).astype(np.float32)
+    half = [0, 0.005208333, 2 / 3, 1, 1 / 3, 1 / 2, 1 / 6, 1 / 4]
+    normal = [-1, -0.6961928, -0.52507305, -0.3949175, -0.28444138, -0.18477343, -0.09105004, 0]
+    normal += [0.0795803, 0.1609302, 0.2461123, 0.33791524, 0.44070983, 0.562617, 0.72295684, 1]
+    table = np.array(normal if kind else [*half, *(-h for h in half)])
+    flat = table[codes[: n * k]] * np.repeat(s, size)[: n * k]
+    more = {"K": k, "N": n, "block_size": size, "quant_type": kind}
+    proto = quantized("MatMulBnb4", {"x": x}, {"b": b, "s": s}, **more)
+    close(proto, x, device, x @ flat.reshape(n, k).T)
+
+
 @pytest.mark.parametrize(("size", "scaled"), [(16, (1, 3)), (16, (10, 3)), (0, (10, 1))])
 def test_rows_of_small_floats(size: int, scaled: tuple[int, int], device: str) -> None:
     rng = np.random.default_rng(3)
@@ -305,6 +325,15 @@ def test_what_is_refused() -> None:
     ]:
         with pytest.raises(error, match=f"MatMulNBits.*{says}"):
             rlx.onnx.load(quantized("MatMulNBits", {"x": x}, given, **{**good, **more})).run({"x": x})
+    floats: Mapping[str, Any] = {"b": np.zeros(192, np.uint8), "s": np.ones(12, np.float32)}
+    for says, more in [("quant_type is 2", {"quant_type": 2}), ("two numbers in a byte", {"N": 7}),
+                       ("two numbers in a byte", {"block_size": 1 << 62})]:  # fmt: skip
+        proto = quantized("MatMulBnb4", {"x": x}, floats, **{**good, "quant_type": 1, **more})
+        with pytest.raises(ModelFormatError, match=f"MatMulBnb4.*{says}"):
+            rlx.onnx.load(proto).run({"x": x})
+    proto = quantized("MatMulBnb4", {"x": x}, floats, **good, quant_type=1, transB=0)
+    with pytest.raises(UnsupportedOp, match=r"MatMulBnb4.*transB = 0"):
+        rlx.onnx.load(proto).run({"x": x})
     far = given | {"g": np.full(64, 2, np.int32)}
     with pytest.raises(ModelFormatError, match=r"g_idx.*64 numbers of 2 blocks"):
         rlx.onnx.load(quantized("MatMulNBits", {"x": x}, far, **good)).run({"x": x})

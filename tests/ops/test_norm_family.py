@@ -15,8 +15,11 @@ from rlx.errors import DTypeError, ShapeError
 from rlx.ir import Graph
 from tests.outside import outside
 
-torch = outside("torch")
-pytestmark = pytest.mark.judged
+
+@pytest.fixture
+def torch() -> Any:
+    """Imported by the first test: it takes seconds, also of runs that select none of these."""
+    return outside("torch")
 
 
 def _both(build: Any, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -30,9 +33,10 @@ def _both(build: Any, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return values[y.id], values[d.id]
 
 
+@pytest.mark.judged
 @pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
 @pytest.mark.parametrize("axis", [1, -1])
-def test_cross_entropy_is_torchs(reduction: Any, axis: int) -> None:
+def test_cross_entropy_is_torchs(torch: Any, reduction: Any, axis: int) -> None:
     rng = np.random.default_rng(0)
     x = rng.standard_normal((4, 6, 5) if axis == 1 else (4, 5, 6))
     labels = rng.integers(0, 6, (4, 5))
@@ -57,10 +61,13 @@ def test_all_labels_ignored() -> None:
     np.testing.assert_array_equal(grad, 0)
 
 
+@pytest.mark.judged
 @pytest.mark.parametrize("signed, narrow, bits", [(True, True, 8), (True, False, 4), (False, False, 8)])
 @pytest.mark.parametrize("axis", [None, 1])
 @pytest.mark.parametrize("asymmetric", [False, True])
-def test_fake_quantize_is_torchs(signed: bool, narrow: bool, bits: int, axis: int | None, asymmetric: bool) -> None:
+def test_fake_quantize_is_torchs(
+    torch: Any, signed: bool, narrow: bool, bits: int, axis: int | None, asymmetric: bool
+) -> None:
     rng = np.random.default_rng(bits)
     x = (rng.standard_normal((3, 5, 7)) * 4).astype(np.float32)
     n = 1 if axis is None else 5
@@ -85,7 +92,8 @@ def test_fake_quantize_is_torchs(signed: bool, narrow: bool, bits: int, axis: in
     assert 0 < np.mean(values[d.id]) < 1
 
 
-def test_residual_norms_give_both() -> None:
+@pytest.mark.judged
+def test_residual_norms_give_both(torch: Any) -> None:
     rng = np.random.default_rng(4)
     x, r, w = rng.standard_normal((3, 8)), rng.standard_normal((3, 8)), rng.standard_normal(8)
     g = Graph()

@@ -13,7 +13,7 @@ from rlx.conformance.oracle import evaluate
 from rlx.dtypes import f16, f64, i64
 from rlx.errors import DTypeError, ShapeError, UnsupportedOp
 from rlx.ir import Graph
-from rlx.ops.rope.scaling import LinearScaling, Llama3Scaling, Scaling, YarnScaling
+from rlx.ops.rope.scaling import LinearScaling, Llama3Scaling, LongRopeScaling, Scaling, YarnScaling
 from rlx.ops.rope.table import axial_rope_table, rope_frequencies
 from tests.outside import outside
 
@@ -85,8 +85,19 @@ def test_configurations_of_models() -> None:
     assert math.isclose(magnitude, (0.1 * math.log(40) + 1) / (0.05 * math.log(40) + 1))
     _, magnitude = rope_frequencies(64, scaling=YarnScaling(4.0, 4096, attention_factor=0.7))
     assert magnitude == 0.7
-    with pytest.raises(UnsupportedOp, match="longrope"):
-        rlx.rope_scaling({"rope_type": "longrope"})
+    long = {"type": "su", "short_factor": [1, 1.5], "long_factor": [2, 4.0], "original_max_position_embeddings": 64}
+    made = rlx.rope_scaling(long, 256)
+    assert made == LongRopeScaling(4.0, 64, (1.0, 1.5), (2.0, 4.0))
+    for length, first in ((64, [1, 1.5]), (65, [2, 4.0])):
+        found, magnitude = rope_frequencies(4, scaling=made, length=length)
+        assert np.array_equal(found, np.array([1.0, 0.01]) / first)
+        assert math.isclose(magnitude, math.sqrt(4 / 3), rel_tol=1e-12)
+    with pytest.raises(DTypeError, match="short is no factor above 0 for each of 4 frequencies"):
+        rope_frequencies(8, scaling=made)
+    with pytest.raises(DTypeError, match="long_factor is None; longrope needs a list"):
+        rlx.rope_scaling({**long, "long_factor": None})
+    with pytest.raises(UnsupportedOp, match="dynamic"):
+        rlx.rope_scaling({"rope_type": "dynamic"})
     with pytest.raises(DTypeError, match="factor"):
         rlx.rope_scaling({"rope_type": "linear"})
     with pytest.raises(DTypeError, match="original_max_position_embeddings"):
@@ -101,6 +112,7 @@ def test_transformers_agree() -> None:
     scaling = {
         "llama3": {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0},
         "yarn": {"factor": 4.0},
+        "longrope": {"factor": 4.0, "short_factor": [1.0 + i / 9 for i in range(32)], "long_factor": [3.0] * 32},
     }
     for kind, some in scaling.items():
         given = {**some, "original_max_position_embeddings": 512}

@@ -131,9 +131,9 @@ class Shadow:
             and x.size == t.size
             and x.dtype.itemsize == t.dtype.itemsize
         )
-        renewed = node.op.renews(node.attrs) if node.op.renews else None
-        if same and renewed is not None:
-            return node.inputs[renewed[0]] is x and renewed[1] == t.index and sum(y is x for y in node.inputs) == 1
+        renewed = node.op.renews(node.attrs) if node.op.renews else ()
+        if same and renewed:
+            return (k, t.index) in renewed and sum(y is x for y in node.inputs) == 1
         listed = any(j in node.op.inplace for j, y in enumerate(node.inputs) if y is x)
         if not same or not listed:
             return False

@@ -264,6 +264,29 @@ def test_a_decoding_step_renews_its_state_in_place(
         assert find_run_hazards(exe) == []
 
 
+@pytest.mark.parametrize("cache", ["f32", "bf16"])
+def test_a_step_of_attention_writes_both_caches_in_place(session: rlx.Session, cache: Any) -> None:
+    g = rlx.Graph("step")
+    q, k, v = (g.input(n, (1, h, 64)) for n, h in (("q", 4), ("k", 2), ("v", 2)))
+    keys, values = (g.state(n, (1, 300, 2, 64), cache) for n in ("keys", "values"))
+    made, *caches = rlx.attention_step(q, k, v, keys, values, g.input("at", (1,), "i32"))
+    g.output("y", made)
+    for name, t in zip(("keys", "values"), caches, strict=True):
+        g.update(name, t)
+    rng = np.random.default_rng(5)
+    with session.compile(g) as exe, session.compile(g, planner="bump") as apart:
+        assert copies(exe) == 0 and copies(apart) == 2
+        assert exe.plan.arena_bytes < 300 * 2 * 64
+        for at in (0, 1, 2, 299):
+            feeds: dict[str, Any] = {n: rng.standard_normal((1, h, 64)).astype(np.float32)
+                                     for n, h in (("q", 4), ("k", 2), ("v", 2))}  # fmt: skip
+            feeds["at"] = np.array([at], np.int32)
+            np.testing.assert_array_equal(exe.run(feeds)["y"], apart.run(feeds)["y"])
+            row = exe.get_state("values")[0, at].astype(np.float32)
+            np.testing.assert_allclose(row, feeds["v"][0], rtol=2**-8)
+        assert find_run_hazards(exe) == []
+
+
 def test_only_the_last_state_is_made_over_the_first(session: rlx.Session) -> None:
     """Here y has the type of the state, which its workgroups still read when others write y."""
     g = rlx.Graph("square")

@@ -7,14 +7,15 @@ import json
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from rlx.models import LanguageModel, load
+from rlx.models import LanguageModel, SentenceEncoder, load
 from rlx.serve import http as serving
 from rlx.serve.app import Service
+from rlx.serve.encoder import EncoderService
 from rlx.serve.limits import Limits
 from tests.models.language import tiny
 
@@ -35,10 +36,16 @@ class Served:
     """A server on a free port of this machine."""
 
     def __init__(
-        self, folder: Path, limits: Limits | None = None, slots: int = 3, context: int = 200, **more: Any
-    ) -> None:
+        self, folder: Path, limits: Limits | None = None, slots: int = 3, context: int = 200,
+        adapters: Mapping[str, Path] | None = None, **more: Any,
+    ) -> None:  # fmt: skip
         self.model: LanguageModel = load(folder, "cpu", context=context)
-        self.service = Service(self.model, "tiny", slots=slots, limits=limits or Limits(), **more)
+        for name, path in (adapters or {}).items():
+            self.model.load_adapter(name, path)
+        if isinstance(self.model, SentenceEncoder):
+            self.service: Service = EncoderService(self.model, "tiny", limits=limits or Limits(), **more)
+        else:
+            self.service = Service(self.model, "tiny", slots=slots, limits=limits or Limits(), **more)
         listening = serving.bound("127.0.0.1", 0, None)
         self.port: int = listening.getsockname()[1]
         self.error: BaseException | None = None

@@ -36,6 +36,18 @@ def test_the_client_of_openai_takes_every_answer(server: Any) -> None:
         text = "".join(e.choices[0].delta.content or "" for e in events if e.choices)
         assert text == said.choices[0].message.content and events[-1].usage.total_tokens > 0
 
+        told = client.chat.completions.create(
+            model="tiny", messages=talk, max_tokens=5, temperature=0, logprobs=True, top_logprobs=2
+        )
+        entries = told.choices[0].logprobs.content
+        assert len(entries) == 5 and all(e.logprob == e.top_logprobs[0].logprob <= 0 for e in entries)
+        asked = {"model": "tiny", "prompt": "q", "max_tokens": 5, "logprobs": 2, "extra_body": {"top_k": 1}}
+        likely = client.completions.create(**asked).choices[0]
+        assert "".join(likely.logprobs.tokens) == likely.text and len(likely.logprobs.top_logprobs[0]) == 2
+        parts = client.completions.create(**asked, stream=True)
+        streamed = [p.choices[0].logprobs for p in parts if p.choices[0].logprobs]
+        assert [v for one in streamed for v in one.token_logprobs] == likely.logprobs.token_logprobs
+
         called = client.chat.completions.create(
             model="tiny", messages=talk, tools=[TOOL], tool_choice="required", temperature=0, max_tokens=120
         )

@@ -30,7 +30,8 @@ from rlx.errors import RlxError
 from rlx.serve import http as serving
 from rlx.serve.limits import Limits
 from tests.full import count
-from tests.serve.served import Served, served
+from tests.models.language.test_adapters import LARGE, matrices, write
+from tests.serve.served import CONFIG, Served, served
 
 TEXT, CHAT, VECTORS = "/v1/completions", "/v1/chat/completions", "/v1/embeddings"
 GREEDY: dict[str, Any] = {"model": "tiny", "temperature": 0}
@@ -96,6 +97,64 @@ def test_stop_texts_seeds_and_choices(server: Served) -> None:
     assert other not in texts
 
 
+def test_logarithms_of_probabilities_go_with_their_texts(server: Served) -> None:
+    """Beside each token that is not behind a stop text, whole and in the parts of a stream; in float64 the same."""
+    body = {**GREEDY, "prompt": "q", "max_tokens": 12}
+    ids = server.model.tokenize("q")
+    tokens = list(server.model.tokens(ids, 12))
+    logits = server.model.logits(ids + tokens)[len(ids) - 1 : -1].astype(np.float64)
+    logits -= logits.max(1, keepdims=True)
+    want = logits - np.log(np.exp(logits).sum(1, keepdims=True))
+    text = server.model.tokenizer.decode(tokens)
+    for stop in ([], [text[5:7]]):
+        (whole,) = server.ask(TEXT, {**body, "logprobs": 2, "stop": stop})[1]["choices"]
+        told = whole["logprobs"]
+        assert "".join(told["tokens"]) == whole["text"] == (text if not stop else text[: text.find(stop[0])])
+        count = len(told["tokens"])
+        assert told["token_logprobs"] == pytest.approx([want[i, t] for i, t in enumerate(tokens[:count])], abs=1e-5)
+        assert told["text_offset"] == [len("".join(told["tokens"][:i])) for i in range(count)]
+        assert [sorted(one.values()) for one in told["top_logprobs"]] == [
+            pytest.approx(sorted(row)[-2:], abs=1e-5) for row in want[:count]
+        ]
+        events = [e["choices"][0] for e in server.events(TEXT, {**body, "logprobs": 2, "stop": stop})]
+        parts = [event["logprobs"] for event in events]
+        assert {name: [v for part in parts for v in (part or {}).get(name, [])] for name in told} == told
+    talk = {**GREEDY, "messages": HELLO, "max_tokens": 5, "logprobs": True, "top_logprobs": 3}
+    (said,) = server.ask(CHAT, {**talk, "n": 1})[1]["choices"]
+    entries = said["logprobs"]["content"]
+    vocabulary = server.model.tokenizer.vocabulary
+    answer = server.model.tokens(server.model.chat_ids(HELLO), 5)
+    assert [bytes(one["bytes"]) for one in entries] == [vocabulary.content(token) for token in answer]
+    assert all(one == {**one, **one["top_logprobs"][0]} and len(one["top_logprobs"]) == 3 for one in entries)
+    streamed = [e["choices"][0] for e in server.events(CHAT, talk)]
+    assert [one for e in streamed for one in (e.get("logprobs") or {}).get("content", [])] == entries
+    assert "logprobs" in said and server.ask(CHAT, {**TALK})[1]["choices"][0]["logprobs"] is None
+
+
+def test_a_limit_on_the_likeliest_is_taken(server: Served) -> None:
+    body = {"model": "tiny", "prompt": "hello", "max_tokens": 9, "temperature": 1.9, "seed": 4}
+    texts = [server.ask(TEXT, {**body, "top_k": k})[1]["choices"][0]["text"] for k in (1, 10**9, -1)]
+    assert texts[0] == "".join(server.model.generate("hello", 9))
+    assert texts[0] != texts[1] == texts[2] == server.ask(TEXT, body)[1]["choices"][0]["text"]
+
+
+def test_an_adapter_is_chosen_by_the_models_name(folder: Path, tmp_path: Path) -> None:
+    adapter = write(tmp_path / "law", matrices(CONFIG, LARGE, 3, "x"), LARGE)
+    with served(folder, adapters={"law": adapter}) as server:
+        body = {**PROMPT, "prompt": "hello", "max_tokens": 20}
+        want = ["".join(server.model.generate("hello", 20, adapter=name)) for name in (None, "law")]
+        with ThreadPoolExecutor(4) as pool:
+            found = list(pool.map(lambda name: server.ask(TEXT, {**body, "model": name})[1], ["tiny", "law"] * 2))
+        assert [one["choices"][0]["text"] for one in found] == want * 2 and want[0] != want[1]
+        assert [one["model"] for one in found] == ["tiny", "law"] * 2
+        listed = server.ask("/v1/models")[1]["data"]
+        assert [(one["id"], one.get("parent")) for one in listed] == [("tiny", None), ("law", "tiny")]
+        assert server.ask("/v1/models/law")[1]["id"] == "law"
+        status, refused = server.ask(TEXT, {**body, "model": "lawyer"})
+        assert status == 404 and "this server has 'tiny', 'law'" in refused["error"]["message"]
+        assert server.ask(VECTORS, {"model": "law", "input": "a"})[0] == 404
+
+
 def test_embeddings_are_the_models(server: Served) -> None:
     texts = ["hello", "some words that are more"]
     want = [server.model.embed(text) for text in texts]
@@ -157,7 +216,7 @@ REFUSED: list[tuple[str, Any, int, str]] = [
     (TEXT, b'{"seed": ' + b"9" * 5000 + b"}", 400, "no JSON"),
     (TEXT, b'{"prompt": ' + DEEP + b"}", 400, "nested"),
     (TEXT, b"[" * 100_000, 400, "nested too deeply"),
-    (TEXT, {"prompt": "a"}, 400, "model is null; expected a text"),
+    (TEXT, {"prompt": "a"}, 400, "model is missing; this server has 'tiny'"),
     (TEXT, {**PROMPT, "model": "gpt-4o"}, 404, "this server has 'tiny'"),
     (TEXT, {"model": "tiny"}, 400, "prompt is null"),
     (TEXT, {**PROMPT, "prompt": ""}, 400, "no tokens"),
@@ -188,11 +247,16 @@ REFUSED: list[tuple[str, Any, int, str]] = [
     (TEXT, {**PROMPT, "stream": True, "stream_options": {"odd": 1}}, 400, "stream_options.odd is not known"),
     (TEXT, {**PROMPT, "temperatur": 1}, 400, "did you mean 'temperature'?"),
     (TEXT, {**PROMPT, "\ud800": 1}, 400, "\\ud800 is not known"),
-    (TEXT, {**PROMPT, "logprobs": 3}, 400, "logprobs is not there yet"),
+    (TEXT, {**PROMPT, "logprobs": 21}, 400, "logprobs is 21; expected an integer from 0 to 20"),
+    (TEXT, {**PROMPT, "logprobs": True}, 400, "logprobs is true; expected an integer"),
+    (TEXT, {**PROMPT, "top_k": 0.5}, 400, "top_k is 0.5"),
     (TEXT, {**PROMPT, "frequency_penalty": 0.5}, 400, "frequency_penalty is not there yet"),
     (TEXT, {**PROMPT, "echo": True}, 400, "echo is not there yet"),
     (TEXT, {**PROMPT, "response_format": {"type": "xml"}}, 400, "response_format.type"),
     (TEXT, {**PROMPT, "response_format": {"type": "json_schema"}}, 400, "response_format.json_schema"),
+    (CHAT, {**TALK, "logprobs": 3}, 400, "logprobs is 3; expected true or false"),
+    (CHAT, {**TALK, "top_logprobs": 3}, 400, "top_logprobs go with logprobs: true alone"),
+    (CHAT, {**TALK, "logprobs": True, "top_logprobs": 21}, 400, "an integer from 0 to 20"),
     (CHAT, {**TALK, "messages": []}, 400, "expected a list of messages"),
     (CHAT, {**TALK, "messages": "hi"}, 400, "expected a list of messages"),
     (CHAT, {**TALK, "messages": [3]}, 400, "messages[0] is 3"),
@@ -245,8 +309,9 @@ def test_no_body_makes_an_error_of_the_server(server: Served) -> None:
     call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
     whole = {
         TEXT: {**PROMPT, "stop": ["x"], "n": 1, "seed": 3, "top_p": 0.5, "stream": False, "logit_bias": {},
-               "best_of": 1},
-        CHAT: {**TALK, "tools": [tool], "tool_choice": "auto", "response_format": {"type": "text"},
+               "best_of": 1, "logprobs": 1, "top_k": 5},
+        CHAT: {**TALK, "logprobs": True, "top_logprobs": 2, "tools": [tool], "tool_choice": "auto",
+               "response_format": {"type": "text"},
                "messages": [*HELLO, {"role": "assistant", "content": "", "tool_calls": [call]},
                             {"role": "tool", "content": [{"type": "text", "text": "x"}], "tool_call_id": "c"}]},
         VECTORS: {"model": "tiny", "input": ["a", "b"], "encoding_format": "float", "user": "me"},
@@ -267,7 +332,7 @@ def test_no_body_makes_an_error_of_the_server(server: Served) -> None:
         if isinstance(at, list):
             at[key if key is not None else slice(0, 0)] = value if key is not None else [value]
         else:
-            at[rng.choice([key, "odd", "logprobs", "max_tokens"])] = value
+            at[rng.choice([key, "odd", "logprobs", "top_k", "max_tokens"])] = value
         status, found = server.ask(path, body)
         assert status in (200, 400, 404), (body, found)
     assert server.service.engine.failure is None
@@ -456,7 +521,9 @@ def test_the_command_refuses_with_a_way_out(folder: Path, monkeypatch: pytest.Mo
 
     assert "set RLX_API_KEY, or give --api-key-file" in refused("--host", "0.0.0.0")
     assert "cannot be read" in refused("--api-key-file", str(folder / "none"))
-    assert "neither" in refused("--pooling", "max")
+    assert "is none of" in refused("--pooling", "max")
+    assert "'law' is no NAME=FOLDER" in refused("--adapter", "law")
+    assert "two adapters have the name 'x'" in refused("--adapter", "x=a", "--adapter", "x=b")
     monkeypatch.delitem(sys.modules, "rlx.serve.http")
     monkeypatch.setitem(sys.modules, "uvicorn", None)
     assert 'pip install "rlx[serve]" (uvicorn is missing)' in refused()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from functools import partial
 from itertools import count
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from rlx.backends.cpu.forms import Forms
 from rlx.driver import Buffer, BufferArena
 from rlx.driver.device import Bytes
 from rlx.driver.memory.arena import Accessor
@@ -21,6 +23,7 @@ from rlx.ir import Tensor
 
 ALIGNMENT = 64  # a cache line, and the widest vector
 _NONE = np.empty(0, np.uint8)
+_AS_IT_IS = nullcontext()
 _STAMPS = count(1)
 LATEST = [0]  # the stamp of the latest write to any buffer
 
@@ -65,9 +68,10 @@ class CpuBuffer:
     """Host memory behind the Buffer contract. Once it is closed or dropped, and no view of it is left, `leave` gets the
     memory, in a finalizer; `close` then calls `sweep`. `stamp` changes with every write, so that who has made something
     from the contents, such as packed weights, sees that they are others; `exposed` says that the host has a view of the
-    contents, through which it may write at any time, so that no stamp tells."""
+    contents, through which it may write at any time, so that no stamp tells. Weights may lie in another order than
+    their tensors' (`forms`): the methods read and write them as if they did not."""
 
-    __slots__ = ("_bytes", "_pin", "_sweep", "exposed", "stamp")
+    __slots__ = ("_bytes", "_forms", "_own", "_pin", "_sweep", "_viewed", "exposed", "stamp")
 
     def __init__(
         self,
@@ -85,9 +89,31 @@ class CpuBuffer:
         memory.used = True
         self.stamp = 0
         self.exposed = False
+        self._own = isinstance(memory, Block)
+        self._forms: Forms | None = None
+        self._viewed = False
+
+    @property
+    def forms(self) -> Forms:
+        """The contents in other orders, and who needs them in their own."""
+        if self._forms is None:
+            self._forms = Forms(self._open(), self._own)
+            if self._viewed:
+                self._forms.keep_all()
+        return self._forms
+
+    @property
+    def extra_bytes(self) -> int:
+        """Bytes that the contents take in other orders, less those of the buffer that take no memory meanwhile."""
+        return 0 if self._forms is None else self._forms.extra_bytes
 
     def written(self) -> None:
-        """Notes a write. Requires: it is done."""
+        """Notes a write by addresses. Requires: it is done."""
+        if self._forms is not None:
+            self._forms.written()
+        self._stamped()
+
+    def _stamped(self) -> None:
         # The stamp comes first: who sees the new latest write, in another thread, must see whose it is.
         stamp = self.stamp = next(_STAMPS)
         LATEST[0] = stamp
@@ -98,32 +124,59 @@ class CpuBuffer:
 
     @property
     def address(self) -> int:
-        return int(self._open().ctypes.data)
+        return int(self.view().ctypes.data)
 
     def write(self, offset: int, data: Bytes) -> None:
-        self._open()[offset : offset + data.nbytes] = data
-        self.written()
+        with self._overwritten(offset, data.nbytes):
+            self._open()[offset : offset + data.nbytes] = data
+        self._stamped()
 
     def read(self, offset: int, out: Bytes) -> None:
-        out[...] = self._open()[offset : offset + out.nbytes]
+        with self._present(offset, out.nbytes):
+            out[...] = self._open()[offset : offset + out.nbytes]
 
     def fill(self, offset: int, nbytes: int, byte: int) -> None:
-        self._open()[offset : offset + nbytes] = byte
-        self.written()
+        with self._overwritten(offset, nbytes):
+            self._open()[offset : offset + nbytes] = byte
+        self._stamped()
 
     def copy_from(self, source: Buffer, source_offset: int, offset: int, nbytes: int) -> None:
-        view = source.view()
-        target = self._open()[offset : offset + nbytes]
-        if view is None:
-            source.read(source_offset, target)
+        if isinstance(source, CpuBuffer) and (self._forms is not None or source._forms is not None):
+            with ExitStack() as stack:
+                # Both locks, in one order: another thread may copy the other way.
+                for forms in sorted((f for f in (self._forms, source._forms) if f is not None), key=id):
+                    stack.enter_context(forms.lock)
+                stack.enter_context(source._present(source_offset, nbytes))
+                stack.enter_context(self._overwritten(offset, nbytes))
+                self._copy(source._open(), source_offset, offset, nbytes)
         else:
-            np.copyto(
-                target, view[source_offset : source_offset + nbytes]
-            )  # NumPy copies overlaps as memmove does
-        self.written()
+            view = source._open() if isinstance(source, CpuBuffer) else source.view()
+            with self._overwritten(offset, nbytes):
+                if view is None:
+                    source.read(source_offset, self._open()[offset : offset + nbytes])
+                else:
+                    self._copy(view, source_offset, offset, nbytes)
+        self._stamped()
+
+    def _copy(self, view: Bytes, source_offset: int, offset: int, nbytes: int) -> None:
+        # NumPy copies overlaps as memmove does.
+        np.copyto(self._open()[offset : offset + nbytes], view[source_offset : source_offset + nbytes])
 
     def view(self) -> Bytes:
+        self._viewed = True
+        if self._forms is not None:
+            self._forms.keep_all()
         return self._open()
+
+    def memory(self) -> Bytes:
+        """The buffer's memory, whose contents may lie in another order: who reads them calls `forms.keep`."""
+        return self._open()
+
+    def _present(self, offset: int, nbytes: int) -> AbstractContextManager[None]:
+        return _AS_IT_IS if self._forms is None else self._forms.present(offset, offset + nbytes)
+
+    def _overwritten(self, offset: int, nbytes: int) -> AbstractContextManager[None]:
+        return _AS_IT_IS if self._forms is None else self._forms.overwritten(offset, offset + nbytes)
 
     def pin(self) -> Pin[Any]:
         pin = self._pin
@@ -135,6 +188,8 @@ class CpuBuffer:
         pin, self._pin = self._pin, None
         if pin is not None:
             self._bytes = _NONE
+            if self._forms is not None:
+                self._forms.close()
             pin.close()
             del pin  # unless a view still holds the pin, this was its last reference, and the block goes to the pool
             self._sweep()
@@ -173,7 +228,8 @@ class CpuArena(BufferArena):
 
     def _memory(self, node: int, dtype: DType, shape: tuple[int, ...]) -> npt.NDArray[Any]:
         nbytes, slot = self._fits(node, dtype, shape), self.slot(node)
-        whole = self.buffer(slot.segment).view()
+        buffer = self.buffer(slot.segment)
+        whole = buffer.memory() if isinstance(buffer, CpuBuffer) else buffer.view()
         assert whole is not None
         return whole[slot.offset : slot.offset + nbytes].view(dtype.np).reshape(dtype.array_shape(shape))
 

@@ -14,6 +14,7 @@ import numpy as np
 
 from rlx.backends.cpu.arena import Block, CpuArena, CpuBuffer, Foreign
 from rlx.backends.cpu.executable import CpuExecutable
+from rlx.backends.cpu.forms import freed_bytes
 from rlx.driver import Buffer, BuildOptions, DeviceArena, DeviceInfo, Limits, MemoryPlan
 from rlx.driver.device import HOST, Borrowed, Support, no_streams
 from rlx.driver.locks import renewed
@@ -151,7 +152,7 @@ class CpuDevice:
         return free_memory() + self._pool.nbytes
 
     def taken_bytes(self) -> int:
-        return sum(tuple(self._taken.values()))
+        return sum(tuple(self._taken.values())) - freed_bytes()
 
     def support(self, node: Node) -> Support:
         return "native"

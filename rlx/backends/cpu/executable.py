@@ -19,10 +19,11 @@ from rlx.backends.cpu.elementwise.evaluate import same_place
 from rlx.backends.cpu.engine.choice import CannotCompile, usable
 from rlx.backends.cpu.kernels import BINDERS, bind_reference, load_kernels
 from rlx.backends.cpu.quiet import quiet_call, quietly
+from rlx.backends.cpu.reads import Reads, memory_of
 from rlx.driver import Buffer, BuildOptions, DeviceArena, Dispatch, MemoryPlan
 from rlx.driver.control import ControlRun, Row, carried_copies
 from rlx.driver.device import Bytes
-from rlx.driver.memory.plan import BodyPlan
+from rlx.driver.memory.plan import CONST, BodyPlan
 from rlx.driver.memory.planner_views import is_alias, update_copies
 from rlx.driver.times import Times
 from rlx.ir import Graph, Node, Tensor, bodies
@@ -66,6 +67,7 @@ class CpuExecutable:
         self._owned: list[Buffer | ControlRun] = []
         self._times = Times(options.timed)
         self._device, self._arena, self._plan, self._options = device, arena, plan, options
+        self._reads = Reads(plan, arena)
         try:
             compiled = usable(options.engine)
             if compiled:
@@ -94,9 +96,7 @@ class CpuExecutable:
         def acquire(nbytes: int) -> Bytes:
             buffer = device.acquire(nbytes)
             owned.append(buffer)
-            view = buffer.view()
-            assert view is not None
-            return view
+            return memory_of(buffer)
 
         ctx = BindContext(acquire, self._options.threads)
         last = last_convolutions(graph)
@@ -115,11 +115,18 @@ class CpuExecutable:
             from rlx.backends.cpu.engine.program import EngineProgram
 
             order.update(channels_last_tensors(graph, plan))
+            from rlx.backends.cpu.engine.weights import PackedWeights
+
             fixed = set() if body else {t.id for t in graph.params.values()}
-            held = {plan.slots[t].segment for t in fixed if t in plan.slots}
+            constant = {n.output.id for n in graph.nodes if n.op.is_constant}
+            sources, others = (
+                [b for b in map(arena.buffer, {plan.slots[t].segment for t in some if t in plan.slots})
+                 if isinstance(b, CpuBuffer)]
+                for some in (fixed, constant)
+            )  # fmt: skip
             self._engine = EngineProgram(
-                acquire, ctx.threads, lambda t: t.id in fixed or t.node.op.is_constant,
-                [b for b in map(arena.buffer, held) if isinstance(b, CpuBuffer)],
+                acquire, ctx.threads, lambda t: t.id in fixed or t.id in constant, sources,
+                PackedWeights([*sources, *others], device.acquire),
             )  # fmt: skip
         for node in graph.nodes:
             if node.op.is_constant and node.output.id in plan.slots:
@@ -137,6 +144,9 @@ class CpuExecutable:
             taken = following is not None and joins and self._add_both(node, following, array, uses, alike)
             if not taken:
                 self._add(node, array, plan, ctx, alike)
+        # What the host or another program's steps may read or write by addresses.
+        ports = (graph.inputs, graph.outputs, graph.states, graph.updates)
+        self._reads.keep([t for ts in ports for t in ts.values()])
         # Updates come last, after every read of the old values.
         updates = [(array(s), array(t)) for t, s in update_copies(graph, plan)]
         if self._engine is not None:
@@ -189,6 +199,7 @@ class CpuExecutable:
         if bound is None:
             return False
         begun, kernels = bound
+        self._reads.keep([*node.inputs, *others], self._engine.packed)
         if covered:
             self._engine.copy(target, made)
         self._steps += begun
@@ -217,6 +228,7 @@ class CpuExecutable:
             made = self._engine.bind(node, ins, outs, alike)
             if made is not None:
                 begun, kernels = made
+                self._reads.keep(node.inputs, self._engine.packed)
                 self._steps += begun
                 self.node_steps.append((node, [*begun]))
                 names = tuple(k.name or type(k.spec).__name__ for k in kernels)
@@ -225,6 +237,7 @@ class CpuExecutable:
                     self._engine.cut()
                 return
             self._engine.cut()
+        self._reads.keep(node.inputs)
         steps = self._bind_in_order(node, ins, outs, ctx, alike)
         self._steps += steps
         self.node_steps.append((node, steps))
@@ -248,6 +261,7 @@ class CpuExecutable:
         return [*before, *_bind(node, given, made, ctx, alike), *after]
 
     def _add_control(self, node: Node) -> None:
+        self._reads.keep(node.inputs)
         self.dispatch.append(Dispatch(node.name, node.op.name, "control"))
         if self._engine is not None:
             self._engine.cut()
@@ -310,9 +324,7 @@ class CpuExecutable:
         def moving(row: Row) -> MovingRow:
             places = []
             for slot in (row.source, row.target):
-                whole = self._arena.buffer(slot.segment).view()
-                assert whole is not None
-                places.append(int(whole.__array_interface__["data"][0]) + slot.offset)
+                places.append(int(memory_of(self._arena.buffer(slot.segment)).ctypes.data) + slot.offset)
             return MovingRow(places[0], places[1], row.nbytes, row.source_step, row.target_step)
 
         made = self._engine.along(segment, order, [moving(r) for r in before], [moving(r) for r in after])
@@ -322,6 +334,23 @@ class CpuExecutable:
         for owned in self._owned:
             if isinstance(owned, ControlRun):
                 yield from owned.arenas()
+
+    @property
+    def own_bytes(self) -> int:
+        """Bytes of the compiled engine beside the arena's and the stores': what steps leave to each other, tables,
+        machine code, and constants in another order; 0 without it."""
+        if self._engine is None:
+            return 0
+        found, plan = self._engine.nbytes, self._plan
+        if CONST in plan.segments and isinstance(constants := self._arena.buffer(CONST), CpuBuffer):
+            found += constants.extra_bytes
+        for owned in self._owned:
+            if isinstance(owned, ControlRun):
+                inner = (body.executable for body in owned.bodies.values())
+                found += sum(e.own_bytes for e in inner if isinstance(e, CpuExecutable))
+            else:
+                found += owned.nbytes
+        return found
 
     def listing(self) -> list[str]:
         return [f"{node.op.name:16} {len(steps)} calls  {node.name}" for node, steps in self.node_steps]
@@ -349,12 +378,12 @@ class CpuExecutable:
         for owned in self._owned:
             owned.close()
         self._owned = []
+        self._reads.close()
 
 
 def _array(t: Tensor, plan: MemoryPlan, arena: DeviceArena, place: Tensor | None = None) -> Array:
     slot = plan.slots[(t if place is None else place).id]
-    whole = arena.buffer(slot.segment).view()  # an executable does not outlive its arena, so it needs no pin
-    assert whole is not None
+    whole = memory_of(arena.buffer(slot.segment))  # an executable does not outlive its arena, so it needs no pin
     kind = slot.dtype if place is None else t.dtype
     return whole[slot.offset :][: t.type.nbytes].view(kind.np).reshape(t.type.array_shape)
 

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from rlx.backends.cuda.start import start_driver
-from rlx.driver.aside import aside
 from rlx.errors import DeviceLost, DeviceUnavailable, OutOfDeviceMemory, RlxError
 
 MIN_CUDA = 12000
@@ -52,7 +51,9 @@ def check_process(pid: int, device: str) -> None:
 
 
 def _load() -> Api:
-    started = aside(start_driver)  # it takes about as long as importing CuPy
+    # Before CuPy loads any library of CUDA: profilers and compute-sanitizer, which the driver loads, end in the reverse
+    # order, and processes crashed at their exit where both went on at once.
+    start_driver()
     try:
         import cupy
         from cupy_backends.cuda.api import driver, runtime
@@ -60,8 +61,6 @@ def _load() -> Api:
         if isinstance(error, ModuleNotFoundError) and error.name == "cupy":
             raise DeviceUnavailable(f"CUDA: CuPy is not installed; {_EXTRA}") from error
         raise DeviceUnavailable(f"CUDA: CuPy cannot be loaded ({_first_line(error)}); {_EXTRA}") from error
-    finally:
-        started()
     if runtime.is_hip:
         raise DeviceUnavailable("CUDA: this CuPy is built for ROCm; use the Vulkan backend on AMD devices")
     version = runtime.runtimeGetVersion()

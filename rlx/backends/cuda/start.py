@@ -1,4 +1,4 @@
-"""Starts the CUDA driver without Python's lock, so that other threads go on: CuPy keeps the lock while it waits.
+"""Starts the CUDA driver without Python's lock, so that threads that import modules go on meanwhile.
 
 Source: CUDA Driver API, Initialization; Primary Context Management."""
 

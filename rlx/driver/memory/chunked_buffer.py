@@ -100,6 +100,12 @@ class ChunkedBuffer:
         """Bytes acquired from the device. Without the lock: a room that adds up its stores has its own."""
         return sum(chunk.buffer.nbytes for chunk in tuple(self._chunks.values()))
 
+    @property
+    def extra_bytes(self) -> int:
+        """Bytes that contents take in another order than their slots', where a device has that (`CpuBuffer`), less
+        those that its buffers do not take meanwhile."""
+        return sum(getattr(chunk.buffer, "extra_bytes", 0) for chunk in tuple(self._chunks.values()))
+
     def segments(self) -> Iterator[tuple[str, Buffer]]:
         """Segment names and their memory, for binding to an arena."""
         with self.lock:

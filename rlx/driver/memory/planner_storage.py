@@ -265,8 +265,8 @@ def _in_place_input(node: Node, step: int, t: Tensor, layout: Layout, taken: set
 
 def _overwritten(node: Node) -> tuple[int, ...]:
     """The positions of the inputs that outputs may be written over."""
-    renewed = node.op.renews(node.attrs) if node.op.renews is not None else None
-    return node.op.inplace if renewed is None else renewed[:1]
+    renewed = node.op.renews(node.attrs) if node.op.renews is not None else ()
+    return tuple(position for position, _ in renewed) or node.op.inplace
 
 
 def may_take_over(node: Node, position: int, t: Tensor) -> bool:
@@ -279,7 +279,7 @@ def may_take_over(node: Node, position: int, t: Tensor) -> bool:
     if x.type.nbytes != t.type.nbytes or x.size != t.size or t.size == 0:
         return False
     if node.op.renews is not None:
-        return node.op.renews(node.attrs) == (position, t.index)
+        return (position, t.index) in node.op.renews(node.attrs)
     return len(node.outputs) == 1 or node.op.elementwise
 
 

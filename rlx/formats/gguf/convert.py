@@ -82,8 +82,8 @@ def folder_to_gguf(
         )  # refuses those that rlx does not make
     config = source.config
     family = BY_MODEL_TYPE.get(str(config.get("model_type")))
-    if family is None or family.stacked or family.architecture == "mamba":
-        known = ", ".join(name for name, f in BY_MODEL_TYPE.items() if not f.stacked and name != "mamba")
+    if family is None or family.stacked or family.tiled or family.architecture == "mamba":
+        known = ", ".join(n for n, f in BY_MODEL_TYPE.items() if not (f.stacked or f.tiled) and n != "mamba")
         raise ModelFormatError(
             f"{source.path}: model_type {shown(config.get('model_type'))} is not one of {known}"
         )
@@ -436,7 +436,7 @@ def gguf_to_folder(file: GgufFile, folder: str | os.PathLike[str], dtype: DTypeL
             "of another type is made from a folder"
         )
     model = GgufModel(file)
-    if model.family.stacked:
+    if model.family.stacked or model.family.tiled:
         raise ModelFormatError(f"{file.path}: a folder of {model.family.model_type} is not written")
     if target.exists():
         raise FileExistsError(f"{target}: exists already; give the name of a new folder")

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any, NoReturn
+from typing import Any, ClassVar, NoReturn
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +24,7 @@ MAX_LAYERS = 1 << 12
 MAX_EXPERTS = 1 << 12
 # Tensors that are settings: factors of the frequencies of the rotary embedding.
 _SETTINGS = ("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight")
+SCORES = "cls.output.weight"  # of a reranker made of a decoder: rows that give the logits of its answers
 
 # Settings that change results and that rlx has no code for, with the values that change nothing.
 _USUAL: dict[str, bool | float] = {
@@ -40,18 +41,20 @@ class GgufModel:
     Raises: ModelFormatError for a file without an architecture or of one that rlx does not know, and for tensors that
     the architecture does not have."""
 
+    families: ClassVar[Mapping[str, Family]] = BY_ARCHITECTURE
+
     def __init__(self, file: GgufFile) -> None:
         self.file, self.where = file, str(file.path)
         name = file.value("general.architecture", str)
-        family = BY_ARCHITECTURE.get(name)
+        family = self.families.get(name)
         if family is None:
-            self._refuse(f"general.architecture is {shown(name)}; rlx reads {', '.join(BY_ARCHITECTURE)}")
+            self._refuse(f"general.architecture is {shown(name)}; rlx reads {', '.join(self.families)}")
         self.family: Family = family
         self.config = self._config()
         self.kinds: dict[str, tuple[tuple[int, ...], DType]] = {}
         self._found: dict[str, tuple[GgufTensor, int | None]] = {}
         for tensor in file.tensors.values():
-            if tensor.name not in _SETTINGS:
+            if tensor.name not in _SETTINGS and (tensor.name != SCORES or self.family.folder_name(SCORES)):
                 self._add(tensor)
 
     def _refuse(self, what: str) -> NoReturn:
@@ -78,6 +81,8 @@ class GgufModel:
             shape, dtype = shape[::-1], (f32 if dtype.is_packed else dtype)
         elif change == "squeezed":
             shape = (*shape[:1], 1, *shape[1:])
+        elif change == "one row":
+            shape = (1, *shape[-1:])
         elif change in ("one more", "minus exp"):
             dtype = f32
         self.kinds[found] = (shape, dtype)
@@ -93,7 +98,7 @@ class GgufModel:
             return np.asarray(value[0])
         value = tensor.read()
         change = self.family.change(tensor.name)
-        if change is None:
+        if change is None or (change == "one row" and isinstance(value, PackedArray)):
             return value
         if change in ("pairs of q", "pairs of k"):
             heads = self.config["num_attention_heads" if change == "pairs of q" else "num_key_value_heads"]
@@ -106,7 +111,7 @@ class GgufModel:
         plain = np.asarray(value.dequantize() if isinstance(value, PackedArray) else value)
         if change == "transposed":
             return np.ascontiguousarray(plain.T)
-        if change == "squeezed":
+        if change in ("squeezed", "one row"):
             return plain.reshape(self.kinds[name][0])
         plain = plain.astype(np.float32)
         with np.errstate(all="ignore"):
@@ -127,6 +132,8 @@ class GgufModel:
             if found is not None:
                 config[name] = found
         for key, usual in _USUAL.items():
+            if key == "rope.scaling.attn_factor" and "rope_factors_long.weight" in self.file.tensors:
+                continue
             found = self.file.metadata.get(f"{arch}.{key}", usual)
             if type(found) is not type(usual) or found != usual:
                 self._refuse(f"{arch}.{key} is {shown(found)}; rlx has no code for other than {usual}")
@@ -145,6 +152,8 @@ class GgufModel:
             self._heads(config)
         if arch in ("gemma2", "gemma3"):
             self._gemma(config)
+        if arch.startswith("qwen35"):
+            self._qwen35(config)
         if arch == "qwen3moe":
             config["norm_topk_prob"] = True
         if arch == "gpt-oss":
@@ -204,7 +213,7 @@ class GgufModel:
             f"{arch}.rope.scaling.original_context_length", int, config["max_position_embeddings"]
         )
         if "rope_factors_long.weight" in file.tensors:
-            return {"rope_type": "longrope", "original_max_position_embeddings": original}
+            return self._longrope(turned, original)
         if "rope_freqs.weight" in file.tensors:
             return self._llama3(config, turned)
         kind = file.value(f"{arch}.rope.scaling.type", str, "none")
@@ -218,6 +227,17 @@ class GgufModel:
                 found |= {} if beta is None else {name: beta}
             found["original_max_position_embeddings"] = original
         return found
+
+    def _longrope(self, turned: int, original: int) -> dict[str, Any]:
+        """The settings of LongRoPE's scaling, whose factors are tensors, and whose attention factor is a setting."""
+        found: dict[str, Any] = {"rope_type": "longrope", "original_max_position_embeddings": original}
+        for name in ("long", "short"):
+            tensor = self.file.tensors.get(f"rope_factors_{name}.weight")
+            if tensor is None or tensor.shape != (turned // 2,) or tensor.dtype is not f32:
+                self._refuse(f"rope_factors_{name}.weight is no factor in f32 for each of {turned // 2} frequencies")
+            found[f"{name}_factor"] = np.asarray(tensor.read(), np.float64).tolist()
+        key = f"{self.family.architecture}.rope.scaling.attn_factor"
+        return found | ({"attention_factor": self.file.value(key, float)} if key in self.file.metadata else {})
 
     def _llama3(self, config: dict[str, Any], turned: int) -> dict[str, Any]:
         """The settings of Llama 3's scaling, of which the file holds what each frequency is divided by."""
@@ -247,6 +267,14 @@ class GgufModel:
                 "rope_freqs.weight does not hold the factors of Llama 3's scaling, which alone rlx knows"
             )
         return found
+
+    def _qwen35(self, config: dict[str, Any]) -> None:
+        """The heads of the delta rule, of which those of a key head lie apart; the sections of the rotary embedding are
+        for pictures."""
+        heads, inner = config["linear_num_value_heads"], config.pop("linear_inner_size")
+        if heads < 1 or inner % heads:
+            self._refuse(f"{self.family.architecture}.ssm.inner_size is {inner}, which {heads} heads do not divide")
+        config |= {"linear_value_head_dim": inner // heads, "linear_heads_tiled": True}
 
     def _gemma(self, config: dict[str, Any]) -> None:
         """What GGUF leaves to the program: activation, the scale of logits, and the order of windows."""

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-Change = Literal["pairs of q", "pairs of k", "one more", "transposed", "minus exp", "squeezed"]
+Change = Literal["pairs of q", "pairs of k", "one more", "transposed", "minus exp", "squeezed", "one row"]
 
 _TOP = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output"}
 _TIED = {"model.embed_tokens": "token_embd", "model.norm": "output_norm"}
@@ -43,6 +43,18 @@ _GPT2 = {
 _MAMBA = {
     "norm": "attn_norm", "mixer.in_proj": "ssm_in", "mixer.conv1d": "ssm_conv1d", "mixer.x_proj": "ssm_x",
     "mixer.dt_proj": "ssm_dt", "mixer.A_log": "ssm_a", "mixer.D": "ssm_d", "mixer.out_proj": "ssm_out",
+}  # fmt: skip
+_QWEN35 = {
+    **_ATTENTION, **_QK_NORMS, **_MLP,
+    "input_layernorm": "attn_norm", "post_attention_layernorm": "post_attention_norm",
+    "linear_attn.in_proj_qkv": "attn_qkv", "linear_attn.in_proj_z": "attn_gate", "linear_attn.in_proj_b": "ssm_beta",
+    "linear_attn.in_proj_a": "ssm_alpha", "linear_attn.conv1d": "ssm_conv1d", "linear_attn.dt_bias": "ssm_dt.bias",
+    "linear_attn.A_log": "ssm_a", "linear_attn.norm": "ssm_norm", "linear_attn.out_proj": "ssm_out",
+}  # fmt: skip
+_SHARED = {
+    "mlp.gate": "ffn_gate_inp", "mlp.shared_expert_gate": "ffn_gate_inp_shexp",
+    "mlp.shared_expert.gate_proj": "ffn_gate_shexp", "mlp.shared_expert.up_proj": "ffn_up_shexp",
+    "mlp.shared_expert.down_proj": "ffn_down_shexp",
 }  # fmt: skip
 _GPT_OSS = {
     **_ATTENTION, "input_layernorm": "attn_norm", "post_attention_layernorm": "post_attention_norm",
@@ -84,6 +96,7 @@ class Family:
     changes: Mapping[str, Change] = field(default_factory=dict)  # by the end of a tensor's name in GGUF
     class_name: str = "LlamaForCausalLM"
     stacked: bool = False  # experts keep the names of their stack; a folder of this kind cannot be written
+    tiled: bool = False  # heads are in an order of llama.cpp's own; neither a folder nor a file is written
 
     def gguf_name(self, name: str) -> str | None:
         """GGUF's name of a tensor; None for one that GGUF does not have."""
@@ -139,6 +152,20 @@ _MAMBA_COUNTS = {
     "num_hidden_layers": "block_count", "hidden_size": "embedding_length", "conv_kernel": "ssm.conv_kernel",
     "intermediate_size": "ssm.inner_size", "state_size": "ssm.state_size", "time_step_rank": "ssm.time_step_rank",
 }  # fmt: skip
+_QWEN35_COUNTS = {
+    **COUNTS, "linear_conv_kernel_dim": "ssm.conv_kernel", "linear_key_head_dim": "ssm.state_size",
+    "linear_num_key_heads": "ssm.group_count", "linear_num_value_heads": "ssm.time_step_rank",
+    "linear_inner_size": "ssm.inner_size",
+}  # fmt: skip
+_QWEN35_CHANGES: dict[str, Change] = {
+    **_STATES, "attn_norm.weight": "one more", "post_attention_norm.weight": "one more",
+    "attn_q_norm.weight": "one more", "attn_k_norm.weight": "one more", "output_norm.weight": "one more",
+    "ffn_gate_inp_shexp.weight": "one row",
+}  # fmt: skip
+_QWEN35_MOE_COUNTS = {
+    **{name: key for name, key in _QWEN35_COUNTS.items() if name != "intermediate_size"}, **_EXPERT_COUNTS,
+    "shared_expert_intermediate_size": "expert_shared_feed_forward_length",
+}  # fmt: skip
 FAMILIES = (
     Family("llama", "llama", _LLAMA, changes=_PAIRS),
     Family("llama", "mistral", _LLAMA, changes=_PAIRS, class_name="MistralForCausalLM"),
@@ -147,6 +174,15 @@ FAMILIES = (
     Family(
         "qwen3moe", "qwen3_moe", {**_ATTENTION, **_QK_NORMS, **_BEFORE, "mlp.gate": "ffn_gate_inp"},
         counts={**COUNTS, **_EXPERT_COUNTS}, class_name="Qwen3MoeForCausalLM",
+    ),
+    Family(
+        "qwen35", "qwen3_5_text", _QWEN35, counts=_QWEN35_COUNTS, changes=_QWEN35_CHANGES,
+        optional={"full_attention_interval": "full_attention_interval"}, class_name="Qwen3_5ForCausalLM", tiled=True,
+    ),
+    Family(
+        "qwen35moe", "qwen3_5_moe_text", {k: v for k, v in _QWEN35.items() if k not in _MLP} | _SHARED,
+        counts=_QWEN35_MOE_COUNTS, changes=_QWEN35_CHANGES,
+        optional={"full_attention_interval": "full_attention_interval"}, class_name="Qwen3_5MoeForCausalLM", tiled=True,
     ),
     Family(
         "gemma2", "gemma2", _AROUND, top=_TIED, optional=_GEMMA2 | _WINDOW, changes=_ONE_MORE,

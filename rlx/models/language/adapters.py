@@ -53,6 +53,40 @@ class LowRank:
         return f"{name}.lora_a.{rank}", f"{name}.lora_b.{rank}"
 
 
+class LowRanks:
+    """Several adapters in one program: the matrices of a product are those of all, one beside the other, and each
+    sequence keeps the part of the one whose number it has. Adapters were fitted to the model before."""
+
+    def __init__(self, adapters: Sequence[Adapter]) -> None:
+        self._adapters = tuple(adapters)
+        self._products: dict[str, tuple[Sequence[tuple[str, int]], int]] = {}
+
+    def of(self, name: str, parts: Sequence[tuple[str, int]], inputs: int) -> int:
+        """The rank of the correction of a product by all adapters; as `LowRank.of`."""
+        self._products[name] = (parts, inputs)
+        return sum(adapter.low.of(name, parts, inputs) for adapter in self._adapters)
+
+    def states(self, name: str) -> tuple[str, str]:
+        """The names of the two matrices of a product."""
+        return f"{name}.lora_a", f"{name}.lora_b"
+
+    def owners(self, name: str) -> npt.NDArray[np.int32]:
+        """The number of the adapter that each row of a product's A is of."""
+        ranks = [adapter.low.of(name, *self._products[name]) for adapter in self._adapters]
+        return np.repeat(np.arange(len(ranks), dtype=np.int32), ranks)
+
+    @property
+    def matrices(self) -> dict[str, npt.NDArray[Any]]:
+        """The matrices of the products that graphs asked for, by the names of their states."""
+        made: dict[str, npt.NDArray[Any]] = {}
+        for name, product in self._products.items():
+            own = [adapter for adapter in self._adapters if adapter.low.of(name, *product)]
+            for axis, state in enumerate(self.states(name) if own else ()):
+                parts = [adapter.matrices[adapter.low.states(name)[axis]] for adapter in own]
+                made[state] = np.concatenate(parts, axis)
+        return made
+
+
 class Adapter:
     """A LoRA adapter (Hu et al., 2021) of a PEFT folder: adapter_config.json and adapter_model.safetensors.
 

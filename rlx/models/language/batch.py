@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, Protocol
 
@@ -10,9 +10,11 @@ import numpy as np
 import numpy.typing as npt
 
 from rlx.driver.closing import Closing
-from rlx.errors import DTypeError, GraphError
+from rlx.errors import DTypeError, GraphError, RlxError
+from rlx.models.language.adapters import Adapter
 from rlx.models.language.decoder import AHEAD, CHUNKS, Decoder, Sampling
-from rlx.models.language.graph import LOG, Picking, mask_words
+from rlx.models.language.graph import GREEDY, LOG, Picking, mask_words
+from rlx.models.language.pages import Pages, pages_for
 
 Ended = Literal["", "stop", "length", "context", "nan"]
 
@@ -27,12 +29,23 @@ class Constraint(Protocol):
         """Goes on past a token; whether the text is complete with it."""
 
 
+class Scores(NamedTuple):
+    """The logarithm of a token's probability, and the likeliest tokens in its place with theirs, the likeliest first:
+    SCORED of them, by the model's logits as they are, without temperature, limits or mask."""
+
+    own: float
+    likeliest: tuple[int, ...]
+    logarithms: tuple[float, ...]
+
+
 class Token(NamedTuple):
-    """A token of a sequence, and why it is the last one, where it is; logits of NaN end it with the token -1."""
+    """A token of a sequence, why it is the last one, where it is, and its scores where they were asked for; logits of
+    NaN end a sequence with the token -1."""
 
     sequence: int
     token: int
     ended: Ended
+    scores: Scores | None = None
 
 
 @dataclass(slots=True)
@@ -43,9 +56,13 @@ class _Sequence:
     sampling: Sampling
     ends: frozenset[int]
     constraint: Constraint | None
+    scored: bool
+    adapter: int  # its number among those of the batch, -1 for none
     prompt: npt.NDArray[np.int32]
     taken: int = 0  # tokens of the prompt that are in the caches
-    fresh: list[int] = field(default_factory=list)  # made by its prompt's run, and not given yet
+    placed: bool = True  # whether it has the pages of its prompt
+    made: list[int] = field(default_factory=list)  # tokens that were given since its prompt was begun
+    fresh: list[tuple[int, Scores | None]] = field(default_factory=list)  # made by its prompt's run, and not given yet
 
     @property
     def steps(self) -> bool:
@@ -56,22 +73,37 @@ class _Sequence:
 class Batch(Closing):
     """Up to `slots` sequences at once on the weights of a decoder. `add` takes in a prompt (or `begin` and `fill`, a
     part between two steps), `step` gives a token or more of each sequence; one that has ended leaves its slot. Each
-    gets the tokens that it would get alone, as far as products of several rows round as those of one.
+    gets the tokens that it would get alone, as far as products of several rows round as those of one. `adapters` were
+    fitted to the decoder, and lie beside the weights: each sequence takes the one that it names, all in one program.
 
-    Not for use by several threads at once. Raises: OutOfDeviceMemory where the caches do not fit, GraphError for a
-    recurrent model."""
+    With `pages`, sequences share so many pages of ROWS tokens, and take them as they grow: what several begin with is
+    kept and computed once. A prompt waits until there are pages for it; where those that run need more than there are,
+    the one that came last gives its own back and waits, and then goes on from its tokens, which are computed again.
 
-    def __init__(self, decoder: Decoder, slots: int, context: int | None = None) -> None:
+    Not for use by several threads at once. Raises: OutOfDeviceMemory where the caches do not fit; DTypeError for fewer
+    pages than one sequence may need, and for caches that have none."""
+
+    def __init__(
+        self, decoder: Decoder, slots: int, context: int | None = None, adapters: Mapping[str, Adapter] | None = None,
+        pages: int | None = None,
+    ) -> None:  # fmt: skip
         if type(slots) is not int or slots < 2:
             raise DTypeError(f"slots is {slots!r}; expected an integer from 2")
-        if decoder.config.recurrent:
-            raise GraphError("a batch of a recurrent model is not there yet; generate one after the other")
         if context is not None and (type(context) is not int or not 1 <= context <= decoder.context):
             raise DTypeError(f"context is {context!r}; expected an integer from 1 to the model's {decoder.context}")
+        context = context or decoder.context
+        self.pages = None if pages is None else Pages(_pages(pages, decoder, context), slots, context)
         self._decoder = Decoder(
-            decoder.config, decoder.source, decoder.session, context or decoder.context, slots=slots, like=decoder,
-            activations=decoder.activations, cache=decoder.cache,
+            decoder.config, decoder.source, decoder.session, context, slots=slots, like=decoder,
+            activations=decoder.activations, cache=decoder.cache, pages=self.pages,
         )  # fmt: skip
+        self._adapters = {name: number for number, name in enumerate(adapters or ())}
+        if adapters:
+            try:
+                self._decoder.place([*adapters.values()])
+            except BaseException:
+                self._decoder.close()
+                raise
         self._held: list[_Sequence | None] = [None] * slots
         self._at = np.zeros(slots, np.int32)
         self._ids = np.zeros((slots, 1), np.int32)
@@ -84,142 +116,209 @@ class Batch(Closing):
 
     def add(
         self, prompt: Sequence[int] | npt.NDArray[Any], max_tokens: int | None = None, sampling: Sampling | None = None,
-        ends: frozenset[int] = frozenset(), constraint: Constraint | None = None,
+        ends: frozenset[int] = frozenset(), constraint: Constraint | None = None, *, adapter: str | None = None,
+        scored: bool = False,
     ) -> int:  # fmt: skip
-        """Takes in a prompt; the number of the sequence, by which `step` calls it.
+        """Takes in a prompt; the number of the sequence, by which `step` calls it. `adapter` names one of the batch;
+        with `scored` its tokens have `Scores`.
 
-        Raises: GraphError where no slot is free, DTypeError, ShapeError for a prompt that cannot be taken."""
-        number = self.begin(prompt, max_tokens, sampling, ends, constraint)
+        Raises: GraphError where no slot is free, or too few pages, DTypeError, ShapeError for a prompt that cannot be
+        taken, RlxError for an adapter that the batch has not."""
+        number = self.begin(prompt, max_tokens, sampling, ends, constraint, adapter=adapter, scored=scored)
         while any(held is not None and held.number == number and not held.steps for held in self._held):
-            self.fill()
+            if not self.fill():
+                self.cancel(number)
+                raise GraphError("there are too few free pages for this prompt now; step() until a sequence has ended, "
+                                 "or begin() it, so that it waits")  # fmt: skip
         return number
 
     def begin(
         self, prompt: Sequence[int] | npt.NDArray[Any], max_tokens: int | None = None, sampling: Sampling | None = None,
-        ends: frozenset[int] = frozenset(), constraint: Constraint | None = None,
+        ends: frozenset[int] = frozenset(), constraint: Constraint | None = None, *, adapter: str | None = None,
+        scored: bool = False,
     ) -> int:  # fmt: skip
         """A slot for a sequence, whose prompt `fill` takes in; its number. Raises: as `add`."""
         sampling, d = sampling or Sampling(), self._decoder
-        if sampling.top_k is not None:
-            raise DTypeError("top_k is not there for batches yet; top_p and temperature are")
         if self.free == 0:
             raise GraphError(f"all {len(self._held)} slots are taken; step() until a sequence has ended")
         ids = d.check_ids(prompt)
         most = d.context - len(ids) + 1
         if not len(ids) or (max_tokens is not None and (type(max_tokens) is not int or max_tokens < 1)):
             raise DTypeError(f"a prompt of {len(ids)} tokens, max_tokens {max_tokens!r}; expected at least one of each")
+        chosen = -1 if adapter is None else self._adapters.get(adapter)
+        if chosen is None:
+            known = ", ".join(map(repr, self._adapters)) or "none"
+            raise RlxError(f"there is no adapter {adapter!r:.40} in this batch; it has {known}, those that were loaded "
+                           "when it was made")  # fmt: skip
         own = most if max_tokens is None else max_tokens
         self._count += 1
         then: Ended = "length" if own <= most and max_tokens is not None else "context"
-        held = _Sequence(self._count, min(own, most), then, sampling, ends, constraint, ids)
+        held = _Sequence(self._count, min(own, most), then, sampling, ends, constraint, scored, chosen, ids)
+        held.placed = self.pages is None
         self._held[self._held.index(None)] = held
         return self._count
 
     def fill(self, most: int = CHUNKS[-1]) -> int:
         """Takes in up to `most` tokens of the prompt that has waited longest, in one run; how many those were, 0 where
-        no prompt waits."""
-        waiting = [(held.number, slot) for slot, held in enumerate(self._held) if held is not None and not held.steps]
-        if not waiting:
+        no prompt waits, or there is no room for it."""
+        d, slot = self._decoder, self._waiting()
+        if slot is None:
             return 0
-        slot, d = min(waiting)[1], self._decoder
         held = self._held[slot]
         assert held is not None
-        d.length, d.slot = held.taken, slot
+        d.length, d.slot, d.number = held.taken, slot, held.adapter
         rest = held.prompt[held.taken :][:most]
         part = rest[: next(d.chunks(len(rest)))]
-        mask = None
-        if held.constraint is not None:
-            mask = np.empty((1, mask_words(d.config.vocabulary)), np.int32)
-            held.constraint.mask(mask[0])
-        token = d.prefill(part, held.sampling, mask)
         held.taken += len(part)
-        if held.steps:
-            held.fresh.append(token)
-            self._at[slot], self._ids[slot] = held.taken, token
+        if not held.steps:  # what follows a part that is not the last one is in the prompt
+            d.take(part, GREEDY, {})
+            self._know(slot, held)
+            return len(part)
+        mask = {}
+        if held.constraint is not None:
+            mask["mask"] = np.empty((1, mask_words(d.config.vocabulary)), np.int32)
+            held.constraint.mask(mask["mask"][0])
+        picking = _picking([held])
+        found = d.take(part, picking, {**_inputs([held], picking), **mask})
+        held.fresh.append((int(found["token"][0, 0]), _scores(found, 0) if held.scored else None))
+        self._at[slot], self._ids[slot] = held.taken, found["token"][0, 0]
+        self._know(slot, held)
         return len(part)
+
+    def _waiting(self) -> int | None:
+        """The slot of the prompt to take in next: of those that have their pages, else of all, the first to come."""
+        waiting = [(not held.placed, held.number, slot) for slot, held in enumerate(self._held)
+                   if held is not None and not held.steps]  # fmt: skip
+        if not waiting:
+            return None
+        (absent, _, slot), pages = min(waiting), self.pages
+        held = self._held[slot]
+        assert held is not None
+        if absent and pages is not None:
+            taken = pages.begin(slot, held.prompt, held.adapter)
+            if taken is None:
+                return None
+            held.taken, held.placed = taken, True
+        return slot
+
+    def _know(self, slot: int, held: _Sequence) -> None:
+        if self.pages is not None:
+            self.pages.know(slot, held.prompt[: held.taken], held.adapter)
+
+    def _leave(self, slot: int) -> None:
+        """Frees a slot."""
+        self._held[slot] = None
+        if self.pages is not None:
+            self.pages.release(slot)
+
+    def _grow(self, count: int) -> None:
+        """Gives the sequences that step pages for so many tokens more; those that came last wait where these lack."""
+        pages = self.pages
+        if pages is None:
+            return
+        order = sorted((held.number, slot) for slot, held in enumerate(self._held) if held is not None and held.placed)
+        for _, slot in [*order]:
+            held = self._held[slot]
+            if held is None or not held.placed or not held.steps:
+                continue
+            most = min(int(self._at[slot]) + min(count, held.left), self._decoder.context)
+            while not pages.grow(slot, most):
+                _, last = order.pop()
+                self._wait(last)
+                if last == slot:
+                    break
+
+    def _wait(self, slot: int) -> None:
+        """Takes back the pages of a sequence, which then waits as a prompt of all its tokens."""
+        held = self._held[slot]
+        assert held is not None and self.pages is not None
+        self.pages.release(slot)
+        held.prompt = np.concatenate([held.prompt, np.asarray(held.made, np.int32)])
+        held.made.clear()
+        held.taken, held.placed = 0, False
 
     def cancel(self, sequence: int) -> None:
         """Frees the slot of a sequence. Nothing happens for one that has ended."""
         for slot, held in enumerate(self._held):
             if held is not None and held.number == sequence:
-                self._held[slot] = None
+                self._leave(slot)
 
     def step(self, most: int = 1) -> list[Token]:
         """The next tokens of all sequences, first those that prompts gave, then up to `most` of each; of sequences
-        with constraints one, and then one of all.
+        with constraints or scores one, and then one of all.
 
         Raises: DTypeError for a `most` below 1."""
         if type(most) is not int or most < 1:
             raise DTypeError(f"most is {most!r}; expected an integer from 1")
         made: list[Token] = []
         for slot, held in enumerate(self._held):
-            for token in held.fresh if held is not None else ():
-                self._take(slot, token, made)
+            for token, scores in held.fresh if held is not None else ():
+                self._take(slot, token, scores, made)
             if (held := self._held[slot]) is not None:
                 held.fresh.clear()
         lasting = [held for held in self._held if held is not None and held.steps]
         if not lasting:
             return made
-        if any(held.constraint is not None for held in lasting):
+        if any(held.constraint is not None or held.scored for held in lasting):
             most = 1
         # A sequence that ends on the way runs on: its slot's rows are written anew by the next one's prompt.
         count = min(most, AHEAD, LOG, max(held.left for held in lasting))
-        log = self._run(count)
+        self._grow(count)
+        if not any(held is not None and held.steps for held in self._held):
+            return made
+        log, found = self._run(count)
         for i in range(count):
             for slot, held in enumerate(self._held):
                 if held is not None and held.steps:
                     token = int(log[slot, (self._at[slot] + i) % LOG])
                     self._ids[slot] = token
-                    self._take(slot, token, made)
+                    self._take(slot, token, _scores(found, slot) if held.scored else None, made)
         self._at += count
         return made
 
-    def _take(self, slot: int, token: int, made: list[Token]) -> None:
+    def _take(self, slot: int, token: int, scores: Scores | None, made: list[Token]) -> None:
         held = self._held[slot]
         assert held is not None
         held.left -= 1
         ended: Ended = "nan" if token < 0 else "stop" if token in held.ends else "" if held.left else held.then
         if held.constraint is not None and ended not in ("nan", "stop") and held.constraint.take(token):
             ended = "stop"
-        made.append(Token(held.number, token, ended))
+        held.made.append(token)
+        made.append(Token(held.number, token, ended, scores))
         if ended:
-            self._held[slot] = None
+            self._leave(slot)
 
-    def _run(self, count: int) -> npt.NDArray[np.int32]:
-        """So many steps of all slots. Those without a sequence stand still at their first row, those whose prompts are
-        being taken in at the row that the next part of the prompt writes."""
-        d, slots = self._decoder, len(self._held)
-        given = {name: np.zeros((slots, *shape), kind) for name, shape, kind in _DRAWS}
-        stride = np.zeros(slots, np.int32)
+    def _run(self, count: int) -> tuple[npt.NDArray[np.int32], dict[str, Any]]:
+        """So many steps of all slots: their tokens, and the outputs of the last one. Slots without a sequence stand
+        still at their first row, those whose prompts are being taken in at the row that the next part writes."""
+        d = self._decoder
         stepped = [held if held is not None and held.steps else None for held in self._held]
-        masked = any(held is not None and held.constraint is not None for held in stepped)
-        if masked:
-            given["mask"] = np.full((slots, mask_words(d.config.vocabulary)), -1, np.int32)
+        picking = _picking([held for held in stepped if held is not None])
+        given = _inputs(stepped, picking)
+        given["stride"] = np.array([held is not None for held in stepped], np.int32)
+        given["adapter"] = np.array([-1 if held is None else held.adapter for held in stepped], np.int32)
+        if picking.masked:
+            given["mask"] = np.full((len(stepped), mask_words(d.config.vocabulary)), -1, np.int32)
         for slot, held in enumerate(stepped):
             if held is None:
                 waits = self._held[slot]
-                self._at[slot] = self._ids[slot] = 0
-                if waits is not None:
-                    self._at[slot] = waits.taken
-                continue
-            stride[slot] = 1
-            for name, value in held.sampling.inputs().items():
-                given[name][slot] = value[0]
-            if held.sampling.temperature and held.sampling.top_p is None:
-                given["top_p"][slot] = 1.0
-            if held.constraint is not None:
+                self._at[slot] = 0 if waits is None else waits.taken
+                self._ids[slot] = 0
+            elif held.constraint is not None:
                 held.constraint.mask(given["mask"][slot])
-        drawn = [h.sampling for h in stepped if h is not None and h.sampling.temperature]
-        picking = Picking(not drawn, None, any(s.top_p is not None for s in drawn), masked)
         programs = [d.program(1, "next", picking, turn) for turn in range(d.turns)]
         states = programs[0].graph.states
-        for name, value in {"ids": self._ids, "at": self._at, "stride": stride, **given}.items():
+        if self.pages is not None:
+            own = [[held is not None] for held in stepped]  # others write their row into nobody's page
+            given["table"] = np.where(own, self.pages.table, 0)
+        for name, value in {"ids": self._ids, "at": self._at, **given}.items():
             if name in states:
                 d.state.set(name, value)
         runs = [programs[i % len(programs)].launch() for i in range(count)]
+        found: dict[str, Any] = runs[-1].wait("host") if picking.scored else {}
         runs[-1].wait()
         log: npt.NDArray[np.int32] = d.state.get("log")
-        return log
+        return log, found
 
     def prepare(self) -> None:
         """Builds the programs of prompts and steps, greedy and with draws, so that no sequence waits for them."""
@@ -236,4 +335,48 @@ class Batch(Closing):
         self._decoder.close()
 
 
-_DRAWS = (("key", (2,), np.int32), ("temperature", (), np.float32), ("top_p", (), np.float32))
+def _pages(count: int, decoder: Decoder, context: int) -> int:
+    """Raises: DTypeError for a number of pages that cannot be, or caches that have no pages."""
+    least = pages_for(context) + 1
+    if type(count) is not int or count < least:
+        raise DTypeError(f"pages is {count!r}; expected an integer from {least}: those of a context of {context}, and "
+                         "one that takes what is nobody's")  # fmt: skip
+    if decoder.config.recurrent or decoder.cache.is_packed:
+        what = "recurrent models, whose states have no rows" if decoder.config.recurrent else "caches in q8_0 yet"
+        raise DTypeError(f"pages are not there for {what}; leave them out")
+    return count
+
+
+def _picking(stepped: Sequence[_Sequence]) -> Picking:
+    """How a program picks the tokens of sequences, each in its own way."""
+    drawn = [held.sampling for held in stepped if held.sampling.temperature]
+    return Picking(
+        greedy=not drawn,
+        top_p=any(sampling.top_p is not None for sampling in drawn),
+        masked=any(held.constraint is not None for held in stepped),
+        top_ks=any(sampling.top_k is not None for sampling in drawn),
+        scored=any(held.scored for held in stepped),
+    )
+
+
+def _inputs(stepped: Sequence[_Sequence | None], picking: Picking) -> dict[str, Any]:
+    """What draws take, a row for each sequence; a temperature of 0 takes the likeliest token."""
+    given: dict[str, Any] = {}
+    if not picking.greedy:
+        given = {"key": np.zeros((len(stepped), 2), np.int32), "temperature": np.zeros(len(stepped), np.float32)}
+    if picking.top_p:
+        given["top_p"] = np.ones(len(stepped), np.float32)
+    if picking.top_ks:
+        given["top_k"] = np.zeros(len(stepped), np.int32)
+    for row, held in enumerate(stepped):
+        if held is not None and not picking.greedy:
+            for name, value in held.sampling.inputs().items():
+                given[name][row] = value[0]
+            if held.sampling.top_k is not None:
+                given["top_k"][row] = held.sampling.top_k
+    return given
+
+
+def _scores(found: Mapping[str, Any], row: int) -> Scores:
+    own, *logarithms = found["scores"][row].tolist()
+    return Scores(own, tuple(found["likeliest"][row].tolist()), tuple(logarithms))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
@@ -13,7 +12,8 @@ import numpy as np
 import rlx.ops as ops
 from rlx.dtypes import DType, bf16, f16, f32, i32
 from rlx.ir import Graph, Tensor
-from rlx.models.language.adapters import LowRank
+from rlx.models.language.adapters import LowRank, LowRanks
+from rlx.models.language.caches import Caches, Size, turned
 from rlx.models.language.config import Attention, Experts, LanguageConfig, Rope
 
 
@@ -30,30 +30,21 @@ class WeightTypes(Protocol):
         """Whether weights, by name and shape, can be one, of this name, that holds their rows one after the other."""
 
 
-@dataclass(frozen=True, slots=True)
-class Size:
-    """What a program of a model is made for: sequences, tokens of each in a run, rows of their caches, dtypes. A
-    context of 0 means no caches: tokens attend to those of the same run, as in training."""
-
-    batch: int
-    chunk: int
-    context: int
-    activations: DType = f32
-    cache: DType = f32
-    slots: int = 1  # sequences that the caches have room for: as many as a run has, or more where it has one
-
-
 class Blocks:
     """The blocks of one graph. Values between blocks are (batch · chunk, width). The matrices of an adapter, whose
-    products `adapter` knows, are states, so that adapters of one shape take turns in one program.
+    products `adapter` knows, are states, so that adapters of one shape take turns in one program; of several adapters
+    side by side each sequence has the one of its `number`, i32 (batch,). `stride`, i32 (batch,), is 0 for sequences
+    that stand still in a step.
 
     `at`, i32 (batch,), is the position of each sequence's first token in this run. Key and value caches are states
-    (slots, context, kv_heads, head_size), of which a run writes `chunk` rows of a sequence in place.
+    (slots, rows, kv_heads, head_size), of which a run writes `chunk` rows of a sequence in place. The rows are as many
+    as the context, or those of a ring (`ring_rows`) where a layer has a window.
     """
 
     def __init__(
         self, g: Graph, config: LanguageConfig, size: Size, weights: WeightTypes, at: Tensor,
-        slot: Tensor | None = None, adapter: LowRank | None = None,
+        slot: Tensor | None = None, adapter: LowRank | LowRanks | None = None, number: Tensor | None = None,
+        stride: Tensor | None = None, table: Tensor | None = None,
     ) -> None:  # fmt: skip
         self.g = g
         self.config = config
@@ -61,19 +52,14 @@ class Blocks:
         self.rows = size.batch * size.chunk
         self._weights = weights
         self._adapter = adapter
-        self.at = at
-        # One sequence writes a window of its cache; the rows of several are scattered, each to its own position.
+        self._number = number
+        self.at, self.slot, self.stride = at, slot, stride
+        # One token of each sequence that has a cache, and no other sequence's beside it.
+        self._steps = size.chunk == 1 and bool(size.context) and size.slots == size.batch
         self._one = ops.reshape(at, ()) if size.batch == 1 else None
-        if self._one is not None:
-            axis = g.constant(np.array([0, 1, 0, 0], np.int32))
-            self._start = axis * self._one
-            self._slot = None if slot is None else g.constant(np.array([1, 0, 0, 0], np.int32)) * slot
-            self._places = self._one
-        else:
-            step = g.constant(np.arange(size.chunk, dtype=np.int32).reshape(1, -1))
-            self._places = ops.reshape(at, (size.batch, 1)) + step
-            first = g.constant(np.arange(size.batch, dtype=np.int32).reshape(-1, 1) * size.context)
-            self._start = ops.reshape(self._places + first, (self.rows,))
+        self.caches = Caches(g, size, at, slot, table)
+        step = g.constant(np.arange(size.chunk, dtype=np.int32).reshape(1, -1))
+        self._places = self._one if self._one is not None else ops.reshape(at, (size.batch, 1)) + step
 
     # -- weights
 
@@ -104,7 +90,12 @@ class Blocks:
         low = self.g.state(a, (rank, x.shape[-1]), self.size.activations)
         high = self.g.state(b, (made.shape[-1], rank), self.size.activations)
         low, high = (ops.cast(t, x.dtype) for t in (low, high))
-        return made + ops.cast(ops.linear(ops.linear(x, low), high), made.dtype)
+        inner = ops.linear(x, low)
+        if self._number is not None and isinstance(self._adapter, LowRanks):
+            own = ops.equal(ops.reshape(self._number, (-1, 1, 1)), self.g.constant(self._adapter.owners(name)))
+            inner = ops.where(own, ops.reshape(inner, (self.size.batch, self.size.chunk, rank)), 0.0)
+            inner = ops.reshape(inner, (self.rows, rank))
+        return made + ops.cast(ops.linear(inner, high), made.dtype)
 
     def linears(self, x: Tensor, name: str, parts: Sequence[tuple[str, int]], bias: bool = False) -> list[Tensor]:
         """Several products of one x, each named after its weight, with so many outputs."""
@@ -160,13 +151,14 @@ class Blocks:
 
     # -- the parts of a layer
 
-    def mlp(self, x: Tensor, name: str) -> Tensor:
-        c = self.config
+    def mlp(self, x: Tensor, name: str, inner: int = 0) -> Tensor:
+        """An MLP of the model's inner width, or of another."""
+        c, inner = self.config, inner or self.config.inner
         if c.gated:
-            gate, up = self.linears(x, name, [("gate_proj", c.inner), ("up_proj", c.inner)], c.mlp_bias)
-            up = _activated(gate, c.activation) * up
+            gate, up = self.linears(x, name, [("gate_proj", inner), ("up_proj", inner)], c.mlp_bias)
+            up = activated(gate, c.activation) * up
         else:
-            up = _activated(self.linear(x, f"{name}.up_proj", c.inner, c.mlp_bias), c.activation)
+            up = activated(self.linear(x, f"{name}.up_proj", inner, c.mlp_bias), c.activation)
         return self.linear(up, f"{name}.down_proj", c.width, c.mlp_bias)
 
     # -- attention
@@ -174,88 +166,87 @@ class Blocks:
     def attention(self, x: Tensor, index: int) -> Tensor:
         a, name = self.config.attention, f"layers.{index}.self_attn"
         assert a is not None
-        q, k, v = self._heads(x, name, a, a.ropes[index])
-        if self.size.context:
-            keys, values = self._cached(f"keys.{index}", k), self._cached(f"values.{index}", v)
+        q, k, v = self._heads(x, name, a)
+        window = a.windows[index]
+        if self._steps and self.caches.plain(window):
+            return self._out(x, self._step(q, k, v, a, index), index)
+        q, k = self._rotated(q, k, a.ropes[index])
+        if not self.size.context:
+            made = turned(ops.attention(turned(q), turned(k), turned(v), scale=a.scale, softcap=a.softcap,
+                                        causal=self.size.chunk > 1 or window is not None, window=window))  # fmt: skip
+        elif a.sinks:
+            keys, values = self.caches.keys_and_values(index, k, v, window)
+            made = turned(self._with_sinks(q, keys, values, a, index))
         else:
-            keys, values = k, v
-        length = self._one if self._one is not None else self.at
-        if a.sinks:
-            made = self._with_sinks(q, keys, values, a, index)
-        else:
-            made = ops.attention(
-                _turned(ops.cast(q, self.size.cache)), _turned(keys), _turned(values), scale=a.scale,
-                causal=self.size.chunk > 1 or a.windows[index] is not None, window=a.windows[index], softcap=a.softcap,
-                kv_len=length + self.size.chunk if self.size.context else None,
-            )  # fmt: skip
-        mixed = ops.cast(ops.reshape(_turned(made), (self.rows, a.heads * a.head_size)), self.size.activations)
+            made = self.caches.attention(index, q, k, v, window, a.scale, a.softcap)
+        return self._out(x, made, index)
+
+    def _out(self, x: Tensor, mixed: Tensor, index: int) -> Tensor:
+        """The layer's result of what its heads give; x is what went into the layer."""
+        a, name = self.config.attention, f"layers.{index}.self_attn"
+        assert a is not None
+        mixed = ops.cast(ops.reshape(mixed, (self.rows, a.heads * a.head_size)), self.size.activations)
+        if a.gated:
+            mixed = mixed * ops.sigmoid(self.linear(x, f"{name}.q_gate", a.heads * a.head_size, a.qkv_bias))
         return self.linear(mixed, f"{name}.o_proj", self.config.width, a.out_bias)
+
+    def _step(self, q: Tensor, k: Tensor, v: Tensor, a: Attention, index: int) -> Tensor:
+        """Attention of one token of each sequence, which writes its key and value into the caches."""
+        shape = (self.size.slots, self.size.context, a.kv_heads, a.head_size)
+        names, rope = (f"keys.{index}", f"values.{index}"), a.ropes[index]
+        q, k, v = (ops.reshape(t, (self.rows, *t.shape[2:])) for t in (q, k, v))
+        keys, values = (self.g.state(name, shape, self.size.cache) for name in names)
+        cos, sin = (None, None) if rope is None else self._tables(rope)
+        sinks = self.weight(f"layers.{index}.self_attn.sinks", (a.heads,)) if a.sinks else None
+        made, *caches = ops.attention_step(
+            q, k, v, keys, values, self.at, cos, sin, sinks, scale=a.scale, window=a.windows[index],
+            softcap=a.softcap, interleaved=rope is not None and rope.interleaved,
+        )  # fmt: skip
+        for name, cache in zip(names, caches, strict=True):
+            self.g.update(name, cache)
+        return made
 
     def _with_sinks(self, q: Tensor, keys: Tensor, values: Tensor, a: Attention, index: int) -> Tensor:
         """Attention whose softmax has one more term a head, written out in small ops: (batch, heads, chunk, size)."""
         (batch, chunk), group = (self.size.batch, self.size.chunk), a.heads // a.kv_heads
         q = ops.reshape(ops.transpose(q, (0, 2, 1, 3)), (batch, a.kv_heads, group * chunk, a.head_size))
-        keys, values = (ops.cast(_turned(t), f32) for t in (keys, values))
+        keys, values = (ops.cast(turned(t), f32) for t in (keys, values))
         scores = ops.matmul(ops.cast(q, f32), keys, transpose_b=True) * a.scale
-        scores = ops.reshape(scores, (batch, a.heads, chunk, self.size.context))
-        place = self._places if self._one is None else self._one + self.g.constant(np.arange(chunk, dtype=np.int32))
-        numbers = self.g.constant(np.arange(self.size.context, dtype=np.int32))
-        behind = ops.reshape(place, (batch, 1, chunk, 1)) - numbers
-        window = a.windows[index]
-        seen = ops.logical_and(behind >= 0, behind <= (self.size.context if window is None else window))
-        scores = ops.where(seen, scores, -math.inf)
+        rows = keys.shape[2]
+        scores = ops.reshape(scores, (batch, a.heads, chunk, rows))
+        scores = ops.where(self.caches.in_sight(a.windows[index], rows), scores, -math.inf)
         sinks = ops.reshape(self.weight(f"layers.{index}.self_attn.sinks", (a.heads,)), (1, a.heads, 1, 1))
         top = ops.maximum(ops.max(scores, axis=-1, keepdims=True), sinks)
         parts = ops.exp(scores - top)
         parts = parts / (ops.sum(parts, axis=-1, keepdims=True) + ops.exp(sinks - top))
         # Rows of the cache that were never written may hold anything.
-        length = ops.reshape(place[..., -1:], (batch, 1, 1, 1))
-        there = ops.reshape(numbers, (-1, 1)) <= length
-        parts = ops.reshape(parts, (batch, a.kv_heads, group * chunk, self.size.context))
+        numbers = self.g.constant(np.arange(rows, dtype=np.int32).reshape(-1, 1))
+        there = numbers < ops.reshape(self.at, (batch, 1, 1, 1)) + chunk
+        parts = ops.reshape(parts, (batch, a.kv_heads, group * chunk, rows))
         made = ops.matmul(parts, ops.where(there, values, 0.0))
         return ops.reshape(made, (batch, a.heads, chunk, a.head_size))
 
-    def _heads(self, x: Tensor, name: str, a: Attention, rope: Rope | None) -> tuple[Tensor, Tensor, Tensor]:
-        """q, k and v, (batch, chunk, heads, head_size)."""
+    def _heads(self, x: Tensor, name: str, a: Attention) -> tuple[Tensor, Tensor, Tensor]:
+        """q, k and v, (batch, chunk, heads, head_size), before a rope."""
         n, lead = a.head_size, (self.size.batch, self.size.chunk)
         parts = [("q_proj", a.heads * n), ("k_proj", a.kv_heads * n), ("v_proj", a.kv_heads * n)]
-        both = parts[0][1] + parts[1][1]
-        one_row = self.rows == 1 and a.qk_norm is None  # whose parts are views, so that q and k are rotated at once
-        made = self._joined(x, name, parts, a.qkv_bias) if one_row else None
-        if made is not None:
-            turned = self._rotated(ops.reshape(made[:, :both], (*lead, both // n, n)), rope)
-            q, k = turned[:, :, : a.heads], turned[:, :, a.heads :]
-            return q, k, ops.reshape(made[:, both:], (*lead, a.kv_heads, n))
         q, k, v = self.linears(x, name, parts, a.qkv_bias)
         if a.qk_norm == "row":
             q, k = (self.norm(t, f"{name}.{which}_norm") for t, which in ((q, "q"), (k, "k")))
         q, k, v = (ops.reshape(t, (*lead, t.shape[1] // n, n)) for t in (q, k, v))
         if a.qk_norm == "head":
             q, k = (self.norm(t, f"{name}.{which}_norm") for t, which in ((q, "q"), (k, "k")))
-        return self._rotated(q, rope), self._rotated(k, rope), v
+        return q, k, v
 
-    def _rotated(self, x: Tensor, rope: Rope | None) -> Tensor:
-        if rope is None:
-            return x
+    def _tables(self, rope: Rope) -> tuple[Tensor, Tensor]:
         cos, sin = (self.weight(t, (self._weights.positions, rope.width // 2)) for t in table_names(rope))
-        return ops.rope(x, cos, sin, self._places, axis=1, interleaved=rope.interleaved)
+        return cos, sin
 
-    def _cached(self, name: str, fresh: Tensor) -> Tensor:
-        """The cache with this run's rows written into it."""
-        batch, _, heads, size = fresh.shape
-        shape = (self.size.slots, self.size.context, heads, size)
-        cache, fresh = self.g.state(name, shape, self.size.cache), ops.cast(fresh, self.size.cache)
-        if self._one is not None:
-            start = self._start if self._slot is None else self._start + self._slot
-            made = ops.dynamic_update_slice(cache, fresh, start)
-        else:
-            flat = ops.reshape(cache, (batch * self.size.context, heads, size))
-            flat = ops.scatter(flat, self._start, ops.reshape(fresh, (self.rows, heads, size)), axis=0)
-            made = ops.reshape(flat, shape)
-        self.g.update(name, made)
-        if self._one is not None and self._slot is not None:  # a prompt's run copies the rows of its sequence
-            return ops.dynamic_slice(made, self._slot, (1, *shape[1:]))
-        return made
+    def _rotated(self, q: Tensor, k: Tensor, rope: Rope | None) -> list[Tensor]:
+        if rope is None:
+            return [q, k]
+        (cos, sin), how = self._tables(rope), rope.interleaved
+        return [ops.rope(x, cos, sin, self._places, axis=1, interleaved=how) for x in (q, k)]
 
     # -- experts
 
@@ -275,14 +266,18 @@ class Blocks:
         inner, outer = (e.count, e.inner, self.config.width), (e.count, self.config.width, e.inner)
         gate, up = (self._expert(taken, f"{name}.experts.{part}_proj", inner, *of) for part in ("gate", "up"))
         if e.limit is None:
-            hidden = _activated(gate, self.config.activation) * up
+            hidden = activated(gate, self.config.activation) * up
         else:  # gpt-oss
             gate = ops.minimum(gate, e.limit)
             hidden = (ops.clip(up, -e.limit, e.limit) + 1.0) * gate * ops.sigmoid(gate * 1.702)
         made = self._expert(hidden, f"{name}.experts.down_proj", outer, *of)
         back = ops.cast(ops.argsort(order, axis=0), i32)
         made = ops.reshape(ops.cast(ops.gather(made, back), f32), (self.rows, e.used, self.config.width))
-        return ops.cast(ops.sum(made * ops.reshape(parts, (self.rows, e.used, 1)), axis=1), x.dtype)
+        made = ops.cast(ops.sum(made * ops.reshape(parts, (self.rows, e.used, 1)), axis=1), x.dtype)
+        if e.shared:
+            gate = ops.sigmoid(self.linear(x, f"{name}.shared_expert_gate", 1))
+            made = made + gate * self.mlp(x, f"{name}.shared_expert", e.shared)
+        return made
 
     def _expert(self, x: Tensor, name: str, shape: tuple[int, ...], counts: Tensor, numbers: Tensor) -> Tensor:
         """The product of each row with its expert's weight; `numbers` are the rows' experts."""
@@ -314,7 +309,7 @@ def _routed(scores: Tensor, e: Experts) -> tuple[Tensor, Tensor]:
     return parts, ops.cast(chosen, i32)
 
 
-def _activated(x: Tensor, name: str) -> Tensor:
+def activated(x: Tensor, name: str) -> Tensor:
     if name.startswith("gelu"):
         return ops.gelu(x, approximate="tanh" if name == "gelu_tanh" else "none")
     return ops.silu(x) if name == "silu" else ops.relu(x)
@@ -323,14 +318,3 @@ def _activated(x: Tensor, name: str) -> Tensor:
 def _at_most(weight: Tensor, dtype: DType) -> Tensor:
     """The weight rounded to the activations' half precision; products of f32 read weights of halves as they are."""
     return ops.cast(weight, dtype) if dtype in (f16, bf16) else weight
-
-
-def _turned(x: Tensor) -> Tensor:
-    return ops.transpose(x, (0, 2, 1, 3))
-
-
-def cache_bytes(config: LanguageConfig, context: int, dtype: DType) -> int:
-    """The bytes of one sequence's caches."""
-    a = config.attention
-    rows = 0 if a is None else 2 * a.kv_heads * a.head_size * context
-    return math.ceil(rows * dtype.itemsize) * sum(m == "attention" for m in config.mixers)

@@ -16,6 +16,7 @@ MOST_TOKENS, MOST_WIDTH, MOST_LAYERS, MOST_HEADS = 1 << 22, 1 << 17, 1 << 10, 1 
 MOST_INNER, MOST_POSITIONS, MOST_EXPERTS = 1 << 20, 1 << 24, 1 << 12
 MOST_ANGLE = 1e6  # radians a position; published ones are 1 at most
 
+_LONG = ("longrope", "su")
 Norm = Literal["rms", "layer"]
 Placement = Literal["before", "after", "around"]
 Mixer = Literal["attention", "mamba", "mamba2", "delta"]
@@ -40,7 +41,8 @@ class Attention:
     keys before a query's own.
 
     `qk_norm` normalizes q and k head by head, or each as a whole row; `sinks` adds a learned logit a head to the
-    softmax, which takes a part of the weight and gives no value.
+    softmax, which takes a part of the weight and gives no value; `gated` multiplies the result by another product's
+    sigmoid.
     """
 
     heads: int
@@ -54,6 +56,7 @@ class Attention:
     qkv_bias: bool = False
     out_bias: bool = False
     sinks: bool = False
+    gated: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +64,8 @@ class Experts:
     """A mixture of experts: how many there are, how many each token uses, and how their weights are made.
 
     `order` "softmax" takes the softmax of all logits and then the largest, made to sum to 1 where `renormalize`;
-    "chosen" takes the softmax of the largest logits alone."""
+    "chosen" takes the softmax of the largest logits alone. `shared` is the inner width of an MLP that all tokens use
+    besides, by the sigmoid of a logit of its own."""
 
     count: int
     used: int
@@ -70,12 +74,14 @@ class Experts:
     renormalize: bool = True
     limit: float | None = None  # of gpt-oss's clamped, shifted SwiGLU
     bias: bool = False
+    shared: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Recurrence:
     """The sizes of Mamba, Mamba-2 or a gated delta rule: `inner` channels in `heads`, states, groups that share B and C
-    (or key heads), the width of the convolution, the rank of Mamba's step size."""
+    (or key heads), the width of the convolution, the rank of Mamba's step size. A key head serves neighbouring heads,
+    or with `tiled` each so many heads apart as there are key heads."""
 
     inner: int
     states: int
@@ -87,6 +93,7 @@ class Recurrence:
     bias: bool = False
     floor: float = 0.0  # the least step size of Mamba-2
     key_size: int = 0
+    tiled: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -196,6 +203,8 @@ class Fields:
         if turned < 2 or turned % 2:
             inner.wrong("partial_rotary_factor", f"a part of a head's {width} that is an even number of elements")
         inner.flag("truncate", True)
+        if self.has("original_max_position_embeddings") and given.get("rope_type", given.get("type")) in _LONG:
+            given = {"original_max_position_embeddings": self.content["original_max_position_embeddings"], **given}
         try:
             scaling = rope_scaling(given or None, self.count("max_position_embeddings", MOST_POSITIONS, 2048))
             frequencies, factor = rope_frequencies(turned, found, scaling)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,19 +14,23 @@ import numpy.typing as npt
 from rlx.driver.closing import Closing
 from rlx.driver.locks import renewed
 from rlx.dtypes import DType, f32
-from rlx.errors import DTypeError, GraphError, OutOfDeviceMemory, ShapeError
+from rlx.errors import DTypeError, GraphError, ShapeError
 from rlx.ir import TensorType
-from rlx.models.language.adapters import Adapter, LowRank
-from rlx.models.language.blocks import Size, cache_bytes
+from rlx.models.language.adapters import Adapter, LowRank, LowRanks
+from rlx.models.language.caches import Size, cache_bytes, ring_rows
 from rlx.models.language.config import LanguageConfig
 from rlx.models.language.graph import GREEDY, LOG, Head, Picking, language_graph
+from rlx.models.language.pages import Pages
+from rlx.models.language.placement import Room, check_room, room_of
 from rlx.models.language.speculation import Speculation
+from rlx.models.language.split import SplitProgram, SplitStates, Stage
 from rlx.models.language.weights import ModelWeights
 from rlx.ops.random.draws import key as key_of
-from rlx.runtime import CompiledGraph, Session, State, Weights
+from rlx.runtime import CompiledGraph, Session, State, Store, Weights
 
 Ids = npt.NDArray[np.int32]
 AHEAD = 16  # runs begun before their tokens are read
+_Key = tuple[int, Head, Picking, int, LowRank | LowRanks | None]  # of a program: chunk, head, picking, turn, adapters
 CHUNKS = (16, 128, 512)  # tokens of a prompt in one run; one by one where fewer are left than pay for padding
 
 
@@ -45,6 +49,12 @@ class Sampling:
             _number("top_p", self.top_p, 0.0, 1.0)
         if self.top_k is not None and (type(self.top_k) is not int or self.top_k < 1):
             raise DTypeError(f"top_k is {self.top_k!r}; expected an integer from 1, or None for no such limit")
+        for name, value in (("top_k", self.top_k), ("top_p", self.top_p)):
+            if value is not None and not self.temperature:
+                raise DTypeError(
+                    f"{name} is {value!r} beside a temperature of 0, which takes the likeliest token and draws none; "
+                    f"give a temperature such as 0.8, or leave {name} out"
+                )
         if type(self.seed) is not int or not 0 <= self.seed < 1 << 64:
             raise DTypeError(f"seed is {self.seed!r}; expected an integer from 0 to 2**64 - 1")
 
@@ -63,75 +73,103 @@ class Sampling:
 
 
 class Decoder(Closing):
-    """A model on one device with its caches. Its programs are compiled when first needed.
+    """A model on one device with its caches, or its layers on several. Its programs are compiled when first needed.
 
-    `context` is how many tokens the caches hold; `length` how many are in them. With `slots` there are caches for
-    several sequences, which `Batch` fills; `like` is a decoder of the same model, whose weights are used. Not for use
-    by several threads at once.
-    Raises: OutOfDeviceMemory, before anything is read, for a model that does not fit.
+    `context` is how many tokens the caches hold; `length` how many are in them. `split` has the sessions whose devices
+    take the layers, in order, and how many each: None for as many as fit there, for the last the rest. With `slots`
+    there are caches for several sequences, which `Batch` fills, or the `pages` that these share; `like` is a decoder of
+    the same model, whose weights are used. Not for use by several threads at once.
+    Raises: OutOfDeviceMemory, before anything is read, for a model that does not fit; ShapeError for a `split` that is
+    not one of the model's layers.
     """
 
     def __init__(
         self, config: LanguageConfig, weights: ModelWeights, session: Session, context: int, *,
         activations: DType = f32, cache: DType = f32, slots: int = 1, like: Decoder | None = None,
+        split: Sequence[tuple[Session, int | None]] = (), pages: Pages | None = None,
     ) -> None:  # fmt: skip
         self.config = config
+        self.pages = pages
         self.slots = slots
         self.session = session
         self.context = context
-        self.length = self.slot = 0
+        self.length = self.slot = self._top = 0
         self.activations = activations
         self.cache = cache
         self.source = weights
         self.adapter: Adapter | None = None  # that of the programs, and of what is in the caches
+        self.number = -1  # of the adapter of a prompt's sequence, where `place` put several side by side
+        self._several: LowRanks | None = None
         self._placed: dict[str, Adapter] = {}  # whose matrices the states hold
-        self._programs: dict[tuple[int, Head, Picking, int, LowRank | None], CompiledGraph] = {}
+        self._programs: dict[_Key, CompiledGraph | SplitProgram] = {}
         self._lock = renewed(self, "_lock", threading.Lock)
         self._closed = False
-        # On Vulkan the host waits for a program's last run before it begins another, but not for other programs.
-        self.turns = 2 if session.info.id.startswith("vulkan") else 1
-        graph = self.graph(1)
+        self.graph(1)
         weights.check()
-        self._check_room(like is not None)
+        sessions = split or [(session, None)]
+        if like is not None:
+            sessions = [(stage.session, len(stage.layers)) for stage in like.stages]
+        layers = check_room(self.room, sessions, self.slots, context, like is not None)
+        self.stages: list[Stage] = []
+        for (own, _), part in zip(sessions, layers, strict=True):
+            held = Weights(own.device) if like is None else like.stages[len(self.stages)].weights
+            self.stages.append(Stage(own, part, held, State(own.device)))
+        # On Vulkan the host waits for a program's last run before it begins another, but not for other programs.
+        self.turns = 2 if self._whole and session.info.id.startswith("vulkan") else 1
+        self.state: State | SplitStates = self.stages[0].state if self._whole else SplitStates(self.stages)
         self._lends = like is None  # whether the weights are this decoder's own
-        self.weights: Weights = Weights(session.device) if like is None else like.weights
-        self.state = State(session.device)
         if like is not None:
             return
         try:
-            self.weights.declare({name: t.type for name, t in graph.params.items()})
-            weights.load(self.weights)
+            stores: dict[str, list[Store]] = {}
+            for stage in self.stages:
+                params = self.graph(1, layers=stage.layers).params
+                stage.weights.declare({name: t.type for name, t in params.items()})
+                for name in params:
+                    stores.setdefault(name, []).append(stage.weights)
+            weights.load(stores)
         except BaseException:
             self.close()
             raise
 
-    def _check_room(self, loaded: bool) -> None:
-        """Raises: OutOfDeviceMemory, with the need, what is free, and a context that would fit."""
-        device = self.session.device
-        free = device.free_bytes()
-        weights = 0 if loaded else self.source.nbytes
-        caches = self.slots * cache_bytes(self.config, self.context, self.cache)
-        if weights + caches <= free:
-            return
-        a_token = self.slots * cache_bytes(self.config, 1, self.cache)
-        fits = (free - weights) // a_token if a_token and free > weights else 0
-        if fits >= 64:
-            hint = f"context={fits // 64 * 64} would fit"
-        else:
-            hint = "a file of fewer bits a weight would fit" if weights > free else "close other programs of the device"
-        raise OutOfDeviceMemory(
-            f"{self.source.source.where} needs {weights:,} bytes for its weights and {caches:,} for the caches of "
-            f"{self.slots} x {self.context} tokens; {self.session.info.id} has {free:,} free: {hint}"
-        )
-
-    def graph(self, chunk: int, head: Head = "token", picking: Picking = GREEDY) -> Any:
-        batch = self.slots if head == "next" else 1
-        size = Size(batch, chunk, self.context, self.activations, self.cache, self.slots)
-        return language_graph(self.config, size, self.source, head, picking, self._low)
+    @property
+    def _whole(self) -> bool:
+        """Whether all layers are on one device."""
+        return len(self.stages) == 1
 
     @property
-    def _low(self) -> LowRank | None:
-        return None if self.adapter is None else self.adapter.low
+    def where(self) -> str:
+        """The device, or how many layers are on each."""
+        ids = [f"{s.session.info.id} ({len(s.layers)} layers)" for s in self.stages]
+        return self.session.info.id if self._whole else ", ".join(ids)
+
+    def room(self, context: int) -> Room:
+        """What the layers need with caches for so many tokens."""
+        if self.pages is not None:
+            caches = cache_bytes(self.config, context, self.cache, self.pages.count)
+        else:
+            caches = tuple(self.slots * n for n in cache_bytes(self.config, context, self.cache))
+        where = self.source.source.where
+        return room_of(self.config, where, self.source.sizes, self.source.table_bytes, caches)
+
+    @property
+    def cache_bytes(self) -> int:
+        """The bytes of all keys and values."""
+        return sum(self.room(self.context).caches)
+
+    def graph(
+        self, chunk: int, head: Head = "token", picking: Picking = GREEDY, layers: range | None = None
+    ) -> Any:
+        batch = self.slots if head == "next" else 1
+        if head == "next" and layers is not None:  # the host begins each step of a part
+            head = "token"
+        pages = 0 if self.pages is None else self.pages.count
+        size = Size(batch, chunk, self.context, self.activations, self.cache, self.slots, pages)
+        return language_graph(self.config, size, self.source, head, picking, self._low, layers)
+
+    @property
+    def _low(self) -> LowRank | LowRanks | None:
+        return self._several if self.adapter is None else self.adapter.low
 
     def fit(self, adapter: Adapter) -> None:
         """Makes the matrices of an adapter for this model; they come onto the device when it is used.
@@ -157,7 +195,18 @@ class Decoder(Closing):
                 self.state.set(name, array)
                 self._placed[name] = adapter
 
-    def program(self, chunk: int, head: Head = "token", picking: Picking = GREEDY, turn: int = 0) -> CompiledGraph:
+    def place(self, adapters: Sequence[Adapter]) -> None:
+        """Puts adapters that were fitted to the model side by side: each sequence then has the one of its number, or
+        none for -1. Raises: OutOfDeviceMemory."""
+        self._several = several = LowRanks(adapters)
+        self.graph(1)
+        for name, array in several.matrices.items():
+            self.state.reserve({name: TensorType(array.shape, self.activations)})
+            self.state.set(name, array)
+
+    def program(
+        self, chunk: int, head: Head = "token", picking: Picking = GREEDY, turn: int = 0
+    ) -> CompiledGraph | SplitProgram:
         """The program for one chunk size; another for another `turn`, since a device may run two programs one after the
         other with no wait of the host between them. Raises: GraphError after `close`."""
         key = (chunk, head, picking, turn, self._low)
@@ -166,9 +215,18 @@ class Decoder(Closing):
                 raise GraphError("the model is closed; load it again")
             found = self._programs.get(key)
             if found is None:
-                graph = self.graph(chunk, head, picking)
-                found = self._programs[key] = self.session.compile(graph, weights=self.weights, state=self.state)
+                found = self._programs[key] = self._compiled(chunk, head, picking)
             return found
+
+    def _compiled(self, chunk: int, head: Head, picking: Picking) -> CompiledGraph | SplitProgram:
+        def one(graph: Any, stage: Stage) -> CompiledGraph:
+            return stage.session.compile(graph, weights=stage.weights, state=stage.state)
+
+        whole = self.graph(chunk, head, picking)
+        if isinstance(self.state, State):
+            return one(whole, self.stages[0])
+        parts = [one(self.graph(chunk, head, picking, stage.layers), stage) for stage in self.stages]
+        return SplitProgram(whole, parts, self.state, self.context)
 
     # -- chunks
 
@@ -193,13 +251,20 @@ class Decoder(Closing):
         padded = np.zeros((1, size), np.int32)
         padded[0, : len(ids)] = ids
         made: dict[str, Any] = {"ids": padded, "at": np.array([self.length], np.int32)}
-        return made if self.slots == 1 else {**made, "slot": np.array(self.slot, np.int32)}
+        if self._several is not None:
+            made["adapter"] = np.array([self.number], np.int32)
+        if self.pages is not None:
+            made["table"] = self.pages.table[self.slot : self.slot + 1]
+        elif self.slots > 1:
+            made["slot"] = np.array(self.slot, np.int32)
+        return made
 
     def _runs(self, ids: Ids) -> Iterator[tuple[Ids, int]]:
         """The parts of a prompt with their chunk sizes; `length` grows as they are taken."""
         done = 0
         for size in self.chunks(len(ids)):
             part = ids[done : done + size]
+            self._top = max(self._top, self.length + size)
             yield part, size
             done += len(part)
             self.length += len(part)
@@ -231,10 +296,24 @@ class Decoder(Closing):
         """The bytes of weights that the run of one token reads."""
         return self.source.bytes_read
 
+    def keeps(self, length: int) -> bool:
+        """Whether the caches have what follows the first `length` tokens needs: a ring has lost the keys before those
+        of its last rows."""
+        a = self.config.attention
+        for window in {None} if a is None or length == 0 else set(a.windows):
+            rows = ring_rows(window, self.context)
+            if window is not None and rows < self.context and max(0, length - window) < self._top - rows:
+                return False
+        return True
+
     def reset(self, length: int = 0) -> None:
-        """Forgets all but the first tokens. Raises: GraphError for a recurrent model, which cannot go back."""
+        """Forgets all but the first tokens. Raises: GraphError for a recurrent model, which cannot go back, and where
+        the caches of layers with windows have lost what those tokens left (`keeps`)."""
         if self.config.recurrent and length not in (0, self.length):
             raise GraphError("a recurrent model cannot forget some of its tokens; reset(0) forgets all")
+        if not self.keeps(length):
+            raise GraphError(f"layers with windows have lost the keys before token {length:,}; reset(0) forgets all")
+        self._top = self._top if length else 0
         if self.config.recurrent and length == 0:
             for program in list(self._programs.values())[:1]:
                 for name, t in program.graph.states.items():
@@ -274,17 +353,20 @@ class Decoder(Closing):
             self.program(1, "next", sampling.picking, turn).prepare()
         return time.perf_counter() - start
 
-    def prefill(self, ids: Ids, sampling: Sampling, mask: Ids | None = None) -> int:
-        """Takes in tokens, and gives the one that follows, of those that the `mask` (1, words) allows."""
-        picking, more, token = sampling.picking, sampling.inputs(), -1
-        if mask is not None:
-            picking, more = replace(picking, masked=True), {**more, "mask": mask}
+    def prefill(self, ids: Ids, sampling: Sampling) -> int:
+        """Takes in tokens, and gives the one that follows."""
+        return int(self.take(ids, sampling.picking, sampling.inputs())["token"][0, 0])
+
+    def take(self, ids: Ids, picking: Picking, more: Mapping[str, Any]) -> dict[str, Any]:
+        """Takes in tokens; the outputs of the last run, which picks the token that follows. `more` are the inputs of
+        its draws and masks."""
+        made: dict[str, Any] = {}
         for part, size in self._runs(ids):
             inputs = {**self._inputs(part, size), **more}
             if size > 1:
                 inputs["last"] = np.array([len(part) - 1], np.int32)
-            token = int(self.program(size, "token", picking).run(inputs)["token"][0, 0])
-        return token
+            made = self.program(size, "token", picking).run(inputs)
+        return made
 
     def decode(self, token: int, sampling: Sampling, ahead: int = 1) -> Iterator[int]:
         """Token after token from this one on, until the context is full.
@@ -304,6 +386,7 @@ class Decoder(Closing):
             self.state.set(name, value)
         while at < self.context:
             count = min(ahead, self.context - at)
+            self._top = max(self._top, at + count)
             runs = [programs[i % len(programs)].launch() for i in range(at, at + count)]
             runs[-1].wait()
             log = self.state.get("log")[0]
@@ -312,7 +395,8 @@ class Decoder(Closing):
             for found in made:
                 self.length += 1
                 yield found
-            ahead = 1 if self.config.recurrent or self.session.info.kind == "cpu" else min(2 * ahead, AHEAD)
+            waits = self.config.recurrent or not self._whole or self.session.info.kind == "cpu"
+            ahead = 1 if waits else min(2 * ahead, AHEAD)
 
     def guess(self, history: list[int], speculation: Speculation) -> Iterator[int]:
         """Token after token from the last of the history on, each the likeliest: `decode` without draws, by guesses.
@@ -328,6 +412,7 @@ class Decoder(Closing):
             guessed = speculation.guess(history, speculation.most) if fits else []
             if not guessed:
                 size = 1
+            self._top = max(self._top, self.length + size)
             inputs = self._inputs(np.array([history[-1], *guessed], np.int32), size)
             head: Head = "choices" if size > 1 else "token"
             choices = self.program(size, head).run(inputs)[head][0].tolist()
@@ -345,10 +430,10 @@ class Decoder(Closing):
             for program in self._programs.values():
                 program.close()
             self._programs.clear()
-            if hasattr(self, "state"):
-                self.state.close()
+            for stage in getattr(self, "stages", ()):
+                stage.state.close()
                 if self._lends:
-                    self.weights.close()
+                    stage.weights.close()
 
 
 def _number(name: str, value: Any, low: float, high: float) -> None:

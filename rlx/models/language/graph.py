@@ -11,29 +11,36 @@ import numpy as np
 import rlx.ops as ops
 from rlx.dtypes import f32, i32
 from rlx.ir import Graph, Tensor
-from rlx.models.language.adapters import LowRank
-from rlx.models.language.blocks import Blocks, Size, WeightTypes
+from rlx.models.language.adapters import LowRank, LowRanks
+from rlx.models.language.blocks import Blocks, WeightTypes
+from rlx.models.language.caches import Size
 from rlx.models.language.config import LanguageConfig, Mixer
-from rlx.models.language.recurrent import mamba, mamba2
+from rlx.models.language.pages import pages_for
+from rlx.models.language.recurrent import delta, mamba, mamba2
 
 Head = Literal["token", "next", "choices", "logits", "hidden"]
 LOG = 64  # tokens that the state `log` holds
+SCORED = 20  # of the likeliest tokens, whose probabilities are told where they are asked for
 MIXERS: dict[Mixer, Callable[[Blocks, Tensor, int], Tensor]] = {
     "attention": Blocks.attention,
     "mamba": mamba,
     "mamba2": mamba2,
+    "delta": delta,
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Picking:
-    """How a program picks a token: the greatest logit, or a draw, among the `top_k` greatest where it is given, and
-    with a limit on the sum of probabilities where `top_p`; `masked`: among the tokens whose bits are set."""
+    """How a program picks a token: the greatest logit, or a draw, among the `top_k` greatest where it is given
+    (`top_ks`: by a number for each sequence, which takes longer), and with a limit on the sum of probabilities where
+    `top_p`; `masked`: among the tokens whose bits are set. With `scored` it tells logarithms of probabilities too."""
 
     greedy: bool = True
     top_k: int | None = None
     top_p: bool = False
     masked: bool = False
+    top_ks: bool = False
+    scored: bool = False
 
 
 GREEDY = Picking()
@@ -44,41 +51,68 @@ def mask_words(vocabulary: int) -> int:
     return -(-vocabulary // 32)
 
 
+def only(logits: Tensor, words: Tensor) -> Tensor:
+    """The logits, (batch, vocabulary), of the tokens whose bits are set; -inf for others."""
+    batch, vocabulary = logits.shape
+    bits = ops.right_shift(ops.reshape(words, (batch, -1, 1)), np.arange(32, dtype=np.int32))
+    allowed = ops.reshape(ops.bitwise_and(bits, 1), (batch, -1))[:, :vocabulary]
+    return ops.where(ops.equal(allowed, 1), logits, -np.inf)
+
+
 def language_graph(
     config: LanguageConfig, size: Size, weights: WeightTypes, head: Head = "token", picking: Picking = GREEDY,
-    adapter: LowRank | None = None,
+    adapter: LowRank | LowRanks | None = None, layers: range | None = None,
 ) -> Graph:  # fmt: skip
-    """A run over `size.chunk` tokens of each of `size.batch` sequences.
+    """A run over `size.chunk` tokens of each of `size.batch` sequences, through all layers, or through those of
+    `layers`: then a part that does not begin with the first layer has the input `x`, (batch · chunk, width) in the
+    dtype of activations, in place of `ids`, and one that does not end with the last has the output `x` alone.
 
     Inputs: `ids`, i32 (batch, chunk); `at`, i32 (batch,), the position of each sequence's first token here. For the
     head "token" and chunks of several tokens: `last`, i32 (batch,), the place in the chunk of the last token that is
     no padding. For draws: `key`, i32 (batch, 2), `temperature` and with `top_p` that, f32 (batch,). With a mask:
-    `mask`, i32 (batch, words), where bit b of word w stands for token 32 w + b.
+    `mask`, i32 (batch, words), where bit b of word w stands for token 32 w + b. With `top_ks`: `top_k`, i32 (batch,),
+    below 1 for no limit. With several adapters: `adapter`, i32 (batch,), the number of each sequence's, or -1.
     Output: `token`, i32 (batch, 1), the id that follows the last token; or `logits`, f32 (batch, chunk, vocabulary); or
     `hidden`, f32 (batch, chunk, width), after the last norm; or `choices`, i32 (batch, chunk), the likeliest after
-    each.
+    each. With `scored` beside a token: `scores`, f32 (batch, 1 + n), the logarithms of the probabilities of that token
+    and of the n = SCORED likeliest, by the logits as they are (no temperature, limit or mask), and `likeliest`, i32
+    (batch, n), which those are.
 
     The head "next" is a step of decoding that needs nothing from the host: `ids`, `at` and what draws take are states,
     of which a run renews the first two (`at` by the state `stride`, which is 0 for sequences that stand still), and it
     writes the new token into the state `log`, i32 (batch, LOG), at the place of the token before it, modulo LOG.
-    Where the caches have more slots than a run has sequences, the input `slot`, i32 (), is the one it is about.
+    Where the caches have more slots than a run has sequences, the input `slot`, i32 (), is the one it is about. Where
+    sequences share pages, `table`, i32 (batch, pages of the context), names those of each.
     """
     g = Graph(f"{config.architecture}-{size.batch}x{size.chunk}-{head}")
+    layers = range(config.layers) if layers is None else layers
     given = g.state if head == "next" else g.input
-    ids = given("ids", (size.batch, size.chunk), i32)
+    x = given("ids", (size.batch, size.chunk), i32) if layers.start == 0 else None
     at = given("at", (size.batch,), i32)
-    slot = g.input("slot", (), i32) if size.slots > size.batch else None
-    blocks = Blocks(g, config, size, weights, at, slot, adapter)
-    x = through_layers(blocks, ids)
+    slot = g.input("slot", (), i32) if size.slots > size.batch and not size.pages else None
+    table = given("table", (size.batch, pages_for(size.context)), i32) if size.pages else None
+    # Steps of several sequences leave the states of those alone that stand still.
+    strides = head == "next" or (config.recurrent and size.batch > 1)
+    stride = given("stride", (size.batch,), i32) if strides else None
+    number = given("adapter", (size.batch,), i32) if isinstance(adapter, LowRanks) else None
+    blocks = Blocks(g, config, size, weights, at, slot, adapter, number, stride, table)
+    if x is None:
+        x = g.input("x", (blocks.rows, config.width), size.activations)
+    x = through_layers(blocks, x, layers)
+    if layers.stop < config.layers:
+        g.output("x", x)
+        return g
     if head in ("token", "next"):
         x, place = _last(g, x, size), at
         if size.chunk > 1:
             place = at + g.inputs["last"]
         logits = blocks.logits(blocks.norm(x, "norm"))
         token = ops.reshape(_picked(given, logits, place, picking), (size.batch, 1))
-        if head == "next":
+        if picking.scored:
+            _score(g, logits, token)
+        if stride is not None and head == "next":
             g.update("ids", token)
-            g.update("at", ops.minimum(at + g.state("stride", (size.batch,), i32), size.context - 1))
+            g.update("at", ops.minimum(at + stride, size.context - 1))
             _write_log(g, token, at, size)
         else:
             g.output("token", token)
@@ -94,10 +128,13 @@ def language_graph(
     return g
 
 
-def through_layers(blocks: Blocks, ids: Tensor) -> Tensor:
-    """The tokens after all layers, before the last norm: (batch · chunk, width)."""
-    x = blocks.embedding(ids)
-    for index in range(blocks.config.layers):
+def through_layers(blocks: Blocks, x: Tensor, layers: range | None = None) -> Tensor:
+    """The tokens after some layers, all by default, before the last norm: (batch · chunk, width). Of tokens these take
+    ids where they begin with the first layer."""
+    layers = range(blocks.config.layers) if layers is None else layers
+    if layers.start == 0:
+        x = blocks.embedding(x)
+    for index in layers:
         x = _layer(blocks, x, index)
     return x
 
@@ -138,12 +175,19 @@ def _write_log(g: Graph, token: Tensor, at: Tensor, size: Size) -> None:
 def _picked(given: Callable[..., Tensor], logits: Tensor, place: Tensor, picking: Picking) -> Tensor:
     batch, vocabulary = logits.shape
     if picking.masked:
-        words = ops.reshape(given("mask", (batch, mask_words(vocabulary)), i32), (batch, -1, 1))
-        bits = ops.bitwise_and(ops.right_shift(words, np.arange(32, dtype=np.int32)), 1)
-        allowed = ops.reshape(bits, (batch, -1))[:, :vocabulary]
-        logits = ops.where(ops.equal(allowed, 1), logits, -np.inf)
+        logits = only(logits, given("mask", (batch, mask_words(vocabulary)), i32))
     if picking.greedy:
         return ops.cast(ops.argmax(logits, axis=-1), i32)
     key, heat = given("key", (batch, 2), i32), given("temperature", (batch,), f32)
     top_p = given("top_p", (batch,), f32) if picking.top_p else None
-    return ops.sample(logits, key, place, temperature=heat, top_k=picking.top_k, top_p=top_p)
+    top_k = given("top_k", (batch,), i32) if picking.top_ks else picking.top_k
+    return ops.sample(logits, key, place, temperature=heat, top_k=top_k, top_p=top_p)
+
+
+def _score(g: Graph, logits: Tensor, token: Tensor) -> None:
+    """The outputs `scores` and `likeliest` of a token of each row."""
+    logs = ops.log_softmax(ops.cast(logits, f32))
+    best, likeliest = ops.top_k(logs, min(SCORED, logits.shape[1]))
+    own = ops.take_along_axis(logs, ops.maximum(token, 0))
+    g.output("scores", ops.concat([own, best], axis=1))
+    g.output("likeliest", ops.cast(likeliest, i32))

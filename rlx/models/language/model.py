@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -29,21 +29,22 @@ from rlx.models.language.batch import Batch
 from rlx.models.language.config import Fields, LanguageConfig
 from rlx.models.language.decoder import Decoder, Sampling
 from rlx.models.language.draft import speculation
+from rlx.models.language.reading import POOLINGS, Pooled, Reading, pooled, reading_of
 from rlx.models.language.speculation import GUESSES, Speculation
 from rlx.models.language.text import StopTexts
 from rlx.models.language.weights import Arrays, ModelWeights
 from rlx.runtime import Session
 
-CACHES = ("f32", "f16", "bf16")
-POOLINGS = ("mean", "last")
+FLOATS = ("f32", "f16", "bf16")
+Split = Sequence[tuple[Session, int | None]]
 
 
 @dataclass(slots=True)
 class Stats:
     """The counts and times of a `generate`: tokens of the prompt that were computed (`reused` lay in the caches
     already), tokens made, seconds until the first of them and after it, seconds in which programs were built before,
-    bytes of weights that a token reads, tokens that were guessed and how many of those guesses were right, and why it
-    ended."""
+    bytes of weights that a token reads, the device or devices, the bytes of keys and values there, tokens that were
+    guessed and how many of those guesses were right, and why it ended."""
 
     prompt: int = 0
     reused: int = 0
@@ -52,6 +53,8 @@ class Stats:
     rest_seconds: float = 0.0
     build_seconds: float = 0.0
     token_bytes: int = 0
+    where: str = ""
+    cache_bytes: int = 0
     guessed: int = 0
     accepted: int = 0
     ended: Literal["", "stop", "length", "context"] = ""
@@ -67,6 +70,8 @@ class Stats:
                 f"\nanswer: {self.tokens} tokens, {rate:,.1f} a second; {self.token_bytes / 1e9:.3g} GB of weights a "
                 f"token, {rate * self.token_bytes / 1e9:,.4g} GB/s"
             )
+        if self.where:
+            lines += f"\ncaches: {self.cache_bytes / 1e6:,.4g} MB of keys and values on {self.where}"
         if self.guessed:
             lines += f"\nguesses: {self.accepted:,} of {self.guessed:,} accepted"
         if self.build_seconds > 0.01:
@@ -75,7 +80,7 @@ class Stats:
 
 
 class LanguageModel(Closing):
-    """A language model on one device, made by `rlx.models.load`.
+    """A language model on a device, or its layers on several, made by `rlx.models.load`.
 
     Prompts that begin as the last one did, with its answer, take in only what is new. Calls may come between the pieces
     of an answer, also from other threads: the answer then begins anew from where the two differ. A `with` block closes
@@ -91,6 +96,7 @@ class LanguageModel(Closing):
         self._held: list[int] = []  # the tokens in the caches
         self._owner: object | None = None  # the answer that was being made when they were last used
         self.stats = Stats()
+        self.reading = Reading()
         self._adapters: dict[str, Adapter] = {}
 
     @property
@@ -120,7 +126,7 @@ class LanguageModel(Closing):
     def __repr__(self) -> str:
         c = self.config
         size = f"{c.layers} layers of {c.width}, context {self.context}"
-        return f"LanguageModel({c.architecture} {self.where!r} on {self.session.info.id}, {size})"
+        return f"LanguageModel({c.architecture} {self.where!r} on {self.decoder.where}, {size})"
 
     def tokenize(self, text: str, *, special: bool = True) -> list[int]:
         """The ids of a text, with the marks that the model wants around it unless `special` is False."""
@@ -192,15 +198,36 @@ class LanguageModel(Closing):
             return made
 
     def embed(
-        self, text: str | Sequence[int], *, pooling: Literal["mean", "last"] = "last", normalize: bool = True
+        self, texts: str | Sequence[int] | Sequence[str], *, pooling: Pooled | None = None, normalize: bool = True
     ) -> npt.NDArray[np.float32]:
-        """One vector of a text or of tokens, f32 (width,): the last token's state, or the mean of all.
+        """The embedding of a text or of tokens, f32 (width,), or of several texts, (n, width): the mean of the states,
+        or the first (cls) or last token's; by default as the file says, the last where it does not.
 
-        Raises: ShapeError for no tokens, and as `logits`."""
-        ids = self._ids(text)
-        if pooling not in POOLINGS:
-            raise RlxError(f'embed: pooling {pooling!r} is neither "mean" nor "last"')
-        return pooled(self.hidden(ids), pooling, normalize)
+        Raises: ShapeError for no tokens, RlxError for a reranker and for an unknown pooling, and as `logits`."""
+        kind = self.pooling if pooling is None else pooling
+        if kind not in POOLINGS:
+            raise RlxError(f"embed: pooling {kind!r:.40} is none of {', '.join(POOLINGS)}")
+        if not isinstance(texts, str) and len(texts) and all(isinstance(text, str) for text in texts):
+            rows = [self._ids(cast(str, text)) for text in texts]
+            return np.stack([pooled(self.hidden(ids), kind, normalize) for ids in rows])
+        return pooled(self.hidden(self._ids(cast(Any, texts))), kind, normalize)
+
+    @property
+    def pooling(self) -> Pooled:
+        """What an embedding is made of. Raises: RlxError for a reranker, which has none."""
+        if self.reading.rows is not None:
+            raise RlxError(f"{self.where} is a reranker, which has no embeddings; rank(query, documents) gives scores")
+        return self.reading.pooling
+
+    def rank(self, query: str, documents: Sequence[str]) -> npt.NDArray[np.float32]:
+        """How well each document answers the query, f32 (n,): the probability of a reranker's first answer.
+
+        Raises: RlxError for a model that is no reranker, ShapeError for a document that the context cannot hold,
+        DTypeError for what are no texts."""
+        if isinstance(documents, str) or not all(isinstance(text, str) for text in (query, *documents)):
+            raise DTypeError("rank: expected a query and a list of documents, all texts")
+        prompts = [self._ids(self.reading.prompt(self.tokenizer, query, text, self.where)) for text in documents]
+        return np.array([self.reading.score(self.hidden(ids)[-1]) for ids in prompts], np.float32)
 
     def _ids(self, prompt: str | Sequence[int] | npt.NDArray[Any]) -> npt.NDArray[np.int32]:
         ids = self.decoder.check_ids(self.tokenizer.encode(prompt) if isinstance(prompt, str) else prompt)
@@ -273,7 +300,8 @@ class LanguageModel(Closing):
         adapter: Adapter | None,
     ) -> Iterator[int]:  # fmt: skip
         ends = self._tokenizer.special.ends if self._tokenizer is not None else frozenset()
-        own, stats, whole = object(), Stats(token_bytes=self.decoder.token_bytes), ids.tolist()
+        d, own, whole = self.decoder, object(), ids.tolist()
+        stats = Stats(token_bytes=d.token_bytes, where=d.where, cache_bytes=d.cache_bytes)
         following: Iterator[int] = iter(())
         while stats.tokens != max_tokens:
             start = time.perf_counter()
@@ -349,6 +377,7 @@ class LanguageModel(Closing):
     def rewound(self, tokens: list[int], adapter: Adapter | None = None) -> int:
         """Leaves in the caches what they have of these tokens, and says how many those are; for who has `lent`."""
         same = self._common(tokens) if self.decoder.adapter is adapter else 0
+        same = same if self.decoder.keeps(same) else 0
         self._forget(same, adapter)
         return same
 
@@ -356,9 +385,10 @@ class LanguageModel(Closing):
         """Says which tokens the caches have after runs of the decoder; for who has `lent`."""
         self._held = tokens
 
-    def batch(self, slots: int, context: int | None = None) -> Batch:
-        """Room for several sequences at once, beside the one of `generate`. Raises: as `Batch`."""
-        return Batch(self.decoder, slots, context)
+    def batch(self, slots: int, context: int | None = None, pages: int | None = None) -> Batch:
+        """Room for several sequences at once, beside the one of `generate`, with the adapters that are loaded now, and
+        caches in `pages`, if any. Raises: as `Batch`."""
+        return Batch(self.decoder, slots, context, self._adapters, pages)
 
     def chat(
         self, messages: Sequence[Mapping[str, Any]], max_tokens: int | None = None, **settings: Any
@@ -387,60 +417,66 @@ class LanguageModel(Closing):
             self.decoder.close()
 
 
-def pooled(
-    states: npt.NDArray[np.float32], pooling: Literal["mean", "last"] = "last", normalize: bool = True
-) -> npt.NDArray[np.float32]:
-    """One vector, f32 (width,), of the states after a text's tokens, f32 (tokens, width)."""
-    vector = states[-1] if pooling == "last" else states.mean(0, dtype=np.float64)
-    size = float(np.linalg.norm(vector)) if normalize else 1.0
-    return np.asarray(vector / max(size, 1e-12), np.float32)
-
-
 def half_or_full(what: str, dtype: DTypeLike) -> DType:
     """Raises: DTypeError for what is none of f32, f16 and bf16."""
     kind = as_dtype(dtype)
-    if kind.name not in CACHES:
-        raise DTypeError(f"{what} {dtype}: expected one of {', '.join(CACHES)}")
+    if kind.name not in FLOATS:
+        raise DTypeError(f"{what} {dtype}: expected one of {', '.join(FLOATS)}")
+    return kind
+
+
+def _cache_dtype(dtype: DTypeLike, config: LanguageConfig) -> DType:
+    """Raises: DTypeError for what keys and values cannot be kept in."""
+    kind, a = as_dtype(dtype), config.attention
+    if kind.name not in (*FLOATS, "q8_0"):
+        raise DTypeError(f"cache {dtype}: expected one of {', '.join(FLOATS)}, q8_0")
+    if kind.is_packed and a is not None and a.head_size % 32:
+        raise DTypeError(f"cache q8_0: this model's heads have {a.head_size} elements, which are no blocks of 32; "
+                         "keep them in bf16 or f16")  # fmt: skip
     return kind
 
 
 def load_folder(
     folder: ModelFolder, session: Session, *, context: int = 4096, dtype: DTypeLike | None = None,
     activations: DTypeLike | None = None, cache: DTypeLike | None = None,
+    split: Split = (),
 ) -> LanguageModel:  # fmt: skip
     """The language model of a Hugging Face folder. Raises: as `rlx.models.load`."""
     fields = Fields(folder.config, str(folder.path / "config.json"))
     return made_of(fields, Arrays(folder.tensors(), str(folder.path)), _tokenizer(folder.path), session, context, dtype,
-                   activations, cache)  # fmt: skip
+                   activations, cache, split)  # fmt: skip
 
 
 def load_gguf(
-    path: str | os.PathLike[str], session: Session, *, context: int = 4096, dtype: DTypeLike | None = None,
+    file: GgufFile, session: Session, *, context: int = 4096, dtype: DTypeLike | None = None,
     activations: DTypeLike | None = None, cache: DTypeLike | None = None,
+    split: Split = (),
 ) -> LanguageModel:  # fmt: skip
-    """The language model of a GGUF file. Raises: as `rlx.models.load`."""
-    with GgufFile(path) as file:
-        model = GgufModel(file)
-        speaks = file.metadata.get("tokenizer.ggml.model", "no_vocab") != "no_vocab"
-        tokenizer = (model.tokenizer(), "") if speaks else (None, "the file has no tokenizer, which text needs")
-        return made_of(Fields(model.config, model.where), model, tokenizer, session, context, dtype, activations, cache)
+    """The language model of an open GGUF file. Raises: as `rlx.models.load`."""
+    model, head = GgufModel(file), reading_of(file)
+    speaks = file.metadata.get("tokenizer.ggml.model", "no_vocab") != "no_vocab"
+    tokenizer = (model.tokenizer(), "") if speaks else (None, "the file has no tokenizer, which text needs")
+    fields = Fields(model.config, model.where)
+    made = made_of(fields, model, tokenizer, session, context, dtype, activations, cache, split)
+    made.reading = head
+    return made
 
 
 def made_of(
     fields: Fields, source: Any, tokenizer: tuple[LanguageTokenizer | None, str], session: Session, context: int,
-    dtype: DTypeLike | None, activations: DTypeLike | None, cache: DTypeLike | None,
+    dtype: DTypeLike | None, activations: DTypeLike | None, cache: DTypeLike | None, split: Split = (),
 ) -> LanguageModel:  # fmt: skip
-    """A language model of settings and tensors, of whatever files they are."""
+    """A language model of settings and tensors, of whatever files they are; `split` as `Decoder` takes it."""
     architecture = architecture_of(fields)
     config = architecture.read(fields)
     if type(context) is not int or context < 1:
         raise ShapeError(f"context is {context!r}; expected an integer from 1")
     context = min(context, config.positions)
     work = half_or_full("activations", activations or f32)
-    kept = half_or_full("cache", cache or work)
+    kept = _cache_dtype(cache or work, config)
     matrices = None if dtype is None else half_or_full("dtype", dtype)
     weights = ModelWeights(source, architecture, config, context, matrices)
-    decoder = Decoder(config, weights, session, context, activations=work, cache=kept)
+    decoder = Decoder(config, weights, session, context, activations=work, cache=kept, split=split)
     return LanguageModel(decoder, tokenizer[0], source.where, tokenizer[1])
 
 

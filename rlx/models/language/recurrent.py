@@ -1,8 +1,11 @@
-"""The recurrent mixers of language models: Mamba and Mamba-2, whose states are renewed in place."""
+"""The recurrent mixers of language models, whose states are renewed in place: Mamba, Mamba-2, the gated delta rule."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import pairwise
+
+import numpy as np
 
 import rlx.ops as ops
 from rlx.dtypes import f32
@@ -11,14 +14,31 @@ from rlx.models.language.blocks import Blocks
 from rlx.models.language.config import Recurrence
 
 
+def _state(b: Blocks, name: str, *shape: int) -> tuple[Tensor, Callable[[Tensor], None]]:
+    """A state of this run's sequences, (batch, *shape), and what renews it. Where there are several sequences, a prompt
+    begins with a state of zeros, whatever the slot held before, and a step keeps that of a sequence that stands
+    still."""
+    held, rank = b.g.state(name, (b.size.slots, *shape), f32), 1 + len(shape)
+    if b.size.slots == 1:
+        return held, lambda new: b.g.update(name, new)
+    if b.slot is not None:
+        start = b.g.constant(np.array([1, *[0] * len(shape)], np.int32)) * b.slot
+        begins = ops.reshape(ops.equal(b.at, 0), (1,) * rank)
+        own = ops.where(begins, 0.0, ops.dynamic_slice(held, start, (1, *shape)))
+        return own, lambda new: b.g.update(name, ops.dynamic_update_slice(held, new, start))
+    assert b.stride is not None
+    moves = ops.reshape(ops.greater(b.stride, 0), (-1, *[1] * len(shape)))
+    return held, lambda new: b.g.update(name, ops.where(moves, new, held))
+
+
 def _convolved(b: Blocks, x: Tensor, index: int, name: str, r: Recurrence) -> Tensor:
     """The causal convolution over (batch, chunk, channels) in f32, with its last inputs as a state."""
     channels = x.shape[2]
     w = b.weight(f"{name}.conv1d.weight", (channels, r.width))
     bias = b.weight(f"{name}.conv1d.bias", (channels,)) if r.conv_bias else None
-    state = b.g.state(f"conv.{index}", (b.size.batch, r.width - 1, channels), f32)
+    state, renew = _state(b, f"conv.{index}", r.width - 1, channels)
     made, last = ops.causal_conv(ops.cast(x, f32), ops.cast(w, f32), bias, state, activation="silu")
-    b.g.update(f"conv.{index}", last)
+    renew(last)
     return made
 
 
@@ -41,13 +61,13 @@ def mamba(b: Blocks, x: Tensor, index: int) -> Tensor:
     made = b.linear(ops.reshape(u, (b.rows, r.inner)), f"{name}.x_proj", r.rank + 2 * r.states, dtype=f32)
     step = b.linear(made[:, : r.rank], f"{name}.dt_proj", r.inner, dtype=f32)
     into, out = (_lengths(b, made[:, r.rank + i * r.states : r.rank + (i + 1) * r.states]) for i in (0, 1))
-    state = b.g.state(f"states.{index}", (b.size.batch, r.inner, r.states), f32)
+    state, renew = _state(b, f"states.{index}", r.inner, r.states)
     y, last = ops.selective_scan(
         u, _lengths(b, step), b.weight(f"{name}.A", (r.inner, r.states)), into, out,
         b.weight(f"{name}.D", (r.inner,)), ops.cast(_lengths(b, both[:, r.inner :]), f32), state,
         delta_bias=b.weight(f"{name}.dt_proj.bias", (r.inner,)), delta_softplus=True,
     )  # fmt: skip
-    b.g.update(f"states.{index}", last)
+    renew(last)
     return _out(b, y, name, r)
 
 
@@ -61,16 +81,46 @@ def mamba2(b: Blocks, x: Tensor, index: int) -> Tensor:
     u = _convolved(b, _lengths(b, rest), index, name, r)
     ends = (r.inner, r.inner + r.groups * r.states, wide)
     into, out = (ops.reshape(u[:, :, s:e], (*lead, r.groups, r.states)) for s, e in pairwise(ends))
-    state = b.g.state(f"states.{index}", (b.size.batch, r.heads, size, r.states), f32)
+    state, renew = _state(b, f"states.{index}", r.heads, size, r.states)
     y, last = ops.selective_scan(
         ops.reshape(u[:, :, : r.inner], (*lead, r.heads, size)), ops.cast(_lengths(b, step), f32),
         b.weight(f"{name}.A", (r.heads,)), into, out, b.weight(f"{name}.D", (r.heads,)), None, state,
         delta_bias=b.weight(f"{name}.dt_bias", (r.heads,)), delta_softplus=True,
     )  # fmt: skip
-    b.g.update(f"states.{index}", last)
+    renew(last)
     y = ops.reshape(y, (b.rows, r.inner)) * ops.silu(ops.cast(gate, f32))
     ones = b.g.constant(1.0, f32)
     part = r.inner // r.groups
     normed = ops.rms_norm(ops.reshape(y, (b.rows, r.groups, part)), ops.expand(ones, (part,)), eps=b.config.eps)
     y = ops.reshape(normed, (b.rows, r.inner)) * b.weight(f"{name}.norm.weight", (r.inner,))
     return _out(b, y, name, r)
+
+
+def delta(b: Blocks, x: Tensor, index: int) -> Tensor:
+    """Yang, Kautz & Hatamizadeh, 2024, as Qwen3-Next has it: a convolution over q, k and v, q and k of length 1, a
+    state of keys and values that each token decays and corrects, and a norm of each head before its gate."""
+    r, name, lead = b.config.recurrence, f"layers.{index}.linear_attn", (b.size.batch, b.size.chunk)
+    assert r is not None
+    keys, size = r.groups * r.key_size, r.inner // r.heads
+    wide = {"qkv": 2 * keys + r.inner, "z": r.inner, "b": r.heads, "a": r.heads}
+    parts = [(f"in_proj_{part}", n) for part, n in wide.items()]
+    mixed, gate, write, step = b.linears(x, name, parts)
+    u = _convolved(b, _lengths(b, mixed), index, name, r)
+    q, k = (_unit(ops.reshape(u[:, :, i * keys : (i + 1) * keys], (*lead, r.groups, r.key_size))) for i in (0, 1))
+    if r.tiled:
+        q, k = (ops.concat([t] * (r.heads // r.groups), axis=2) for t in (q, k))
+    v = ops.reshape(u[:, :, 2 * keys :], (*lead, r.heads, size))
+    decay = ops.softplus(ops.cast(_lengths(b, step), f32) + b.weight(f"{name}.dt_bias", (r.heads,)))
+    decay = decay * b.weight(f"{name}.A", (r.heads,))
+    state, renew = _state(b, f"states.{index}", r.heads, size, r.key_size)
+    o, last = ops.gated_delta_rule(q, k, v, decay, ops.sigmoid(ops.cast(_lengths(b, write), f32)), state)
+    renew(last)
+    gamma = b.weight(f"{name}.norm.weight", (size,))
+    normed = ops.rms_norm(ops.reshape(o, (b.rows, r.heads, size)), gamma, eps=b.config.eps)
+    y = ops.reshape(normed, (b.rows, r.inner)) * ops.silu(ops.cast(gate, f32))
+    return _out(b, y, name, r)
+
+
+def _unit(x: Tensor) -> Tensor:
+    """The vectors of the last axis divided by their length, as Qwen's kernels do it."""
+    return x * ops.rsqrt(ops.sum(x * x, axis=-1, keepdims=True) + 1e-6)

@@ -140,6 +140,8 @@ class ModelWeights:
             self._problems.append(f"{recipe.files[0]!r} has dtype {listed}, expected f32, f16, bf16 or packed")
         if len(shape) == 1 or name.endswith(".bias") or recipe.derived or dtype.name == "f64":
             dtype = f32
+        elif dtype.is_packed and shape[-1] % dtype.storage.elements:
+            dtype = f32  # the file's tensor has another shape, which `check` or `load` says
         elif self._dtype is not None and not dtype.is_packed:
             dtype = self._dtype
         return _Wanted(shape, dtype, recipe)
@@ -173,8 +175,17 @@ class ModelWeights:
     @property
     def nbytes(self) -> int:
         """The bytes of all weights asked for."""
-        tables = sum(int(t.nbytes) for t in self._tables.values())
-        return tables + sum(w.dtype.nbytes(w.shape) for w in self._wanted.values())
+        return self.table_bytes + sum(self.sizes.values())
+
+    @property
+    def table_bytes(self) -> int:
+        """The bytes of the tables of ropes, which every device has."""
+        return sum(int(t.nbytes) for t in self._tables.values())
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """The bytes of each weight asked for, by the graph's name."""
+        return {name: w.dtype.nbytes(w.shape) for name, w in self._wanted.items()}
 
     @property
     def bytes_read(self) -> int:
@@ -188,27 +199,28 @@ class ModelWeights:
             total += math.ceil(part * w.dtype.nbytes(w.shape))
         return total
 
-    def load(self, store: Store) -> None:
-        """Reads each tensor once and sets the weights. Raises: ModelFormatError, OutOfDeviceMemory."""
+    def load(self, stores: Mapping[str, Sequence[Store]]) -> None:
+        """Reads each tensor once and sets the weights in the stores of their names; a weight of the first and the last
+        layers' device may be in two. Raises: ModelFormatError, OutOfDeviceMemory."""
         for name, table in self._tables.items():
-            store.set(name, table)
+            for store in stores.get(name, ()):
+                store.set(name, table)
         done, whole = 0, self.nbytes
         for name, value in self._made():
-            store.set(name, value)
+            for store in stores[name]:
+                store.set(name, value)
             done += self._wanted[name].dtype.nbytes(self._wanted[name].shape)
             report("loading", done, whole)
 
     def _made(self) -> Iterator[tuple[str, Value]]:
         for name, wanted in self._wanted.items():
             values = [self.source.read(self._names[n]) for n in wanted.recipe.files]
-            if wanted.recipe.derived:
+            if wanted.recipe.derived or not wanted.dtype.is_packed:
                 values = [v.dequantize() if isinstance(v, PackedArray) else v for v in values]
             try:
                 made = _shaped(wanted, values)
             except ModelFormatError as error:
                 raise ModelFormatError(f"{self.source.where}: {error}") from error
-            if isinstance(made, PackedArray) and not wanted.dtype.is_packed:
-                made = made.dequantize()
             if not isinstance(made, PackedArray):
                 with np.errstate(over="ignore"):
                     made = np.asarray(made).astype(wanted.dtype.np, copy=False)

@@ -202,29 +202,43 @@ def attention(
     dtype = promote(q.dtype, k.dtype, v.dtype)
     check_float("attention", dtype, "query")
     inputs = [cast_to(t, dtype) for t in (q, k, v)]
-    if mask is not None:
-        m = mask if isinstance(mask, Tensor) else q.graph.constant(mask)
-        inputs.append(m if m.dtype.is_float else cast_to(m, bool_))
-    if kv_len is not None:
-        inputs.append(_lengths(kv_len, inputs[1]))
+    inputs += attention_inputs("attention", q, mask, kv_len, inputs[1].shape[2] if inputs[1].ndim == 4 else None)
+    return apply("attention", *inputs, **attention_attrs(q, scale, causal, window, softcap))
+
+
+def attention_attrs(
+    q: Tensor, scale: float | None, causal: bool, window: int | None, softcap: float | None
+) -> dict[str, Any]:
+    """The attributes of an attention from a public function's arguments."""
     if scale is None:
         scale = 1.0 / math.sqrt(q.shape[-1]) if q.ndim and q.shape[-1] else 1.0
     cap = None if softcap is None else float(softcap)
-    return apply("attention", *inputs, scale=float(scale), causal=bool(causal), window=window, softcap=cap)
+    return {"scale": float(scale), "causal": bool(causal), "window": window, "softcap": cap}
 
 
-def _lengths(kv_len: TensorLike, k: Tensor) -> Tensor:
+def attention_inputs(
+    op: str, q: Tensor, mask: TensorLike | None, kv_len: TensorLike | None, keys: int | None
+) -> list[Tensor]:
+    """The inputs of an attention over so many keys that follow k and v. Raises: DTypeError, ShapeError."""
+    made = []
+    if mask is not None:
+        m = mask if isinstance(mask, Tensor) else q.graph.constant(mask)
+        made.append(m if m.dtype.is_float else cast_to(m, bool_))
+    return made if kv_len is None else [*made, _lengths(op, kv_len, q, keys)]
+
+
+def _lengths(op: str, kv_len: TensorLike, q: Tensor, keys: int | None) -> Tensor:
     """kv_len as an i32 tensor. Raises: DTypeError for no integer, ShapeError for a constant outside 0..Sk."""
     if isinstance(kv_len, Tensor):
         if not kv_len.dtype.is_int:
-            raise DTypeError(f"attention: kv_len is {kv_len.dtype}; expected whole numbers, best i32")
+            raise DTypeError(f"{op}: kv_len is {kv_len.dtype}; expected whole numbers, best i32")
         return cast_to(kv_len, i32)
     value = np.asarray(kv_len)
     if value.dtype.kind not in "iu":
-        raise DTypeError(f"attention: kv_len is {kv_len!r}; expected a whole number, or a tensor of them")
-    if k.ndim == 4 and value.size and not 0 <= value.min() <= value.max() <= k.shape[2]:
-        raise ShapeError(f"attention: kv_len {kv_len!r} is outside 0..{k.shape[2]}, the keys there are")
-    return k.graph.constant(value.astype(np.int32))
+        raise DTypeError(f"{op}: kv_len is {kv_len!r}; expected a whole number, or a tensor of them")
+    if keys is not None and value.size and not 0 <= value.min() <= value.max() <= keys:
+        raise ShapeError(f"{op}: kv_len {kv_len!r} is outside 0..{keys}, the keys there are")
+    return q.graph.constant(value.astype(np.int32))
 
 
 __all__ = ["attention"]

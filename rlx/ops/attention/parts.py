@@ -90,8 +90,10 @@ def softmax_rows(
     causal: bool,
     window: int | None = None,
     softcap: float | None = None,
+    sinks: Array | None = None,
 ) -> tuple[Array, Array | None, Array]:
-    """The probabilities (B, H, Sq, Sk) by NumPy, in q's dtype; and what the gradient needs besides.
+    """The probabilities (B, H, Sq, Sk) by NumPy, in q's dtype; and what the gradient needs besides. With `sinks` (H,)
+    each row's total has one more term.
 
     That is tanh(score / softcap), or None without a cap; and which keys are valid, (B or 1, 1, Sk, 1).
     """
@@ -113,8 +115,14 @@ def softmax_rows(
     keep = visible(n_q, n_k, length, causal, window)
     scores = np.where(keep, scores, -np.inf).astype(q.dtype)
     best = np.max(scores, axis=-1, keepdims=True)
-    e = np.exp(scores - np.where(np.isneginf(best), 0, best))
+    if sinks is not None:
+        sinks = sinks.astype(q.dtype).reshape(-1, 1, 1)
+        best = np.maximum(best, sinks)
+    base = np.where(np.isneginf(best), 0, best)
+    e = np.exp(scores - base)
     total = np.sum(e, axis=-1, keepdims=True)
+    if sinks is not None:
+        total = total + np.exp(sinks - base)
     return e / np.where(total == 0, 1, total), bent, keys
 
 
@@ -176,8 +184,11 @@ def _keep(inputs: Sequence[Tensor], attrs: Attrs) -> Tensor | None:
     return keep
 
 
-def tensor_probabilities(inputs: Sequence[Tensor], attrs: Attrs) -> tuple[Tensor, Tensor | None]:
-    """softmax(scores), (B, Hkv, group, Sq, Sk), zero in rows without a visible key.
+def tensor_probabilities(
+    inputs: Sequence[Tensor], attrs: Attrs, sinks: Tensor | None = None
+) -> tuple[Tensor, Tensor | None]:
+    """softmax(scores), (B, Hkv, group, Sq, Sk), zero in rows without a visible key. With `sinks` (H,) each row's total
+    has one more term.
 
     The second result is tanh(score / softcap), or None without a cap.
     """
@@ -200,8 +211,14 @@ def tensor_probabilities(inputs: Sequence[Tensor], attrs: Attrs) -> tuple[Tensor
         scores = apply("where", keep, scores, -math.inf)
     last = (4,)
     best = apply("max", scores, axes=last, keepdims=True)
-    e = apply("exp", scores - apply("where", apply("equal", best, -math.inf), 0, best))
+    if sinks is not None:
+        sinks = apply("reshape", cast_to(sinks, scores.dtype), shape=(1, *scores.shape[1:3], 1, 1))
+        best = apply("maximum", best, sinks)
+    base = apply("where", apply("equal", best, -math.inf), 0, best)
+    e = apply("exp", scores - base)
     total = apply("sum", e, axes=last, keepdims=True)
+    if sinks is not None:
+        total = total + apply("exp", sinks - base)
     return e / apply("where", apply("equal", total, 0), 1, total), bent
 
 

@@ -1,8 +1,9 @@
-"""How rotary position embeddings are scaled beyond the length that a model was trained on: linear, Llama 3, YaRN."""
+"""How rotary position embeddings are scaled beyond the length that a model was trained on: linear, Llama 3, YaRN,
+LongRoPE."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,4 +46,17 @@ class YarnScaling:
     truncate: bool = True
 
 
-Scaling = LinearScaling | Llama3Scaling | YarnScaling
+@dataclass(frozen=True, slots=True)
+class LongRopeScaling:
+    """The scaling of LongRoPE (Ding et al., 2024): each frequency is divided by its own factor, one of `short` for
+    tables up to the original length, one of `long` for longer ones. The tables are multiplied by `attention_factor`: by
+    default by √(1 + ln(factor) / ln(original_length)), and 1 for a factor up to 1."""
+
+    factor: float
+    original_length: int
+    short: tuple[float, ...] = field(repr=False)
+    long: tuple[float, ...] = field(repr=False)
+    attention_factor: float | None = None
+
+
+Scaling = LinearScaling | Llama3Scaling | YarnScaling | LongRopeScaling

@@ -1,4 +1,5 @@
-"""Tables of rotary position embeddings, computed in float64 on the host: plain, linear, Llama 3, YaRN, two axes."""
+"""Tables of rotary position embeddings, computed in float64 on the host: plain, linear, Llama 3, YaRN, LongRoPE,
+two axes."""
 
 from __future__ import annotations
 
@@ -13,14 +14,17 @@ from rlx.dtypes import DTypeLike, as_dtype, f32, f64
 from rlx.errors import DTypeError, ShapeError, UnsupportedOp
 
 if TYPE_CHECKING:
-    from rlx.ops.rope.scaling import Llama3Scaling, Scaling, YarnScaling
+    from rlx.ops.rope.scaling import Llama3Scaling, LongRopeScaling, Scaling, YarnScaling
 
 Table = tuple[npt.NDArray[Any], npt.NDArray[Any]]
 F64 = npt.NDArray[np.float64]
 
 
-def rope_frequencies(width: int, base: float = 10000.0, scaling: Scaling | None = None) -> tuple[F64, float]:
-    """Radians per position for each of the width / 2 pairs, and the factor that cos and sin are multiplied by.
+def rope_frequencies(
+    width: int, base: float = 10000.0, scaling: Scaling | None = None, length: int = 0
+) -> tuple[F64, float]:
+    """Radians per position for each of the width / 2 pairs, and the factor that cos and sin are multiplied by, for
+    tables of so many positions, by which LongRoPE chooses its factors.
 
     Raises: ShapeError for an odd width, DTypeError for a base or a scaling outside its range.
     """
@@ -31,7 +35,7 @@ def rope_frequencies(width: int, base: float = 10000.0, scaling: Scaling | None 
     plain = np.asarray(float(base) ** -(np.arange(0, width, 2, dtype=np.float64) / width))
     if scaling is None:
         return plain, 1.0
-    from rlx.ops.rope.scaling import LinearScaling, Llama3Scaling
+    from rlx.ops.rope.scaling import LinearScaling, Llama3Scaling, LongRopeScaling
 
     if not (math.isfinite(scaling.factor) and scaling.factor > 0):
         raise DTypeError(f"rope_frequencies: the factor of {scaling} is not a number above 0")
@@ -41,7 +45,21 @@ def rope_frequencies(width: int, base: float = 10000.0, scaling: Scaling | None 
         raise DTypeError(f"rope_frequencies: the original length of {scaling} is not 1 or more")
     if isinstance(scaling, Llama3Scaling):
         return _llama3(plain, scaling), 1.0
+    if isinstance(scaling, LongRopeScaling):
+        return _longrope(plain, scaling, length)
     return _yarn(plain, width, base, scaling), _magnitude(scaling)
+
+
+def _longrope(plain: F64, s: LongRopeScaling, length: int) -> tuple[F64, float]:
+    for name in ("short", "long"):
+        factors = np.asarray(getattr(s, name), np.float64)
+        if factors.shape != plain.shape or not (np.isfinite(factors) & (factors > 0)).all():
+            raise DTypeError(f"rope_frequencies: {s}: {name} is no factor above 0 for each of {len(plain)} frequencies")
+    magnitude = s.attention_factor
+    if magnitude is None:
+        long = s.factor > 1 and s.original_length > 1
+        magnitude = math.sqrt(1 + math.log(s.factor) / math.log(s.original_length)) if long else 1.0
+    return plain / np.asarray(s.long if length > s.original_length else s.short), float(magnitude)
 
 
 def _llama3(plain: F64, s: Llama3Scaling) -> F64:
@@ -90,7 +108,7 @@ def rope_table(
     """
     if not isinstance(length, int) or not 0 <= length <= 1 << 30:
         raise ShapeError(f"rope_table: length is {length!r}; expected 0 to 2^30 positions")
-    frequencies, magnitude = rope_frequencies(width, base, scaling)
+    frequencies, magnitude = rope_frequencies(width, base, scaling, length)
     return _table(np.outer(np.arange(length, dtype=np.float64), frequencies), magnitude, dtype)
 
 
@@ -132,15 +150,17 @@ def axial_rope_table(
 def rope_scaling(config: Mapping[str, Any] | None, length: int | None = None) -> Scaling | None:
     """The scaling that `config`, the `rope_scaling` of a Hugging Face model's configuration, describes.
 
-    `length` is the model's `max_position_embeddings`, for YaRN configurations without the original length.
-    Raises: UnsupportedOp for a kind other than default, linear, llama3 and yarn; DTypeError for a missing value.
+    `length` is the model's `max_position_embeddings`, for YaRN without the original length, and LongRoPE without a
+    factor.
+    Raises: UnsupportedOp for a kind other than default, linear, llama3, yarn and longrope; DTypeError for a missing
+    value.
     """
     if config is None:
         return None
     kind = config.get("rope_type", config.get("type", "default"))
     if kind == "default":
         return None
-    from rlx.ops.rope.scaling import LinearScaling, Llama3Scaling, YarnScaling
+    from rlx.ops.rope.scaling import LinearScaling, Llama3Scaling, LongRopeScaling, YarnScaling
 
     def number(name: str) -> float:
         value = config.get(name)
@@ -162,7 +182,23 @@ def rope_scaling(config: Mapping[str, Any] | None, length: int | None = None) ->
         names = ("beta_fast", "beta_slow", "attention_factor", "mscale", "mscale_all_dim")
         given = {name: number(name) for name in names if config.get(name) is not None}
         return YarnScaling(number("factor"), original, truncate=bool(config.get("truncate", True)), **given)
-    raise UnsupportedOp(f"rope_scaling: the kind {kind!r} is none of default, linear, llama3, yarn")
+    if kind in ("longrope", "su"):  # its first name
+        original = int(number("original_max_position_embeddings"))
+        if original < 1:
+            raise DTypeError(f"rope_scaling: original_max_position_embeddings is {original}; expected 1 or more")
+        factor = number("factor") if config.get("factor") is not None else (length or original) / original
+        attention = None if config.get("attention_factor") is None else number("attention_factor")
+        return LongRopeScaling(factor, original, _factors(config, "short_factor"), _factors(config, "long_factor"),
+                               attention)  # fmt: skip
+    raise UnsupportedOp(f"rope_scaling: the kind {kind!r} is none of default, linear, llama3, yarn, longrope")
+
+
+def _factors(config: Mapping[str, Any], name: str) -> tuple[float, ...]:
+    found = config.get(name)
+    numbers = isinstance(found, list) and all(isinstance(v, int | float) and not isinstance(v, bool) for v in found)
+    if not numbers or found is None:
+        raise DTypeError(f"rope_scaling: {name} is {found!r:.60}; longrope needs a list of numbers")
+    return tuple(map(float, found))
 
 
 __all__ = ["axial_rope_table", "rope_scaling", "rope_table"]

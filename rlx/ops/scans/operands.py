@@ -38,9 +38,9 @@ def optional(op: str, given: Sequence[T], required: int, names: Sequence[str], o
 def renews_state(required: int) -> Renews:
     """The trait of an op whose second output, the last state, may be written over its operand `state`."""
 
-    def renews(attrs: Attrs) -> tuple[int, int] | None:
+    def renews(attrs: Attrs) -> tuple[tuple[int, int], ...]:
         operands = attrs["operands"]
-        return (required + operands.index("state"), 1) if "state" in operands else None
+        return ((required + operands.index("state"), 1),) if "state" in operands else ()
 
     return renews
 

@@ -120,7 +120,7 @@ def test_names_are_those_of_the_package(family: Family) -> None:
     known = package.get_tensor_name_map(arch, 4)
     prefix = "transformer." if family.model_type == "gpt2" else ""
     for stem in [*(f"{family.layers}.3.{part}" for part in family.block), *family.top]:
-        if ".experts." in stem:
+        if ".experts." in stem or stem.endswith("dt_bias"):  # names that the package has for parts of them alone
             continue
         suffix = "" if stem.endswith(("A_log", ".D", ".sinks")) else ".weight"
         expected = known.get_name(f"{prefix}{stem}" if stem != "lm_head" else stem)

@@ -61,13 +61,13 @@ def test_adapters_take_turns_beside_packed_weights(device: str, tmp_path: Path) 
     held = tiny.write_gguf(tmp_path / "model.gguf", "q8_0")
     sets = [("one", SMALL, 2.0, {}), ("two", SMALL, 6 / 3**0.5, {"use_rslora": True}), ("all", LARGE, 2.0, {})]
     with load(tmp_path / "model.gguf", device, context=40) as model:
-        kept, want = model.decoder.weights, {None: tiny.logits(tiny.PACKED, given=held)}
+        kept, want = model.decoder.stages[0].weights, {None: tiny.logits(tiny.PACKED, given=held)}
         for name, targets, scale, settings in sets:
             arrays = matrices(tiny.PACKED, targets, 3, name)
             model.load_adapter(name, write(tmp_path / name, arrays, targets, **settings))
             want[name] = tiny.logits(tiny.PACKED, given=merged(held, arrays, scale))
             assert nmse(want[name], want[None]) > 1e-3
-        assert model.adapters == ("one", "two", "all") and model.decoder.weights is kept
+        assert model.adapters == ("one", "two", "all") and model.decoder.stages[0].weights is kept
         for name in ("one", None, "two", "all", "one"):
             assert nmse(model.logits(tiny.TOKENS, adapter=name), want[name]) <= 1e-11
         programs = len(model.decoder._programs)

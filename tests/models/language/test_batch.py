@@ -8,9 +8,12 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from rlx.errors import RlxError
 from rlx.models import load
+from rlx.models.language.batch import Batch, Token
 from rlx.models.language.decoder import Sampling
 from tests.models.language import tiny
+from tests.models.language.test_adapters import LARGE, SMALL, matrices, write
 
 
 @pytest.mark.few_on_vulkan(0)
@@ -26,7 +29,7 @@ def test_a_prompt_taken_in_between_steps_changes_no_token(device: str, tmp_path:
             taken = []
             while batch.free < 3:
                 taken.append(batch.fill(4))
-                for sequence, token, _ in batch.step():
+                for sequence, token, *_ in batch.step():
                     made[sequence].append(token)
         assert list(made.values()) == alone
         assert taken[:7] == [4, 4, 4, 4, 4, 1, 1] and not any(taken[7:])
@@ -58,7 +61,7 @@ def test_constraints_allow_tokens(device: str, tmp_path: Path) -> None:
         made: dict[int, list[int]] = {number: [] for number in numbers}
         ended = {}
         while batch.free < 3:
-            for sequence, token, end in batch.step(4):
+            for sequence, token, end, _ in batch.step(4):
                 made[sequence].append(token)
                 ended[sequence] = end
         for number, factor in zip(numbers, (3, 5), strict=False):
@@ -74,3 +77,102 @@ def test_constraints_allow_tokens(device: str, tmp_path: Path) -> None:
         if device == "cpu":
             batch.add(prompt, 1, Sampling(0.8, top_p=0.9, seed=3), constraint=Multiples(7))
             assert batch.step()[0].token % 7 == 0
+
+
+def run(batch: Batch, slots: int, most: int = 3) -> dict[int, list[Token]]:
+    """The tokens of all sequences until none is left; prompts are taken in by three tokens between two steps."""
+    made: dict[int, list[Token]] = {}
+    while batch.free < slots:
+        batch.fill(3)
+        for token in batch.step(most):
+            made.setdefault(token.sequence, []).append(token)
+    return made
+
+
+@pytest.mark.late_on_vulkan
+def test_rows_of_a_recurrent_model_keep_their_states(device: str, tmp_path: Path) -> None:
+    """While others' prompts come in, after those that held the slot before, and while steps run ahead of an end."""
+    prompts, counts = [[3, 4, 5, 6, 7], [9], [2, 8, 8, 1, 0, 5, 6, 7, 3, 2], [4, 4], [7, 1, 1]], [4, 9, 6, 9, 5]
+    with load(tiny.write_mamba(tmp_path), device, context=32) as model:
+        alone = [list(model.tokens(prompt, count)) for prompt, count in zip(prompts, counts, strict=True)]
+        with model.batch(2) as batch:
+            made: list[list[int]] = []
+            for some in (slice(0, 2), slice(2, 4), slice(4, 5)):
+                for prompt, count in zip(prompts[some], counts[some], strict=True):
+                    batch.begin(prompt, count)
+                made += [[token.token for token in tokens] for _, tokens in sorted(run(batch, 2).items())]
+        assert made == alone
+
+
+@pytest.mark.late_on_vulkan
+def test_draws_among_the_likeliest_are_those_of_a_sequence_alone(device: str, tmp_path: Path) -> None:
+    ways = [Sampling(1.5, top_k=3, seed=5), Sampling(1.5, top_k=7, top_p=0.8, seed=6), Sampling()]
+    ways.append(Sampling(1.5, seed=5))
+    with load(tiny.write_language_model(tmp_path), device, context=32) as model, model.batch(4) as batch:
+        alone = [list(model.tokens([4, 7], 9, way)) for way in ways]
+        for way in ways:
+            batch.begin([4, 7], 9, way)
+        made = sorted(run(batch, 4).items())
+    assert [[token.token for token in tokens] for _, tokens in made] == alone
+    assert alone[0] != alone[3]
+
+
+@pytest.mark.late_on_vulkan
+def test_scores_are_logarithms_of_the_models_probabilities(device: str, tmp_path: Path) -> None:
+    """In float64, whatever the draws and the constraint; a sequence that asks for none has none."""
+    prompt = [4, 7, 33, 1]
+    with load(tiny.write_language_model(tmp_path), device, context=32) as model, model.batch(3) as batch:
+        batch.begin(prompt, 6, Sampling(2.0, top_k=5, seed=3), scored=True)
+        batch.begin(prompt, 6, constraint=Multiples(5), scored=True)
+        batch.begin(prompt, 6)
+        made = [tokens for _, tokens in sorted(run(batch, 3).items())]
+    assert [token.scores for token in made[2]] == [None] * 6
+    for tokens in made[:2]:
+        whole = list(prompt)
+        for token in tokens:
+            logits = tiny.logits(tiny.LLAMA, np.array(whole))[-1]
+            want = logits - logits.max() - np.log(np.exp(logits - logits.max()).sum())
+            assert token.scores is not None
+            assert token.scores.own == pytest.approx(want[token.token], abs=1e-5)
+            assert list(token.scores.likeliest) == np.argsort(-want)[:20].tolist()
+            assert token.scores.logarithms == pytest.approx(np.sort(want)[::-1][:20], abs=1e-5)
+            whole.append(token.token)
+
+
+@pytest.mark.late_on_vulkan
+def test_each_sequence_has_the_adapter_that_it_names(device: str, tmp_path: Path) -> None:
+    prompt, names = [5, 9, 11, 5, 9], [None, "small", "all", "small", "rank"]
+    with load(tiny.write_language_model(tmp_path / "model"), device, context=32) as model:
+        for name, targets, rank in (("small", SMALL, 3), ("all", LARGE, 3), ("rank", SMALL, 5)):
+            arrays = matrices(tiny.LLAMA, targets, rank, name)
+            model.load_adapter(name, write(tmp_path / name, arrays, targets, r=rank))
+        alone = [list(model.tokens(prompt, 10, adapter=name)) for name in names]
+        with model.batch(5) as batch:
+            for name in names:
+                batch.begin(prompt, 10, adapter=name)
+            made = sorted(run(batch, 5).items())
+            with pytest.raises(RlxError, match="no adapter 'other' in this batch; it has 'small', 'all', 'rank'"):
+                batch.begin(prompt, adapter="other")
+    assert [[token.token for token in tokens] for _, tokens in made] == alone
+    assert len({*map(tuple, alone)}) == 4
+
+
+class Counted(Multiples):
+    def __init__(self) -> None:
+        super().__init__(3)
+        self.asked = 0
+
+    def mask(self, words: npt.NDArray[np.int32]) -> None:
+        self.asked += 1
+        super().mask(words)
+
+
+def test_a_mask_is_made_for_the_last_part_of_a_prompt_alone(tmp_path: Path) -> None:
+    with load(tiny.write_language_model(tmp_path), "cpu", context=32) as model, model.batch(2) as batch:
+        constraint = Counted()
+        batch.begin(tiny.TOKENS, 1, constraint=constraint)
+        taken = []
+        while some := batch.fill(4):
+            taken.append(some)
+        assert len(taken) > 3 and constraint.asked == 1
+        assert batch.step()[0].token % 3 == 0

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from rlx.models import load
+from rlx.models.language import caches, decoder
 from tests.outside import outside
 
 pytestmark = pytest.mark.judged
@@ -18,7 +19,11 @@ BASE: dict[str, Any] = {
 }  # fmt: skip
 SCALED = {"rope_theta": 5e5, "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
           "original_max_position_embeddings": 32}  # fmt: skip
+LONG = {"rope_theta": 1e4, "rope_type": "longrope", "short_factor": [1.0, 1.1, 1.3, 1.7],
+        "long_factor": [1.0, 2.0, 5.0, 9.0]}  # fmt: skip
 EXPERTS = {"num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 24, "norm_topk_prob": True}
+DELTA = {**BASE, "num_hidden_layers": 4, "head_dim": 16, "linear_num_key_heads": 2, "linear_num_value_heads": 4,
+         "linear_key_head_dim": 8, "linear_value_head_dim": 12}  # fmt: skip
 SMALL = {"vocab_size": 96, "hidden_size": 32, "num_hidden_layers": 2, "state_size": 8}
 # The class of each model's configuration, what is given to it, and the limit of the error where it is another.
 MODELS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -33,19 +38,24 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "gemma3": ("Gemma3Text", {**BASE, "num_hidden_layers": 7, "head_dim": 16, "sliding_window": 6,
                               "query_pre_attn_scalar": 16}),
     "phi3": ("Phi3", {**BASE, "sliding_window": 9}),
+    "phi3_short": ("Phi3", {**BASE, "rope_parameters": {**LONG, "original_max_position_embeddings": 64}}),
+    "phi3_long": ("Phi3", {**BASE, "rope_parameters": {**LONG, "original_max_position_embeddings": 16}}),
     "gpt2": ("GPT2", {"vocab_size": 96, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 128}),
     "olmo2": ("Olmo2", BASE),
     "gpt_oss": ("GptOss", {**BASE, "head_dim": 16, "num_local_experts": 6, "num_experts_per_tok": 2,
                            "sliding_window": 6}),
+    "qwen3_5": ("Qwen3_5Text", DELTA),
+    "qwen3_5_moe": ("Qwen3_5MoeText", {**DELTA, **EXPERTS, "shared_expert_intermediate_size": 20}),
+    "qwen3_next": ("Qwen3Next", {**DELTA, **EXPERTS, "shared_expert_intermediate_size": 20, "mlp_only_layers": [1]}),
     "mamba": ("Mamba", SMALL),
     "mamba2": ("Mamba2", {**SMALL, "head_dim": 8, "num_heads": 8, "n_groups": 2, "chunk_size": 16}),
 }  # fmt: skip
 
 
-def _model(folder: Path, name: str) -> tuple[Any, Any]:
-    """The model in float64, reloaded from the folder, and tokens."""
+def _model(folder: Path, name: str, count: int = 45, **more: Any) -> tuple[Any, Any]:
+    """The model in float64, reloaded from the folder, and tokens; with `more` settings."""
     torch, transformers = outside("torch"), outside("transformers")
-    kind, settings = MODELS[name]
+    kind, settings = MODELS[name][0], {**MODELS[name][1], **more}
     torch.manual_seed(0)
     made = transformers.AutoModelForCausalLM.from_config(getattr(transformers, f"{kind}Config")(**settings))
     with torch.no_grad():  # larger weights than a new model has, so that tokens differ in their logits
@@ -55,11 +65,11 @@ def _model(folder: Path, name: str) -> tuple[Any, Any]:
             elif "A_log" not in parameter:
                 values.mul_(4.0)
     made.save_pretrained(folder)
-    plain = {"experts_implementation": "eager"} if name in ("qwen3_moe", "gpt_oss") else {}
+    plain = {"experts_implementation": "eager"} if "moe" in name or name in ("qwen3_next", "gpt_oss") else {}
     wide = transformers.AutoModelForCausalLM.from_pretrained(
         folder, dtype=torch.float64, attn_implementation="eager", **plain
     )
-    return wide.eval(), torch.randint(3, 96, (45,))
+    return wide.eval(), torch.randint(3, 96, (count,))
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -79,3 +89,24 @@ def test_logits_and_tokens(device: str, name: str, tmp_path: Path) -> None:
         model.decoder.reset()
         steps = np.concatenate([model.decoder.logits(tokens.numpy()[i : i + 1].astype(np.int32)) for i in range(12)])
         assert ((steps - want[:12]) ** 2).sum() / (want[:12] ** 2).sum() <= 1e-11
+
+
+@pytest.mark.parametrize("name", ["mistral", "qwen2", "gemma2", "gemma3", "phi3", "gpt_oss"])
+def test_rings_of_layers_with_windows(
+    device: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A prompt of more tokens than a ring has rows, and tokens after it."""
+    torch = outside("torch")
+    monkeypatch.setattr(caches, "LONGEST", 32)
+    monkeypatch.setattr(decoder, "CHUNKS", (16, 32))
+    wide, tokens = _model(tmp_path, name, 150, max_position_embeddings=256)
+    with torch.no_grad():
+        want = wide(tokens[None]).logits[0].numpy()
+        ids = tokens[None]
+        for _ in range(12):
+            ids = torch.cat([ids, wide(ids).logits[:, -1:].argmax(-1)], 1)
+    with load(tmp_path, device, context=256) as model:
+        assert 64 in {t.shape[1] for t in model.decoder.graph(1).states.values()}
+        got = model.logits(tokens.numpy())
+        assert ((got - want) ** 2).sum() / (want**2).sum() <= 1e-11
+        assert list(model.tokens(tokens.numpy(), 12)) == ids[0, 150:].tolist()

@@ -15,7 +15,7 @@ from rlx.cli.app import app
 from rlx.driver.memory.planner_views import update_copies
 from rlx.driver.progress import drawn
 from rlx.errors import DTypeError, GraphError, ModelFormatError, OutOfDeviceMemory, RlxError, ShapeError
-from rlx.formats import safetensors
+from rlx.formats import gguf, safetensors
 from rlx.formats.quantized import QuantizedTensors
 from rlx.models import LanguageModel, load
 from rlx.models.language import decoder as decoding
@@ -27,7 +27,6 @@ from rlx.models.language.text import StopTexts
 from rlx.ops.rope.scaling import LinearScaling
 from rlx.packed import PackedArray
 from tests.models.language import tiny
-from tests.models.tiny import formula
 
 FAMILIES = {"llama": tiny.LLAMA, "gemma2": tiny.GEMMA}
 
@@ -49,6 +48,21 @@ def test_logits_and_tokens_are_those_of_float64(device: str, family: str, folder
         assert nmse(model.logits(tokens), want) <= 1e-11
         follow = list(model.tokens(tokens[:9], 12))
         assert follow == tiny.greedy(FAMILIES[family], tokens[:9], 12)
+
+
+@pytest.mark.parametrize("original", [32, 64])
+def test_longrope_of_a_gguf_file(original: int, tmp_path: Path) -> None:
+    """A context beyond the original length takes the long factors; here one of both kinds changes nothing."""
+    tiny.write_gguf(tmp_path / "plain.gguf", None)
+    ones, others = np.ones(8, np.float32), np.full(8, 7, np.float32)
+    with gguf.read(tmp_path / "plain.gguf") as file:
+        metadata = {**file.metadata, "llama.rope.scaling.original_context_length": original,
+                    "llama.rope.scaling.attn_factor": 1.0}  # fmt: skip
+        factors = dict(zip(("long", "short"), (ones, others) if original < 48 else (others, ones), strict=True))
+        more = {f"rope_factors_{name}.weight": a for name, a in factors.items()}
+        gguf.write(tmp_path / "x.gguf", metadata, {n: t.read() for n, t in file.tensors.items()} | more)
+    with load(tmp_path / "x.gguf", "cpu", context=48) as model:
+        assert nmse(model.logits(tiny.TOKENS), tiny.logits(tiny.PACKED)) <= 1e-11
 
 
 @pytest.mark.few_on_vulkan(1)
@@ -202,7 +216,7 @@ def test_sequences_come_and_go_as_they_would_alone(device: str, folders: dict[st
                 while waiting and batch.free:
                     i, prompt = waiting.pop(0)
                     made[batch.add(prompt, 9, drawn if i == 1 else None, frozenset([1]))] = []
-                for sequence, token, ended in batch.step(2):
+                for sequence, token, ended, _ in batch.step(2):
                     made[sequence] += [token] if ended != "stop" else []
             assert list(made.values()) == alone
             for _ in range(3):
@@ -235,6 +249,7 @@ def test_what_cannot_be_generated_is_refused_at_once(folders: dict[str, Path], t
             (ShapeError, "no tokens", lambda: model.generate("")),
             (DTypeError, "temperature is -1", lambda: model.generate("a", temperature=-1)),
             (DTypeError, "top_k is 0", lambda: model.generate("a", top_k=0)),
+            (DTypeError, "top_p is 0.9 beside a temperature of 0", lambda: model.generate("a", top_p=0.9)),
             (DTypeError, "top_p is 2", lambda: model.generate("a", top_p=2)),
             (DTypeError, "max_tokens is -1", lambda: model.generate("a", -1)),
             (DTypeError, "no text by which", lambda: model.generate("a", stop="")),
@@ -320,14 +335,7 @@ def test_tokens_beyond_the_vocabulary_have_no_text(tmp_path: Path) -> None:
 
 
 def test_a_recurrent_model_begins_anew_after_an_interrupt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    config = {"model_type": "mamba", "vocab_size": 20, "hidden_size": 8, "num_hidden_layers": 1, "state_size": 4}
-    parts = {"norm.weight": (8,), "mixer.in_proj.weight": (32, 8), "mixer.conv1d.weight": (16, 1, 4)}
-    parts |= {"mixer.conv1d.bias": (16,), "mixer.x_proj.weight": (9, 16), "mixer.dt_proj.weight": (16, 1)}
-    parts |= {"mixer.dt_proj.bias": (16,), "mixer.A_log": (16, 4), "mixer.D": (16,), "mixer.out_proj.weight": (8, 16)}
-    shapes = {f"backbone.layers.0.{name}": shape for name, shape in parts.items()}
-    shapes |= {"backbone.embeddings.weight": (20, 8), "backbone.norm_f.weight": (8,)}
-    (tmp_path / "config.json").write_text(json.dumps(config))
-    safetensors.save(tmp_path / "model.safetensors", {name: formula(name, s, 1.0) for name, s in shapes.items()})
+    tiny.write_mamba(tmp_path)
     longer = [3, 4, 5, 6, 7]
     with load(tmp_path, "cpu", context=32) as model:
         want = list(model.tokens(longer, 8))
@@ -400,7 +408,9 @@ def test_the_command_streams_a_text(folders: dict[str, Path]) -> None:
     got = CliRunner().invoke(app, asked)
     with load(folders["llama"], "cpu") as model:
         assert got.exit_code == 0 and got.stdout == "".join(model.generate("hello", 9)) + "\n"
-    assert "9 tokens" in got.stderr
+    assert "9 tokens" in got.stderr and "device: cpu, " in got.stderr and ", NumPy\n" in got.stderr
+    idle = CliRunner().invoke(app, [*asked, "--top-k", "4", "--seed", "0"])
+    assert "--top-k, --seed have no effect without a temperature" in str(idle.exception)
 
 
 def test_loading_is_drawn_on_a_terminal(folders: dict[str, Path], capsys: pytest.CaptureFixture[str]) -> None:

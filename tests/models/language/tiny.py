@@ -66,6 +66,19 @@ def write_language_model(folder: Path, config: dict[str, Any] = LLAMA, text: boo
     return folder
 
 
+def write_mamba(folder: Path) -> Path:
+    """A recurrent model's folder, of a vocabulary of 20."""
+    config = {"model_type": "mamba", "vocab_size": 20, "hidden_size": 8, "num_hidden_layers": 1, "state_size": 4}
+    parts = {"norm.weight": (8,), "mixer.in_proj.weight": (32, 8), "mixer.conv1d.weight": (16, 1, 4)}
+    parts |= {"mixer.conv1d.bias": (16,), "mixer.x_proj.weight": (9, 16), "mixer.dt_proj.weight": (16, 1)}
+    parts |= {"mixer.dt_proj.bias": (16,), "mixer.A_log": (16, 4), "mixer.D": (16,), "mixer.out_proj.weight": (8, 16)}
+    named = {f"backbone.layers.0.{name}": shape for name, shape in parts.items()}
+    named |= {"backbone.embeddings.weight": (20, 8), "backbone.norm_f.weight": (8,)}
+    (folder / "config.json").write_text(json.dumps(config))
+    safetensors.save(folder / "model.safetensors", {name: formula(name, s, 1.0) for name, s in named.items()})
+    return folder
+
+
 def _bytes_tokenizer(size: int) -> dict[str, Any]:
     marks = ["<pad>", "<s>", "</s>"]
     letters = ["Ġ", "Ã", "©", *(chr(0x61 + i) for i in range(26)), *(chr(0x21 + i) for i in range(size - 32))]

@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-import io
 import logging
+import os
+import sys
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
 import onnx
+import onnx.shape_inference
+import onnx.version_converter
 import onnxruntime
 
-Rework = Callable[
-    [Path, Path, dict[str, np.ndarray]], None
-]  # a file, the file to write, what the inputs are fed with
+Feeds = dict[str, np.ndarray]
+Rework = Callable[[Path, Path, Feeds], None]  # a file, the file to write, what the inputs are fed with
 
 
-class _Once:
+class Once:
     """Feeds for a quantizer's calibration, once."""
 
     def __init__(self, feeds: dict[str, np.ndarray]) -> None:
@@ -37,7 +39,7 @@ def static(form: str, weight: str, per_channel: bool) -> Rework:
 
     def rework(source: Path, target: Path, feeds: dict[str, np.ndarray]) -> None:
         q.quantize_static(
-            str(source), str(target), _Once(feeds), quant_format=getattr(q.QuantFormat, form), per_channel=per_channel,
+            str(source), str(target), Once(feeds), quant_format=getattr(q.QuantFormat, form), per_channel=per_channel,
             weight_type=getattr(q.QuantType, weight), activation_type=q.QuantType.QUInt8,
         )  # fmt: skip
 
@@ -100,6 +102,25 @@ def slim() -> Rework:
     return lambda source, target, _: onnx.save(onnxslim.slim(str(source)), target)
 
 
+def newer(opset: int) -> Rework:
+    return lambda source, target, _: onnx.save(
+        onnx.version_converter.convert_version(onnx.load(source), opset), target
+    )
+
+
+def inlined() -> Rework:
+    inliner = importlib.import_module("onnx.inliner")
+    return lambda source, target, _: onnx.save(
+        onnx.shape_inference.infer_shapes(inliner.inline_local_functions(onnx.load(source)), data_prop=True), target
+    )
+
+
+def scripted() -> Rework:
+    optimizer = importlib.import_module("onnxscript.optimizer")
+    rewriter = importlib.import_module("onnxscript.rewriter")
+    return lambda source, target, _: onnx.save(rewriter.rewrite(optimizer.optimize(onnx.load(source))), target)
+
+
 IMAGES = ("convnet", "resnet", "depthwise", "unet", "squeezenet1_1", "mobilenet_v2", "shufflenet_v2_x0_5")
 TEXTS = ("bert", "gpt2", "distilbert", "roberta", "vit", "t5", "llama")
 OTHERS = ("mlp", "encoder", "causal", "lstm", "norms", "transposed", "segformer", "swin")
@@ -147,21 +168,31 @@ def reworks() -> Iterator[tuple[str, str, Callable[[], Rework], tuple[str, ...]]
                 else ("mlp", "resnet", "bert", "unet", "lstm", "vit")
             )
             yield "fp16", f"{short}-{keep}", lambda m=module, keep=keep: half(m, keep), which
+    for opset in (13, 21, 23):
+        yield "converted", f"{opset}", lambda opset=opset: newer(opset), (*IMAGES[:5], *TEXTS[:5], *OTHERS)
+    yield "onnx", "inlined", inlined, (*IMAGES, *TEXTS, *OTHERS)
+    yield "onnxscript", "optimized", scripted, (*IMAGES, *TEXTS, *OTHERS)
     yield "onnxslim", "slim", slim, (*IMAGES, *TEXTS, *OTHERS)
 
 
 @contextlib.contextmanager
 def silent() -> Iterator[None]:
-    """These tools print and warn of what a sweep need not know."""
+    """These tools print and warn of what a sweep need not know, their C++ parts too."""
     before = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    kept = [os.dup(1), os.dup(2)]
     try:
-        with (
-            warnings.catch_warnings(),
-            contextlib.redirect_stdout(io.StringIO()),
-            contextlib.redirect_stderr(io.StringIO()),
-        ):
+        with warnings.catch_warnings(), open(os.devnull, "w") as nowhere:
             warnings.simplefilter("ignore")
+            os.dup2(nowhere.fileno(), 1)
+            os.dup2(nowhere.fileno(), 2)
             yield
     finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        for number, copy in enumerate(kept, 1):
+            os.dup2(copy, number)
+            os.close(copy)
         logging.disable(before)

@@ -73,8 +73,56 @@ def _attention_grad(d: Array, q: Array, k: Array, v: Array, *others: Array, **at
     return [g.numpy() for g in torch.autograd.grad(made, leaves, torch.from_numpy(np.array(d)))]
 
 
+def _step(
+    q: Any, k: Any, v: Any, keys: Any, values: Any, position: Array, *more: Array, scale: float,
+    window: int | None, softcap: float | None, interleaved: bool,
+) -> list[Array]:  # fmt: skip
+    torch = outside("torch")
+    tables, sinks = (more[:-1], more[-1]) if len(more) % 2 else (more, None)
+    at = torch.from_numpy(np.clip(position, 0, keys.shape[1] - 1).astype(np.int64))
+    q, k, v, keys, values = (torch.from_numpy(np.array(t, np.float64)) for t in (q, k, v, keys, values))
+    if tables:
+        cos, sin = (torch.from_numpy(np.array(t, np.float64))[at.clamp(max=len(t) - 1)] for t in tables)
+        q, k = (_rotated(torch, x, cos, sin, interleaved) for x in (q, k))
+    batch = torch.arange(len(at))
+    keys, values = keys.index_put((batch, at), k), values.index_put((batch, at), v)
+    made = torch.zeros_like(q)
+    for b, last in enumerate(at.tolist()):
+        first = 0 if window is None else max(0, last - window)
+        seen, taken = (t[b, first : last + 1].transpose(0, 1) for t in (keys, values))
+        seen, taken = (t.repeat_interleave(q.shape[1] // t.shape[0], 0) for t in (seen, taken))
+        scores = (q[b, :, None] * seen).sum(-1) * scale
+        scores = scores if softcap is None else softcap * torch.tanh(scores / softcap)
+        if sinks is not None:
+            scores = torch.cat([scores, torch.from_numpy(np.array(sinks, np.float64))[:, None]], 1)
+            taken = torch.cat([taken, torch.zeros_like(taken[:, :1])], 1)
+        made[b] = (torch.softmax(scores, -1)[..., None] * taken).sum(1)
+    return [t.numpy() for t in (made, keys, values)]
+
+
+def _rotated(torch: Any, x: Any, cos: Any, sin: Any, interleaved: bool) -> Any:
+    """Pairs of elements as complex numbers, turned by a product."""
+    n = cos.shape[-1]
+    if not n or not x.numel():
+        return x
+    order = torch.arange(2 * n).reshape(n, 2) if interleaved else torch.arange(2 * n).reshape(2, n).T
+    pairs = torch.view_as_complex(x[..., order].contiguous()) * torch.complex(cos, sin)[:, None]
+    return x.index_copy(-1, order.reshape(-1), torch.view_as_real(pairs).flatten(-2))
+
+
 def _lengths(x: Tensor, *values: int) -> Tensor:
     return x.graph.constant(np.array(values, np.int32))
+
+
+def _stepped(q: Tensor, *given: Tensor, **attrs: Any) -> Tensor:
+    """A tensor that depends on all results of a step."""
+    k, v, keys, values, *more = given
+    made = apply_multi(
+        "attention_step", q, k, v, keys, values, _lengths(q, 2, 4), *more, scale=0.4,
+        **{"window": None, "softcap": None, "interleaved": False, **attrs},
+    )  # fmt: skip
+    y, keys, values = made
+    return y * 1.5 + ops.sum(ops.sin(keys)) * 0.5 + ops.sum(ops.cos(values)) * 0.25
 
 
 def _all_three(d: Tensor, q: Tensor, k: Tensor, v: Tensor, *others: Tensor, **attrs: Any) -> Tensor:
@@ -87,6 +135,7 @@ def _all_three(d: Tensor, q: Tensor, k: Tensor, v: Tensor, *others: Tensor, **at
 JUDGES: dict[str, Judge] = {
     "torch.nn.functional.scaled_dot_product_attention": _attention,
     "torch.autograd of scaled_dot_product_attention": _attention_grad,
+    "torch: rotation, index_put, softmax": _step,
 }
 GRADIENTS: Gradients = {
     "attention": [
@@ -106,6 +155,11 @@ GRADIENTS: Gradients = {
          [_Q, _KV, _KV, (4, 3, 5)], None),
         (lambda q, k, v: ops.attention(q, k, v, np.arange(5) > 0, kv_len=_lengths(q, 3, 5), window=2),
          [_Q, _KV, _KV], None),
+    ],
+    "attention_step": [
+        (lambda *t: _stepped(*t), [(2, 4, 6), *[(2, 2, 6)] * 2, *[(2, 5, 2, 6)] * 2], None),
+        (lambda *t: _stepped(*t, window=1, softcap=1.5, interleaved=True),
+         [(2, 4, 6), *[(2, 2, 6)] * 2, *[(2, 5, 2, 6)] * 2, (5, 2), (5, 2), (4,)], None),
     ],
     "attention_grad": [
         (_all_three, [_Q, _Q, _KV, _KV], None),

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import scipy.fft
-import scipy.signal
+import scipy
 
 from rlx.ir import apply
 from rlx.ir.graph import apply_multi

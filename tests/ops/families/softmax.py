@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import scipy.special
+import scipy
 
 from rlx import ops
 from rlx.ir import apply

@@ -3,7 +3,6 @@ slices then, and neither compute nor read anything beyond the valid keys."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -13,7 +12,6 @@ from rlx.backends.cpu.context import Array, BindContext, Step
 from rlx.backends.cpu.matmul.dense import multiply
 from rlx.backends.cpu.rows import F32, working
 from rlx.ir import Node
-from rlx.ops.attention.parts import rest
 
 _BLOCK = 1 << 17  # scores in one block
 
@@ -45,15 +43,18 @@ def product(a: Array, b: Array, out: Array, ctx: BindContext, alpha: float = 1.0
         np.multiply(out, np.asarray(alpha, out.dtype), out)
 
 
-def bind_cached(node: Node, ins: Sequence[Array], out: Array, ctx: BindContext) -> list[Step]:
-    """One call for each block of queries, over all query heads that share a key head."""
-    mask, _ = rest("attention", node.inputs[3:])
-    q, k = ins[:2]
+def bind_cached(
+    node: Node, q: Array, k: Any, v: Any, mask: Array | None, lengths: Array, out: Array, ctx: BindContext,
+    piece_of: type[Piece] | None = None,
+) -> list[Step]:  # fmt: skip
+    """One call for each block of queries, over all query heads that share a key head. k and v are what `piece_of`
+    takes slices of: arrays (batch, heads, length, size) by default."""
+    made_of = Piece if piece_of is None else piece_of
     (batch, heads, n_q, d), n_k = q.shape, k.shape[2]
-    if n_k == 0:
+    if n_k == 0 or out.size == 0:
         return [partial(np.copyto, out, 0, "unsafe")]
     group = heads // k.shape[1]
-    whole = None if mask is None else np.broadcast_to(ins[3], (*q.shape[:3], n_k))
+    whole = None if mask is None else np.broadcast_to(mask, (*q.shape[:3], n_k))
     rows = min(n_q, max(1, _BLOCK // (n_k * group)))
     pieces = [(b, h, i) for b in range(batch) for h in range(k.shape[1]) for i in range(0, n_q, rows)]
     work = batch * heads * n_q * n_k * (1.0 + 4 * d / 150)
@@ -64,15 +65,13 @@ def bind_cached(node: Node, ins: Sequence[Array], out: Array, ctx: BindContext) 
         b, h, i = pieces[piece]
         where = (b, slice(h * group, (h + 1) * group), slice(i, min(n_q, i + rows)))
         masks = None if whole is None else whole[where]
-        length = ins[-1].reshape(-1)[b : b + 1] if ins[-1].size > 1 else ins[-1].reshape(-1)
-        return [
-            _Piece(node, q[where], k[b, h], ins[2][b, h], masks, length, i - n_q, out[where], ctx, thread)
-        ]
+        length = lengths.reshape(-1)[b : b + 1] if lengths.size > 1 else lengths.reshape(-1)
+        return [made_of(node, q[where], k[b, h], v[b, h], masks, length, i - n_q, out[where], ctx, thread)]
 
     return ctx.split(len(pieces), work, bind)
 
 
-class _Piece:
+class Piece:
     """softmax(q kᵀ) v of one key head for (group, rows) queries. The first query's position is key `first` + length."""
 
     def __init__(
@@ -151,9 +150,10 @@ class _Piece:
             high = min(high, int(self.at[-1, 0]) + end + self.window + 1)
         return low, high
 
-    def _wide(self, x: Array) -> Array:
+    def _wide(self, x: Any) -> Array:
         if self.wide is None:
-            return x
+            made: Array = x
+            return made
         np.copyto(self.wide[: len(x)], x)
         return self.wide[: len(x)]
 

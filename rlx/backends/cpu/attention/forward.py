@@ -27,12 +27,13 @@ _SMALL = 100_000
 
 @cpu_kernel("attention")
 def bind_attention(node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: BindContext) -> list[Step]:
-    _, lengths = rest("attention", node.inputs[3:])
+    mask, lengths = rest("attention", node.inputs[3:])
     tokens: ByToken = node.attrs.get("tokens", NO_TOKENS)
     out = outs[0].swapaxes(1, 2) if ByToken.Y in tokens else outs[0]
     given = heads_first(ins, tokens)
     if lengths is not None:
-        return bind_cached(node, given, out, ctx)
+        q, k, v = given[:3]
+        return bind_cached(node, q, k, v, None if mask is None else given[3], given[-1], out, ctx)
     return _Attention(node, given, out, ctx).steps()
 
 

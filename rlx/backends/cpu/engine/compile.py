@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cache
 from importlib.resources import files
 from importlib.util import find_spec
@@ -44,6 +44,7 @@ class _Loaded:
     def __init__(self) -> None:
         self.lock = renewed(self, "lock", threading.Lock)
         self.addresses: dict[tuple[KernelSpec, Machine], int] = {}
+        self.sizes: dict[tuple[KernelSpec, Machine], int] = {}
 
 
 _LOADED = _Loaded()
@@ -56,9 +57,16 @@ def addresses(specs: Sequence[KernelSpec], machine: Machine) -> list[int]:
         known = _LOADED.addresses
         missing = [s for s in dict.fromkeys(specs) if (s, machine) not in known]
         if missing:
-            for spec, place in zip(missing, map_code(images(missing, machine)), strict=True):
+            made = images(missing, machine)
+            for spec, place, image in zip(missing, map_code(made), made, strict=True):
                 known[spec, machine] = place
+                _LOADED.sizes[spec, machine] = len(image)
         return [known[s, machine] for s in specs]
+
+
+def code_bytes(specs: Iterable[KernelSpec], machine: Machine) -> int:
+    """Bytes of the machine code of kernels that are loaded."""
+    return sum(_LOADED.sizes.get((s, machine), 0) for s in set(specs))
 
 
 def images(specs: Sequence[KernelSpec], machine: Machine) -> list[bytes]:

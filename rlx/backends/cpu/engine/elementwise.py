@@ -21,6 +21,7 @@ from rlx.backends.cpu.engine.ir import I32, I64, PTR, Kernel, Value
 from rlx.backends.cpu.engine.step import EngineContext, EngineStep, address, engine
 from rlx.dtypes import DType, as_dtype
 from rlx.ir import Expr, Node
+from rlx.ir import expr as ex
 from rlx.ir.expr import linearize
 
 _ITEM = 8192  # elements of an item, about
@@ -205,9 +206,19 @@ class _Body:
 def bind_trees(
     node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: EngineContext
 ) -> list[EngineStep] | None:
-    """Any elementwise op; inputs broadcast to the outputs' shape."""
-    step = tree_step(trees_of(node), ins, outs, ctx)
-    return None if step is None else [step]
+    """Any elementwise op; inputs broadcast to the outputs' shape. An input over whose elements a result lies in another
+    order (an image's with channels last) is copied first."""
+    steps: list[EngineStep] = []
+    given = list(ins)
+    for i, a in enumerate(ins):
+        if any(o.shape == a.shape and np.may_share_memory(a, o) and not same_place(a, o) for o in outs):
+            given[i] = ctx.borrow(a.nbytes).view(a.dtype).reshape(a.shape)
+            copy = tree_step([ex.arg(0, as_dtype(a.dtype))], [a], [given[i]], ctx)
+            if copy is None:
+                return None
+            steps.append(copy)
+    step = tree_step(trees_of(node), given, outs, ctx)
+    return None if step is None else [*steps, step]
 
 
 def tree_step(

@@ -15,6 +15,7 @@ from importlib.resources import files
 from typing import Any
 
 from rlx.backends.cpu.engine.ir import F32, F64, I1, I32, I64, Kernel, Type, Value, Variable
+from rlx.backends.cpu.engine.quick32 import QUICK
 
 _TOKEN = re.compile(
     r"//[^\n]*|/\*.*?\*/|\\\n|(?P<line>\n)|(?P<word>[A-Za-z_]\w*)"
@@ -114,11 +115,15 @@ def _tokens(text: str) -> list[str]:
 
 @cache
 def headers() -> Headers:
-    """The headers, read once, when the first kernel that needs them is printed."""
+    """The headers, read once, when the first kernel that needs them is printed, with the functions of `quick32`."""
     folder = files("rlx.backends.gpu") / "device_code"
     made = Headers()
     for name in _HEADERS:
         _read((folder / name).read_text(), made)
+    quick = Headers(macros=dict(made.macros))
+    _read(QUICK, quick)
+    made.texts |= {f"{name}_any": made.texts[name] for name in quick.texts if name in made.texts}
+    made.texts |= quick.texts
     return made
 
 

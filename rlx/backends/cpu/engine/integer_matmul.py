@@ -23,7 +23,7 @@ from rlx.backends.cpu.engine.ir import I8, I16, I32, I64, PTR, Kernel, Value
 from rlx.backends.cpu.engine.machine import Machine
 from rlx.backends.cpu.engine.step import Declined, EngineContext, EngineStep, address, engine
 from rlx.dtypes import i32
-from rlx.ir import Node
+from rlx.ir import Node, Tensor
 from rlx.ir import expr as ex
 
 # Steps are in bytes; those of zero points are 0 where there is one for all rows.
@@ -156,6 +156,11 @@ class IntegerKernel:
                 k.store(value, k.at(k.at(w["out"], row * w["out_row"]), left, I32), kept)
 
 
+def is_zero(t: Tensor) -> bool:
+    """Whether a tensor is a constant of zeros."""
+    return t.node.op.is_constant and not np.frombuffer(bytes(t.node.attrs["value"]), np.uint8).any()
+
+
 def multiplier(machine: Machine) -> str:
     """How a machine multiplies integers of 8 bits."""
     if machine.arch == "x86_64":
@@ -176,7 +181,7 @@ def bind_integer_matmul(
         return _packed(node, ins, outs[0], ctx)
     if ctx.following is not None:
         raise Declined("a second operand that is computed")
-    return _as_they_lie(ins, outs[0], ctx)
+    return _as_they_lie(node, ins, outs[0], ctx)
 
 
 def _packed(node: Node, ins: Sequence[Array], out: Array, ctx: EngineContext) -> list[EngineStep]:
@@ -206,12 +211,19 @@ def _packed(node: Node, ins: Sequence[Array], out: Array, ctx: EngineContext) ->
     return [*steps, *product_steps(product, panels, tile, ctx, f"integers {form.how}")]
 
 
-def _as_they_lie(ins: Sequence[Array], out: Array, ctx: EngineContext) -> list[EngineStep]:
+def _as_they_lie(node: Node, ins: Sequence[Array], out: Array, ctx: EngineContext) -> list[EngineStep]:
     a, b, a_zero, b_zero = ins
     lanes, (m, k), n = ctx.machine.lanes(), a.shape, len(b)
     steps, sums = [], []
-    for x in (a, b):
+    vnni = multiplier(ctx.machine) == "vnni"
+    for x, other, unsigned in ((a, 3, True), (b, 2, False)):
         made = ctx.acquire(4 * len(x)).view(np.int32)
+        # A sum counts as often as the other operand's zero point, in the form in which it is multiplied.
+        as_given = not vnni or (node.inputs[other - 2].dtype.name == "u8") != unsigned
+        if as_given and is_zero(node.inputs[other]):
+            made[...] = 0
+            sums.append(made)
+            continue
         spec = RowSums(lanes, x.dtype == np.int8)
         words = (address(x), address(made), k, x.strides[0])
         steps.append(EngineStep(spec, words, len(x), 16, (x, made), name="row sums", cost_ns=k / 10))

@@ -71,15 +71,16 @@ def _tied(node: Node) -> Sequence[Tensor]:
 
 
 def in_memory_order(node: Node, ins: Sequence[Array]) -> tuple[Node, Sequence[Array]]:
-    """A reduction over the pixels of an image whose channels lie last, as one of an array of (N, *S, C): it gives the
-    same elements in the same order. Any other node as it is."""
+    """A reduction of an image whose channels lie last, over its channels or all its pixels, as one of an array of
+    (N, *S, C): it gives the same elements in the same order. Any other node as it is."""
     axes = node.attrs.get("axes")
     if node.op.joins is None or axes is None or len(ins) != 1 or ins[0].flags.c_contiguous:
         return node, ins
     rank = ins[0].ndim
-    if 1 in axes or not set(range(2, rank)) <= set(axes):
+    if 1 not in axes and not set(range(2, rank)) <= set(axes):
         return node, ins
     moved = np.moveaxis(ins[0], 1, -1)
     given = [TensorType(moved.shape, node.inputs[0].dtype)]
-    inside = (*((0,) if 0 in axes else ()), *range(1, rank - 1))
+    places = (0, rank - 1, *range(1, rank - 1))  # of each axis, behind the move
+    inside = tuple(sorted(places[axis] for axis in axes))
     return node_of(node.op, given, {**node.attrs, "axes": inside}), [moved]

@@ -1,4 +1,4 @@
-"""max_pool and avg_pool over one or two spatial axes, for images with their channels first or last."""
+"""max_pool and avg_pool over one to three spatial axes, for images with their channels first or last."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rlx.backends.cpu.context import Array
+from rlx.backends.cpu.engine.gemm.transpose import transpose_step
 from rlx.backends.cpu.engine.ir import F32, I64, PTR, Kernel, Value, Variable
 from rlx.backends.cpu.engine.rowwise import STORED, larger, load_wide, name_of, room, store_wide
 from rlx.backends.cpu.engine.step import EngineContext, EngineStep, address, engine
@@ -149,48 +150,110 @@ def _every(k: Kernel, parts: list[Value], stride: int) -> Value:
     return made
 
 
+@dataclass(frozen=True, slots=True)
+class _Axis:
+    """The geometry of one spatial axis."""
+
+    size: int
+    kernel: int
+    stride: int
+    dilation: int
+    before: int  # padding
+    count: int  # of the result
+
+
+_POINT = _Axis(1, 1, 1, 1, 0, 1)
+
+
 @engine("max_pool", "avg_pool", images="follows")
 def bind_pool(
     node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: EngineContext
 ) -> list[EngineStep] | None:
+    """An image in another order than its result is pooled in its own. Volumes are pooled slice by slice, and then along
+    the first axis."""
     attrs, x, y = node.attrs, ins[0], outs[0]
-    dtype, spatial = name_of(x), x.ndim - 2
-    if dtype not in STORED or spatial not in (1, 2) or x.size == 0:
+    spatial = x.ndim - 2
+    if name_of(x) not in STORED or not 1 <= spatial <= 3 or x.size == 0:
         return None
-    kernel, strides = ([1] * (2 - spatial) + list(attrs[name]) for name in ("kernel", "strides"))
-    dilations = [1] * (2 - spatial) + list(attrs.get("dilations", (1,) * spatial))
-    pads = [(0, 0)] * (2 - spatial) + list(attrs["pads"])
-    sizes, counts = ([1] * (2 - spatial) + list(a.shape[2:]) for a in (x, y))
-    tables = [
-        _windows(*geometry)
-        for geometry in zip(sizes, kernel, strides, dilations, (p[0] for p in pads), counts, strict=True)
-    ]
+    steps: list[EngineStep] = []
+    if x.flags.c_contiguous != y.flags.c_contiguous and not (_is_last(x) and _is_last(y)):
+        if x.itemsize != 4:
+            return None
+        made = ctx.borrow(x.nbytes).view(x.dtype)
+        if x.flags.c_contiguous:
+            lies = made.reshape(x.shape[0], *x.shape[2:], x.shape[1])
+            steps.append(_turn(x.reshape(*x.shape[:2], -1), lies.reshape(len(x), -1, x.shape[1]), ctx))
+            x = np.moveaxis(lies, -1, 1)
+        else:
+            lies, made = np.moveaxis(x, 1, -1), made.reshape(x.shape)
+            steps.append(_turn(lies.reshape(len(x), -1, x.shape[1]), made.reshape(*x.shape[:2], -1), ctx))
+            x = made
+    last = not (x.flags.c_contiguous and y.flags.c_contiguous)
+    if last and not (_is_last(x) and _is_last(y)):
+        return None
+    dilations = attrs.get("dilations", (1,) * spatial)
+    geometry = zip(x.shape[2:], attrs["kernel"], attrs["strides"], dilations, attrs["pads"], y.shape[2:], strict=True)
+    axes = [_Axis(n, k, s, d, before, count) for n, k, s, d, (before, _), count in geometry]
+    axes = [_POINT] * (2 - spatial) + axes
     join = "max" if node.op.joins == "max" else "add"
     by = np.ones(1, np.float32)
     if join == "add":
         held = np.broadcast_to(divisors(x.shape, attrs), (1, 1, *y.shape[2:]))
         by = np.ascontiguousarray(held.reshape(-1), np.float32)
+    found: list[EngineStep | None]
+    if spatial < 3:
+        found = [_pooled(join, x, y, x.shape[0], x.shape[1], axes, by, last, ctx)]
+    else:
+        if join == "add" and x.dtype != np.float32:
+            return None  # sums of slices would be rounded
+        (depth, *flat), (n, c) = axes, x.shape[:2]
+        place = flat[0].count * flat[1].count
+        line = _Axis(place, 1, 1, 1, 0, place)
+        between = ctx.borrow(n * c * depth.size * place * x.itemsize).view(x.dtype)
+        ones = np.ones(place if join == "add" else 1, np.float32)
+        lead = (n * depth.size, c) if last else (n, c * depth.size)
+        found = [
+            _pooled(join, x, between, *lead, flat, ones, last, ctx),
+            _pooled(join, between, y, n, c, [depth, line], by, last, ctx),
+        ]
+    made_steps = [step for step in found if step is not None]
+    return [*steps, *made_steps] if len(made_steps) == len(found) else None
+
+
+def _turn(x: Array, out: Array, ctx: EngineContext) -> EngineStep:
+    """out[n, j, i] = x[n, i, j], both contiguous."""
+    n, rows, columns = x.shape
+    return transpose_step(x, out, ctx, rows, columns, x.strides[1], out.strides[1], n, (1, 0, x.strides[0]),
+                          (0, out.strides[0]))  # fmt: skip
+
+
+def _pooled(
+    join: str, x: Array, y: Array, n: int, channels: int, axes: Sequence[_Axis], by: Array, last: bool,
+    ctx: EngineContext,
+) -> EngineStep | None:  # fmt: skip
+    """x (n, channels, *sizes) pooled over two axes; in memory its channels are `last`, or it has the order of its
+    shape."""
+    dtype, (down, right) = name_of(x), axes
+    tables = [windows(a.size, a.kernel, a.stride, a.dilation, a.before, a.count) for a in axes]
     words = [
-        *map(address, (x, y, *tables, by)), *sizes, x.shape[1], *counts, *dilations, pads[1][0],
+        *map(address, (x, y, *tables, by)), down.size, right.size, channels, down.count, right.count, down.dilation,
+        right.dilation, right.before,
     ]  # fmt: skip
     keep = (x, y, by, *tables)
-    cost = counts[1] * math.prod(kernel) * 0.3
-    if not (x.flags.c_contiguous and y.flags.c_contiguous):
-        if not (_is_last(x) and _is_last(y)):
-            return None
-        last = PoolLast(join, dtype, ctx.machine.lanes())
-        return [EngineStep(last, words, x.shape[0] * counts[0], 1, keep, cost_ns=cost * x.shape[1])]
-    needed = sizes[1] + pads[1][0] + strides[1] * ctx.machine.lanes() + kernel[1] * dilations[1]
-    needed = max(needed, (counts[1] - 1) * strides[1] + dilations[1] * kernel[1])
-    if needed > _WIDEST or strides[1] > 4:
+    cost = right.count * down.kernel * right.kernel * 0.3
+    if last:
+        spec = PoolLast(join, dtype, ctx.machine.lanes())
+        return EngineStep(spec, words, n * down.count, 1, keep, cost_ns=cost * channels)
+    needed = right.size + right.before + right.stride * ctx.machine.lanes() + right.kernel * right.dilation
+    needed = max(needed, (right.count - 1) * right.stride + right.dilation * right.kernel)
+    if needed > _WIDEST or right.stride > 4:
         return None
     size = 1 << max(8, (needed - 1).bit_length())
-    first = PoolFirst(join, dtype, strides[1], kernel[1], size, ctx.machine.lanes())
-    items = x.shape[0] * x.shape[1] * counts[0]
-    return [EngineStep(first, words, items, max(1, int(10_000 / cost)), keep, cost_ns=cost)]
+    first = PoolFirst(join, dtype, right.stride, right.kernel, size, ctx.machine.lanes())
+    return EngineStep(first, words, n * channels * down.count, max(1, int(10_000 / cost)), keep, cost_ns=cost)
 
 
-def _windows(
+def windows(
     size: int, kernel: int, stride: int, dilation: int, before: int, count: int
 ) -> npt.NDArray[np.int64]:
     """The first element and the number of elements of each window along an axis, those in the padding left out."""

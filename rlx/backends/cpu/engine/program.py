@@ -15,7 +15,7 @@ from rlx.backends.cpu.arena import LATEST, CpuBuffer
 from rlx.backends.cpu.context import Array
 from rlx.backends.cpu.engine import runner
 from rlx.backends.cpu.engine.choice import CannotCompile
-from rlx.backends.cpu.engine.compile import addresses
+from rlx.backends.cpu.engine.compile import KernelSpec, addresses, code_bytes
 from rlx.backends.cpu.engine.elementwise import tree_step
 from rlx.backends.cpu.engine.layout import in_memory_order
 from rlx.backends.cpu.engine.machine import this_machine
@@ -29,7 +29,9 @@ from rlx.backends.cpu.engine.step import (
     Following,
     load_binders,
 )
+from rlx.backends.cpu.engine.weights import PackedWeights
 from rlx.backends.cpu.engine.workers import POOL
+from rlx.backends.cpu.reads import Range
 from rlx.driver.device import Bytes
 from rlx.dtypes import as_dtype
 from rlx.errors import RlxError, UnsupportedOp
@@ -63,6 +65,7 @@ class Segment:
     def __init__(self) -> None:
         self.steps: list[EngineStep] = []
         self.keep: list[Any] = []
+        self.nbytes = 0  # of tables
         self._lead: Callable[[], int] = _unfinished
         self._job = np.zeros(runner.JOB_WORDS, np.int64)
 
@@ -90,11 +93,14 @@ class Segment:
                 size = max(step.grain, min(step.items, int(_PAUSE_NS / max(step.cost_ns, 1e-3))), 1)
             row[:6] = place, words.ctypes.data, step.items, size, max(wanted, 1), -(-step.items // size)
             self.keep.append((words, step.keep))
+            own = (x for x in step.keep if isinstance(x, np.ndarray) and x.base is None)  # tables of addresses
+            self.nbytes += words.nbytes + sum(x.nbytes for x in own)
         self.run_table(table, lead, work, threads)
 
     def run_table(self, table: Any, lead: int, work: int, threads: int) -> None:
         """What a call runs: the rows of a table. `lead` and `work` are the runner's functions."""
         self.table = table
+        self.nbytes += table.nbytes
         job = self._job
         job[runner.STEPS], job[runner.TABLE] = len(table), table.ctypes.data
         job[runner.POOL_CELL], job[runner.THREADS] = POOL.cell.ctypes.data, threads
@@ -137,18 +143,20 @@ class EngineProgram:
 
     def __init__(
         self, acquire: Callable[[int], Bytes], threads: int, is_fixed: Callable[[Tensor], bool],
-        sources: Sequence[CpuBuffer],
+        sources: Sequence[CpuBuffer], weights: PackedWeights,
     ) -> None:  # fmt: skip
         machine = this_machine()
         assert machine is not None
         load_binders()
-        self._ctx = EngineContext(machine, threads, acquire, is_fixed)
+        self._ctx = EngineContext(machine, threads, acquire, is_fixed, weights)
+        self.packed: list[Range] = []  # the weights that the last node that was bound reads in another order
         self._segments: list[Segment] = []
         self._open: Segment | None = None
         self._prepares: list[Callable[[], object]] = []
         self._sources = list(sources)
         self._seen: tuple[int, list[int]] = (0, [])
         self._runner = 0, 0
+        self._specs: list[KernelSpec] = []
         self._exposed = False
 
     def bind(
@@ -159,7 +167,8 @@ class EngineProgram:
         `following`, the steps of both nodes, or None where they do not become one."""
         self._ctx.alike, self._ctx.following = alike, following
         self._ctx.next_node()
-        made = None
+        made, count = None, len(self._ctx.weights)
+        self.packed = []
         binders = ENGINE_BINDERS.get(node.op.name) or (ENGINE_BINDERS["*"] if node.op.elementwise else ())
         for binder in binders:
             if following is not None and binder not in TAKES_FOLLOWING:
@@ -168,8 +177,10 @@ class EngineProgram:
                 made = binder(*in_memory_order(node, ins), outs, self._ctx)
             if made is not None:
                 break
+            self._ctx.weights.take_back(count)
         if made is None:
             return None
+        self.packed = self._ctx.weights.since(count)
         begun: list[Segment] = []
         if self._open is None:
             self._open = Segment()
@@ -197,13 +208,20 @@ class EngineProgram:
         steps = [step for segment in self._segments for step in segment.steps]
         if not steps:
             return
-        machine, threads = self._ctx.machine, self._ctx.threads
+        machine, threads, weights = self._ctx.machine, self._ctx.threads, self._ctx.weights.made
+        packing = [step for packed in weights for step in packed.steps]
         try:
-            lead, work, *places = addresses([*runner.specs(machine), *(s.spec for s in steps)], machine)
+            lead, work, *places = addresses([*runner.specs(machine), *(s.spec for s in (*steps, *packing))], machine)
         except _NO_KERNELS as error:
             raise CannotCompile(f"a kernel of the compiled engine cannot be made: {error}") from error
         at, self._runner = 0, (lead, work)
-        for segment in self._segments:
+        self._specs = [s.spec for s in steps]
+        segments = list(self._segments)
+        for packed in weights:
+            packed.pack = segment = Segment()
+            segment.steps = list(packed.steps)
+            segments.append(segment)
+        for segment in segments:
             segment.finish(places[at : at + len(segment.steps)], lead, work, threads)
             at += len(segment.steps)
         self._prepares = [s.prepare for s in steps if s.prepare is not None]
@@ -251,11 +269,17 @@ class EngineProgram:
         """Ends runs that were left, so that memory can be freed."""
         for segment in self._segments:
             segment.end()
+        self._ctx.weights.take_back(0)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of tables, and of the machine code of this program's kernels, which others may use too."""
+        return sum(s.nbytes for s in self._segments) + code_bytes(self._specs, self._ctx.machine)
 
     @property
     def prepares(self) -> bool:
         """Whether steps depend on packed weights: `refresh` has to be called before each run."""
-        return bool(self._prepares)
+        return bool(self._prepares) or len(self._ctx.weights) > 0
 
     def refresh(self) -> None:
         """Packs the weights anew if any was written since."""
@@ -269,6 +293,7 @@ class EngineProgram:
                 self._seen = latest, stamps
 
     def _prepare(self, latest: int, stamps: list[int]) -> None:
+        self._ctx.weights.refresh(self._exposed)
         for prepare in self._prepares:
             prepare()
         self._seen = latest, stamps

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from rlx.backends.cpu.context import Array
+from rlx.backends.cpu.engine.elementwise import tree_step
 from rlx.backends.cpu.engine.ir import F32, F64, I32, I64, PTR, Kernel, Type, Value
 from rlx.backends.cpu.engine.rowwise import (
     STORED,
@@ -28,7 +29,9 @@ from rlx.backends.cpu.engine.rowwise import (
 )
 from rlx.backends.cpu.engine.step import EngineContext, EngineStep, address, engine, f64_word
 from rlx.backends.cpu.reduce import runs_of
+from rlx.dtypes import as_dtype
 from rlx.ir import Node
+from rlx.ir import expr as ex
 
 _INTEGERS = {"i32": I32, "i64": I64}
 _LONG = 1 << 16  # elements of a run of which few are reduced at once: it is cut into parts
@@ -166,7 +169,8 @@ def bind_reduce(
     held = source if source in _INTEGERS else "f64" if join == "add" else "f32"
     stages = _stages(x.shape, node.attrs["axes"])
     if not stages:
-        return None
+        step = tree_step([ex.arg(0, as_dtype(x.dtype))], [x], [y.reshape(x.shape)], ctx)
+        return None if step is None else [step]
     count = math.prod(x.shape[i] for i in node.attrs["axes"])
     lanes = ctx.machine.lanes()
     steps: list[EngineStep] = []

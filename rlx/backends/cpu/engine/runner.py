@@ -1,9 +1,11 @@
 """The compiled runner of step tables: what the calling thread and the workers of the pool execute outside of Python.
 
 A job is one run of a table by one thread, its leader. Steps follow each other; the items of a step are cut into chunks.
-A step that is worth several threads is published in the pool: the word `claim` holds its number (upper half) and how
-many chunks are left, and whoever lowers it by one owns a chunk. Since both are one word, a late worker cannot take a
-chunk of one step for one of another, and the leader does not go on before all chunks are done. Who waits spins for a
+A step that is worth several threads is published in the pool: the word `claim` holds its number (upper half), how many
+chunks are left, and which of them is the first. Who changes it, by compare and exchange, owns the first or the last one
+that is left. Since all are one word, a late worker cannot take a chunk of one step for one of another, and the leader
+does not go on before all chunks are done. The leader and every other worker take chunks from the front, the rest from
+the back: what a thread wrote in one step it mostly reads in the next, from its own core's cache. Who waits spins for a
 moment, then sleeps on a futex. After some milliseconds the leader returns to Python, which handles signals and calls
 again.
 """
@@ -55,28 +57,29 @@ define internal i64 @futex(ptr %word, i64 %op, i64 %value, ptr %time, i64 %bits)
   ret i64 %r
 }
 
-; Takes a chunk of the published step: its number, or -1 where none is left.
-define internal i64 @take(ptr %pool) #0 {
+; Takes a chunk of the published step, the first or (`back`) the last that is left: its number, or -1 for none.
+define internal i64 @take(ptr %pool, i1 %back) #0 {
 start:
-  %first = load atomic i64, ptr %pool seq_cst, align 8
+  %seen0 = load atomic i64, ptr %pool seq_cst, align 8
   br label %again
 again:
-  %seen = phi i64 [ %first, %start ], [ %now, %try ]
-  %left = and i64 %seen, 4294967295
+  %seen = phi i64 [ %seen0, %start ], [ %now, %try ]
+  %low = and i64 %seen, 4294967295
+  %left = lshr i64 %low, 16
+  %first = and i64 %seen, 65535
   %none = icmp eq i64 %left, 0
   br i1 %none, label %nothing, label %try
 try:
-  %less = sub i64 %seen, 1
+  %taken = select i1 %back, i64 65536, i64 65535
+  %less = sub i64 %seen, %taken
   %pair = cmpxchg ptr %pool, i64 %seen, i64 %less seq_cst seq_cst, align 8
   %now = extractvalue { i64, i1 } %pair, 0
   %won = extractvalue { i64, i1 } %pair, 1
   br i1 %won, label %mine, label %again
 mine:
-  %rowat = getelementptr i64, ptr %pool, i64 16
-  %row = load atomic ptr, ptr %rowat seq_cst, align 8
-  %totalat = getelementptr i64, ptr %row, i64 5
-  %total = load i64, ptr %totalat, align 8
-  %chunk = sub i64 %total, %left
+  %end = add i64 %first, %left
+  %last = sub i64 %end, 1
+  %chunk = select i1 %back, i64 %last, i64 %first
   ret i64 %chunk
 nothing:
   ret i64 -1
@@ -227,7 +230,8 @@ publish:
   %number0 = lshr i64 %old, 32
   %number = add i64 %number0, 1
   %high = shl i64 %number, 32
-  %word = or i64 %high, %total
+  %low = shl i64 %total, 16
+  %word = or i64 %high, %low
   store atomic i64 %word, ptr %pool seq_cst, align 8
   %sleepers = load atomic i64, ptr %sleepersat seq_cst, align 8
   %some = icmp ne i64 %sleepers, 0
@@ -241,7 +245,7 @@ wake:
   call i64 @futex(ptr %bellat, i64 138, i64 %limit, ptr null, i64 %bits)
   br label %claim
 claim:
-  %mine = call i64 @take(ptr %pool)
+  %mine = call i64 @take(ptr %pool, i1 false)
   %any = icmp sge i64 %mine, 0
   br i1 %any, label %work, label %wait
 work:
@@ -345,13 +349,14 @@ start:
   %high = icmp sgt i64 %number, 31
   %bit = select i1 %high, i64 31, i64 %number
   %bits = shl i64 1, %bit
+  %back = trunc i64 %number to i1
   br label %fresh
 fresh:
   %since = TICKS
   br label %look
 look:
   %word = load atomic i64, ptr %pool seq_cst, align 8
-  %left = and i64 %word, 4294967295
+  %left = and i64 %word, 4294901760
   %none = icmp eq i64 %left, 0
   br i1 %none, label %idle, label %asked
 asked:
@@ -359,7 +364,7 @@ asked:
   %mine = icmp slt i64 %number, %limit
   br i1 %mine, label %try, label %idle
 try:
-  %chunk = call i64 @take(ptr %pool)
+  %chunk = call i64 @take(ptr %pool, i1 %back)
   %got = icmp sge i64 %chunk, 0
   br i1 %got, label %run, label %idle
 run:
@@ -375,7 +380,7 @@ tired:
   %more = atomicrmw add ptr %sleepersat, i64 1 seq_cst
   %bell = load atomic i32, ptr %bellat seq_cst, align 8
   %word2 = load atomic i64, ptr %pool seq_cst, align 8
-  %left2 = and i64 %word2, 4294967295
+  %left2 = and i64 %word2, 4294901760
   %none2 = icmp eq i64 %left2, 0
   br i1 %none2, label %sleep, label %asked2
 asked2:

@@ -19,6 +19,7 @@ from typing import Literal
 from rlx.backends.cpu.context import Array
 from rlx.backends.cpu.engine.compile import KernelSpec
 from rlx.backends.cpu.engine.machine import Machine
+from rlx.backends.cpu.engine.weights import PackedWeights
 from rlx.driver.device import Bytes
 from rlx.ir import Expr, Node, Tensor
 
@@ -63,12 +64,14 @@ class EngineContext:
 
     `is_fixed` says of a tensor whether it is a weight or a constant, which changes between runs at most, with
     `prepare` called again. `alike`: all rows of the node are to be summed in one order, whatever their number.
-    `following`: what a binder that was registered with `takes_following` has to compute too, or decline."""
+    `following`: what a binder that was registered with `takes_following` has to compute too, or decline.
+    `weights` packs those that products read in another order."""
 
     machine: Machine
     threads: int
     acquire: Callable[[int], Bytes]
     is_fixed: Callable[[Tensor], bool]
+    weights: PackedWeights
     alike: bool = False
     following: Following | None = None
     _free: list[Bytes] = field(default_factory=list)

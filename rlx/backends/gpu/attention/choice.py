@@ -127,6 +127,12 @@ def choose(target: Target, problem: Problem) -> Candidate:
     return target.choose(problem, _with_overrides(candidates(target, problem)))
 
 
+def choose_step(target: Target, problem: Problem) -> Decode:
+    """The sizes of the kernel for one query a head that writes its own key and value."""
+    found = _with_overrides(_streams(target, problem, 0, problem.heads // problem.kv_heads))
+    return next(c for c in found if c == target.choose(problem, found) and isinstance(c, Decode))
+
+
 def candidates(target: Target, problem: Problem) -> list[Candidate]:
     """Every kernel that can compute an attention on the target, with each of its sizes.
 

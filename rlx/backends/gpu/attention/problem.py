@@ -72,9 +72,12 @@ class Attention:
         return [*whole, *rows, *more, scale, cap]
 
 
-def attention_of(ctx: Lowering, node: Node, q: Tensor, k: Tensor, others: Sequence[Tensor]) -> Attention:
-    """The `Attention` of a node; a mask that is stored neither as bool nor as f32 is cast to f32 here."""
-    tokens: ByToken = node.attrs.get("tokens", NO_TOKENS)
+def attention_of(
+    ctx: Lowering, node: Node, q: Tensor, k: Tensor, others: Sequence[Tensor], tokens: ByToken | None = None
+) -> Attention:
+    """The `Attention` of a node, whose operands are by token as `tokens` or its attribute says; a mask that is stored
+    neither as bool nor as f32 is cast to f32 here."""
+    tokens = node.attrs.get("tokens", NO_TOKENS) if tokens is None else tokens
     batch, heads, sq, d = swapped(q.shape) if ByToken.Q in tokens else q.shape
     kv_heads, sk = (swapped(k.shape) if ByToken.K in tokens else k.shape)[1:3]
     mask, lengths = rest(node.op.name, others)

@@ -163,6 +163,12 @@ class Lowering:
         self.args += bytes(align(8 * len(refs), 16))
         return Ref(ARGS, offset, 8 * len(refs))
 
+    def counters(self, count: int) -> Ref:
+        """Numbers of 32 bits, this node's alone, that are 0 when the first run begins and that each run leaves at 0."""
+        offset = len(self.args)
+        self.args += bytes(align(4 * count, 16))
+        return Ref(ARGS, offset, 4 * count)
+
     def scratch(self, nbytes: int) -> Ref:
         """Workspace for the node being lowered; its content is undefined and lasts until the node's last step."""
         offset = self._scratch_used

@@ -93,31 +93,40 @@ def skip_simplified_layer_norm(c: Call) -> tuple[Result, ...]:
 )
 def embed_layer_norm(c: Call) -> tuple[Result, ...]:
     """The norm of the sum of word, position and segment embeddings; and the number of ones in each row of the mask."""
-    ids, places, gamma, beta = c.x(0), c.x(3), c.x(5), c.x(6)
+    ids, gamma, beta = c.x(0), c.x(5), c.x(6)
+    check_tables(c, ids, gamma)
+    total = o.add(o.gather(c.x(2), ids, 0), positions(c, ids, c.x(3), c.opt(8)))
+    if c.has(1):
+        total = o.add(total, o.gather(c.x(4), c.x(1), 0))
+    return o.layer_norm(total, gamma, beta, c.float("epsilon")), counted(c, ids), total
+
+
+def check_tables(c: Call, ids: Tensor, gamma: Tensor) -> None:
+    """Raises: ModelFormatError where inputs 0 to 4 are no words and segments with tables as wide as gamma."""
     tables = [c.x(i) for i in (2, 3, 4) if c.has(i)]
     if ids.ndim != 2 or any(t.ndim != 2 or t.shape[1:] != gamma.shape for t in tables):
         raise c.bad(f"input_ids are {ids.shape}, the embeddings {[t.shape for t in tables]}, gamma {gamma.shape}; "
                     "expected (batch, length), and tables as wide as gamma")  # fmt: skip
-    batch, length = ids.shape
-    if c.has(8):
-        at = o.expand(c.x(8), ids.shape)
-        where = o.gather(places, at, 0)
-    elif length <= places.shape[0]:
-        where = places[:length]
-    else:
-        raise c.bad(f"{length} words, but {places.shape[0]} positions")
-    total = o.add(o.gather(c.x(2), ids, 0), where)
     if c.has(1) != c.has(4):
         raise c.bad("has segment_ids or a segment_embedding without the other")
-    if c.has(1):
-        if c.x(1).shape != ids.shape:
-            raise c.bad(f"segment_ids are {c.x(1).shape}, input_ids {ids.shape}; expected one shape")
-        total = o.add(total, o.gather(c.x(4), c.x(1), 0))
-    y = o.layer_norm(total, gamma, beta, c.float("epsilon"))
-    if c.has(7):
-        if c.x(7).shape != ids.shape:
-            raise c.bad(f"the mask is {c.x(7).shape}, input_ids {ids.shape}; expected one shape")
-        count = o.sum(o.cast(o.equal(c.x(7), 1), "i32"), (1,))
-    else:
-        count = c.tensor(np.zeros((batch,), np.int32))
-    return y, count, total
+    if c.has(1) and c.x(1).shape != ids.shape:
+        raise c.bad(f"segment_ids are {c.x(1).shape}, input_ids {ids.shape}; expected one shape")
+
+
+def positions(c: Call, ids: Tensor, places: Tensor, at: Tensor | None = None) -> Tensor:
+    """The rows of the table of positions for each word: those that are given, else 0, 1, 2, …"""
+    length = ids.shape[1]
+    if at is not None:
+        return o.gather(places, o.expand(at, ids.shape), 0)
+    if length > places.shape[0]:
+        raise c.bad(f"{length} words, but {places.shape[0]} positions")
+    return places[:length]
+
+
+def counted(c: Call, ids: Tensor) -> Tensor:
+    """The number of ones in each row of the mask, input 7; zeros without one."""
+    if not c.has(7):
+        return c.tensor(np.zeros((ids.shape[0],), np.int32))
+    if c.x(7).shape != ids.shape:
+        raise c.bad(f"the mask is {c.x(7).shape}, input_ids {ids.shape}; expected one shape")
+    return o.sum(o.cast(o.equal(c.x(7), 1), "i32"), (1,))

@@ -42,7 +42,7 @@ def conv(c: Call) -> Tensor:
 def _quantized(c: Call, x: Quantized, w: Quantized, s: Windows) -> Tensor:
     """The convolution of what DequantizeLinear made of integers, as one of these."""
     whole = integer_conv(c, x.x, w.x, x.zero, w.zero)
-    return _biased(c, scaled(whole, x, w, len(s.counts)), c.opt(2))
+    return _biased(c, scaled(c, whole, x, w, len(s.counts)), c.opt(2))
 
 
 def _biased(c: Call, made: Tensor, bias: Tensor | None) -> Tensor:

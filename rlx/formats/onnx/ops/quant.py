@@ -173,7 +173,7 @@ def quantized_product(c: Call, a: Tensor, b: Tensor, turned: bool) -> Tensor | N
     if found is None:
         return None
     left, right = found
-    return scaled(multiplied(c, left.x, right.x, (left.zero, right.zero), turned), left, right)
+    return scaled(c, multiplied(c, left.x, right.x, (left.zero, right.zero), turned), left, right)
 
 
 @op("MatMulInteger")

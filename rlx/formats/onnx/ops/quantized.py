@@ -9,12 +9,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+
 from rlx import ops as o
 from rlx.dtypes import f32, i8, u8
 from rlx.formats.onnx.reader.call import Call
 from rlx.ir import Tensor
 
 _LONGEST = (1 << 31) // (255 * 255)  # terms of a sum that i32 holds
+_NORMAL = np.finfo(np.float32).tiny
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,10 +47,20 @@ def operands(c: Call, a: Tensor, b: Tensor, axis: int, terms: int) -> tuple[Quan
     return (left, right) if terms <= _LONGEST and all(t.node.op.is_constant for t in given) else None
 
 
-def scaled(whole: Tensor, left: Quantized, right: Quantized, behind: int = 0) -> Tensor:
-    """The sums of products as floats; the axis of the right operand's scales has `behind` axes behind it."""
-    scale = o.mul(
-        o.reshape(left.scale, ()),
-        o.reshape(right.scale, ((-1, *(1,) * behind) if right.axis is not None else ())),
-    )
-    return o.mul(o.cast(whole, f32), scale)
+def scaled(c: Call, whole: Tensor, left: Quantized, right: Quantized, behind: int = 0) -> Tensor:
+    """The sums of products as floats; the axis of the right operand's scales has `behind` axes behind it.
+
+    They are multiplied by the product of both scales, or one after the other where that product leaves f32's normal
+    numbers: infinity times a sum of 0 would be NaN, and a subnormal number has few digits."""
+    one = o.reshape(left.scale, ())
+    other = o.reshape(right.scale, ((-1, *(1,) * behind) if right.axis is not None else ()))
+    both = o.mul(one, other)
+    real = o.cast(whole, f32)
+    if left.scale.node.op.is_constant and right.scale.node.op.is_constant:
+        with np.errstate(over="ignore", under="ignore"):
+            known = np.abs(c.known_tensor(left.scale).reshape(-1) * c.known_tensor(right.scale))
+        if np.all((known >= _NORMAL) & (known < np.inf)):
+            return o.mul(real, both)
+        return o.mul(o.mul(real, one), other)
+    normal = o.logical_and(o.greater_equal(o.abs(both), float(_NORMAL)), o.isfinite(both))
+    return o.mul(o.mul(real, o.where(normal, both, one)), o.where(normal, 1.0, other))

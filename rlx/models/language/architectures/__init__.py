@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from rlx.errors import ModelFormatError
 from rlx.formats.files import shown
-from rlx.models.language.architectures import gemma, gpt2, gpt_oss, llama, mamba, olmo, phi3, qwen
+from rlx.models.language.architectures import gemma, gpt2, gpt_oss, llama, mamba, olmo, phi3, qwen, qwen_next
 from rlx.models.language.architectures.base import Architecture
 from rlx.models.language.config import Fields
 
 ARCHITECTURES: dict[str, Architecture] = {
     name: architecture
-    for module in (llama, qwen, gemma, phi3, gpt2, olmo, gpt_oss, mamba)
+    for module in (llama, qwen, gemma, phi3, gpt2, olmo, gpt_oss, mamba, qwen_next)
     for name, architecture in module.ARCHITECTURES.items()
 }
 

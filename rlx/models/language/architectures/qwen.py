@@ -41,19 +41,25 @@ def _qwen3(f: Fields, architecture: str, windows: tuple[int | None, ...], **chan
     return llama_like(f, architecture, attention=mixed, **changed)
 
 
-def qwen3_moe(f: Fields) -> LanguageConfig:
-    layers = f.count("num_hidden_layers", MOST_LAYERS)
+def experts_of(f: Fields, layers: int, renormalize: bool, shared: int = 0) -> tuple[Experts, frozenset[int]]:
+    """The experts of a model, and the layers that have an MLP instead; `renormalize` where the settings do not say."""
     count = f.count("num_local_experts" if f.has("num_local_experts") else "num_experts", MOST_EXPERTS)
     experts = Experts(
         count,
         f.count("num_experts_per_tok", count),
         f.count("moe_intermediate_size", MOST_INNER),
-        renormalize=f.flag("norm_topk_prob", False),
+        renormalize=f.flag("norm_topk_prob", renormalize),
+        shared=shared,
     )
     step, only = f.count("decoder_sparse_step", MOST_LAYERS, 1), f.content.get("mlp_only_layers") or []
     if not isinstance(only, list) or not all(type(i) is int for i in only):
         f.wrong("mlp_only_layers", "a list of layers")
-    dense = frozenset(i for i in range(layers) if i in only or (i + 1) % step)
+    return experts, frozenset(i for i in range(layers) if i in only or (i + 1) % step)
+
+
+def qwen3_moe(f: Fields) -> LanguageConfig:
+    layers = f.count("num_hidden_layers", MOST_LAYERS)
+    experts, dense = experts_of(f, layers, False)
     windows = (window(f) if f.flag("use_sliding_window", False) else None,) * layers
     return _qwen3(f, "qwen3_moe", windows, experts=experts, dense=dense)
 

@@ -19,6 +19,7 @@ from rlx.dtypes import as_dtype, f32
 from rlx.ir import Node
 from rlx.ir.expr import arg, cast
 from rlx.ops.attention.parts import NO_TOKENS, ByToken, heads_first, rest
+from rlx.ops.packed_attention import BLOCK
 
 _LARGEST = 512  # elements of a head: a block's lie on the stack, and a row's are a vector after the other in the code
 _FEW = 2  # queries, of all heads that share keys, which leave most lanes of a block empty
@@ -41,6 +42,28 @@ def bind_attention(
     if mask is not None and (name_of(mask) not in (*STORED, "bool") or _steps(mask)[3] not in (0, 1)):
         return None
     return _Bound(node, q, k, v, y, mask, others[-1] if lengths is not None else None, dtype, ctx).steps()
+
+
+@engine("packed_attention")
+def bind_packed(
+    node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: EngineContext
+) -> list[EngineStep] | None:
+    given, lengths = rest("packed_attention", node.inputs[5:])
+    q, k, k_scales, v, v_scales = (x.swapaxes(1, 2) for x in ins[:5])
+    y, dtype, others = outs[0].swapaxes(1, 2), name_of(q), ins[5:]
+    mask = None if given is None else np.broadcast_to(others[0], (*q.shape[:3], k.shape[2]))
+    if k.shape[2] == 0 or q.shape[2] > _FEW or not all(_steps(a)[3] == 1 for a in (q, k, v, y)):
+        return None
+    if q.shape[3] > _LARGEST:
+        raise Declined(f"heads of {q.shape[3]} elements; the kernels take {_LARGEST}")
+    if mask is not None and (name_of(mask) not in (*STORED, "bool") or _steps(mask)[3] not in (0, 1)):
+        return None
+    # A scale's place follows from that of its integers.
+    if any([BLOCK * n for n in _steps(s)[:3]] != _steps(x)[:3] for x, s in ((k, k_scales), (v, v_scales))):
+        return None
+    bound = _Bound(node, q, k, v, y, mask, others[-1] if lengths is not None else None, dtype, ctx)
+    bound.scales = (k_scales, v_scales)
+    return [bound.step(0, bound.rows, 0)]
 
 
 def _steps(a: Array) -> list[int]:
@@ -71,11 +94,12 @@ class _Bound:
         self.folded = self.group > 1 and q.shape[2] < ctx.machine.lanes()
         self.rows = q.shape[2] * (self.group if self.folded else 1)
         self.packed = False
+        self.scales: tuple[Array, ...] = ()  # of keys and values of 8 bits
 
     def steps(self) -> list[EngineStep]:
         lanes = self.ctx.machine.lanes()
         if self.rows <= _FEW:
-            return [self._step(0, self.rows, 0)]
+            return [self.step(0, self.rows, 0)]
         needed = -(-self.rows // lanes)
         most = 4 if self.q.shape[3] <= 64 and self.ctx.machine.registers == 32 else 3  # as the caches hold
         vectors = min(most, needed)
@@ -85,9 +109,9 @@ class _Bound:
         left = self.rows - whole * vectors * lanes
         steps = self._pack()
         if whole:
-            steps.append(self._step(0, whole * vectors * lanes, vectors))
+            steps.append(self.step(0, whole * vectors * lanes, vectors))
         if left:
-            steps.append(self._step(self.rows - left, left, -(-left // lanes)))
+            steps.append(self.step(self.rows - left, left, -(-left // lanes)))
         return steps
 
     def _pack(self) -> list[EngineStep]:
@@ -110,7 +134,7 @@ class _Bound:
             setattr(self, name, made)
         return steps
 
-    def _step(self, start: int, count: int, vectors: int) -> EngineStep:
+    def step(self, start: int, count: int, vectors: int) -> EngineStep:
         node, q, k, v, y, mask = self.node, self.q, self.k, self.v, self.y, self.mask
         (batch, heads, n_q, size), n_k = q.shape, k.shape[2]
         machine = self.ctx.machine
@@ -136,7 +160,7 @@ class _Bound:
             self.dtype, size, vectors, name, by_query, *flags, machine.registers, self.packed
         )
         if not vectors:
-            spec = AttentionRow(self.dtype, size, name, ms[3] == 1, *flags)
+            spec = AttentionRow(self.dtype, size, name, ms[3] == 1, *flags, packed=bool(self.scales))
         outer = self.group if self.folded else 1  # query heads of an item
         arrays = {"q": q, "k": k, "v": v, "y": y, "mask": mask, "lengths": self.lengths, **tables}
         words = {name: 0 if a is None else address(a) for name, a in arrays.items()}
@@ -152,8 +176,8 @@ class _Bound:
         items = batch * heads // outer * blocks
         return EngineStep(
             spec,
-            [words[name] for name in WORDS],
+            [words[name] for name in WORDS] + [address(a) for a in self.scales],
             items,
-            keep=(*tables.values(), *arrays.values()),
+            keep=(*tables.values(), *arrays.values(), *self.scales),
             cost_ns=cost,
         )

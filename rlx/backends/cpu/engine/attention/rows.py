@@ -1,14 +1,16 @@
 """Attention of few queries, as in decoding: a head's elements lie along the lanes, so that keys and values are read
-once and whole vectors at a time. An item is one query of one head."""
+once and whole vectors at a time. An item is one query of one head. Keys and values may be integers of 8 bits, whose
+blocks of 32 share a scale: a block's products are added up before its scale multiplies them."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from rlx.backends.cpu.engine.attention.words import LOWEST, POINTERS, TINY, WORDS, mask_type
 from rlx.backends.cpu.engine.formulas import apply
-from rlx.backends.cpu.engine.ir import F32, I32, I64, PTR, Kernel, Value, Variable
+from rlx.backends.cpu.engine.ir import F32, I8, I16, I32, I64, PTR, Kernel, Value, Variable
 from rlx.backends.cpu.engine.rowwise import (
     STORED,
     exp_of_difference,
@@ -18,6 +20,7 @@ from rlx.backends.cpu.engine.rowwise import (
     store_wide,
     widened,
 )
+from rlx.ops.packed_attention import BLOCK
 
 _KEYS = 256  # in a block; their scores lie on the stack
 
@@ -25,7 +28,7 @@ _KEYS = 256  # in a block; their scores lie on the stack
 @dataclass(frozen=True, slots=True)
 class AttentionRow:
     """As `Attention`, whose words it has: a block of queries is one query here. `spread`: the mask differs from key to
-    key."""
+    key. `packed`: k and v are integers; two more words are the scales of each."""
 
     dtype: str
     size: int
@@ -36,6 +39,7 @@ class AttentionRow:
     cap: bool
     lengths: bool
     lanes: int
+    packed: bool = False
 
     def ir(self) -> str:
         return _Text(self).k.text()
@@ -52,6 +56,9 @@ class _Text:
         self.vector = F32.of(spec.lanes)
         self.scores = room(k, 4 * (_KEYS + spec.lanes))
         self.parts = range(0, spec.size, spec.lanes)
+        self.kept = I8 if spec.packed else STORED[spec.dtype]  # how k and v are stored
+        if spec.packed:
+            self.scales = {name: k.word(len(WORDS) + i, PTR) for i, name in enumerate("kv")}
         with k.loop(k.first, k.last) as item:
             self._item(item)
 
@@ -70,8 +77,7 @@ class _Text:
         offset = {name: k.load(I64, k.at(w[name], row, I64)) for name in ("q_offsets", "y_offsets")}
         q = k.at(w["q"], b * w["q_batch"] + h * w["q_head"] + offset["q_offsets"], kind)
         y = k.at(w["y"], b * w["y_batch"] + h * w["y_head"] + offset["y_offsets"], kind)
-        keys = k.at(w["k"], b * w["k_batch"] + kv * w["k_head"], kind)
-        values = k.at(w["v"], b * w["v_batch"] + kv * w["v_head"], kind)
+        self.first = {name: b * w[f"{name}_batch"] + kv * w[f"{name}_head"] for name in "kv"}
         query = [load_wide(k, q, spec.dtype, p, lanes, self._mask_of(p)) for p in self.parts]
         low, high = self._range(b, row)
         best, total = k.variable(k.const(F32, LOWEST)), k.variable(k.const(F32, 0.0))
@@ -79,13 +85,13 @@ class _Text:
         with k.loop(low, high, _KEYS) as start:
             count = high - start
             count = k.select(k.cmp("slt", count, _KEYS), count, _KEYS)
-            top = self._score(keys, query, b, h, row, start, count)
+            top = self._score(query, b, h, row, start, count)
             now = greater(k, top, best.value)
             factor = k.extract(exp_of_difference(k, k.splat(best.value - now, lanes)), 0)
             best.value = now
             added = self._exponentials(now, count)
             total.value = total.value * factor + added
-            self._add_values(k.at(values, start * w["v_row"], kind), count, made, factor)
+            self._add_values(start, count, made, factor)
         t = total.value
         inverse = k.splat(1.0 / k.select(k.cmp("olt", t, TINY), k.const(F32, TINY), t), lanes)
         for p, one in zip(self.parts, made, strict=True):
@@ -109,23 +115,39 @@ class _Text:
             low = k.select(k.cmp("sgt", begin, 0), begin, 0)
         return low, high
 
-    def _score(
-        self, keys: Value, query: list[Value], b: Value, h: Value, row: Value, start: Value, count: Value
-    ) -> Value:
+    def _blocks(self, name: str, row: Value) -> Iterator[tuple[Value | None, list[tuple[int, Value]]]]:
+        """The vectors of a row of k or v as f32, with their numbers: each block's, and the scale that they lack; all,
+        and None, where k and v are floats."""
+        k, spec = self.k, self.spec
+        offset = self.first[name] + row * self.w[f"{name}_row"]
+        base = k.at(self.w[name], offset, self.kept)
+        if not spec.packed:
+            yield None, [(i, load_wide(k, base, spec.dtype, p, spec.lanes, self._mask_of(p)))
+                         for i, p in enumerate(self.parts)]  # fmt: skip
+            return
+        scales = k.at(self.scales[name], k.binary("udiv", offset, k.const(I64, BLOCK)), I16)
+        for block in range(spec.size // BLOCK):
+            scale = widened(k, k.load(I16, k.at(scales, block, I16)), "f16")
+            vectors = [(i, k.load(I8.of(spec.lanes), k.at(base, p, I8)))
+                       for i, p in enumerate(self.parts) if p // BLOCK == block]  # fmt: skip
+            yield scale, [(i, k.cast("sitofp", k.cast("sext", v, I32), F32)) for i, v in vectors]
+
+    def _score(self, query: list[Value], b: Value, h: Value, row: Value, start: Value, count: Value) -> Value:
         """Stores the scores of a block of keys, and gives the greatest."""
         k, w, spec, lanes = self.k, self.w, self.spec, self.spec.lanes
         tops = k.variable(k.const(self.vector, -math.inf))
-        kind = STORED[spec.dtype]
         if spec.mask:
             base = b * w["mask_batch"] + h * w["mask_head"] + k.load(I64, k.at(w["mask_offsets"], row, I64))
         with k.loop(0, count, lanes) as j:
             sums = []
             for i in range(lanes):  # keys behind the last one repeat it
                 at = k.select(k.cmp("slt", j + i, count), j + i, count - 1)
-                one = k.at(keys, (start + at) * w["k_row"], kind)
                 total = k.const(self.vector, 0.0)
-                for p, q in zip(self.parts, query, strict=True):
-                    total = k.fma(load_wide(k, one, spec.dtype, p, lanes, self._mask_of(p)), q, total)
+                for scale, vectors in self._blocks("k", start + at):
+                    part = total if scale is None else k.const(self.vector, 0.0)
+                    for n, v in vectors:
+                        part = k.fma(v, query[n], part)
+                    total = part if scale is None else k.fma(part, k.splat(scale, lanes), total)
                 sums.append(total)
             s = _sums(k, sums) * self.scale
             left = count - j
@@ -165,9 +187,9 @@ class _Text:
             k.store(e, at)
         return k.fold(total.value, lambda a, b: a + b)
 
-    def _add_values(self, values: Value, count: Value, made: list[Variable], factor: Value) -> None:
-        """made = made·factor + Σ values[j]·scores[j], with two sums for each vector."""
-        k, spec, lanes = self.k, self.spec, self.spec.lanes
+    def _add_values(self, start: Value, count: Value, made: list[Variable], factor: Value) -> None:
+        """made = made·factor + Σ values[start + j]·scores[j], with two sums for each vector."""
+        k, lanes = self.k, self.spec.lanes
         other = [k.variable(k.const(self.vector, 0.0)) for _ in made]
         scale = k.splat(factor, lanes)
         for one in made:
@@ -175,10 +197,10 @@ class _Text:
 
         def add(j: Value, sums: list[Variable]) -> None:
             p = k.splat(k.load(F32, k.at(self.scores, j, F32)), lanes)
-            row = k.at(values, j * self.w["v_row"], STORED[spec.dtype])
-            for part, one in zip(self.parts, sums, strict=True):
-                v = load_wide(k, row, spec.dtype, part, lanes, self._mask_of(part))
-                one.value = k.fma(v, p, one.value)
+            for factor, vectors in self._blocks("v", start + j):
+                by = p if factor is None else p * k.splat(factor, lanes)
+                for n, v in vectors:
+                    sums[n].value = k.fma(v, by, sums[n].value)
 
         even = count & -2
         with k.loop(0, even, 2) as j:

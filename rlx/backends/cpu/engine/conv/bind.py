@@ -20,10 +20,11 @@ from rlx.backends.cpu.engine.gemm.kernel import Operand
 from rlx.backends.cpu.engine.gemm.product import (
     Product,
     choose_tile,
-    gather_each_run,
     narrow_float,
+    pack_each_run,
     pack_fixed,
     product_steps,
+    widened,
     with_following,
 )
 from rlx.backends.cpu.engine.step import Declined, EngineContext, EngineStep, address, engine
@@ -39,7 +40,7 @@ def bind_conv(
     node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: EngineContext
 ) -> list[EngineStep] | None:
     x, w, out = ins[0], ins[1], outs[0]
-    if any(a.dtype != np.float32 for a in (x, out)) or any(not narrow_float(a.dtype) for a in ins[1:]):
+    if any(not narrow_float(a.dtype) for a in (*ins, out)):
         raise Declined(f"{x.dtype} with {w.dtype}")
     if w.size == 0 or x.size == 0:
         raise Declined("no elements")
@@ -50,17 +51,14 @@ def bind_conv(
         beside += [beside_image(a, out) for a in following.operands]
         out = following.out
     steps: list[EngineStep] = []
+    if x.dtype != np.float32:
+        x = widened(x, ctx, steps)
     last = channels_last(out)
     made = last
     if made is None:
         made = ctx.borrow(out.nbytes).view(out.dtype).reshape(out.shape[0], *out.shape[2:], out.shape[1])
     groups = node.attrs["groups"]
-    if (
-        groups > 1
-        and groups == w.shape[0] == x.shape[1]
-        and w.dtype == np.float32
-        and ctx.is_fixed(node.inputs[1])
-    ):
+    if groups > 1 and groups == w.shape[0] == x.shape[1] and ctx.is_fixed(node.inputs[1]):
         _depthwise(node, x, w, made, beside, tree, ctx, steps)
     else:
         _dense(node, x, w, made, beside, tree, ctx, steps)
@@ -116,7 +114,7 @@ def _dense(
     if ctx.is_fixed(node.inputs[1]):
         panels = pack_fixed(filters, width, ctx)
     else:
-        panels = gather_each_run(filters, width, ctx)
+        panels = pack_each_run(filters, width, ctx)
     steps += product_steps(product, panels, tile, ctx, f"conv {tile.rows}x{tile.vectors}")
 
 
@@ -164,11 +162,12 @@ def _depthwise(
         machine.registers,
         operands,
         tree,
+        as_dtype(made.dtype),
     )
     positions = len(table)
     block = max(1, min(counts[-1], positions))
     words = [
-        address(table), address(weights), address(made), positions, c, c * 4, c * 4, block,
+        address(table), address(weights), address(made), positions, c, c * made.itemsize, c * 4, block,
         *(address(a) for a, _ in beside),
     ]  # fmt: skip
     items = -(-positions // block) * -(-c // (vectors * lanes))

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from rlx.backends.cpu.engine import trees
 from rlx.backends.cpu.engine.gemm.kernel import Operand
 from rlx.backends.cpu.engine.ir import F32, I64, PTR, Kernel, Value
+from rlx.dtypes import DType, f32
 from rlx.ir import Expr
 
 # `table`: an address for each position and tap. Steps are in bytes; `block` positions are an item for each group of
@@ -25,6 +26,7 @@ class DepthwiseKernel:
     registers: int = 32
     operands: tuple[Operand, ...] = ()  # of the epilogue, behind the words above
     epilogue: Expr | None = None
+    out: DType = f32
 
     def ir(self) -> str:
         k, lanes = Kernel("kernel"), self.lanes
@@ -77,9 +79,10 @@ class DepthwiseKernel:
                         for n, total in enumerate(totals):
                             total.value = k.fma(pixel(tap, n), weight(tap, n), total.value)
                     sums = [t.value for t in totals]
-                out = k.at(k.at(w["out"], position * w["out_row"]), channel, F32)
+                size = self.out.itemsize
+                out = k.at(w["out"], position * w["out_row"] + channel * size)
                 for n, made in enumerate(sums):
                     if self.epilogue is not None:
                         (made,) = trees.print_trees(k, [self.epilogue], [made, *(b[n] for b in beside)])
-                    k.store(made, k.at(out, n * lanes, F32), masks[n])
+                    trees.store(k, made, self.out, k.at(out, n * lanes * size), masks[n])
         return k.text()

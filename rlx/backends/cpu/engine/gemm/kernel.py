@@ -75,11 +75,14 @@ class GemmKernel:
 
 
 def multiplied(k: Kernel, how: str, total: Value, x: Value, factor: Value) -> Value:
-    """The total and the products of two vectors: of floats ("fma"), or of the integers in words of 32 bits, exactly.
-    "vnni" are four bytes a word, without a sign in x and with one in the factor; "pairs" and "plain" two i16."""
+    """The total and the products of two vectors: of floats ("fma"), of i32, which wrap ("whole"), or of the integers in
+    words of 32 bits, exactly. "vnni" are four bytes a word, without a sign in x and with one in the factor; "pairs" and
+    "plain" two i16."""
     lanes = total.type.lanes
     if how == "fma":
         return k.fma(x, factor, total)
+    if how == "whole":
+        return total + x * factor
     if how == "vnni":
         bytes_of = [k.cast("bitcast", v, I8.of(4 * lanes)) for v in (x, factor)]
         return k.call(f"llvm.x86.avx512.vpdpbusd.{32 * lanes}", total.type, total, *bytes_of)

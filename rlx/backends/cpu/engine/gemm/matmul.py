@@ -1,4 +1,4 @@
-"""Binds `matmul`: products of floats of at most 32 bits, with their epilogue."""
+"""Binds `matmul`: products of floats of at most 32 bits, and of i32, with their epilogue."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from rlx.backends.cpu.engine.gemm.product import (
     Product,
     Tile,
     choose_tile,
-    gather_each_run,
     in_place,
     narrow_float,
     pack_each_run,
@@ -30,10 +29,13 @@ from rlx.backends.cpu.engine.packed.panels import panel_steps
 from rlx.backends.cpu.engine.packed.tiles import tile_steps
 from rlx.backends.cpu.engine.step import Declined, EngineContext, EngineStep, address, engine
 from rlx.backends.cpu.matmul.dense import epilogue_of
-from rlx.dtypes import as_dtype
+from rlx.dtypes import as_dtype, f32, i32
 from rlx.ir import Node
 
 _TURNED = 32  # rows and terms from which a transposed matrix is worth a copy
+# Rows from which an f32 weight that lies row by row is turned into panels in each run, for less than a tenth of the
+# product's time: programs of few rows read it where it lies, and then nobody needs a second copy.
+_MANY_ROWS = 128
 
 
 @engine("matmul", takes_following=True)
@@ -41,7 +43,8 @@ def bind_matmul(
     node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: EngineContext
 ) -> list[EngineStep] | None:
     out = outs[0]
-    if any(not narrow_float(x.dtype) for x in (*ins, out)):
+    integers = all(x.dtype == np.int32 for x in (*ins, out))
+    if not integers and any(not narrow_float(x.dtype) for x in (*ins, out)):
         raise Declined(f"{ins[0].dtype} @ {ins[1].dtype}")
     if not out.flags.c_contiguous:
         raise Declined("strides of the result")
@@ -50,7 +53,7 @@ def bind_matmul(
     if a.shape[-1] == 0 or a.size == 0 or b.size == 0:
         raise Declined("no elements")
     following = ctx.following
-    tree = with_following(epilogue_of(node), len(ins) - 2, following)
+    tree = with_following(epilogue_of(node), len(ins) - 2, following, i32 if integers else f32)
     fixed = ctx.is_fixed(node.inputs[1])
     operands = [(ins[2], 0, 0)] if len(ins) == 3 else []
     (m, k), n = a.shape[-2:], b.shape[-1]
@@ -62,16 +65,18 @@ def bind_matmul(
             raise Declined("a batch before another node")
         operands += [beside(x, out) for x in following.operands]
         out = following.out
-    if following is None and merged and math.prod(batch) * m <= FEW_ROWS and _by_rows(a, b, out):
+    if not integers and merged and math.prod(batch) * m <= FEW_ROWS and _by_rows(a, b, out):
+        if following is not None:
+            raise Declined("few rows before another node")
         x, made = a.reshape(-1, k), out.reshape(-1, n)
         weight = b.reshape(b.shape[-2:]).T
         bias = ins[2] if len(ins) == 3 else None
         return dot_steps(x, weight, as_dtype(b.dtype), made, bias, tree, ctx, "matvec")
-    halves = b.dtype != np.float32 and merged and _by_rows(a, b, out)
+    halves = b.itemsize == 2 and merged and _by_rows(a, b, out)
     if halves and ctx.machine.has_tiles and tree is None and following is None:
         weight = b.reshape(b.shape[-2:]).T
         return tile_steps(a.reshape(-1, k), weight, as_dtype(b.dtype), out.reshape(-1, n), ctx, "matmul")
-    if a.dtype != np.float32:
+    if a.itemsize == 2:
         a = widened(a, ctx, steps)
     if merged and math.prod(batch) == 1 and m >= _TURNED and k >= _TURNED and a.strides[-2] == a.itemsize:
         a = _turned(a.reshape(m, k), ctx, steps).reshape(a.shape)
@@ -80,7 +85,8 @@ def bind_matmul(
         for size, stride in zip(a.shape[:-1], a.strides[:-1], strict=True):
             rows = rows[..., None] + np.arange(size) * stride
         rows = np.broadcast_to(rows, (*batch, m)).reshape(-1, 1) + address(a)
-        if halves:  # they are widened for many rows at once, and no other copy of a weight is kept
+        many = fixed and len(rows) >= _MANY_ROWS and _by_rows(a, b, out)
+        if halves or many:  # decoded for many rows at once, so that no other copy of a weight is kept
             weight = b.reshape(b.shape[-2:]).T
             product = Product(rows, k, a.strides[-1], out.reshape(1, -1, n), 0, tree, operands, (a,))
             return steps + panel_steps(product, weight, as_dtype(b.dtype), ctx, "matmul")
@@ -94,10 +100,10 @@ def bind_matmul(
         places = [
             (rows + address(wide_a[i]), wide_a.strides[-3], wide_b[i], out[i]) for i in np.ndindex(*outer)
         ]
-    tile = choose_tile(ctx.machine, len(places[0][0]), n)
+    tile, how = choose_tile(ctx.machine, len(places[0][0]), n), "whole" if integers else "fma"
     packed: dict[int, Panels] = {}  # products may share a matrix, which is packed once, before the first of them
     for table, apart, right, result in places:
-        product = Product(table, k, a.strides[-1], result, apart, tree, operands, (a,))
+        product = Product(table, k, a.strides[-1], result, apart, tree, operands, (a,), how)
         panels = packed.get(address(right))
         if panels is None:
             panels = _panels(right, tile, len(table), fixed, ctx)
@@ -119,7 +125,7 @@ def _turned(a: Array, ctx: EngineContext, steps: list[EngineStep]) -> Array:
     """A transposed matrix with its terms next to each other: a tile's reads of one that lies across would each be of
     another cache line, and lines of a power of two apart displace each other."""
     m, k = a.shape
-    made = ctx.borrow(a.size * 4).view(np.float32).reshape(m, k)
+    made = ctx.borrow(a.nbytes).view(a.dtype).reshape(m, k)
     steps.append(transpose_step(a, made, ctx, k, m, a.strides[1], made.strides[0], 1, (1, 0, 0), (0, 0)))
     return made
 
@@ -134,13 +140,8 @@ def _panels(b: Array, tile: Tile, m: int, fixed: bool, ctx: EngineContext) -> Pa
     """b (batch, k, n) as the kernel reads it. Batches that are one matrix again and again have a stride of 0."""
     width = tile.vectors * ctx.machine.lanes()
     if fixed:
-        return (
-            replace(pack_fixed(b[:1], width, ctx), batch=0)
-            if b.strides[0] == 0
-            else pack_fixed(b, width, ctx)
-        )
+        packed = pack_fixed((b[:1] if b.strides[0] == 0 else b)[:, None], width, ctx)
+        return replace(packed, batch=0) if b.strides[0] == 0 else packed
     if b.strides[2] == b.itemsize or b.shape[2] == 1:
         return in_place(b, width)
-    if b.strides[1] == b.itemsize or b.shape[1] == 1:
-        return pack_each_run(b, width, ctx)
-    return gather_each_run(b[:, None], width, ctx)
+    return pack_each_run(b[:, None], width, ctx)

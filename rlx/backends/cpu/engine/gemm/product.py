@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,7 @@ from rlx.backends.cpu.engine.gemm.transpose import TransposeKernel
 from rlx.backends.cpu.engine.machine import Machine
 from rlx.backends.cpu.engine.step import Declined, EngineContext, EngineStep, Following, address
 from rlx.backends.cpu.engine.trees import printable
+from rlx.driver.device import Bytes
 from rlx.dtypes import DType, as_dtype, f32
 from rlx.ir import Expr
 from rlx.ir import expr as ex
@@ -89,73 +90,63 @@ class Panels:
 
 
 def pack_fixed(b: Array, width: int, ctx: EngineContext) -> Panels:
-    """Weights (batch, *terms, columns), any strides, packed when they change."""
-    batch, *axes, columns = b.shape
-    terms, panels = math.prod(axes), -(-columns // width)
-    made = ctx.acquire(batch * panels * terms * width * b.itemsize).view(b.dtype)
-    made = made.reshape(batch, panels, *axes, width)
+    """Weights (batch, outer terms, inner terms, columns), any strides, packed when they change."""
+    batch, outer, inner, columns = b.shape
+    panels, nbytes = -(-columns // width), _packed_bytes(b, width)
 
-    def prepare() -> None:
+    def unpack(memory: Bytes) -> None:
+        made = memory[:nbytes].view(b.dtype).reshape(batch, panels, outer, inner, width)
         for p in range(panels):
             part = b[..., p * width : (p + 1) * width]
-            made[:, p, ..., : part.shape[-1]] = part
-            made[:, p, ..., part.shape[-1] :] = 0
+            part[...] = made[:, p, ..., : part.shape[-1]]
 
-    step = width * b.itemsize
-    return Panels(
-        address(made),
-        as_dtype(b.dtype),
-        step,
-        terms * step,
-        panels * terms * step,
-        prepare=prepare,
-        keep=(made, b),
-    )
+    memory = ctx.weights.pack(b, ("panels", width), nbytes, partial(_packing, b, width=width, ctx=ctx), unpack)
+    # A weight whose bytes are not all there, or that others lie between, is packed as any other operand.
+    return pack_each_run(b, width, ctx) if memory is None else _panels(b, width, memory)
 
 
 def pack_each_run(b: Array, width: int, ctx: EngineContext) -> Panels:
-    """b (batch, terms, columns) with terms next to each other, packed in each run."""
-    batch, terms, columns = b.shape
-    size, panels, lanes = b.itemsize, -(-columns // width), ctx.machine.lanes()
-    made = ctx.borrow(batch * panels * terms * width * size)
-    step, panel = width * size, terms * width * size
-    steps = []
-    for i in range(batch):
-        words = (
-            address(b[i]), address(made) + i * panels * panel, width, terms, b.strides[2], step,
-            panels, width * b.strides[2], 0, panel, 0, columns,
-        )  # fmt: skip
-        kernel = TransposeKernel(lanes, size)
-        items = panels * -(-terms // lanes)
-        steps.append(EngineStep(kernel, words, items, 4, (made, b), name="pack", cost_ns=40.0))
+    """b (batch, outer terms, inner terms, columns) of any strides, packed in each run."""
+    memory = ctx.borrow(_packed_bytes(b, width))
+    return replace(_panels(b, width, memory), steps=tuple(_packing(b, memory, width, ctx)))
+
+
+def _packed_bytes(b: Array, width: int) -> int:
+    batch, outer, inner, columns = b.shape
+    nbytes: int = batch * outer * inner * -(-columns // width) * width * b.itemsize
+    return nbytes
+
+
+def _panels(b: Array, width: int, memory: Bytes) -> Panels:
+    step, terms, panels = width * b.itemsize, b.shape[1] * b.shape[2], -(-b.shape[3] // width)
     return Panels(
-        address(made), as_dtype(b.dtype), step, panel, panels * panel, steps=tuple(steps), keep=(made, b)
+        address(memory), as_dtype(b.dtype), step, terms * step, panels * terms * step, keep=(memory, b)
     )
 
 
-def gather_each_run(b: Array, width: int, ctx: EngineContext) -> Panels:
-    """b (batch, outer terms, inner terms, columns) of any strides, packed in each run."""
+def _packing(b: Array, memory: Bytes, width: int, ctx: EngineContext) -> list[EngineStep]:
+    """The steps that write the panels."""
     batch, outer, inner, columns = b.shape
-    panels, lanes = -(-columns // width), ctx.machine.lanes()
-    step, terms = width * b.itemsize, outer * inner
-    made = ctx.borrow(batch * panels * terms * step)
+    panels, lanes, terms = -(-columns // width), ctx.machine.lanes(), outer * inner
+    size, step = b.itemsize, width * b.itemsize
+    if outer == 1 and (b.strides[2] == size or inner == 1):
+        kernel = TransposeKernel(lanes, size)
+        steps = []
+        for i in range(batch):
+            words: tuple[int, ...] = (
+                address(b[i]), address(memory) + i * panels * terms * step, width, terms, b.strides[3], step,
+                panels, width * b.strides[3], 0, terms * step, 0, columns, width, 1,
+            )  # fmt: skip
+            items = panels * -(-terms // lanes)
+            steps.append(EngineStep(kernel, words, items, 4, (memory, b), name="pack", cost_ns=40.0))
+        return steps
     words = (
-        address(b), address(made), columns, b.strides[3], outer, b.strides[1], inner, b.strides[2], b.strides[0],
+        address(b), address(memory), columns, b.strides[3], outer, b.strides[1], inner, b.strides[2], b.strides[0],
         panels,
     )  # fmt: skip
-    kernel = PackKernel(lanes, width // lanes, b.itemsize)
-    packing = EngineStep(
-        kernel, words, batch * panels, 1, (made, b), name="pack", cost_ns=terms * width * 0.5
-    )
-    return Panels(
-        address(made),
-        as_dtype(b.dtype),
-        step,
-        terms * step,
-        panels * terms * step,
-        steps=(packing,),
-        keep=(made, b),
-    )
+    gathered = PackKernel(lanes, width // lanes, size)
+    cost = terms * width * 0.5
+    return [EngineStep(gathered, words, batch * panels, 1, (memory, b), name="pack", cost_ns=cost)]
 
 
 def in_place(b: Array, width: int) -> Panels:

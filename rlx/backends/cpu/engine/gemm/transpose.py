@@ -17,13 +17,15 @@ from rlx.backends.cpu.engine.step import EngineContext, EngineStep, address
 # Strides are in bytes. A batch has `rows` rows, of all the rows of all batches no more than `all_rows`.
 WORDS = (
     "x", "out", "rows", "columns", "x_row", "out_row", "inner", "x_inner", "x_outer", "out_inner", "out_outer",
-    "all_rows",
+    "all_rows", "part_rows", "parts",
 )  # fmt: skip
+_PART = 16_384  # bytes of an item's columns that are worth a chunk: less is one item
 
 
 @dataclass(frozen=True, slots=True)
 class TransposeKernel:
-    """out[j, i] = x[i, j] for blocks of `lanes` columns: an item is a batch's columns from j to j + lanes."""
+    """out[j, i] = x[i, j] for blocks of `lanes` columns: an item are `part_rows` rows of a batch's columns from j to
+    j + lanes; the last of its `parts` has fewer."""
 
     lanes: int
     nbytes: int = 4  # of an element: 1, 2 or 4
@@ -34,8 +36,10 @@ class TransposeKernel:
         w = {name: k.word(i, PTR if i < 2 else I64) for i, name in enumerate(WORDS)}
         blocks = k.binary("udiv", w["columns"] + (lanes - 1), k.const(I64, lanes))
         with k.loop(k.first, k.last) as item:
-            batch = k.binary("udiv", item, blocks)
-            first = (item - batch * blocks) * lanes
+            row_part = k.binary("udiv", item, blocks)
+            first = (item - row_part * blocks) * lanes
+            batch = k.binary("udiv", row_part, w["parts"])
+            begin = (row_part - batch * w["parts"]) * w["part_rows"]
             outer = k.binary("udiv", batch, w["inner"])
             inner = batch - outer * w["inner"]
             x = k.at(k.at(w["x"], inner * w["x_inner"] + outer * w["x_outer"]), first * self.nbytes)
@@ -43,7 +47,7 @@ class TransposeKernel:
             here = k.min(w["columns"] - first, lanes)
             mask = k.tail(here, lanes)
             count = k.min(w["rows"], w["all_rows"] - batch * w["rows"])
-            with k.loop(0, count, lanes) as i:
+            with k.loop(begin, k.min(begin + w["part_rows"], count), lanes) as i:
                 rows = [k.min(i + r if r else i, count - 1) for r in range(lanes)]
                 block = [k.load(element.of(lanes), k.at(x, row * w["x_row"]), mask) for row in rows]
                 made = transposed(k, block)
@@ -77,11 +81,15 @@ def transpose_step(
     `out_batch` are both steps of the results."""
     lanes = ctx.machine.lanes()
     inner, x_inner, x_outer = x_batch
+    # Enough parts that several threads have about equal work.
+    part = max(lanes, -(-min(rows, _PART // (lanes * x.itemsize)) // lanes * lanes))
+    parts = max(1, -(-rows // part))
     words = (
         address(x), address(out), rows, columns, x_row, out_row, inner, x_inner, x_outer, *out_batch, batch * rows,
+        part, parts,
     )  # fmt: skip
-    items = batch * -(-columns // lanes)
-    cost = 2.0 * lanes * -(-rows // lanes)
+    items = batch * parts * -(-columns // lanes)
+    cost = 2.0 * lanes * -(-min(part, rows) // lanes)
     return EngineStep(
         TransposeKernel(lanes, x.itemsize), words, items, 1, (x, out), name="transpose", cost_ns=cost
     )

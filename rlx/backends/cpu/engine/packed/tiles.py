@@ -32,7 +32,7 @@ _FINITE = 0x1F8  # LLVM's classes of floats but infinities and NaNs
 _TILE = 1024  # bytes
 _BLOCK = 2  # tiles of a block of the result in each direction
 _FLUSH = 16  # tiles of terms after which sums leave the unit
-_TOGETHER = 1 << 20  # bytes of tiles of a weight that are made in one step, for each thread: half its cache
+_TOGETHER = 1 << 20  # bytes of tiles of a weight that are made in one step; each thread reads them all: half its cache
 # The parts that a weight has: more than one where an element has more than 8 significant bits.
 _PARTS = {"bf16": 1, "mxfp4": 1, "f16": 2, "q4_0": 2, "q5_0": 2}
 
@@ -333,7 +333,7 @@ def tile_steps(x: Array, w: Array, dtype: DType, out: Array, ctx: EngineContext,
     cut = ColumnsKernel(as_dtype(x.dtype))
     steps = [EngineStep(cut, words, x_tiles, 1, (x, columns), name="cut", cost_ns=terms * 12.0)]
     row = blocks * parts * _TILE
-    each = max(1, _TOGETHER // (_BLOCK * row)) * _BLOCK * ctx.threads
+    each = max(1, _TOGETHER // (_BLOCK * row)) * _BLOCK
     tiles = -(-n // LANES)
     each = min(each, -(-tiles // _BLOCK) * _BLOCK)
     made = ctx.borrow(each * (row + 4))

@@ -2,6 +2,7 @@
 // cap, 8 lengths; with 16, 32, 64, 128 the operand q, k, v or the result is (batch, length, heads, size), else (batch,
 // heads, length, size). MASK: 0 there is none, 1 a bool that is true where a key is kept, 2 a float that is added to
 // the score.
+#include "attention_sums.h"
 #define CAUSAL ((FLAGS & 1u) != 0u)
 #define WINDOWED ((FLAGS & 2u) != 0u)
 #define CAPPED ((FLAGS & 4u) != 0u)
@@ -22,12 +23,6 @@
 #define ADDS_bool(x) 0.0f
 #define KEEPS(M, x) RLX_JOIN(KEEPS_, M)(x)
 #define ADDS(M, x) RLX_JOIN(ADDS_, M)(x)
-
-RLX_FN float larger(const float a, const float b) { return a > b ? a : b; }  // the sum restores a lost NaN
-RLX_FN float base_of(const float top) { return top == -INFINITE ? 0.0f : top; }
-RLX_FN float inverse(const float total) { return total == 0.0f ? 0.0f : p_recip_f(total); }
-RLX_FN int lesser_i(const int a, const int b) { return a < b ? a : b; }
-RLX_FN int larger_i(const int a, const int b) { return a > b ? a : b; }
 
 // The number of keys of batch b: that of `lengths`, clipped to 0 … sk.
 RLX_FN int key_count(PTR(i32) lengths, const uint i, const uint sk) {

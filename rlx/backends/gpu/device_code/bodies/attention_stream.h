@@ -1,33 +1,9 @@
 // Attention of a few queries against many keys, as attention_decode, for heads that are read sixteen bytes at a time by
-// LANES threads. Each of the streams of LANES threads takes every so-many-th key of its workgroup's part and keeps sums
-// and greatest scores of its own, so that there is no barrier before all keys are read: at a few thousand keys, waiting
-// takes longer than reading. At the end the workgroup adds its streams up, always in the same order. The keys, whose
-// number is known when the kernel runs, are cut into `splits` even parts, one for each workgroup; attention_combine adds
-// the parts up. Constants: see attention_masks.h. ROWS: the query rows of a workgroup, which share keys. IN_PARTS:
-// whether there are several parts.
+// LANES threads (attention_streams.h). The keys, whose number is known when the kernel runs, are cut into `splits` even
+// parts, one for each workgroup; attention_combine adds the parts up. Constants: see attention_masks.h. ROWS: the query
+// rows of a workgroup, which share keys. IN_PARTS: whether there are several parts.
 #include "attention_masks.h"
-#include "stream.h"
-#include "units.h"
-#define PER RLX_JOIN(PER_, T)
-#define LOWER RLX_JOIN(LOWER_, T)
-#define UPPER RLX_JOIN(UPPER_, T)
-#define QUADS (PER / 4u)  // of a thread, in a row
-#define STREAMS (256u / LANES)
-#define TOGETHER (ROWS < 2u ? 1u : 2u)  // rows whose sums lie in shared memory at once
-
-RLX_FN float plus(const float a, const float b) { return a + b; }
-LANES_OP(lanes_sum, LANES, plus)
-LANES_OP(group_sum, 256u, plus)
-LANES_OP(group_top, 256u, larger)
-
-SHARED vec4 tile[TOGETHER * 256u * QUADS];  // [row][stream][lane][quad]
-SHARED float tops[8];
-SHARED float wholes[8];
-
-RLX_FN float dot_of(const vec4 a, const vec4 b, const float sum) {
-    return FMA(a.w, b.w, FMA(a.z, b.z, FMA(a.y, b.y, FMA(a.x, b.x, sum))));
-}
-RLX_FN vec4 scaled(const vec4 v, const float by) { return VEC4(v.x * by, v.y * by, v.z * by, v.w * by); }
+#include "attention_streams.h"
 
 RLX_FN void attention_stream_body(PTR(T) q, PTR(T) k, PTR(T) v, PTR(M) mask, PTR(i32) lengths, PTR(T) y,
                                   PTR(f32) parts, const uint count, const uint heads, const uint kv_heads,
@@ -69,22 +45,8 @@ RLX_FN void attention_stream_body(PTR(T) q, PTR(T) k, PTR(T) v, PTR(M) mask, PTR
     for (uint k0 = from; k0 < to; k0 += 4u * STREAMS) {
         uvec4 wk[4], wv[4];
         float scores[4u * ROWS];
-        // Beyond the part the last key is read again; its weight there is zero, and so is its v, which may be infinite.
-        UNROLL for (uint n = 0u; n < 4u; n++) {
-            wk[n] = LOAD_ONCE(pk, least(k0 + n * STREAMS + stream, to - 1u) * k_row / PER + lane);
-        }
-        UNROLL for (uint n = 0u; n < 4u; n++) {
-            wv[n] = LOAD_ONCE(pv, least(k0 + n * STREAMS + stream, to - 1u) * v_row / PER + lane);
-            if (k0 + n * STREAMS + stream >= to) wv[n] = UVEC4(0u, 0u, 0u, 0u);
-        }
-        UNROLL for (uint n = 0u; n < 4u; n++) {
-            const vec4 lower = LOWER(wk[n]), upper = UPPER(wk[n]);
-            UNROLL for (uint r = 0u; r < ROWS; r++) {
-                float sum = dot_of(query[r * QUADS], lower, 0.0f);
-                if (QUADS == 2u) sum = dot_of(query[r * QUADS + QUADS - 1u], upper, sum);
-                scores[n * ROWS + r] = lanes_sum(sum);
-            }
-        }
+        READ_KEYS(wk, wv, k0, to, pk, pv, k_row / PER, v_row / PER)
+        SCORE_KEYS(scores, wk)
         UNROLL for (uint r = 0u; r < ROWS; r++) {
             PTR(M) row_mask = SKIP(M, pm, h0 + (r0 + r) / sq, mh);
             float greatest = top[r];
@@ -97,46 +59,17 @@ RLX_FN void attention_stream_body(PTR(T) q, PTR(T) k, PTR(T) v, PTR(M) mask, PTR
                 scores[n * ROWS + r] = s;
                 greatest = larger(s, greatest);
             }
-            const float base = base_of(greatest), less = p_exp_f(top[r] - base);
-            top[r] = greatest;
-            total[r] *= less;
-            UNROLL for (uint e = 0u; e < QUADS; e++) out_[r * QUADS + e] = scaled(out_[r * QUADS + e], less);
-            UNROLL for (uint n = 0u; n < 4u; n++) {
-                const float w = p_exp_f(scores[n * ROWS + r] - base);
-                scores[n * ROWS + r] = w;
-                total[r] += w;
-            }
+            WEIGH_KEYS(scores, r, greatest)
         }
-        UNROLL for (uint n = 0u; n < 4u; n++) {
-            const vec4 lower = LOWER(wv[n]), upper = UPPER(wv[n]);
-            UNROLL for (uint r = 0u; r < ROWS; r++) {
-                FMA_ROW(out_[r * QUADS], scores[n * ROWS + r], lower)
-                if (QUADS == 2u) { FMA_ROW(out_[r * QUADS + QUADS - 1u], scores[n * ROWS + r], upper) }
-            }
-        }
+        ADD_VALUES(scores, wv)
     }
 
-    UNROLL for (uint r = 0u; r < ROWS; r++) {
-        const float greatest = group_top(top[r]), less = p_exp_f(top[r] - base_of(greatest));
-        const float whole = group_sum(lane == 0u ? total[r] * less : 0.0f);
-        UNROLL for (uint e = 0u; e < QUADS; e++) out_[r * QUADS + e] = scaled(out_[r * QUADS + e], less);
-        if (THREAD == 0u) {
-            tops[r] = greatest;
-            wholes[r] = whole;
-        }
-    }
+    MEET_STREAMS
     UNROLL for (uint r = 0u; r < ROWS; r += TOGETHER) {
-        BARRIER;
-        UNROLL for (uint g = 0u; g < TOGETHER; g++) {
-            UNROLL for (uint e = 0u; e < QUADS; e++) {
-                tile[(g * 256u + THREAD) * QUADS + e] = out_[(r + g) * QUADS + e];
-            }
-        }
-        BARRIER;
+        if (r > 0u) { NEXT_SUMS(r) }
         for (uint f = THREAD; f < TOGETHER * LANES * PER; f += 256u) {
             const uint g = f / (LANES * PER), c = f % (LANES * PER), row = r0 + r + g;
-            float sum = 0.0f;
-            UNROLL for (uint s = 0u; s < STREAMS; s++) sum += ELEMENT(tile, g * 1024u * QUADS + s * LANES * PER + c);
+            const float sum = streams_sum(r + g, g, c);
             if (row < mine) {
                 // The parts are stored in the order of the result's rows.
                 const uint head = h0 + row / sq, i = row % sq, rows = count * sq;
@@ -147,12 +80,12 @@ RLX_FN void attention_stream_body(PTR(T) q, PTR(T) k, PTR(T) v, PTR(M) mask, PTR
                     PTR(f32) sums = SKIP(f32, SKIP(f32, parts, splits * rows, 2u), split * rows + at, d);
                     if (c == 0u) {
                         STORE(f32, figures, 0u, tops[r + g]);
-                        STORE(f32, figures, 1u, wholes[r + g]);
+                        STORE(f32, figures, 1u, streams_total(r + g));
                     }
                     STORE(f32, sums, c, sum);
                 } else {
                     PTR(T) py = SKIP(T, y, at, d);
-                    STORE(T, py, c, sum * inverse(wholes[r + g]));
+                    STORE(T, py, c, sum * inverse(streams_total(r + g)));
                 }
             }
         }

@@ -109,6 +109,47 @@ def _matrix(c: Call, bits: int, size: int, blocks: int) -> Array:
     return np.ascontiguousarray(made.T)
 
 
+# What codes of 4 bits stand for, as parts of a block's largest: the floats of bitsandbytes, without their sign, and
+# the normal floats of QLoRA (arXiv:2305.14314, appendix E).
+_FP4 = np.array([0, 1 / 192, 2 / 3, 1, 1 / 3, 1 / 2, 1 / 6, 1 / 4], np.float32)
+_NF4 = np.array(
+    [-1, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453, -0.28444138169288635, -0.18477343022823334,
+     -0.09105003625154495, 0, 0.07958029955625534, 0.16093020141124725, 0.24611230194568634, 0.33791524171829224,
+     0.44070982933044434, 0.5626170039176941, 0.7229568362236023, 1],
+    np.float32,
+)  # fmt: skip
+
+
+@declared(
+    "MatMulBnb4",
+    inputs="A:T1 B:T2 absmax:T1",
+    outputs="Y:T1",
+    types={"T1": _FLOATS, "T2": "uint8"},
+    attributes={"K": int, "N": int, "block_size": int, "quant_type": int, "training_mode": 0, "transB": 1},
+    required="K N block_size quant_type",
+)
+def matmul_bnb4(c: Call) -> Result:
+    """A · Wᵀ of floats of 4 bits in blocks of the flat matrix (N, K); the first of two numbers is in a byte's highest
+    bits. The matrix is dequantized while the model is built."""
+    a, size, n, k = c.x(0), c.int("block_size"), c.int("N"), c.int("K")
+    if c.int("quant_type") not in (0, 1):
+        raise c.bad(f"quant_type is {c.int('quant_type')}; expected 0 (FP4) or 1 (NF4)")
+    if not c.int("transB"):
+        raise c.unsupported("with transB = 0, the product of a gradient, is not supported")
+    if min(size, n, k) < 1 or c.x(1).size != -(-n * k // 2) or c.x(2).size != -(-n * k // size):
+        raise c.bad(
+            f"N {n}, K {k}, block_size {size}, B {c.x(1).shape}, absmax {c.x(2).shape}; expected two numbers in a byte "
+            f"and a largest one for each block"
+        )
+    if a.ndim == 0 or a.shape[-1] != k:
+        raise c.bad(f"A is {a.shape}; expected rows of {k}")
+    table = _NF4 if c.int("quant_type") else np.concatenate([_FP4, -_FP4])
+    packed = c.known(1).reshape(-1)
+    codes = np.stack([packed >> 4, packed & np.uint8(15)], 1).reshape(-1)[: n * k]
+    made = table[codes] * np.repeat(c.known(2).reshape(-1).astype(np.float32), min(size, n * k))[: n * k]
+    return o.matmul(a, c.tensor(np.ascontiguousarray(made.reshape(n, k).T).astype(a.dtype.np)))
+
+
 @declared(
     "GatherBlockQuantized",
     inputs="data:T1 indices:Tind scales:T2 zero_points:T1?",

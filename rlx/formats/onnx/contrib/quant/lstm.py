@@ -6,7 +6,8 @@ import numpy as np
 
 from rlx import ops as o
 from rlx.dtypes import f32, i32
-from rlx.formats.onnx.contrib.quant.matmul import quantized
+from rlx.formats.onnx.contrib.quant.matmul import quantized_bytes
+from rlx.formats.onnx.ops.quant import multiplied
 from rlx.formats.onnx.ops.recurrent import Product, lstm
 from rlx.formats.onnx.reader.call import Call, Result, Value
 from rlx.formats.onnx.reader.declared import declared
@@ -48,22 +49,27 @@ def dynamic_quantize_lstm(c: Call) -> list[Result]:
     return lstm(c, products)
 
 
-def _weights(c: Call, i: int, scale: int) -> tuple[Tensor, Tensor]:
-    """(directions, rows, 4·hidden) in i32 minus the zero points, and (directions, 1 or 4·hidden) scales."""
-    whole = o.cast(c.x(i), i32)
-    count, _, columns = whole.shape
+def _weights(c: Call, i: int, scale: int) -> tuple[Tensor, Tensor, Tensor]:
+    """(directions, 4·hidden, rows) in 8 bits, (directions, 1 or 4·hidden) zero points and scales."""
+    whole = o.transpose(c.x(i), (0, 2, 1))
+    count, columns, _ = whole.shape
     for j in (scale, scale + 1):
         if c.x(j).shape not in ((count,), (count, columns)):
             raise c.bad(f"input {j} is {c.x(j).shape}; expected {(count,)} or {(count, columns)}")
-    zero = o.reshape(o.cast(c.x(scale + 1), i32), (count, 1, -1))
-    return o.sub(whole, zero), o.reshape(c.x(scale), (count, -1))
+    zero = o.reshape(o.cast(c.x(scale + 1), i32), (count, -1))
+    return whole, zero, o.reshape(c.x(scale), (count, -1))
 
 
-def _product(c: Call, weights: tuple[Tensor, Tensor], k: int, looked_at: Product) -> Product:
-    matrix, scale = weights[0][k], weights[1][k]
+def _product(c: Call, weights: tuple[Tensor, Tensor, Tensor], k: int, looked_at: Product) -> Product:
+    matrix, zero, scale = (w[k] for w in weights)
+    # What the zero point of x takes from each sum is known before the first step, but for that number.
+    whole = o.sum(o.sub(o.cast(matrix, i32), o.reshape(zero, (-1, 1))), axis=1)
 
     def product(x: Tensor) -> Tensor:
-        steps, step = quantized(c, x, looked_at(x))
-        return o.mul(o.cast(o.matmul(steps, matrix), f32), o.mul(step, scale))
+        if x.size == 0:
+            return o.cast(o.matmul(o.cast(x, i32), o.transpose(o.cast(matrix, i32))), f32)
+        q, below, step = quantized_bytes(c, x, looked_at(x))
+        sums = o.sub(multiplied(c, q, matrix, (None, zero), True), o.mul(below, whole))
+        return o.mul(o.cast(sums, f32), o.mul(step, scale))
 
     return product

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rlx import ops as o
-from rlx.dtypes import f32, i32
+from rlx.dtypes import f32, i32, u8
 from rlx.formats.onnx.contrib.quant.elementwise import one
 from rlx.formats.onnx.contrib.quant.pool import channels_first, channels_last
 from rlx.formats.onnx.ops.quant import (
@@ -28,12 +28,23 @@ def quantized(c: Call, x: Tensor, looked_at: Tensor | None = None) -> tuple[Tens
     """
     if x.size == 0:
         return o.cast(x, i32), c.tensor(1.0, f32.np)
-    over = x if looked_at is None else looked_at
-    low, high = o.minimum(o.min(over), 0.0), o.maximum(o.max(over), 0.0)
-    step = o.where(o.equal(low, high), 1.0, o.div(o.sub(high, low), 255.0))
-    zero = o.round(o.clip(o.div(o.neg(low), step), 0.0, 255.0))
+    step, zero = _steps(x if looked_at is None else looked_at)
     steps = o.minimum(o.maximum(o.round(o.div(x, step)), o.neg(zero)), o.sub(255.0, zero))
     return o.cast(steps, i32), step
+
+
+def _steps(x: Tensor) -> tuple[Tensor, Tensor]:
+    """The step of 255 equal ones over the range of x and 0, and how many of them are below 0."""
+    low, high = o.minimum(o.min(x), 0.0), o.maximum(o.max(x), 0.0)
+    step = o.where(o.equal(low, high), 1.0, o.div(o.sub(high, low), 255.0))
+    return step, o.round(o.clip(o.div(o.neg(low), step), 0.0, 255.0))
+
+
+def quantized_bytes(c: Call, x: Tensor, looked_at: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """As `quantized`, the steps as u8, their zero point in i32, and the step."""
+    step, zero = _steps(looked_at)
+    q = o.minimum(o.maximum(o.add(o.round(o.div(x, step)), zero), 0.0), 255.0)
+    return o.cast(q, u8), o.cast(o.cast(zero, u8), i32), step
 
 
 def _scaled(c: Call, whole: Tensor, scale: Tensor, bias: int) -> Tensor:

@@ -233,7 +233,7 @@ def _gradient(b: Builder) -> Made:
     return apply_multi("attention_grad", d, *given, **attrs)
 
 
-def _largest_value(inputs: Sequence[Array], attrs: Attrs) -> Any:
+def largest_value(inputs: Sequence[Array], attrs: Attrs) -> Any:
     """The largest value of v for each output element, since attention is a weighted mean of them."""
     tokens = attrs.get("tokens", NO_TOKENS)
     q, _, v = heads_first(inputs, tokens)[:3]
@@ -242,7 +242,7 @@ def _largest_value(inputs: Sequence[Array], attrs: Attrs) -> Any:
     return np.asarray(np.swapaxes(whole, 1, 2) if ByToken.Y in tokens else whole)
 
 
-def _masked_nan(inputs: Sequence[Array], attrs: Attrs) -> Any:
+def masked_nan(inputs: Sequence[Array], attrs: Attrs) -> Any:
     """The results to which a key of weight 0 would add a value that is not finite: 0 times NaN, or nothing, since
     kernels leave out tiles in which all keys are masked, torch's every masked key."""
     tokens = attrs.get("tokens", NO_TOKENS)
@@ -281,7 +281,7 @@ def _terms_of_gradient(inputs: Sequence[Array], attrs: Attrs) -> Any:
 _STEEP = ("offset", "scores of 2,000 round to 1e-4, and weights change by as much of themselves")
 OPS = (
     Conformance(
-        "attention", (_attention,), (_plain, _variants), terms=_largest_value, undecided=_masked_nan,
+        "attention", (_attention,), (_plain, _variants), terms=largest_value, undecided=masked_nan,
         narrower={(i, "far"): _STEEP for i in (1, 3)},
     ),
     Conformance(

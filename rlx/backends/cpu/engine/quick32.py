@@ -1,0 +1,302 @@
+"""Functions of f32 that a processor computes in another way than the GPUs, in the language of `device_code`.
+
+A fused multiply-add is one instruction here, doubles cost two floats, and a branch that no lane takes costs next to
+nothing: so each is the short formula for numbers that are neither huge nor special, and the headers' function, named
+`…_any`, for vectors with others. Errors are below 1.5 ULP (tests/cpu/test_engine_functions.py). Polynomials are minimax
+fits (Remez) to the functions that the comments name.
+"""
+
+QUICK = r"""
+// exp(x) = s (1 + e), s = 2^(k - down), for |x| < 87 + down.
+RLX_FN float q_exp_parts(const float x, const uint down, RLX_OUT(float) s) {
+    const float t = RLX_MAD(x, 1.442695022e+00f, 12582912.0f);  // the last bits are k
+    const float n = t - 12582912.0f;
+    const float r = RLX_MAD(n, -1.4286067653e-06f, RLX_MAD(n, -6.9314575195e-01f, x));
+    s = RLX_FLOAT((RLX_BITS(t) << 23) + (0x3f800000u - (down << 23)));
+    float p = 1.991028694e-04f;  // (exp(r) - 1 - r) / r^2
+    p = RLX_MAD(p, r, 1.393545419e-03f);
+    p = RLX_MAD(p, r, 8.333281614e-03f);
+    p = RLX_MAD(p, r, 4.166644812e-02f);
+    p = RLX_MAD(p, r, 1.666666716e-01f);
+    p = RLX_MAD(p, r, 0.5f);
+    return RLX_MAD(r * r, p, r);
+}
+// 2^x for |x| < 125, the integer next to x being k.
+RLX_FN float q_exp2(const float f, const uint k) {
+    float p = 1.546975109e-04f;  // (2^f - 1) / f
+    p = RLX_MAD(p, f, 1.339086681e-03f);
+    p = RLX_MAD(p, f, 9.618030861e-03f);
+    p = RLX_MAD(p, f, 5.550356954e-02f);
+    p = RLX_MAD(p, f, 2.402265072e-01f);
+    p = RLX_MAD(p, f, 6.931471825e-01f);
+    return RLX_FLOAT(RLX_BITS(RLX_MAD(p, f, 1.0f)) + (k << 23));
+}
+RLX_FN float m_exp2(const float x) {
+    const float t = x + 12582912.0f;
+    float y = q_exp2(x - (t - 12582912.0f), RLX_BITS(t));
+    if (!(RLX_ABS(x) < 125.0f)) { y = m_exp2_any(x); }
+    return y;
+}
+RLX_FN float m_expm1(const float x) {
+    float s;
+    const float e = q_exp_parts(x, 0u, s);
+    float y = RLX_MAD(s, e, s - 1.0f);
+    y = m_abs_bits(x) < 0x33000000u ? x : y;
+    if (!(RLX_ABS(x) < 86.0f)) { y = m_expm1_any(x); }
+    return y;
+}
+RLX_FN float m_cosh(const float x) {
+    const float a = RLX_ABS(x);
+    float s;
+    const float e = q_exp_parts(a > 90.0f ? 90.0f : a, 8u, s);
+    const float h = RLX_MAD(s, e, s);
+    const float low = RLX_MAD(s, e, s - h) * 128.0f;
+    const float far = h * 128.0f;
+    return far + (0.25f / far + low);
+}
+RLX_FN float m_sinh(const float x) {
+    const float a = RLX_ABS(x);
+    float s;
+    const float e = q_exp_parts(a > 90.0f ? 90.0f : a, 8u, s);
+    const float h = RLX_MAD(s, e, s);
+    const float low = RLX_MAD(s, e, s - h) * 128.0f;
+    const float far = h * 128.0f;
+    const float z = x * x;
+    float p = 2.806331167e-06f;  // (sinh(x) / x - 1) / x^2
+    p = RLX_MAD(p, z, 1.983809489e-04f);
+    p = RLX_MAD(p, z, 8.333339356e-03f);
+    p = RLX_MAD(p, z, 1.666666716e-01f);
+    return a < 1.0f ? RLX_MAD(x * z, p, x) : m_with_sign(far - (0.25f / far - low), x);
+}
+
+// x = 2^k (1 + f) for a normal positive x with the bits u.
+RLX_FN int q_exponent(const uint u) { return int(u - 0x3f3504f3u) >> 23; }
+RLX_FN float q_rest(const uint u, const int k) { return RLX_FLOAT(u - (uint(k) << 23)) - 1.0f; }
+RLX_FN float q_log_sum(const float n, const float f) {
+    float p = 7.332585752e-02f;  // (log(1 + f) - f + f^2 / 2) / f^3
+    p = RLX_MAD(p, f, -1.165995151e-01f);
+    p = RLX_MAD(p, f, 1.163464859e-01f);
+    p = RLX_MAD(p, f, -1.239669472e-01f);
+    p = RLX_MAD(p, f, 1.425115615e-01f);
+    p = RLX_MAD(p, f, -1.666915119e-01f);
+    p = RLX_MAD(p, f, 2.000068873e-01f);
+    p = RLX_MAD(p, f, -2.499998063e-01f);
+    p = RLX_MAD(p, f, 3.333333135e-01f);
+    const float z = f * f;
+    const float y = RLX_MAD(n, 1.4286067653e-06f, RLX_MAD(-0.5f, z, (f * z) * p));
+    return RLX_MAD(n, 6.9314575195e-01f, f + y);
+}
+RLX_FN float m_log(const float x) {
+    const uint u = RLX_BITS(x);
+    const int k = q_exponent(u);
+    float y = q_log_sum(float(k), q_rest(u, k));
+    if (u - 0x00800000u >= 0x7f000000u) { y = m_log_any(x); }
+    return y;
+}
+RLX_FN float m_log1p(const float x) {
+    const float a = x > 1.0f ? x : 1.0f;
+    const float b = x > 1.0f ? 1.0f : x;
+    const float w = a + b;
+    const uint u = RLX_BITS(w);
+    const int k = q_exponent(u);
+    const float scale = RLX_FLOAT(0x3f800000u - (uint(k) << 23));
+    float y = q_log_sum(float(k), RLX_MAD(b - (w - a), scale, q_rest(u, k)));
+    y = m_abs_bits(x) < 0x33000000u ? x : y;
+    if (!(x > -1.0f && x < 1.0e38f)) { y = m_log1p_any(x); }
+    return y;
+}
+RLX_FN float m_log2_of(const float x) {
+    const uint u = RLX_BITS(x);
+    const int k = q_exponent(u);
+    const float f = q_rest(u, k);
+    float p = 1.027142629e-01f;  // (log2(1 + f) - f / log(2)) / f^2
+    p = RLX_MAD(p, f, -1.695685387e-01f);
+    p = RLX_MAD(p, f, 1.696969271e-01f);
+    p = RLX_MAD(p, f, -1.786757410e-01f);
+    p = RLX_MAD(p, f, 2.053551823e-01f);
+    p = RLX_MAD(p, f, -2.404919416e-01f);
+    p = RLX_MAD(p, f, 2.885597646e-01f);
+    p = RLX_MAD(p, f, -3.606733382e-01f);
+    p = RLX_MAD(p, f, 4.808982015e-01f);
+    p = RLX_MAD(p, f, -7.213475108e-01f);
+    float y = float(k) + RLX_MAD(f, 1.4426950216e+00f, RLX_MAD(f * f, p, f * 1.9259629911e-08f));
+    if (u - 0x00800000u >= 0x7f000000u) { y = m_log2_of_any(x); }
+    return y;
+}
+RLX_FN float m_log10(const float x) {
+    const uint u = RLX_BITS(x);
+    const int k = q_exponent(u);
+    const float f = q_rest(u, k);
+    float p = 3.092007525e-02f;  // (log10(1 + f) - f / log(10)) / f^2
+    p = RLX_MAD(p, f, -5.104521662e-02f);
+    p = RLX_MAD(p, f, 5.108386278e-02f);
+    p = RLX_MAD(p, f, -5.378675833e-02f);
+    p = RLX_MAD(p, f, 6.181807071e-02f);
+    p = RLX_MAD(p, f, -7.239528745e-02f);
+    p = RLX_MAD(p, f, 8.686514944e-02f);
+    p = RLX_MAD(p, f, -1.085734963e-01f);
+    p = RLX_MAD(p, f, 1.447647810e-01f);
+    p = RLX_MAD(p, f, -2.171472460e-01f);
+    const float n = float(k);
+    float y = RLX_MAD(f, 4.3429449201e-01f, RLX_MAD(f * f, p, f * -1.0103050120e-08f));
+    y = RLX_MAD(n, 3.0102539062e-01f, RLX_MAD(n, 4.6050389811e-06f, y));
+    if (u - 0x00800000u >= 0x7f000000u) { y = m_log10_any(x); }
+    return y;
+}
+RLX_FN float m_atanh(const float x) {
+    const float a = RLX_ABS(x);
+    const float z = x * x;
+    float p = 1.764572263e-01f;  // (atanh(x) / x - 1) / x^2
+    p = RLX_MAD(p, z, 2.407691255e-02f);
+    p = RLX_MAD(p, z, 1.029773653e-01f);
+    p = RLX_MAD(p, z, 1.096467897e-01f);
+    p = RLX_MAD(p, z, 1.429506391e-01f);
+    p = RLX_MAD(p, z, 1.999971867e-01f);
+    p = RLX_MAD(p, z, 3.333333731e-01f);
+    const float far = 0.5f * m_log1p((a + a) / (1.0f - a));
+    return a < 0.5f ? RLX_MAD(x * z, p, x) : m_with_sign(far, x);
+}
+// The logarithm is a double, which multiplied by y is still as good as a float behind the point.
+RLX_FN float m_pow(const float x, const float y) {
+    const uint u = RLX_BITS(x);
+    const int k = q_exponent(u);
+    const double f = double(q_rest(u, k));
+    double p = 0.079541317175851431;  // log2(1 + f) / f
+    p = RLX_MAD64(p, f, -0.14441780782102673);
+    p = RLX_MAD64(p, f, 0.14446035817150915);
+    p = RLX_MAD64(p, f, -0.14276947445835866);
+    p = RLX_MAD64(p, f, 0.15876430649799481);
+    p = RLX_MAD64(p, f, -0.18033576317103797);
+    p = RLX_MAD64(p, f, 0.20617749751961778);
+    p = RLX_MAD64(p, f, -0.24045173169325715);
+    p = RLX_MAD64(p, f, 0.28853720223317741);
+    p = RLX_MAD64(p, f, -0.36067369946012062);
+    p = RLX_MAD64(p, f, 0.48089836250294288);
+    p = RLX_MAD64(p, f, -0.72134752074614583);
+    p = RLX_MAD64(p, f, 1.4426950408667929);
+    const double e = double(y) * RLX_MAD64(p, f, double(k));
+    const float g = float(e);
+    const float t = g + 12582912.0f;
+    float z = q_exp2(float(e - double(t - 12582912.0f)), RLX_BITS(t));
+    if (!(u - 0x00800000u < 0x7f000000u && RLX_ABS(g) < 125.0f)) { z = m_pow_any(x, y); }
+    return z;
+}
+
+// x - n pi/2 as hi + lo, for |x| < 2^14. The first product cancels exactly.
+RLX_FN RLX_F2 q_angle(const float x, RLX_OUT(uint) n) {
+    const float t = RLX_MAD(x, 6.366197467e-01f, 12582912.0f);
+    n = RLX_BITS(t);
+    const float k = t - 12582912.0f;
+    const float r = RLX_MAD(k, -1.5707962513e+00f, x);
+    const RLX_F2 p = m_product(k, 7.5497894159e-08f);
+    const float h = r - p.x;
+    return RLX_MAKE_F2(h, RLX_MAD(k, -5.3903029535e-15f, ((r - h) - p.x) - p.y));
+}
+RLX_FN float q_sin_quadrant(const RLX_F2 r, const uint n) {
+    const float z = r.x * r.x;
+    float p = 2.724385922e-06f;  // (sin(r) / r - 1) / r^2
+    p = RLX_MAD(p, z, -1.984003902e-04f);
+    p = RLX_MAD(p, z, 8.333331905e-03f);
+    p = RLX_MAD(p, z, -1.666666716e-01f);
+    float q = 2.454297282e-05f;  // (cos(r) - 1 + r^2 / 2) / r^4
+    q = RLX_MAD(q, z, -1.388828037e-03f);
+    q = RLX_MAD(q, z, 4.166666418e-02f);
+    const float half_z = 0.5f * z;
+    const float w = 1.0f - half_z;
+    const float c = w + (((1.0f - w) - half_z) + RLX_MAD(z * z, q, -(r.x * r.y)));
+    const float y = (n & 1u) == 1u ? c : r.x + RLX_MAD(r.x * z, p, r.y);
+    return RLX_FLOAT(RLX_BITS(y) ^ ((n & 2u) << 30));
+}
+RLX_FN float m_sin(const float x) {
+    uint n;
+    const RLX_F2 r = q_angle(x, n);
+    float y = q_sin_quadrant(r, n);
+    y = m_abs_bits(x) < 0x39000000u ? x : y;
+    if (!(RLX_ABS(x) < 16384.0f)) { y = m_sin_quadrant(x, 0); }
+    return y;
+}
+RLX_FN float m_cos(const float x) {
+    uint n;
+    const RLX_F2 r = q_angle(x, n);
+    float y = q_sin_quadrant(r, n + 1u);
+    if (!(RLX_ABS(x) < 16384.0f)) { y = m_sin_quadrant(x, 1); }
+    return y;
+}
+RLX_FN float m_tan(const float x) {
+    uint n;
+    const RLX_F2 r = q_angle(x, n);
+    const float z = r.x * r.x;
+    float p = 3.970646765e-03f;  // (tan(r) / r - 1) / r^2
+    p = RLX_MAD(p, z, 9.606009698e-04f);
+    p = RLX_MAD(p, z, 1.011010073e-02f);
+    p = RLX_MAD(p, z, 2.157642692e-02f);
+    p = RLX_MAD(p, z, 5.400053784e-02f);
+    p = RLX_MAD(p, z, 1.333320141e-01f);
+    p = RLX_MAD(p, z, 3.333333433e-01f);
+    const float v = RLX_MAD(r.x * z, p, RLX_MAD(r.y, 1.6f * z, r.y));  // tan' = 1 + tan^2, about
+    const float u = r.x + v;
+    const float low = (r.x - u) + v;
+    const float c = -1.0f / u;
+    float y = (n & 1u) == 1u ? RLX_MAD(c, RLX_MAD(c, low, RLX_MAD(c, u, 1.0f)), c) : u;
+    y = m_abs_bits(x) < 0x39000000u ? x : y;
+    if (!(RLX_ABS(x) < 16384.0f)) { y = m_tan_any(x); }
+    return y;
+}
+RLX_FN float m_atan(const float x) {
+    const float a = RLX_ABS(x);
+    const float t = a > 1.0f ? 1.0f / a : a;
+    const float z = t * t;
+    float p = 1.565795275e-03f;  // (atan(t) / t - 1) / t^2
+    p = RLX_MAD(p, z, -9.493120946e-03f);
+    p = RLX_MAD(p, z, 2.696172707e-02f);
+    p = RLX_MAD(p, z, -4.962843657e-02f);
+    p = RLX_MAD(p, z, 7.071545720e-02f);
+    p = RLX_MAD(p, z, -8.945658803e-02f);
+    p = RLX_MAD(p, z, 1.109097824e-01f);
+    p = RLX_MAD(p, z, -1.428427100e-01f);
+    p = RLX_MAD(p, z, 1.999996006e-01f);
+    p = RLX_MAD(p, z, -3.333333433e-01f);
+    const float v = (t * z) * p;
+    const float w = 1.5707963705e+00f - t;
+    const float far = w + ((((1.5707963705e+00f - w) - t) - v) + -4.3711388287e-08f);
+    return m_with_sign(a > 1.0f ? far : t + v, x);
+}
+// (asin(s) / s - 1) s of z = s^2 <= 1/4.
+RLX_FN float q_asin_rest(const float s, const float z) {
+    float p = 3.392107785e-02f;
+    p = RLX_MAD(p, z, 1.700577699e-02f);
+    p = RLX_MAD(p, z, 3.113192506e-02f);
+    p = RLX_MAD(p, z, 4.459662363e-02f);
+    p = RLX_MAD(p, z, 7.500103116e-02f);
+    p = RLX_MAD(p, z, 1.666666567e-01f);
+    return (s * z) * p;
+}
+// The square root's own error, of z < 1/4.
+RLX_FN float q_root_rest(const float s, const float z) {
+    return s > 0.0f ? RLX_MAD(-s, s, z) * (0.5f / s) : 0.0f;
+}
+RLX_FN float m_asin(const float x) {
+    const float a = RLX_ABS(x);
+    const bool big = a >= 0.5f;
+    const float z = big ? RLX_MAD(-0.5f, a, 0.5f) : a * a;
+    const float s = big ? RLX_SQRT(z) : a;
+    const float v = q_asin_rest(s, z);
+    const float w = 1.5707963705e+00f - (s + s);
+    const float far = w + (((1.5707963705e+00f - w) - (s + s)) - (v + v) + -4.3711388287e-08f);
+    return m_with_sign(big ? far : s + v, x);
+}
+RLX_FN float m_acos(const float x) {
+    const float a = RLX_ABS(x);
+    const bool big = a >= 0.5f;
+    const float z = big ? RLX_MAD(-0.5f, a, 0.5f) : a * a;
+    const float s = big ? RLX_SQRT(z) : x;
+    float v = q_asin_rest(s, z);
+    v = big ? v + q_root_rest(s, z) : v;
+    const float twice = big ? s + s : s;
+    const float most = big ? 3.1415927410e+00f : 1.5707963705e+00f;
+    const float w = most - twice;
+    const float lost = big ? -8.7422776573e-08f : -4.3711388287e-08f;
+    const float far = w + (((most - w) - twice) - (big ? v + v : v) + lost);
+    return big && x > 0.0f ? 2.0f * (s + v) : far;
+}
+"""

@@ -1,0 +1,215 @@
+"""Contents of a buffer in another order: weights as the products of the compiled engine read them.
+
+A form has all bytes of its range, in memory of its own. Once it is filled, the pages of the range go back to the
+system, while its addresses stay: so a weight takes its memory once. Programs that bind the same weight in the same
+order share the form. Who reads or writes the buffer by its methods gets the bytes back for that. Who has addresses of
+them says so (`keep`), and then they stay beside the form.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import sys
+import threading
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Iterator
+from contextlib import contextmanager
+from functools import cache
+from typing import Any
+from weakref import WeakValueDictionary
+
+import numpy as np
+
+from rlx.driver import Buffer
+from rlx.driver.device import Bytes
+from rlx.driver.locks import renewed
+
+_LEAST = 1 << 16  # bytes of a range that are worth giving back
+_NONE = np.empty(0, np.uint8)
+_ALL: WeakValueDictionary[int, Forms] = WeakValueDictionary()
+
+
+class Form:
+    """The bytes start … end - 1 of a buffer in another order, in `memory`; `unpack` writes them back to the buffer.
+
+    `fresh`: they are those of the buffer. `users`: how many programs read the form."""
+
+    __slots__ = ("end", "fresh", "key", "memory", "start", "unpack", "users")
+
+    def __init__(
+        self, key: Hashable, start: int, end: int, memory: Buffer, unpack: Callable[[], object]
+    ) -> None:
+        self.key, self.start, self.end, self.memory, self.unpack = key, start, end, memory, unpack
+        self.fresh = False
+        self.users = 0
+
+
+class Forms:
+    """The forms of one buffer's contents. Any thread may call."""
+
+    def __init__(self, contents: Bytes, own: bool) -> None:
+        """`own`: the memory is the buffer's own, so that its pages may be given back."""
+        self._contents, self._own = contents, own and _madvise() is not None
+        self.lock = renewed(self, "lock", threading.RLock)
+        self._forms: dict[Hashable, Form] = {}
+        self._gone: dict[tuple[int, int], Form] = {}  # ranges whose bytes only a form has
+        self._kept: Counter[tuple[int, int]] = Counter()
+        _ALL[id(self)] = self
+
+    @property
+    def extra_bytes(self) -> int:
+        """Bytes that the forms take, less those that the system has back. Without the lock, which is held for long."""
+        return sum(f.memory.nbytes for f in tuple(self._forms.values())) - self.freed_bytes
+
+    @property
+    def freed_bytes(self) -> int:
+        """Bytes of the buffer that the system has back."""
+        return sum(last - first for first, last in (self._pages(*r) for r in tuple(self._gone)))
+
+    # -- forms
+
+    def use(
+        self, key: Hashable, start: int, end: int, make: Callable[[], Buffer], unpack: Callable[[Buffer], object]
+    ) -> Form:
+        """The form of this key, which tells range and order, for one more program. `make` gives the memory of a new
+        one, which is not filled; `unpack` restores the bytes from it."""
+        with self.lock:
+            form = self._forms.get(key)
+            if form is None:
+                memory = make()
+                form = self._forms[key] = Form(key, start, end, memory, lambda: unpack(memory))
+            form.users += 1
+            return form
+
+    def leave(self, form: Form) -> None:
+        """Takes back a `use`. A form that alone has its bytes stays until somebody needs them."""
+        with self.lock:
+            form.users -= 1
+            self._drop_unused([form])
+
+    def fill(self, form: Form, pack: Callable[[], object], again: bool = False) -> None:
+        """Sees to it that a form has the buffer's bytes: `pack` writes them, if they have changed or it is to be done
+        `again`."""
+        if form.fresh and not again:
+            return
+        with self.lock:
+            brought = self._bring(form.start, form.end)
+            form.fresh = False
+            pack()
+            form.fresh = True
+            self._settle([form, *brought])
+
+    # -- who needs the contents
+
+    def keep(self, start: int, end: int) -> None:
+        """From now on these bytes lie in the buffer, since somebody has their addresses."""
+        with self.lock:
+            self._drop_unused(self._bring(start, end))
+            self._kept[start, end] += 1
+
+    def let_go(self, start: int, end: int) -> None:
+        """Takes back a `keep`."""
+        with self.lock:
+            self._kept[start, end] -= 1
+            self._kept = +self._kept
+            self._settle(list(self._forms.values()))
+
+    def keep_all(self) -> None:
+        """Keeps the whole contents for as long as there are any."""
+        whole = 0, len(self._contents)
+        with self.lock:
+            if whole not in self._kept:
+                self.keep(*whole)
+
+    @contextmanager
+    def present(self, start: int, end: int) -> Iterator[None]:
+        """The context in which a range is read."""
+        with self.lock:
+            brought = self._bring(start, end)
+            try:
+                yield
+            finally:
+                self._settle(brought)
+
+    @contextmanager
+    def overwritten(self, start: int, end: int) -> Iterator[None]:
+        """The context in which a range is written."""
+        with self.lock:
+            for range_ in [r for r in self._gone if start <= r[0] and r[1] <= end]:
+                del self._gone[range_]  # none of its bytes is needed any more
+            self._bring(start, end)
+            try:
+                yield
+            finally:
+                self._outdate(start, end)
+
+    def written(self) -> None:
+        """Notes that kept bytes may have been written, by their addresses."""
+        with self.lock:
+            for start, end in tuple(self._kept):
+                self._outdate(start, end)
+
+    def close(self) -> None:
+        """The contents are not needed any more. Forms in use stay until they are left."""
+        with self.lock:
+            self._gone.clear()
+            self._own, self._contents = False, _NONE
+            self._drop_unused(list(self._forms.values()))
+
+    # -- with the lock
+
+    def _outdate(self, start: int, end: int) -> None:
+        found = [f for f in self._forms.values() if f.start < end and start < f.end]
+        for form in found:
+            form.fresh = False
+        self._drop_unused(found)
+
+    def _bring(self, start: int, end: int) -> list[Form]:
+        """Restores what is gone of a range. Returns the forms that it came from."""
+        found = [(r, f) for r, f in self._gone.items() if r[0] < end and start < r[1]]
+        for range_, form in found:
+            form.unpack()
+            del self._gone[range_]
+        return [form for _, form in found]
+
+    def _settle(self, forms: list[Form]) -> None:
+        """Gives back the ranges of these forms that nobody else needs."""
+        give_back = _madvise()
+        for form in forms if self._own else ():
+            start, end = form.start, form.end
+            taken = any(a < end and start < b for a, b in (*self._gone, *self._kept))
+            if form.fresh and not taken and end - start >= _LEAST:
+                first, last = self._pages(start, end)
+                # Where the system refuses, the bytes still lie there, which is no fault.
+                give_back(self._contents.ctypes.data + first, last - first, mmap.MADV_DONTNEED)
+                self._gone[start, end] = form
+        self._drop_unused(forms)
+
+    def _drop_unused(self, forms: Iterable[Form]) -> None:
+        for form in forms:
+            if form.users == 0 and self._forms.get(form.key) is form and form not in self._gone.values():
+                del self._forms[form.key]
+                form.memory.close()
+
+    def _pages(self, start: int, end: int) -> tuple[int, int]:
+        """The whole pages of a range."""
+        base, page = self._contents.ctypes.data, mmap.PAGESIZE
+        first = -(-(base + start) // page) * page - base
+        return first, max(first, (base + end) // page * page - base)
+
+
+def freed_bytes() -> int:
+    """Bytes of all buffers that the system has back."""
+    found = (ref() for ref in _ALL.valuerefs())
+    return sum(forms.freed_bytes for forms in found if forms is not None)
+
+
+@cache
+def _madvise() -> Any:
+    """The system's call that takes pages back; None where there is none that empties them."""
+    if not sys.platform.startswith("linux") or not hasattr(mmap, "MADV_DONTNEED"):
+        return None
+    call = ctypes.CDLL(None, use_errno=True).madvise
+    call.argtypes = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int
+    return call

@@ -1,0 +1,150 @@
+// One query a head against the rows of a cache and its own new key and value, which are written into their row here, as
+// when a model generates token by token. Rotating, writing and adding up are no launches of their own, since a launch that
+// waits for another takes longer than each of them. q, k and v hold one row a head, whose pairs are turned by the angles
+// of row `at` of the tables, as in rope.h; at = position[b], brought into 0 … rows - 1, is also the number of keys in the
+// cache before it. No workgroup reads the row that another writes: the first part takes the new key from k itself.
+// Constants: LANES, ROWS: see attention_streams.h; ROWS of the heads that share a key head are one block. SPLITS: the
+// parts into which the keys are cut, one for each workgroup; the last to arrive adds them up in order. TURNED: pairs that
+// are turned, INTERLEAVED: as in rope.h. WINDOWED: at most `window` keys before the own one are seen. CAPPED: scores are
+// bent at `cap`. SINKS: each head has one more term in its total.
+#include "attention_sums.h"
+#include "pair.h"
+#define T TB
+#include "attention_streams.h"
+#include "attention_parts.h"
+#define NEAR_f32(x) (x)
+#define NEAR_f16(x) p_round_f16(x)
+#define NEAR_bf16(x) p_round_bf16(x)
+#define NEAR(x) RLX_JOIN(NEAR_, T)(x)
+#define SIZE (LANES * PER)
+
+SHARED bool last;
+
+RLX_FN vec4 near4(const vec4 v) { return VEC4(NEAR(v.x), NEAR(v.y), NEAR(v.z), NEAR(v.w)); }
+
+// Elements c … c + 3 of a row of a head, turned by entry `entry` of the tables and rounded as the cache stores them.
+RLX_FN vec4 turned(PTR(TA) x, PTR(f32) cosine, PTR(f32) sine, const uint entry, const uint c) {
+    const vec4 a = LOAD4(TA, x, c / 4u);
+    if (c >= 2u * TURNED) return near4(a);
+    if (INTERLEAVED) {
+        const uint i = entry + c / 2u;
+        const float c0 = LOAD(f32, cosine, i), c1 = LOAD(f32, cosine, i + 1u);
+        const float s0 = LOAD(f32, sine, i), s1 = LOAD(f32, sine, i + 1u);
+        return near4(VEC4(a.x * c0 - a.y * s0, a.y * c0 + a.x * s0, a.z * c1 - a.w * s1, a.w * c1 + a.z * s1));
+    }
+    const bool second = c >= TURNED;
+    const uint i = second ? c - TURNED : c;
+    const vec4 b = LOAD4(TA, x, (second ? i : c + TURNED) / 4u);
+    const vec4 o = LOAD4(f32, cosine, (entry + i) / 4u);
+    vec4 s = LOAD4(f32, sine, (entry + i) / 4u);
+    if (!second) s = scaled(s, -1.0f);
+    return near4(VEC4(a.x * o.x + b.x * s.x, a.y * o.y + b.y * s.y, a.z * o.z + b.z * s.z, a.w * o.w + b.w * s.w));
+}
+RLX_FN float bent(const float s, const float cap) { return CAPPED ? cap * p_tanh_f(s * p_recip_f(cap)) : s; }
+
+RLX_FN void attention_step_body(PTR(TA) q, PTR(TA) k, PTR(TA) v, PTR(TB) keys, PTR(TB) values, PTR(i32) position,
+                                PTR(f32) cosine, PTR(f32) sine, PTR(f32) sinks, PTR(TA) y, PTR(f32) parts,
+                                PTR(u32) counters, const uint count, const uint heads, const uint kv_heads,
+                                const uint rows, const uint entries, const uint window, const float scale,
+                                const float cap) {
+    const uint share = heads / kv_heads, blocks = (share + ROWS - 1u) / ROWS;
+    const uint split = GROUP % SPLITS, block = GROUP / SPLITS, kv = block / blocks, r0 = block % blocks * ROWS;
+    if (kv >= count) return;
+    const uint b = kv / kv_heads, h = kv % kv_heads, lane = THREAD % LANES, stream = THREAD / LANES;
+    const uint at = uint(lesser_i(larger_i(LOAD(i32, position, b), 0), int(rows) - 1));
+    const uint entry = (at < entries ? at : entries - 1u) * TURNED, step = kv_heads * LANES;
+    PTR(TB) pk = SKIP(TB, SKIP(TB, keys, b * rows, kv_heads * SIZE), h, SIZE);
+    PTR(TB) pv = SKIP(TB, SKIP(TB, values, b * rows, kv_heads * SIZE), h, SIZE);
+    const uint begin = WINDOWED && at > window ? at - window : 0u, there = at - begin;
+    const uint chunk = ((there + SPLITS - 1u) / SPLITS + STREAMS - 1u) / STREAMS * STREAMS;
+    const uint from = begin + least(split * chunk, there), to = least(from + chunk, at);
+
+    // The first keys are asked for before the query, whose tables take as long to come.
+    uvec4 wk[4], wv[4];
+    if (from < to) { READ_KEYS(wk, wv, from, to, pk, pv, step, step) }
+    vec4 query[ROWS * QUADS], out_[ROWS * QUADS];
+    float top[ROWS], total[ROWS];
+    UNROLL for (uint r = 0u; r < ROWS; r++) {
+        const uint head = b * heads + h * share + least(r0 + r, share - 1u);
+        UNROLL for (uint e = 0u; e < QUADS; e++) {
+            query[r * QUADS + e] = turned(SKIP(TA, q, head, SIZE), cosine, sine, entry, lane * PER + e * 4u);
+            out_[r * QUADS + e] = VEC4(0.0f, 0.0f, 0.0f, 0.0f);
+        }
+        top[r] = -INFINITE;
+        total[r] = 0.0f;
+    }
+    if (split == 0u) {
+        vec4 key[QUADS], value[QUADS];
+        UNROLL for (uint e = 0u; e < QUADS; e++) {
+            const uint c = lane * PER + e * 4u;
+            key[e] = turned(SKIP(TA, k, kv, SIZE), cosine, sine, entry, c);
+            value[e] = near4(LOAD4(TA, SKIP(TA, v, kv, SIZE), c / 4u));
+            if (r0 == 0u && stream == 0u) {
+                const uint i = (at * step + lane) * QUADS + e;
+                STORE4(TB, pk, i, key[e]);
+                STORE4(TB, pv, i, value[e]);
+            }
+        }
+        UNROLL for (uint r = 0u; r < ROWS; r++) {
+            float sum = dot_of(query[r * QUADS], key[0], 0.0f);
+            if (QUADS == 2u) sum = dot_of(query[r * QUADS + QUADS - 1u], key[QUADS - 1u], sum);
+            const float s = bent(lanes_sum(sum) * scale, cap);
+            if (stream == 0u) {
+                top[r] = larger(s, -INFINITE);
+                total[r] = weight_of(s - base_of(top[r]));
+                UNROLL for (uint e = 0u; e < QUADS; e++) out_[r * QUADS + e] = scaled(value[e], total[r]);
+            }
+            if (SINKS && stream == 1u) {
+                const float sink = LOAD(f32, sinks, h * share + least(r0 + r, share - 1u));
+                top[r] = larger(sink, -INFINITE);
+                total[r] = weight_of(sink - base_of(top[r]));
+            }
+        }
+    }
+    for (uint k0 = from; k0 < to; k0 += 4u * STREAMS) {
+        float scores[4u * ROWS];
+        SCORE_KEYS(scores, wk)
+        UNROLL for (uint r = 0u; r < ROWS; r++) {
+            float greatest = top[r];
+            UNROLL for (uint n = 0u; n < 4u; n++) {
+                const float s = k0 + n * STREAMS + stream < to ? bent(scores[n * ROWS + r] * scale, cap) : -INFINITE;
+                scores[n * ROWS + r] = s;
+                greatest = larger(s, greatest);
+            }
+            WEIGH_KEYS(scores, r, greatest)
+        }
+        ADD_VALUES(scores, wv)
+        if (k0 + 4u * STREAMS < to) { READ_KEYS(wk, wv, k0 + 4u * STREAMS, to, pk, pv, step, step) }
+    }
+
+    MEET_STREAMS
+    // A part: ROWS rows of sums; behind all parts' sums the greatest score and the total of each row.
+    PTR(f32) sums = SKIP(f32, parts, block * SPLITS, ROWS * SIZE);
+    PTR(f32) figures = SKIP(f32, SKIP(f32, parts, count * blocks * SPLITS, ROWS * SIZE), block * SPLITS, ROWS * 2u);
+    UNROLL for (uint r = 0u; r < ROWS; r += TOGETHER) {
+        if (r > 0u) { NEXT_SUMS(r) }
+        for (uint f = THREAD; f < TOGETHER * SIZE; f += 256u) {
+            const uint g = f / SIZE, c = f % SIZE, row = r + g;
+            const float sum = streams_sum(row, g, c);
+            if (SPLITS > 1u) {
+                SHOW(sums, (split * ROWS + row) * SIZE + c, sum);
+                if (c == 0u) {
+                    SHOW(figures, (split * ROWS + row) * 2u, tops[row]);
+                    SHOW(figures, (split * ROWS + row) * 2u + 1u, streams_total(row));
+                }
+            } else if (r0 + row < share) {
+                STORE(TA, SKIP(TA, y, b * heads + h * share + r0 + row, SIZE), c, NEAR(sum * inverse(streams_total(row))));
+            }
+        }
+    }
+    if (SPLITS > 1u) {
+        ARRIVE(counters, block, SPLITS, last)
+        if (!last) return;
+        for (uint f = THREAD; f < ROWS * SIZE; f += 256u) {
+            const uint row = f / SIZE, c = f % SIZE;
+            if (r0 + row < share) {
+                STORE(TA, SKIP(TA, y, b * heads + h * share + r0 + row, SIZE), c, NEAR(parts_sum(figures, sums, ROWS, row, SIZE, c, SPLITS)));
+            }
+        }
+    }
+}

@@ -1,0 +1,81 @@
+"""Lowering of attention over keys and values of 8 bits, which a few queries read as they are."""
+
+from __future__ import annotations
+
+import math
+
+from rlx.backends.gpu.attention.choice import FEW_QUERIES
+from rlx.backends.gpu.attention.problem import BY_TOKEN, attention_of
+from rlx.backends.gpu.program.casts import cast_ref, fits, stores
+from rlx.backends.gpu.program.kernel import FLOATS, KernelDecl, declare, floats, reads, uints, writes
+from rlx.backends.gpu.program.lowering import Lowering, lowers
+from rlx.backends.gpu.rules.attention.dense import ATTENTION_COMBINE
+from rlx.ir import Node
+from rlx.ops.attention.parts import ByToken
+
+_LANES = (2, 4, 8, 16)  # threads of a key, sixteen elements each
+_MIN_KEYS, _MAX_SPLITS = 128, 64  # of a part, and parts
+# Batch times heads, both numbers of heads, lengths; strides of the mask, whether each batch has a length of its own.
+_SIZES = ("count", "heads", "kv_heads", "sq", "sk", "mb", "mh", "mq", "mk", "each", "window", "splits")
+PACKED_ATTENTION = declare(
+    KernelDecl(
+        "packed_attention",
+        about=(
+            "Attention of a few queries against many keys of 8 bits, all (batch, length, heads, 16 LANES): the result, "
+            "or parts of it that attention_combine adds up."
+        ),
+        grid=(
+            "a group of 256 for each of `splits` parts of the keys of each block of ROWS query rows of each "
+            "of b * kv_heads heads"
+        ),
+        args=(
+            *reads(q="T", k="b1", k_scales="f16", v="b1", v_scales="f16", mask="M", lengths="i32"),
+            *writes(y="T", parts="f32"), *uints(*_SIZES), *floats("scale", "cap"),
+        ),
+        headers=("prims",),
+        variants={"T": FLOATS, "M": ("f32", "bool")},
+        constants={"FLAGS": 0, "MASK": 0, "LANES": 4, "ROWS": 1, "IN_PARTS": False, "ALIGNED": False},
+        trials=((8, 0, 8, 4, True, True), (15, 2, 2, 2, False, False), (1, 1, 4, 1, True, True)),
+        subgroups=True,
+        unroll=True,
+    )
+)  # fmt: skip
+
+
+def _native(node: Node, features: frozenset[str]) -> bool:
+    tensors = (*node.inputs, *node.outputs)
+    fine = all(stores(t.dtype, features) for t in tensors) and fits(*(t.type for t in tensors))
+    (_, sq, _, d), sk = node.inputs[0].shape, node.inputs[1].shape[1]
+    return fine and sk > 0 and sq <= FEW_QUERIES and d in tuple(16 * n for n in _LANES)
+
+
+@lowers("packed_attention", when=_native)
+def lower_packed_attention(ctx: Lowering, node: Node) -> None:
+    """A workgroup for each part of the keys of a key head, and a launch that adds up the parts."""
+    q, *packed = node.inputs[:5]
+    y = node.output
+    if y.size == 0:
+        return
+    stored = ctx.storage(y)
+    refs = [cast_ref(ctx, ctx.ref(q), ctx.storage(q), stored, q.size), *(ctx.ref(t) for t in packed)]
+    of = attention_of(ctx, node, q, packed[0], node.inputs[5:], ByToken.Q | ByToken.K)
+    mine = of.heads // of.kv_heads * of.sq
+    rows = min(4, 1 << max(0, mine - 1).bit_length())
+    blocks = of.batch * of.kv_heads * math.ceil(mine / rows)
+    wanted = ctx.target.units // max(blocks, 1)
+    splits = max(1, min(wanted, math.ceil(of.sk / _MIN_KEYS), _MAX_SPLITS))
+    whole = of.count * of.sq
+    parts = ctx.scratch(splits * whole * (2 + of.d) * 4) if splits > 1 else ctx.ref(y)
+    kernel = PACKED_ATTENTION(
+        T=stored.name, M=of.mask_word, FLAGS=of.flags % BY_TOKEN, MASK=of.mask_kind, LANES=of.d // 16, ROWS=rows,
+        IN_PARTS=splits > 1, ALIGNED=all(refs[i].offset % 16 == 0 for i in (1, 3)),
+    )  # fmt: skip
+    sizes = (of.count, of.heads, of.kv_heads, of.sq, of.sk, *of.strides, of.each, of.window, splits)
+    ctx.launch(
+        kernel,
+        ctx.groups(blocks * splits),
+        [*of.pointers(refs), ctx.ref(y), parts, *sizes, of.scale, of.cap],
+    )
+    if splits > 1:
+        groups = ctx.groups(math.ceil(whole * of.d / 256))
+        ctx.launch(ATTENTION_COMBINE(T=stored.name), groups, [parts, ctx.ref(y), whole, of.d, splits])

@@ -1,0 +1,83 @@
+"""Lowering of attention over keys and values in pages, which a few queries read where they are."""
+
+from __future__ import annotations
+
+import math
+
+from rlx.backends.gpu.attention.choice import FEW_QUERIES
+from rlx.backends.gpu.attention.problem import CAPPED, CAUSAL, COUNTED, WINDOW
+from rlx.backends.gpu.program.casts import cast_ref, fits, stores
+from rlx.backends.gpu.program.kernel import FLOATS, KernelDecl, declare, floats, reads, uints, writes
+from rlx.backends.gpu.program.lowering import Lowering, lowers
+from rlx.backends.gpu.rules.attention.dense import ATTENTION_COMBINE
+from rlx.dtypes import f32, f64
+from rlx.ir import Node
+
+_LANES = (1, 2, 4, 8, 16, 32)  # threads of a key, sixteen bytes each
+_MIN_KEYS, _MAX_SPLITS = 128, 64  # of a part, and parts
+PAGED_ATTENTION = declare(
+    KernelDecl(
+        "paged_attention",
+        about=(
+            "Attention of a few queries against the keys of pages that a table names, all (…, heads, D): the result, "
+            "or parts of it that attention_combine adds up."
+        ),
+        grid=(
+            "a group of 256 for each of `splits` parts of the keys of each block of ROWS query rows of each "
+            "of b * kv_heads heads"
+        ),
+        args=(
+            *reads(q="T", k="T", v="T", table="i32", lengths="i32"), *writes(y="T", parts="f32"),
+            *uints("count", "heads", "kv_heads", "sq", "pages", "n_pages", "window", "splits"), *floats("scale", "cap"),
+        ),
+        headers=("prims",),
+        variants={"T": FLOATS},
+        constants={"FLAGS": 8, "PAGE": 64, "LANES": 4, "ROWS": 1, "IN_PARTS": False, "ALIGNED": False},
+        trials=((8, 64, 8, 4, True, True), (15, 7, 2, 2, False, False), (9, 16, 32, 1, True, True)),
+        subgroups=True,
+        unroll=True,
+    )
+)  # fmt: skip
+
+
+def _lanes(node: Node) -> int:
+    q = node.inputs[0]
+    return q.shape[3] * q.dtype.itemsize // 16 if q.shape[3] * q.dtype.itemsize % 16 == 0 else 0
+
+
+def _native(node: Node, features: frozenset[str]) -> bool:
+    tensors = (*node.inputs, *node.outputs)
+    fine = all(stores(t.dtype, features) for t in tensors) and fits(*(t.type for t in tensors))
+    few = node.inputs[0].shape[1] <= FEW_QUERIES and node.inputs[0].dtype != f64
+    return fine and few and _lanes(node) in _LANES and 0 not in (node.inputs[1].size, node.inputs[3].size)
+
+
+@lowers("paged_attention", when=_native)
+def lower_paged_attention(ctx: Lowering, node: Node) -> None:
+    """A workgroup for each part of the keys of a key head, and a launch that adds up the parts."""
+    q, k, v, table, lengths = node.inputs
+    y = node.output
+    if y.size == 0:
+        return
+    stored = ctx.storage(y)
+    refs = [cast_ref(ctx, ctx.ref(t), ctx.storage(t), stored, t.size) for t in (q, k, v)]
+    (batch, sq, heads, d), (pages, rows_of_page, kv_heads, _) = q.shape, k.shape
+    mine, window, cap = heads // kv_heads * sq, node.attrs["window"], node.attrs["softcap"]
+    keys = table.shape[1] * rows_of_page
+    rows = min(8 if stored == f32 else 4, 1 << max(0, mine - 1).bit_length())
+    blocks = batch * kv_heads * math.ceil(mine / rows)
+    splits = max(1, min(ctx.target.units // max(blocks, 1), math.ceil(keys / _MIN_KEYS), _MAX_SPLITS))
+    whole = batch * heads * sq
+    parts = ctx.scratch(splits * whole * (2 + d) * 4) if splits > 1 else ctx.ref(y)
+    flags = COUNTED + CAUSAL * node.attrs["causal"] + WINDOW * (window is not None) + CAPPED * (cap is not None)
+    kernel = PAGED_ATTENTION(
+        T=stored.name, FLAGS=flags, PAGE=rows_of_page, LANES=d * stored.itemsize // 16, ROWS=rows, IN_PARTS=splits > 1,
+        ALIGNED=all(r.offset % 16 == 0 for r in refs[1:]),
+    )  # fmt: skip
+    sizes = (batch * heads, heads, kv_heads, sq, pages, table.shape[1], min(window or 0, sq + keys), splits)
+    attrs = float(node.attrs["scale"]), float(cap or 0.0)
+    pointers = [*refs, ctx.ref(table), ctx.ref(lengths), ctx.ref(y), parts]
+    ctx.launch(kernel, ctx.groups(blocks * splits), [*pointers, *sizes, *attrs])
+    if splits > 1:
+        groups = ctx.groups(math.ceil(whole * d / 256))
+        ctx.launch(ATTENTION_COMBINE(T=stored.name), groups, [parts, ctx.ref(y), whole, d, splits])

@@ -1,0 +1,98 @@
+"""Weights that bitsandbytes keeps in 4 bits (Dettmers et al., "QLoRA", 2023): codes of 16 numbers that the file lists
+(nf4 or fp4), in blocks with a scale each, which may be codes themselves (double quantization)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+import numpy as np
+import numpy.typing as npt
+
+from rlx.dtypes import DType, bf16, f16, f32
+from rlx.errors import ModelFormatError
+from rlx.formats.files import parse_json, shown
+
+Array = npt.NDArray[Any]
+STATE = ".quant_state.bitsandbytes__"
+_DTYPES = {"bfloat16": bf16, "float16": f16, "float32": f32}
+_MOST_STATE = 1 << 16  # bytes; published ones have 200
+_PART = 1 << 22  # codes that become floats at a time
+
+
+@dataclass(frozen=True, slots=True)
+class FourBits:
+    """A weight of 4 bits: `codes` hold two neighbours a byte, the first in the high bits; each block of `block`
+    neighbours has a scale, and `book` the numbers of the codes. `shape` and `dtype` are the weight's own."""
+
+    shape: tuple[int, ...]
+    dtype: DType
+    codes: Array
+    book: npt.NDArray[np.float32]
+    scales: npt.NDArray[np.float32]
+    block: int
+
+    def floats(self) -> Array:
+        """The weight in its dtype, each number rounded once, as bitsandbytes multiplies by it."""
+        count = math.prod(self.shape)
+        made = np.empty(count, self.dtype.np)
+        step = _PART // self.block * self.block or self.block
+        for at in range(0, count, step):
+            part = self.codes[at // 2 : (min(at + step, count) + 1) // 2]
+            pairs = np.stack([part >> 4, part & 15], -1).reshape(-1)[: min(step, count - at)]
+            blocks = np.arange(at, at + len(pairs)) // self.block
+            with np.errstate(over="ignore"):
+                made[at : at + len(pairs)] = self.book[pairs] * self.scales[blocks]
+        return made.reshape(self.shape)
+
+
+def read_four_bits(name: str, kind: str, parts: Mapping[str, Array], where: str) -> FourBits:
+    """The weight `name` of the kind "nf4" or "fp4", of the tensors whose names follow its own: "", ".absmax",
+    ".quant_map", the state, and for scales that are codes ".nested_absmax" and ".nested_quant_map".
+
+    Raises: ModelFormatError for tensors that are missing or do not fit each other."""
+
+    def refuse(what: str) -> NoReturn:
+        raise ModelFormatError(f"{where}: tensor {shown(name)}: {what}")
+
+    def part(suffix: str, dtype: Any, size: int | None = None) -> Array:
+        found = parts.get(suffix)
+        if found is None or found.dtype != np.dtype(dtype) or (size is not None and found.size != size):
+            came = "missing" if found is None else f"{found.dtype} {found.shape}"
+            refuse(f"{suffix[1:] or 'the weight'} is {came}, expected {size or 'some'} of {np.dtype(dtype)}")
+        return found.reshape(-1)
+
+    raw = part(f"{STATE}{kind}", np.uint8)
+    if raw.size > _MOST_STATE:
+        refuse(f"its quant_state has {raw.size:,} bytes")
+    state = parse_json(raw.tobytes(), Path(where))
+    if not isinstance(state, dict):
+        refuse(f"its quant_state is {shown(state)}, expected an object")
+
+    def count(key: str) -> int:
+        found = state.get(key)
+        if type(found) is not int or not 0 < found <= 1 << 20:
+            refuse(f"{key} of its quant_state is {shown(found)}, expected an integer from 1")
+        return int(found)
+
+    shape, dtype = state.get("shape"), _DTYPES.get(str(state.get("dtype")))
+    if not isinstance(shape, list) or not shape or not all(type(n) is int and 0 < n < 1 << 31 for n in shape):
+        refuse(f"shape of its quant_state is {shown(shape)}, expected numbers of elements")
+    if state.get("quant_type") != kind or dtype is None:
+        refuse(f"its quant_state says {shown(state.get('quant_type'))} of {shown(state.get('dtype'))}; expected {kind} "
+               f"of {', '.join(_DTYPES)}")  # fmt: skip
+    elements, block = math.prod(shape), count("blocksize")
+    codes, blocks = part("", np.uint8, -(-elements // 2)), -(-elements // block)
+    book = part(".quant_map", np.float32, 16)
+    if "nested_blocksize" not in state:
+        return FourBits(tuple(shape), dtype, codes, book, part(".absmax", np.float32, blocks), block)
+    inner, offset = count("nested_blocksize"), state.get("nested_offset")
+    if isinstance(offset, bool) or not isinstance(offset, int | float) or not math.isfinite(offset):
+        refuse(f"nested_offset of its quant_state is {shown(offset)}, expected a number")
+    outer = part(".nested_absmax", np.float32, -(-blocks // inner))
+    numbers = part(".nested_quant_map", np.float32, 256)[part(".absmax", np.uint8, blocks)]
+    scales = numbers * outer[np.arange(blocks) // inner] + np.float32(offset)
+    return FourBits(tuple(shape), dtype, codes, book, scales, block)

@@ -1,0 +1,212 @@
+"""The caches of keys and values of a language model: how many rows they have, how a run writes them, and attention."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+import rlx.ops as ops
+from rlx.dtypes import DType, f32
+from rlx.ir import Graph, Tensor
+from rlx.models.language.config import LanguageConfig
+from rlx.models.language.pages import ROWS
+
+LONGEST = 512  # tokens of a sequence that one run writes into caches
+_ROWS = 64  # of which a ring has a multiple
+
+
+def ring_rows(window: int | None, context: int, chunk: int = 0) -> int:
+    """The rows of a layer's caches for a context. A layer whose queries see `window` keys before their own keeps those
+    and the rows of one run; the token at position p is then in row p modulo the rows."""
+    if window is None:
+        return context
+    return min(context, -(-(window + max(chunk, LONGEST)) // _ROWS) * _ROWS)
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """What a program of a model is made for: sequences, tokens of each in a run, rows of their caches, dtypes. A
+    context of 0 means no caches: tokens attend to those of the same run, as in training."""
+
+    batch: int
+    chunk: int
+    context: int
+    activations: DType = f32
+    cache: DType = f32
+    slots: int = 1  # sequences that the caches have room for: as many as a run has, or more where it has one
+    pages: int = 0  # of the pool that all sequences share; 0: each slot has rows of its own
+
+
+class Caches:
+    """The caches of one graph: states (slots, rows, kv_heads, head_size), of which a run writes `chunk` rows of each
+    sequence in place; `at`, i32 (batch,), is the position of each sequence's first token in this run, `slot`, i32 (),
+    the sequence that it is about where there are more slots than the run has sequences.
+
+    Of q8_0 there are two states, integers and their scales (`rlx.q8_0_blocks`). With `size.pages` the states are
+    (pages, ROWS, kv_heads, head_size), and `table`, i32 (batch, pages of the context), names those of each sequence."""
+
+    def __init__(self, g: Graph, size: Size, at: Tensor, slot: Tensor | None, table: Tensor | None = None) -> None:
+        self.g, self.size, self.at = g, size, at
+        self.packed = size.cache.is_packed
+        self._slot = slot
+        self._table = table
+        self._one = ops.reshape(at, ()) if size.batch == 1 else None
+        self._starts: dict[int, Tensor] = {}  # where a run writes into caches of so many rows
+        self._masks: dict[tuple[int, int], Tensor] = {}  # by window and rows
+
+    def attention(
+        self, index: int, q: Tensor, k: Tensor, v: Tensor, window: int | None, scale: float, softcap: float | None
+    ) -> Tensor:
+        """Attention of a layer over what is in its caches after this run's k and v were written there: all (batch,
+        chunk, heads, size)."""
+        if self._table is not None:
+            keys, values = self._pools(index, k, v)
+            length = self.at + self.size.chunk
+            causal = self.size.chunk > 1 or window is not None
+            return ops.paged_attention(ops.cast(q, self.size.cache), keys, values, self._table, length, scale=scale,
+                                       causal=causal, window=window, softcap=softcap)  # fmt: skip
+        attrs = {"scale": scale, "softcap": softcap, **self._seen(window)}
+        if self.packed and self.size.chunk == 1:
+            parts = [self._written(name, t, window) for name, t in self._blocks(index, k, v)]
+            return ops.packed_attention(q, *parts, **attrs)
+        keys, values = self.keys_and_values(index, k, v, window)
+        return turned(ops.attention(turned(ops.cast(q, keys.dtype)), turned(keys), turned(values), **attrs))
+
+    def keys_and_values(self, index: int, k: Tensor, v: Tensor, window: int | None) -> tuple[Tensor, Tensor]:
+        """What is in the caches of a layer after this run's k and v were written: (batch, rows, kv_heads, size), in the
+        caches' dtype, or in that of activations where they are packed."""
+        if self._table is not None:
+            keys, values = (ops.paged_rows(t, self._table)[:, : self.size.context] for t in self._pools(index, k, v))
+            return keys, values
+        if not self.packed:
+            kept = self.size.cache
+            made = (self._written(f"{n}.{index}", ops.cast(t, kept), window) for n, t in (("keys", k), ("values", v)))
+            keys, values = made
+            return keys, values
+        parts = [self._written(name, t, window) for name, t in self._blocks(index, k, v)]
+        keys, values = (ops.cast(ops.q8_0_numbers(*parts[i : i + 2]), self.size.activations) for i in (0, 2))
+        return keys, values
+
+    def _pools(self, index: int, k: Tensor, v: Tensor) -> list[Tensor]:
+        """The pages of keys and of values with this run's rows written into them."""
+        assert self._table is not None
+        if 0 not in self._starts:
+            step = self.g.constant(np.arange(self.size.chunk, dtype=np.int32).reshape(1, -1))
+            place = ops.reshape(self.at, (self.size.batch, 1)) + step
+            page = ops.gather_elements(self._table, place // ROWS, axis=1)
+            self._starts[0] = ops.reshape(page * ROWS + place % ROWS, (-1,))
+        made = []
+        for name, t in ((f"keys.{index}", k), (f"values.{index}", v)):
+            heads, size = t.shape[2:]
+            pool = self.g.state(name, (self.size.pages, ROWS, heads, size), self.size.cache)
+            flat = ops.reshape(pool, (self.size.pages * ROWS, heads, size))
+            rows = ops.reshape(ops.cast(t, self.size.cache), (-1, heads, size))
+            pool = ops.reshape(ops.scatter(flat, self._starts[0], rows, axis=0), pool.shape)
+            self.g.update(name, pool)
+            made.append(pool)
+        return made
+
+    def _blocks(self, index: int, k: Tensor, v: Tensor) -> list[tuple[str, Tensor]]:
+        """The integers and scales of k and of v, by the names of their states."""
+        made = []
+        for name, t in ((f"keys.{index}", k), (f"values.{index}", v)):
+            codes, scales = ops.q8_0_blocks(t)
+            made += [(name, codes), (f"{name}.scales", scales)]
+        return made
+
+    def plain(self, window: int | None) -> bool:
+        """Whether a layer's caches are floats, with a row for each position."""
+        own = bool(self.size.context) and not self.size.pages
+        return own and not self.packed and self.rows(window) == self.size.context
+
+    def rows(self, window: int | None) -> int:
+        """The rows of a layer with that window."""
+        return self.size.context if self.size.pages else ring_rows(window, self.size.context, self.size.chunk)
+
+    def _seen(self, window: int | None) -> dict[str, Any]:
+        """Which keys attention sees, as its arguments."""
+        causal, rows = self.size.chunk > 1 or window is not None, self.rows(window)
+        length = (self.at if self._one is None else self._one) + self.size.chunk
+        if window is None or rows == self.size.context:
+            return {"causal": causal, "window": window, "kv_len": length}
+        # Rows that were never written may hold anything, which a mask alone does not keep out of the sums.
+        return {"mask": self.in_sight(window, rows), "kv_len": ops.minimum(length, rows)}
+
+    def _positions(self, rows: int) -> Tensor:
+        """The positions whose keys are in the rows of a cache after this run's were written, below 0 where none is:
+        (batch, 1, 1, rows), or (rows,) where a row's number is its position."""
+        numbers = self.g.constant(np.arange(rows, dtype=np.int32))
+        if rows == self.size.context:
+            return numbers
+        last = ops.reshape(self.at, (self.size.batch, 1, 1, 1)) + (self.size.chunk - 1)
+        return last - (last - numbers + rows) % rows
+
+    def in_sight(self, window: int | None, rows: int) -> Tensor:
+        """Which rows of a cache each query sees: bool (batch, 1, chunk, rows)."""
+        key = (self.size.context if window is None else window, rows)
+        if key not in self._masks:
+            step = self.g.constant(np.arange(self.size.chunk, dtype=np.int32).reshape(1, 1, -1, 1))
+            positions = self._positions(rows)
+            behind = ops.reshape(self.at, (self.size.batch, 1, 1, 1)) + step - positions
+            seen = ops.logical_and(behind >= 0, behind <= key[0])
+            self._masks[key] = seen if rows == self.size.context else ops.logical_and(seen, positions >= 0)
+        return self._masks[key]
+
+    def _written(self, name: str, fresh: Tensor, window: int | None) -> Tensor:
+        """A state with this run's rows written into it."""
+        rows, (heads, size) = self.rows(window), fresh.shape[2:]
+        shape = (self.size.slots, rows, heads, size)
+        cache = self.g.state(name, shape, fresh.dtype)
+        if self._in_one_piece(rows):
+            made = ops.dynamic_update_slice(cache, fresh, self._start(rows))
+        else:
+            flat = ops.reshape(cache, (self.size.slots * rows, heads, size))
+            flat = ops.scatter(flat, self._start(rows), ops.reshape(fresh, (-1, heads, size)), axis=0)
+            made = ops.reshape(flat, shape)
+        self.g.update(name, made)
+        if self._slot is not None:  # a prompt's run copies the rows of its sequence
+            slot = self.g.constant(np.array([1, 0, 0, 0], np.int32)) * self._slot
+            return ops.dynamic_slice(made, slot, (1, *shape[1:]))
+        return made
+
+    def _in_one_piece(self, rows: int) -> bool:
+        """Whether a run's rows of a cache lie side by side: not those of several sequences, nor those that may go on at
+        a ring's beginning."""
+        return self._one is not None and (self.size.chunk == 1 or rows == self.size.context)
+
+    def _start(self, rows: int) -> Tensor:
+        """Where this run writes into caches of so many rows: the indices of a slice's start, i32 (4,), or of each row
+        among those of all sequences, i32 (batch · chunk,)."""
+        if rows in self._starts:
+            return self._starts[rows]
+        ring = rows < self.size.context
+        if self._one is not None and self._in_one_piece(rows):
+            made = self.g.constant(np.array([0, 1, 0, 0], np.int32)) * (self._one % rows if ring else self._one)
+            if self._slot is not None:
+                made = made + self.g.constant(np.array([1, 0, 0, 0], np.int32)) * self._slot
+        else:
+            step = self.g.constant(np.arange(self.size.chunk, dtype=np.int32).reshape(1, -1))
+            place = ops.reshape(self.at, (self.size.batch, 1)) + step
+            first = self.g.constant(np.arange(self.size.batch, dtype=np.int32).reshape(-1, 1) * rows)
+            if self._slot is not None:
+                first = self._slot * rows
+            made = ops.reshape((place % rows if ring else place) + first, (-1,))
+        self._starts[rows] = made
+        return made
+
+
+def turned(x: Tensor) -> Tensor:
+    """(batch, length, heads, size) as (batch, heads, length, size), and back."""
+    return ops.transpose(x, (0, 2, 1, 3))
+
+
+def cache_bytes(config: LanguageConfig, context: int, dtype: DType, pages: int = 0) -> tuple[int, ...]:
+    """The bytes of one sequence's caches of keys and values in each layer, or those of a pool of `pages`."""
+    a = config.attention
+    if a is None:
+        return (0,) * config.layers
+    rows = ((pages * ROWS or ring_rows(window, context)) if mixer == "attention" else 0
+            for window, mixer in zip(a.windows, config.mixers, strict=True))  # fmt: skip
+    return tuple(dtype.nbytes((2, n, a.kv_heads, a.head_size)) for n in rows)

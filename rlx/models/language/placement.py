@@ -1,0 +1,155 @@
+"""Which layers of a language model are on which device, and what they need there."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from rlx.errors import DTypeError, OutOfDeviceMemory, ShapeError
+from rlx.models.language.config import LanguageConfig
+from rlx.runtime import Session
+
+Shares = Sequence[tuple[str, int | None]]  # a device and how many layers; None: as many as fit, or the rest
+_NUMBER = re.compile(r"[a-z_]+\.(\d+)(?:\.|$)")  # layers.3.mlp…, keys.3
+_MORE = "such as 'cuda:0=20,cpu'"
+
+
+def shares_of(layers_on: str | Mapping[str, int]) -> Shares:
+    """The devices of `layers_on`, in the order of the layers.
+
+    Raises: DTypeError for what is no such setting, ShapeError for numbers below 1 and for a device that stands twice.
+    """
+    if isinstance(layers_on, str):
+        made: list[tuple[str, int | None]] = []
+        for part in layers_on.split(","):
+            name, equals, number = (text.strip() for text in part.partition("="))
+            if not name or (equals and not (number.isascii() and number.isdigit() and len(number) < 10)):
+                raise DTypeError(f"layers_on {layers_on!r:.80}: {part!r:.40} is no device with a number, {_MORE}")
+            made.append((name, int(number) if equals else None))
+    elif isinstance(layers_on, Mapping):
+        made = list(layers_on.items())
+    else:
+        raise DTypeError(f"layers_on is {layers_on!r:.80}; expected a text, {_MORE}, or a dict of such numbers")
+    for name, count in made:
+        if not isinstance(name, str) or type(count) not in (int, type(None)):
+            raise DTypeError(f"layers_on: {name!r:.40} has {count!r:.40}; expected a device and a number of layers")
+        if count is not None and count < 1:
+            raise ShapeError(f"layers_on: {name} has {count} layers; expected 1 or more, or leave the device out")
+    if len({name for name, _ in made}) < len(made) or not made:
+        raise ShapeError(f"layers_on {layers_on!r:.80}: expected each device once, {_MORE}")
+    return made
+
+
+def layer_of(name: str) -> int | None:
+    """The layer that a weight or a state is part of, by its name; None where it is none's."""
+    found = _NUMBER.match(name)
+    return None if found is None else int(found[1])
+
+
+@dataclass(frozen=True)
+class Room:
+    """What the layers of a model need: bytes of weights and of caches a layer, and of weights before and after them.
+    Every device has the tables of the ropes."""
+
+    where: str
+    weights: tuple[int, ...]
+    caches: tuple[int, ...]
+    before: int
+    after: int
+    tables: int
+
+    def need(self, layers: range, loaded: bool = False) -> tuple[int, int]:
+        """The bytes of the weights and of the caches of some layers; without weights where these are `loaded`."""
+        held = sum(self.weights[layers.start : layers.stop]) + self.tables
+        held += self.before if layers.start == 0 else 0
+        held += self.after if layers.stop == len(self.weights) else 0
+        return 0 if loaded else held, sum(self.caches[layers.start : layers.stop])
+
+    def fitting(self, start: int, free: int) -> int:
+        """How many layers from `start` on fit into so many bytes."""
+        ends = range(len(self.weights), start, -1)
+        return next((end - start for end in ends if sum(self.need(range(start, end))) <= free), 0)
+
+    def split(self, shares: Shares, free: Sequence[int]) -> list[range]:
+        """The layers of each device. Raises: ShapeError for numbers that are not those of the model's layers,
+        OutOfDeviceMemory for a device without room for one layer."""
+        total, at, made = len(self.weights), 0, []
+        if len(shares) > total:
+            raise ShapeError(f"layers_on: {len(shares)} devices for the {total} layers of {self.where}; give fewer")
+        for i, (name, count) in enumerate(shares):
+            last, later = i == len(shares) - 1, sum(n or 1 for _, n in shares[i + 1 :])
+            if count is None:
+                fit = min(self.fitting(at, free[i]), total - at - later)
+                count = total - at if last else fit
+                if count < 1 and total - at - later >= 1:
+                    need = sum(self.need(range(at, at + 1)))
+                    raise OutOfDeviceMemory(
+                        f"layer {at} of {self.where} needs {need:,} bytes; {name} has {free[i]:,} free: no layer "
+                        "fits; leave the device out"
+                    )
+            made.append(range(at, at + count))
+            at += count
+        if at != total or any(not layers for layers in made):
+            given = ", ".join(name if count is None else f"{name}={count}" for name, count in shares)
+            raise ShapeError(f"layers_on {given!r}: {self.where} has {total} layers; expected numbers of that sum")
+        return made
+
+
+def room_of(
+    config: LanguageConfig, where: str, nbytes: Mapping[str, int], tables: int, caches: tuple[int, ...]
+) -> Room:
+    """The room that a model needs, from the bytes of its weights by name and of each layer's caches."""
+    layers, around = [0] * config.layers, {"before": 0, "after": 0}
+    for name, size in nbytes.items():
+        number = layer_of(name) if name.startswith("layers.") else None
+        if number is not None:
+            layers[number] += size
+            continue
+        first = name.startswith(("embed_tokens.", "positions."))
+        around["before" if first else "after"] += size
+        if name.startswith("embed_tokens.") and config.tied:
+            around["after"] += size
+    return Room(where, tuple(layers), caches, around["before"], around["after"], tables)
+
+
+def check_room(
+    room: Callable[[int], Room], sessions: Sequence[tuple[Session, int | None]], slots: int, context: int, loaded: bool
+) -> list[range]:
+    """The layers of each session's device, where all fit; `room` tells the need of a context, without weights where
+    these are `loaded`.
+
+    Raises: OutOfDeviceMemory with what is needed, what is free, and what would fit; ShapeError as `Room.split`."""
+    r, free = room(context), [session.device.free_bytes() for session, _ in sessions]
+    names = [session.info.id for session, _ in sessions]
+    layers = r.split([(name, n) for name, (_, n) in zip(names, sessions, strict=True)], free)
+    for i, own in enumerate(layers):
+        weights, caches = r.need(own, loaded)
+        if weights + caches <= free[i]:
+            continue
+        fit = 0 if loaded else r.fitting(own.start, free[i])
+        what = r.where if len(own) == len(r.weights) else f"layers {own.start} to {own.stop - 1} of {r.where}"
+        hints = []
+        if longest := _longest(room, own, context, loaded, free[i]):
+            hints.append(f"context={longest} would fit")
+        rest = names[i + 1 :] or [name for name in ("cpu",) if name not in names]
+        if fit and rest:
+            others = "".join(f",{name}" for name in rest)
+            hints.append(f"{fit} of these layers would fit: layers_on='{names[i]}={fit}{others}'")
+        elif weights > free[i]:
+            hints.append("a file of fewer bits a weight would fit")
+        raise OutOfDeviceMemory(
+            f"{what} needs {weights:,} bytes for its weights and {caches:,} for the caches of {slots} x {context} "
+            f"tokens; {names[i]} has {free[i]:,} free: {', or '.join(hints) or 'close other programs of the device'}"
+        )
+    return layers
+
+
+def _longest(room: Callable[[int], Room], layers: range, context: int, loaded: bool, free: int) -> int:
+    """The longest context that fits, a multiple of 64; 0 where none does."""
+    low, high = 0, context // 64
+    while low < high:
+        middle = (low + high + 1) // 2
+        fits = sum(room(64 * middle).need(layers, loaded)) <= free
+        low, high = (middle, high) if fits else (low, middle - 1)
+    return 64 * low

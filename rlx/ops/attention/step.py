@@ -1,0 +1,204 @@
+"""One step of attention while text is generated: a token's query sees a cache and its own key and value, which are
+written into the cache."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+import numpy as np
+
+from rlx.autodiff.pullback import pullback
+from rlx.dtypes import i32, promote
+from rlx.errors import DTypeError, ShapeError
+from rlx.ir import Attrs, Cost, Node, Op, Tensor, TensorType, apply, register
+from rlx.ir.graph import apply_multi
+from rlx.ops.attention.parts import seen_keys, softmax_rows, tensor_probabilities
+from rlx.ops.base import TensorLike, cast_to, check_float, check_inputs, tensors, written
+from rlx.ops.numeric import F32_MAX, Array, widened
+
+T = TypeVar("T")
+_OP = "attention_step"
+_GIVEN = 6  # q, k, v, keys, values, position; then the two tables of a rope, if any, and sinks, if any
+
+
+def parts(given: Sequence[T]) -> tuple[Sequence[T], T | None]:
+    """The tables of a rope, both or none, and the sinks, among a node's inputs."""
+    more = given[_GIVEN:]
+    return (more[:-1], more[-1]) if len(more) % 2 else (more, None)
+
+
+def _infer(types: Sequence[TensorType], attrs: Attrs) -> tuple[TensorType, ...]:
+    check_inputs(_OP, types, _GIVEN, _GIVEN + 3)
+    q, k, v, keys, values, position = types[:_GIVEN]
+    tables, sinks = parts(types)
+    if not (q.rank == k.rank == 3 and keys.rank == 4):
+        raise ShapeError(f"{_OP}: q {q.shape}, k {k.shape}, keys {keys.shape}; expected (batch, heads, size), twice, "
+                         "and (batch, rows, heads, size)")  # fmt: skip
+    batch, heads, size = q.shape
+    kv_heads = k.shape[1]
+    if kv_heads == 0 or heads % kv_heads:
+        raise ShapeError(f"{_OP}: {heads} query heads are not a multiple of {kv_heads} key heads")
+    fits = k.shape == v.shape == (batch, kv_heads, size) and keys.shape == values.shape
+    if not fits or (keys.shape[0], *keys.shape[2:]) != k.shape or keys.shape[1] == 0:
+        raise ShapeError(f"{_OP}: q {q.shape}, k {k.shape}, v {v.shape}, keys {keys.shape}, values {values.shape}; "
+                         f"expected k and v of {(batch, kv_heads, size)}, and caches of rows of that")  # fmt: skip
+    check_float(_OP, q.dtype, "query")
+    check_float(_OP, keys.dtype, "cache")
+    if not q.dtype == k.dtype == v.dtype or keys.dtype != values.dtype:
+        raise DTypeError(f"{_OP}: q {q.dtype}, k {k.dtype}, v {v.dtype}, keys {keys.dtype}, values {values.dtype}; "
+                         "expected one dtype for the token and one for the caches")  # fmt: skip
+    if position != TensorType((batch,), i32):
+        raise ShapeError(f"{_OP}: position is {position}; expected i32 of ({batch},), one a sequence")
+    if tables:
+        cos, sin = tables
+        check_float(_OP, cos.dtype, "cos table")
+        if cos != sin or cos.rank != 2 or cos.shape[0] == 0 or 2 * cos.shape[1] > size:
+            raise ShapeError(f"{_OP}: the tables are {cos} and {sin}; expected both (positions, pairs), of at most "
+                             f"{size // 2} pairs")  # fmt: skip
+    if sinks is not None:
+        check_float(_OP, sinks.dtype, "sinks")
+        if sinks.shape != (heads,):
+            raise ShapeError(f"{_OP}: sinks are {sinks}; expected ({heads},), one a head")
+    _check_attrs(attrs)
+    return q, keys, values
+
+
+def _check_attrs(attrs: Attrs) -> None:
+    scale, window, cap = attrs["scale"], attrs["window"], attrs["softcap"]
+    if not isinstance(scale, float) or not abs(scale) <= F32_MAX:
+        raise ShapeError(f"{_OP}: scale is {scale!r}; expected a float that f32 holds")
+    if window is not None and (not isinstance(window, int) or isinstance(window, bool) or window < 0):
+        raise ShapeError(f"{_OP}: window is {window!r}; expected None or a number of keys from 0")
+    if cap is not None and not (isinstance(cap, float) and 0 < cap <= F32_MAX):
+        raise ShapeError(f"{_OP}: softcap is {cap!r}; expected None or a finite float above 0")
+    if not isinstance(attrs["interleaved"], bool):
+        raise DTypeError(f"{_OP}: interleaved is {attrs['interleaved']!r}; expected a bool")
+
+
+def _reference(
+    q: Array, k: Array, v: Array, keys: Array, values: Array, position: Array, *more: Array,
+    scale: float, window: int | None, softcap: float | None, interleaved: bool,
+) -> tuple[Any, ...]:  # fmt: skip
+    batch, rows = keys.shape[:2]
+    at = np.clip(position.astype(np.int64), 0, rows - 1)
+    tables, sinks = parts((q, k, v, keys, values, position, *more))
+    with np.errstate(all="ignore"):
+        turned = [_turned(widened(x), at, tables, interleaved).astype(keys.dtype) for x in (q, k)]
+        keys, values = keys.copy(), values.copy()
+        keys[np.arange(batch), at], values[np.arange(batch), at] = turned[1], v.astype(values.dtype)
+        operands = [np.swapaxes(widened(t), 1, 2) for t in (turned[0][:, None], keys, values)]
+        p, _, seen = softmax_rows(operands[0], operands[1], [at + 1], scale=scale, causal=True, window=window,
+                                  softcap=softcap, sinks=sinks)  # fmt: skip
+        group = q.shape[1] // k.shape[1]
+        y = np.matmul(p, np.where(seen, np.repeat(operands[2], group, axis=1), 0))
+        return y[:, :, 0].astype(keys.dtype).astype(q.dtype), keys, values
+
+
+def _turned(x: Array, at: Array, tables: Sequence[Array], interleaved: bool) -> Array:
+    """The pairs of each head's row turned by the angles of its position."""
+    if not tables:
+        return x
+    cos, sin = (widened(t)[np.minimum(at, len(t) - 1)][:, None].astype(x.dtype) for t in tables)
+    n, y = cos.shape[-1], x.copy()
+    first, second = (np.s_[..., : 2 * n : 2], np.s_[..., 1 : 2 * n : 2]) if interleaved else (
+        np.s_[..., :n], np.s_[..., n : 2 * n])  # fmt: skip
+    y[first], y[second] = x[first] * cos - x[second] * sin, x[second] * cos + x[first] * sin
+    return y
+
+
+def _decompose(inputs: Sequence[Tensor], attrs: Attrs) -> tuple[Tensor, ...]:
+    """A rope, the writes of both rows, and attention, as nodes of their own."""
+    q, k, v, keys, values, position = inputs[:_GIVEN]
+    tables, sinks = parts(inputs)
+    (batch, heads, size), (_, rows, kv_heads, _) = q.shape, keys.shape
+    at = apply("clip", position, min=0, max=rows - 1)
+    if batch == 1:
+        at = apply("reshape", at, shape=())
+
+    def turned(x: Tensor, heads: int) -> Tensor:
+        x = apply("reshape", x, shape=(batch, 1, heads, size))
+        if not tables:
+            return x
+        places = at if batch == 1 else apply("reshape", at, shape=(batch, 1))
+        how = {"offset": 0, "interleaved": attrs["interleaved"], "sections": 1, "inverse": False}
+        return apply("rope", x, *tables, places, axis=1, **how)
+
+    def written_into(cache: Tensor, row: Tensor) -> Tensor:
+        row = cast_to(row, cache.dtype)
+        if batch == 1:
+            axis = q.graph.constant(np.array([0, 1, 0, 0], np.int32))
+            return apply("dynamic_update_slice", cache, row, axis * at)
+        first = q.graph.constant(np.arange(batch, dtype=np.int32) * rows)
+        flat = apply("reshape", cache, shape=(batch * rows, kv_heads, size))
+        row = apply("reshape", row, shape=(batch, kv_heads, size))
+        flat = apply("scatter", at + first, row, flat, axis=0, length=batch * rows, reduction="none")
+        return apply("reshape", flat, shape=cache.shape)
+
+    keys = written_into(keys, turned(k, kv_heads))
+    values = written_into(values, apply("reshape", v, shape=(batch, 1, kv_heads, size)))
+    query = cast_to(apply("reshape", turned(q, heads), shape=(batch, heads, 1, size)), keys.dtype)
+    operands = [query, *(apply("transpose", t, perm=(0, 2, 1, 3)) for t in (keys, values)), at + 1]
+    how = {name: attrs[name] for name in ("scale", "window", "softcap")}
+    how["causal"] = attrs["window"] is not None
+    if sinks is None:
+        made = apply("attention", *operands, **how)
+    else:
+        p, _ = tensor_probabilities(operands, how, sinks)
+        made = apply("matmul", p, seen_keys(operands[2], operands), transpose_a=False, transpose_b=False,
+                     activation=None)  # fmt: skip
+        made = cast_to(made, keys.dtype)
+    return cast_to(apply("reshape", made, shape=q.shape), q.dtype), keys, values
+
+
+def _vjp(node: Node, grads: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
+    return pullback(_decompose(node.inputs, node.attrs), grads, node.inputs, stop=True)
+
+
+def _cost(node: Node) -> Cost:
+    scores = math.prod(node.inputs[0].shape[:2]) * node.inputs[3].shape[1]
+    return Cost(written(node) + 4 * scores, terms=16 * scores + 4 * node.inputs[3].size)
+
+
+register(
+    Op(_OP, "attention", _infer, _reference, "torch: rotation, index_put, softmax", _vjp,
+       decompose=_decompose, contracts=True, cost=_cost,
+       renews=lambda attrs: ((3, 1), (4, 2)))
+)  # fmt: skip
+
+
+def attention_step(
+    q: TensorLike, k: TensorLike, v: TensorLike, keys: TensorLike, values: TensorLike, position: TensorLike,
+    cos: TensorLike | None = None, sin: TensorLike | None = None, sinks: TensorLike | None = None, *,
+    scale: float | None = None, window: int | None = None, softcap: float | None = None, interleaved: bool = False,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    """Attention of one new token of each sequence to those before it: y, and both caches with the token's row.
+
+    Shape: q (B, H, D); k and v (B, Hkv, D); keys and values (B, rows, Hkv, D), the caches; position (B,), the token's
+    row, brought into 0..rows - 1; gives y (B, H, D) and the caches' shapes. A query sees the rows up to its own; what
+    the others hold does not matter. cos, sin (positions, n): the first 2 n elements of q's and k's heads are turned by
+    the angles of `position`, as rlx.rope does (`interleaved`). sinks (H,): the score of a key without a value, which
+    each head's softmax counts too and softcap leaves as it is. scale, window, softcap: as in rlx.attention.
+    Dtype: q, k, v promoted, which is y's; the caches' own. Integers: position becomes i32. Gradient: to all but the
+    position. Numerics: the turned query, the new rows and y are rounded to the caches' dtype. As states, the caches are
+    written in place: a step costs the rows that it reads and one that it writes.
+    """
+    given = [q, k, v, keys, values, position, *(t for t in (cos, sin, sinks) if t is not None)]
+    if (cos is None) != (sin is None):
+        raise ShapeError(f"{_OP}: got one table of cos and sin; expected both or none (rlx.rope_table makes them)")
+    q, k, v, keys, values, position, *more = tensors(_OP, *given)
+    if not position.dtype.is_int:
+        raise DTypeError(f"{_OP}: position is {position.dtype}; expected whole numbers, best i32")
+    dtype = promote(q.dtype, k.dtype, v.dtype)
+    q, k, v = (cast_to(t, dtype) for t in (q, k, v))
+    if scale is None:
+        scale = 1.0 / math.sqrt(q.shape[-1]) if q.ndim and q.shape[-1] else 1.0
+    y, keys, values = apply_multi(
+        _OP, q, k, v, keys, values, cast_to(position, i32), *more, scale=float(scale), window=window,
+        softcap=None if softcap is None else float(softcap), interleaved=bool(interleaved),
+    )  # fmt: skip
+    return y, keys, values
+
+
+__all__ = ["attention_step"]

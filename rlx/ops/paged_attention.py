@@ -1,0 +1,109 @@
+"""Attention over keys and values in pages, which sequences of many lengths share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from rlx.dtypes import DType, i32
+from rlx.errors import DTypeError, ShapeError
+from rlx.ir import NOT_DIFFERENTIABLE, Attrs, Op, Tensor, TensorType, apply, register
+from rlx.ops.attention.forward import attention_attrs, attention_inputs, check_attention
+from rlx.ops.attention.parts import ByToken, attention_cost, softmax_rows, swapped
+from rlx.ops.base import TensorLike, cast_to, check_float, check_inputs, tensors
+from rlx.ops.numeric import Array, computed
+
+_ALL = ByToken.Q | ByToken.K | ByToken.V | ByToken.Y
+
+
+def _infer(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
+    op = "paged_attention"
+    check_inputs(op, types, 5)
+    q, k, v, table, lengths = types
+    if table.dtype != i32 or lengths.dtype != i32:
+        raise DTypeError(f"{op}: table {table.dtype}, kv_len {lengths.dtype}; expected i32 (rlx.paged_attention casts)")
+    if not q.rank == k.rank == v.rank == 4 or table.rank != 2 or table.shape[:1] != q.shape[:1] != lengths.shape:
+        raise ShapeError(
+            f"{op}: q {q.shape}, k {k.shape}, v {v.shape}, table {table.shape}, kv_len {lengths.shape}; expected "
+            "(batch, length, heads, size), (pages, rows, heads, size) twice, (batch, pages of each), (batch,)"
+        )
+    if k.shape[0] == 0 and 0 not in table.shape:
+        raise ShapeError(f"{op}: k {k.shape} has no pages, of which the table {table.shape} names some")
+    keys = [TensorType((q.shape[0], t.shape[2], table.shape[1] * t.shape[1], t.shape[3]), t.dtype) for t in (k, v)]
+    if k.shape != v.shape:
+        raise ShapeError(f"{op}: k {k.shape}, v {v.shape}; expected the same pages of both")
+    check_attention(op, [TensorType(swapped(q.shape), q.dtype), *keys, lengths], attrs)
+    return q
+
+
+def _first(dtypes: Sequence[DType]) -> DType:
+    return dtypes[0]
+
+
+def _reference(q: Array, k: Array, v: Array, table: Array, lengths: Array, **attrs: Any) -> Any:
+    if q.size == 0 or k.size == 0 or table.size == 0:
+        return np.zeros_like(q)
+    found = np.clip(table, 0, len(k) - 1)
+    q, k, v = (np.swapaxes(x, 1, 2) for x in (q, *(t[found].reshape(len(q), -1, *t.shape[2:]) for t in (k, v))))
+    scores, _, keys = softmax_rows(q, k, [lengths], **attrs)
+    made = np.matmul(scores, np.where(keys, np.repeat(v, q.shape[1] // v.shape[1], axis=1), 0))
+    return np.swapaxes(made, 1, 2)
+
+
+def _decompose(inputs: Sequence[Tensor], attrs: Attrs) -> Tensor:
+    q, k, v, table, lengths = inputs
+    if q.size == 0 or k.size == 0 or table.size == 0:
+        return apply("expand", q.graph.constant(0, q.dtype), shape=q.shape)
+    return apply("attention", q, paged_rows(k, table), paged_rows(v, table), lengths, **attrs, tokens=_ALL)
+
+
+register(
+    Op("paged_attention", "paged_attention", _infer, computed(_first)(_reference),
+       "scaled_dot_product_attention over each sequence's pages", NOT_DIFFERENTIABLE, kernel="paged_attention",
+       decompose=_decompose, contracts=True, rounds_once=True, cost=attention_cost)
+)  # fmt: skip
+
+
+def paged_rows(x: Tensor, table: Tensor) -> Tensor:
+    """The rows of each sequence's pages, one after the other, as a copy.
+
+    Shape: x (pages, rows, …), table i32 (batch, n); gives (batch, n · rows, …). Numbers of pages outside 0..pages - 1
+    are clamped. Gradient: to x.
+    """
+    pages = apply("reshape", apply("clip", table, min=0, max=max(x.shape[0] - 1, 0)), shape=(table.size,))
+    rows = apply("gather", x, pages, axis=0)
+    return apply("reshape", rows, shape=(table.shape[0], table.shape[1] * x.shape[1], *x.shape[2:]))
+
+
+def paged_attention(
+    q: TensorLike,
+    k: Tensor,
+    v: Tensor,
+    table: Tensor,
+    kv_len: TensorLike,
+    *,
+    scale: float | None = None,
+    causal: bool = False,
+    window: int | None = None,
+    softcap: float | None = None,
+) -> Tensor:
+    """`rlx.attention` over keys and values in pages of one pool, whose axes are those of products: tokens before heads.
+
+    Shape: q (B, Sq, H, D); k and v (P, R, Hkv, D), P pages of R rows; table (B, N), the pages of each sequence in the
+    order of its tokens, so that key j is row j mod R of page table[b, j // R]; kv_len (B,); gives q's shape. Several
+    sequences may have a page. Numbers of pages outside 0..P - 1 are clamped. Dtype: one float for q, k and v; integers
+    for table and kv_len. Gradient: none. Numerics: as `rlx.attention`. Raises: DTypeError, ShapeError.
+    Follows Kwon et al., 2023 (PagedAttention).
+    """
+    q, k, v, table = tensors("paged_attention", q, k, v, table)
+    check_float("paged_attention", q.dtype, "query")
+    if not table.dtype.is_int:
+        raise DTypeError(f"paged_attention: table is {table.dtype}; expected integers, best i32")
+    (lengths,) = attention_inputs("paged_attention", q, None, kv_len, None)
+    attrs = attention_attrs(q, scale, causal, window, softcap)
+    return apply("paged_attention", q, cast_to(k, q.dtype), cast_to(v, q.dtype), cast_to(table, i32), lengths, **attrs)
+
+
+__all__ = ["paged_attention", "paged_rows"]

@@ -1,0 +1,106 @@
+"""The server of a sentence encoder, which answers requests for embeddings and no others."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from starlette.requests import Request
+from starlette.responses import Response
+
+from rlx.errors import RlxError
+from rlx.models import SentenceEncoder
+from rlx.serve import protocol
+from rlx.serve.app import Service, busy
+from rlx.serve.limits import Limits
+from rlx.serve.metrics import Metrics
+from rlx.serve.protocol import Refused
+
+_ONLY = "the model is a sentence encoder, which makes no text; /v1/embeddings takes texts"
+
+
+class _Engine:
+    """What a service needs of an engine. Embeddings are computed one request after the other, in a thread of their
+    own."""
+
+    failure: str | None = None
+    failed: Callable[[], None] = staticmethod(lambda: None)
+
+    def __init__(self, encoder: SentenceEncoder, waiting: int, metrics: Metrics) -> None:
+        self.encoder, self.running = encoder, 0
+        self._most = waiting
+        self._turn = asyncio.Lock()
+        metrics.gauges |= {
+            "rlx_embeddings_waiting": ("Requests for embeddings that wait or run.", lambda: self.running)
+        }
+
+    async def embed(self, rows: list[npt.NDArray[np.int32]]) -> list[Any]:
+        """The embeddings of a request's texts. Raises: Refused where too many requests wait, RlxError."""
+        if self.running > self._most:
+            raise busy(self._most)
+        self.running += 1
+        try:
+            async with self._turn:
+                return list(await asyncio.to_thread(self.encoder.encode_ids, rows))
+        finally:
+            self.running -= 1
+
+    def start(self) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+class EncoderService(Service):
+    """What the routes share for a sentence encoder: embeddings are answered, completions and chat refused."""
+
+    def __init__(self, encoder: SentenceEncoder, name: str, *, limits: Limits, key: str | None = None) -> None:
+        if encoder.pooling == "rank":
+            raise RlxError(f"{encoder.where} is a reranker, for which the server has no route; rank() gives its scores")
+        self.encoder, self.name, self.limits = encoder, name, limits
+        self.names = (name,)
+        self.key = None if key is None else key.encode()
+        self.metrics = Metrics()
+        self.engine: Any = _Engine(encoder, limits.waiting, self.metrics)
+        self.created = int(time.time())
+        self.most = min(limits.prompt_tokens or encoder.max_length, encoder.max_length)
+        self._threads = asyncio.Semaphore(4)
+
+    async def completions(self, request: Request) -> Response:
+        raise Refused(400, _ONLY, "model")
+
+    async def chat(self, request: Request) -> Response:
+        raise Refused(400, _ONLY, "model")
+
+    async def embeddings(self, request: Request) -> Response:
+        body, width = await self.body(request), self.encoder.config.hidden_size
+        asked = protocol.embeddings(body, (self.name,), self.encoder.max_length, self.limits.inputs, width)
+        rows = [await self.in_thread(self._ids, text, "input") for text in asked.inputs]
+        return self.embedded(asked, rows, await self.attended(request.receive, self._vectors(rows)))
+
+    def _ids(self, prompt: str | list[int], param: str) -> Any:
+        """A text's tokens. Raises: Refused, RlxError."""
+        ids = self.encoder.tokens(prompt) if isinstance(prompt, str) else self.encoder.check_ids(prompt)
+        if len(ids) > self.most:
+            raise protocol.too_long(len(ids), self.most, param)
+        if not len(ids):
+            raise Refused(400, f"{param} has no tokens", param)
+        return ids
+
+    async def _vectors(self, rows: list[Any]) -> list[Any]:
+        try:
+            found: list[Any] = await self.engine.embed(rows)
+        except RlxError as error:
+            raise Refused(503, str(error)) from error
+        for ids in rows:
+            self.metrics.prompt_tokens += len(ids)
+        return found
+
+    async def models(self, request: Request) -> Response:
+        return self.listed(request, self.encoder.max_length, False)
+

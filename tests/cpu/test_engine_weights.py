@@ -1,0 +1,158 @@
+"""Weights of the compiled engine lie in the order of its products only, and whoever asks gets them in their own."""
+
+import threading
+
+import numpy as np
+import pytest
+
+import rlx
+from rlx.backends.cpu.arena import CpuBuffer
+from rlx.backends.cpu.engine.choice import why_not
+from rlx.errors import OutOfDeviceMemory
+
+pytestmark = pytest.mark.skipif(why_not() is not None, reason=f"no compiled engine: {why_not()}")
+RNG = np.random.default_rng(0)
+W, X = (RNG.standard_normal(s).astype(np.float32) for s in ((300, 200), (16, 300)))
+W2 = RNG.standard_normal((300, 200)).astype(np.float32)
+NBYTES = 4 * 300 * 200
+
+
+def product(rows=16, transposed=False):
+    g = rlx.Graph("product")
+    w = g.param("w", (200, 300) if transposed else (300, 200), "f32")
+    g.output("y", rlx.matmul(g.input("x", (rows, 300), "f32"), w, transpose_b=transposed))
+    return g
+
+
+def compiled(g, weights=None, engine="compiled", **options):
+    return rlx.Session("cpu", engine=engine, threads=2, **options).compile(g, weights=weights)
+
+
+def buffer_of(exe) -> CpuBuffer:
+    (buffer,) = exe.weights.segments().values()
+    assert isinstance(buffer, CpuBuffer)
+    return buffer
+
+
+def close(got, w, x=X):
+    np.testing.assert_allclose(got, x.astype(np.float64) @ w, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+def test_a_weight_takes_its_memory_once(transposed):
+    w = np.ascontiguousarray(W.T) if transposed else W
+    with compiled(product(transposed=transposed)) as exe:
+        exe.set_param("w", w)
+        close(exe.run({"x": X})["y"], W)
+        freed = buffer_of(exe).forms.freed_bytes
+        assert NBYTES - 2 * 4096 < freed <= NBYTES
+        assert exe.weights.room_bytes < exe.weights.nbytes + NBYTES // 4  # edges of panels and of pages
+        np.testing.assert_array_equal(exe.weights.get("w"), w)
+        np.testing.assert_array_equal(exe.weights.get("w", out="device").numpy(), w)
+        assert buffer_of(exe).forms.freed_bytes == freed
+        exe.set_param("w", -w)
+        close(exe.run({"x": X})["y"], -W)
+        np.testing.assert_array_equal(exe.weights.get("w"), -w)
+        assert buffer_of(exe).forms.freed_bytes == freed
+
+
+def test_a_filter_and_a_constant_take_their_memory_once():
+    w, x = RNG.standard_normal((64, 32, 3, 3)).astype(np.float32), RNG.standard_normal((1, 32, 6, 6)).astype(np.float32)
+    g = rlx.Graph("conv")
+    y = rlx.conv(g.input("x", x.shape, "f32"), g.param("w", w.shape, "f32"))
+    g.output("y", rlx.matmul(y, g.constant(RNG.standard_normal((4, 6000)).astype(np.float32))))
+    made = {}
+    for engine in ("compiled", "numpy"):
+        with compiled(g, engine=engine) as exe:
+            exe.set_param("w", w)
+            made[engine] = exe.run({"x": x})["y"]
+            if engine == "compiled":
+                assert buffer_of(exe).forms.freed_bytes > w.nbytes - 8192
+                constants = exe.arena.buffer("const")
+                assert constants.forms.freed_bytes > 80_000
+                np.testing.assert_array_equal(exe.weights.get("w"), w)
+    np.testing.assert_allclose(made["compiled"], made["numpy"], rtol=1e-4, atol=1e-3)
+
+
+def test_programs_share_a_weight():
+    """Of both engines, with tiles of several widths, and through a view of the host."""
+    weights = rlx.Weights(rlx.Session("cpu").device)
+    one = compiled(product(), weights)
+    one.set_param("w", W)
+    close(one.run({"x": X})["y"], W)
+    forms = buffer_of(one).forms
+    freed = forms.freed_bytes
+    assert freed
+    many = compiled(product(64), weights)
+    x = RNG.standard_normal((64, 300)).astype(np.float32)
+    close(many.run({"x": x})["y"], W, x)
+    assert forms.freed_bytes == freed
+    plain = compiled(product(), weights, "numpy")
+    close(plain.run({"x": X})["y"], W)
+    assert forms.freed_bytes == 0  # its steps read the weight where it lies
+    weights.set("w", W2)
+    for exe, given in ((one, X), (many, x), (plain, X)):
+        close(exe.run({"x": given})["y"], W2, given)
+    plain.close()
+    assert forms.freed_bytes == freed
+    one.close()
+    many.close()
+    np.testing.assert_array_equal(weights.get("w"), W2)
+    with compiled(product(), weights) as again:
+        close(again.run({"x": X})["y"], W2)
+        seen = again.arena.view(again.program.params["w"].id)
+        assert forms.freed_bytes == 0
+        seen.view(np.float32)[: W.size].reshape(W.shape)[...] = W  # the host writes it by addresses
+        close(again.run({"x": X})["y"], W)
+    weights.close()
+
+
+def test_the_engine_counts_in_the_limit():
+    with compiled(product(), memory_limit=4 << 20) as exe:
+        exe.set_param("w", W)
+        exe.run({"x": X})
+        own = exe.executable.own_bytes
+        assert own > 0 and exe.options.room.taken == exe.weights.room_bytes + exe.plan.total_bytes + own
+        assert exe.report().engine_bytes == own + exe.weights.room_bytes - exe.weights.nbytes
+        least = exe.weights.nbytes + exe.plan.total_bytes
+    # The weight fits, and so does the plan, but not what the engine needs beside them.
+    with compiled(product(), memory_limit=least + 64) as exe:
+        exe.set_param("w", W)
+        with pytest.raises(OutOfDeviceMemory, match="memory_limit"):
+            exe.run({"x": X})
+
+
+def test_weights_are_written_and_read_by_other_threads():
+    with compiled(product()) as exe:
+        exe.set_param("w", W)
+        failed: list[str] = []
+        ended = threading.Event()
+
+        def read_and_write() -> None:
+            for turn in range(30):
+                wanted = W if turn % 2 else W2
+                exe.weights.set("w", wanted)
+                if not np.array_equal(exe.weights.get("w"), wanted):
+                    failed.append(f"turn {turn}")
+            ended.set()
+
+        thread = threading.Thread(target=read_and_write)
+        thread.start()
+        while not ended.is_set():
+            exe.run({"x": X})
+        thread.join()
+        assert not failed
+        exe.weights.set("w", W)
+        close(exe.run({"x": X})["y"], W)
+
+
+def test_many_and_few_rows_read_a_weight_where_it_lies():
+    """A prompt and a step of a language model: a weight in the order of its rows is not copied for either."""
+    weights = rlx.Weights(rlx.Session("cpu").device)
+    x = RNG.standard_normal((130, 300)).astype(np.float32)
+    with compiled(product(130, True), weights) as prompt, compiled(product(1, True), weights) as step:
+        weights.set("w", np.ascontiguousarray(W.T))
+        close(prompt.run({"x": x})["y"], W, x)
+        close(step.run({"x": x[:1]})["y"], W, x[:1])
+        assert weights.room_bytes == weights.nbytes
+    weights.close()

@@ -1,0 +1,95 @@
+"""Pages of keys and values: what sequences share, and what happens where there are too few."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rlx.errors import DTypeError, GraphError
+from rlx.models import LanguageModel, load
+from rlx.models.language.batch import Batch
+from rlx.models.language.pages import Pages
+from tests.models.language import tiny
+
+CONFIG = {**tiny.GEMMA, "max_position_embeddings": 512}
+TOKENS = np.random.default_rng(5).integers(3, 60, 400).astype(np.int32)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny.write_language_model(tmp_path_factory.mktemp("pages") / "m", CONFIG)
+
+
+def texts(batch: Batch, prompts: list[np.ndarray], counts: list[int]) -> list[list[int]]:
+    """The tokens of prompts that all begin at once."""
+    numbers = [batch.begin(prompt, count) for prompt, count in zip(prompts, counts, strict=True)]
+    made: dict[int, list[int]] = {number: [] for number in numbers}
+    for _ in range(2000):
+        if batch.free == len(batch._held):
+            break
+        batch.fill()
+        for token in batch.step(4):
+            made[token.sequence].append(token.token)
+    return [made[number] for number in numbers]
+
+
+def alone(model: LanguageModel, prompts: list[np.ndarray], counts: list[int]) -> list[list[int]]:
+    return [list(model.tokens(prompt, count)) for prompt, count in zip(prompts, counts, strict=True)]
+
+
+@pytest.mark.late_on_vulkan
+def test_sequences_share_pages_and_what_they_begin_with(device: str, folder: Path) -> None:
+    prompts = [TOKENS[:150], TOKENS[:150], np.concatenate([TOKENS[:130], TOKENS[200:230]]), TOKENS[300:310]]
+    counts = [12, 20, 12, 70]
+    with load(folder, device, context=256) as model:
+        want = alone(model, prompts, counts)
+        with model.batch(4, pages=20) as batch:
+            assert batch.pages is not None
+            state = batch._decoder.graph(1).states["keys.0"]
+            assert state.shape == (20, 64, 2, 8) and batch._decoder.cache_bytes == 2 * 2 * 20 * 64 * 2 * 8 * 4
+            assert texts(batch, prompts, counts) == want
+            assert batch.pages.free == 19  # all came back; two pages of the common beginning are known
+            assert texts(batch, prompts[:3], counts[:3]) == want[:3] and batch.pages.shared >= 3 * 128
+
+
+def test_who_came_last_waits_where_pages_are_too_few(folder: Path) -> None:
+    """Four texts that would need three pages each, of which there are five: the last ones are computed again."""
+    prompts, counts = [TOKENS[50 * i : 50 * i + 60] for i in range(4)], [100, 90, 80, 70]
+    with load(folder, "cpu", context=256) as model:
+        want = alone(model, prompts, counts)
+        with model.batch(4, pages=6) as batch:
+            assert texts(batch, prompts, counts) == want
+            assert batch.pages is not None and batch.pages.free == 5
+            batch.add(TOKENS[:250], 5)
+            with pytest.raises(GraphError, match="too few free pages"):
+                batch.add(TOKENS[200:400], 5)
+            assert batch.free == 3
+
+
+def test_known_pages_go_when_others_need_them() -> None:
+    pages = Pages(5, 3, 256)
+    first = np.arange(130, dtype=np.int32)
+    assert pages.begin(0, first, -1) == 0 and pages.free == 1
+    pages.know(0, first, -1)
+    assert pages.begin(1, first, 3) is None  # other adapters have other keys
+    assert pages.begin(1, first, -1) == 128 and pages.free == 0 and (pages.table[1, :2] == pages.table[0, :2]).all()
+    assert not pages.grow(1, 200)
+    pages.release(0)
+    assert pages.free == 1 and pages.grow(1, 200) and pages.free == 0
+    pages.release(1)
+    assert pages.free == 4 and not pages.table.any()
+    assert pages.begin(2, np.arange(1000, 1250, dtype=np.int32), -1) == 0 and pages.free == 0
+    pages.release(2)
+    assert pages.begin(0, first, -1) == 0  # its pages were given to the other
+
+
+def test_pages_that_cannot_be_are_refused(folder: Path, tmp_path: Path) -> None:
+    with load(folder, "cpu", context=256) as model:
+        for pages in (4, 0, True):
+            with pytest.raises(DTypeError, match="integer from 5"):
+                model.batch(2, pages=pages)
+    wide = tiny.write_language_model(tmp_path / "w", {**CONFIG, "head_dim": 32})
+    with load(wide, "cpu", context=64, cache="q8_0") as model, pytest.raises(DTypeError, match="q8_0 yet"):
+        model.batch(2, pages=9)

@@ -1,0 +1,66 @@
+"""`rlx serve` of embedding models in GGUF files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("starlette", reason="needs rlx[serve]")
+pytest.importorskip("uvicorn", reason="needs rlx[serve]")
+
+from rlx.errors import RlxError
+from rlx.models import load
+from rlx.serve.encoder import EncoderService
+from rlx.serve.limits import Limits
+from tests.models import gguf_encoders
+from tests.models.language import test_reading
+from tests.serve.served import served
+
+VECTORS = "/v1/embeddings"
+
+
+def _numbers(found: Any) -> Any:
+    return np.array([row["embedding"] for row in found["data"]], np.float32)
+
+
+def test_an_encoder_answers_requests_for_embeddings_alone(tmp_path: Path) -> None:
+    gguf_encoders.write(tmp_path / "x.gguf", "bert")
+    with served(tmp_path / "x.gguf") as server:
+        texts = ["the cat sleeps", "stone bread"]
+        status, found = server.ask(VECTORS, {"model": "tiny", "input": texts})
+        assert status == 200 and found["usage"] == {"prompt_tokens": 9, "total_tokens": 9}
+        assert (_numbers(found) == server.model.embed(texts)).all()
+        status, found = server.ask(VECTORS, {"model": "tiny", "input": [2, 5, 7, 15, 3]})
+        assert status == 200 and np.abs(_numbers(found)[0] - server.model.embed(texts[0])).max() <= 1e-6
+        for path, body, message in (
+            ("/v1/completions", {"prompt": "a"}, "is a sentence encoder"),
+            ("/v1/chat/completions", {"messages": []}, "is a sentence encoder"),
+            (VECTORS, {"input": "cat " * 60}, "62 tokens are more than the 40"),
+            (VECTORS, {"input": [[48]]}, "token 48 is out of range"),
+            (VECTORS, {"input": []}, "expected a text"),
+            (VECTORS, {"input": "a", "dimensions": 7}, "dimensions"),
+        ):
+            status, found = server.ask(path, {"model": "tiny", **body})
+            assert status == 400 and message in found["error"]["message"], found
+        assert server.ask("/v1/models")[1]["data"][0]["context_length"] == 40
+        assert server.metrics()["rlx_embeddings_waiting"] == 0
+
+
+def test_a_decoder_makes_embeddings_as_its_file_says(tmp_path: Path) -> None:
+    test_reading.write(tmp_path / "x.gguf", "mean")
+    with served(tmp_path / "x.gguf") as server:
+        found = server.ask(VECTORS, {"model": "tiny", "input": "some text"})[1]
+        assert np.abs(_numbers(found)[0] - server.model.embed("some text", pooling="mean")).max() <= 1e-6
+
+
+def test_rerankers_have_no_embeddings(tmp_path: Path) -> None:
+    gguf_encoders.write(tmp_path / "x.gguf", "bert", "rank")
+    with load(tmp_path / "x.gguf", "cpu") as model, pytest.raises(RlxError, match="no route"):
+        EncoderService(model, "tiny", limits=Limits())
+    test_reading.write(tmp_path / "y.gguf", "rank")
+    with served(tmp_path / "y.gguf") as server:
+        status, found = server.ask(VECTORS, {"model": "tiny", "input": "a"})
+        assert status == 400 and "reranker" in found["error"]["message"]
