@@ -207,8 +207,9 @@ def _lifted(target: Target, p: PackedProblem) -> list[PackedCandidate]:
 
 def choose_row(target: Target, problem: PackedProblem) -> PackedVector:
     """The kernel that computes a product of one row together with what stands around it."""
-    found = [_resized(vector(target, problem), forced())]
-    return target.choose(problem, found)
+    chosen = target.choose(problem, [_resized(vector(target, problem), forced())])
+    assert isinstance(chosen, PackedVector)
+    return chosen
 
 
 def vector(target: Target, p: PackedProblem, cost: float = 0) -> PackedVector:
