@@ -425,11 +425,10 @@ def test_the_choice(monkeypatch: pytest.MonkeyPatch) -> None:
     ) -> Any:
         return choose_packed(target, PackedProblem(m, n, 4096, x, q, 128, wide, grouped))
 
-    one, odd = chosen(cuda, 1, n=14336), chosen(cuda, 1, f32)
-    assert isinstance(one, PackedDirect) and (one.columns, one.terms, one.tiles) == (8, 1, 2)
-    assert isinstance(odd, PackedVector)
-    assert isinstance(chosen(cuda, 1, n=14336, q=PACKED["q4_0"]), PackedVector)
-    assert isinstance(chosen(cuda, 1, q=PACKED["q4_0"]), PackedDirect)
+    one, two = chosen(cuda, 1, n=14336), chosen(cuda, 2, n=14336)
+    assert isinstance(one, PackedVector) and (one.parts, one.high) == (2, 4)
+    assert isinstance(two, PackedDirect) and (two.columns, two.terms, two.tiles) == (8, 1, 2)
+    assert isinstance(chosen(cuda, 1, f32), PackedVector)
     assert isinstance(chosen(vulkan, 1), PackedVector) and isinstance(chosen(vulkan, 2), PackedVector)
     some, many = chosen(cuda, 4, q=PACKED["q4_0"]), chosen(cuda, 16, f32)
     assert isinstance(some, PackedMma) and (some.columns, some.terms) == (8, 1)

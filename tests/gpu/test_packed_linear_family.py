@@ -76,9 +76,10 @@ def subnormals(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         ("q8_0", 66, 288, "f32", {}),
         ("q8_0", 38, 16, "bf16", {"gate": "silu", "parts": 2}),
-        ("q4_k", 37, 8, "bf16", {"bias": "bf16", "parts": 1}),
+        ("q4_k", 37, 8, "bf16", {"bias": "bf16", "parts": 1, "high": 2}),
         ("q4_k", 300, 16, "f32", {"gate": "silu", "parts": 4, "resident": 1}),
         ("q6_k", 33, 8, "f16", {"eps": None, "bias": "f32"}),
+        ("q6_k", 34, 8, "f32", {"gate": "silu", "parts": 2, "high": 2}),
     ],
 )
 def test_multiply_adds(name: str, n: int, blocks: int, dtype: str, words: dict[str, Any]) -> None:
@@ -92,41 +93,11 @@ def test_a_row_of_any_size(size: float) -> None:
     fused("q4_k", 20, 8, "f32", "cuda", size=size)
 
 
-@pytest.fixture
-def matrices(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lowered, "FEATURES", lowered.FEATURES | {"coopmat", "bf16_coopmat"})
-
-
 @on_host
-@pytest.mark.usefixtures("matrices")
-@pytest.mark.parametrize(
-    "name, n, blocks, dtype, words",
-    [
-        ("q4_k", 38, 8, "bf16", {"gate": "silu", "parts": 4, "tiles": 2}),
-        ("q4_k", 37, 16, "f32", {"bias": "f32", "parts": 8, "tiles": 1}),
-        ("q5_k", 38, 8, "f32", {"gate": "silu", "parts": 8, "tiles": 1}),
-        ("q8_0", 40, 32, "bf16", {"gate": "gelu_tanh", "parts": 8, "tiles": 2}),
-        ("q4_0", 37, 64, "f16", {"eps": None, "bias": "f16", "parts": 8, "tiles": 1}),
-        ("q6_k", 37, 8, "bf16", {"bias": "bf16", "parts": 8, "tiles": 1}),
-    ],
-)
-def test_matrix_instructions(name: str, n: int, blocks: int, dtype: str, words: dict[str, Any]) -> None:
-    fused(name, n, blocks, dtype, "cuda", algorithm="direct", **words)
-
-
-@on_host
-@pytest.mark.usefixtures("matrices")
-@pytest.mark.parametrize("size", [1e-30, 1e30])
-def test_halves_of_a_row_of_any_size(size: float) -> None:
-    fused("q4_k", 20, 8, "f32", "cuda", size=size, algorithm="direct")
-
-
-@on_host
-@pytest.mark.usefixtures("subnormals", "matrices")
+@pytest.mark.usefixtures("subnormals")
 def test_barriers() -> None:
-    every_barrier_is_missed("packed_stage.h", lambda: fused("q4_k", 20, 8, "f32", "cuda", algorithm="direct"))
     # Several tiles a workgroup, and several slabs.
-    many = {"algorithm": "vector", "parts": 2, "resident": 1, "slab": 128}
+    many = {"parts": 2, "resident": 1, "slab": 128}
 
     def both() -> None:
         fused("q8_0", 3000, 64, "f32", "cuda", **many)

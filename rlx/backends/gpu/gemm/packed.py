@@ -59,13 +59,14 @@ class PackedRows:
 @dataclass(frozen=True, slots=True)
 class PackedVector:
     """Fused multiply-adds with quants that no instruction converts, for one row of x a workgroup, `slab` chunks of
-    which lie in shared memory at a time. `parts` subgroups share four packed rows. A multiprocessor holds `resident`
+    which lie in shared memory at a time. `parts` subgroups share `high` packed rows. A multiprocessor holds `resident`
     workgroups."""
 
     algorithm: ClassVar[Algorithm] = "vector"
     cost: Cost
     slab: int
     parts: int = 1
+    high: int = 4
     resident: int = 2
 
 
@@ -146,6 +147,7 @@ class Forced:
     parts: int | None = None
     tiles: int | None = None
     resident: int | None = None
+    high: int | None = None
     across: int | None = None
     slab: int | None = None
 
@@ -203,31 +205,23 @@ def _lifted(target: Target, p: PackedProblem) -> list[PackedCandidate]:
     return found
 
 
-def choose_row(target: Target, problem: PackedProblem) -> PackedVector | PackedDirect:
+def choose_row(target: Target, problem: PackedProblem) -> PackedVector:
     """The kernel that computes a product of one row together with what stands around it."""
-    p, wish = problem, forced()
-    found: list[PackedCandidate] = [vector(target, p)]
-    # A row's two terms, and the chunks of two workgroups, lie in the shared memory of a multiprocessor.
-    suits = f16 in target.matrices.types and not target.matrices.opaque and p.wide_rows and p.units % 8 == 0
-    if suits and target.shared_bytes >= _RING + 4 * p.k and scale_groups(p.q) <= 4:
-        one = _direct(target, p, f16, 2)
-        found.append(replace(one, cost=(-1 if p.q.name in ("q4_k", "q5_k") else 1,), columns=8))
-    found = [_resized(c, wish) for c in narrowed(found, algorithm=wish.algorithm)]
-    chosen = target.choose(problem, found)
-    assert isinstance(chosen, PackedVector | PackedDirect)
+    chosen = target.choose(problem, [_resized(vector(target, problem), forced())])
+    assert isinstance(chosen, PackedVector)
     return chosen
 
 
-def vector(target: Target, p: PackedProblem, cost: float = 0, parts: int | None = None) -> PackedVector:
-    """The sizes of packed_vector: so many subgroups share rows that two workgroups of each multiprocessor have some, as
-    far as there are chunks for all of them."""
+def vector(target: Target, p: PackedProblem, cost: float = 0) -> PackedVector:
+    """The sizes of packed_vector, as measured on an H200: two subgroups share rows, or more where multiprocessors would
+    have none, as far as there are chunks for all of them."""
     most = (8192 if target.limits.shared_bytes >= _LARGE else 4096) // (p.k // p.units)
-    # As many as have a step each, and slabs hold a step.
-    allowed = [s for s in (8, 4, 2) if p.units >= 64 * s and most >= 64 * s] + [1]
-    filling = [s for s in reversed(allowed) if p.n * s >= 64 * target.units]
-    parts = parts or (filling or allowed)[0]
+    allowed = [s for s in (2, 4, 8) if p.units >= 64 * s and most >= 64 * s]
+    parts = next((s for s in allowed if p.n * s >= 32 * target.units), (allowed or [1])[-1])
     step = 64 * parts
-    return PackedVector((cost,), min(most // step, math.ceil(p.units / step)) * step, parts)
+    # Where the driver allocates registers, four rows would take too many.
+    high = 2 if target.matrices.opaque else 4
+    return PackedVector((cost,), min(most // step, math.ceil(p.units / step)) * step, parts, high)
 
 
 def _matrix(target: Target, p: PackedProblem) -> list[PackedCandidate]:
@@ -266,14 +260,13 @@ def scale_groups(q: DType) -> int:
 
 
 def _direct(target: Target, p: PackedProblem, kind: DType, terms: int) -> PackedDirect:
-    """Each row of x takes columns of its own for every scale of four chunks. One row is left to packed_vector where
-    that has workgroups enough, but for formats whose scales take it the most time."""
+    """Each row of x takes columns of its own for every scale of four chunks. One row is left to packed_vector."""
     groups, large, runs = scale_groups(p.q), p.n >= 64 * target.units, p.k // p.units // 16
     needed, high = p.m * terms * groups, _high_words(p.q)
     parts, tiles = (4, 2) if large and not high else (8, 2) if runs == 1 else (8, 1)
     if needed > 16 or (needed > 8 and runs > 1):
         cost: float = 7
-    elif p.m == 1 and (terms == 2 or (groups == 4 and (large or high)) or (runs == 1 and large)):
+    elif p.m == 1:
         cost = 3.2
     else:
         cost = 0.5
@@ -310,7 +303,7 @@ def _resized(c: PackedCandidate, wish: Forced) -> PackedCandidate:
     if isinstance(c, PackedFew) and wish.across is not None:
         return replace(c, across=wish.across)
     if isinstance(c, PackedVector):
-        wanted = {name: getattr(wish, name) for name in ("slab", "parts", "resident")}
+        wanted = {name: getattr(wish, name) for name in ("slab", "parts", "high", "resident")}
         return replace(c, **{name: size for name, size in wanted.items() if size is not None})
     if isinstance(c, PackedMatrix) and wish.parts is not None:
         return replace(c, parts=wish.parts)

@@ -104,12 +104,12 @@ PACKED_VECTOR = declare(
             "y (m, n) = x (m, blocks * BLOCK), or its RMS norm (NORMED), times the transposed packed rows of q, plus "
             "the bias or with a gate (GATED), for very few rows of x."
         ),
-        grid="a group of 256 for 32 / PARTS rows of q at a time, those of every `step`-th tile, for each row of x",
+        grid="a group of 256 for tiles of 8 * HIGH / PARTS rows of q, every `step`-th of them, for each row of x",
         args=(
             *reads(x="T", gamma="f32", q="u32", bias="f32"), *writes(y="T"),
             *uints("m", "n", "blocks", "pitch", "step"), *floats("eps"),
         ),
-        variants={"T": FLOATS},
+        variants={"T": FLOATS, "HIGH": ("2", "4")},
         constants={
             **_CONSTANTS, "SLAB": 64, "PARTS": 1, "SUBNORMALS": False, "NORMED": False, "GATED": False,
             "ACTIVATION": 0, "BIAS": 0, "EARLY": False,
@@ -164,36 +164,29 @@ PACKED_MMA = declare(
 PACKED_DIRECT = declare(
     KernelDecl(
         "packed_direct",
-        about=(
-            "y (m, n) = x (m, blocks * BLOCK), or its RMS norm (NORMED), times the transposed packed rows of q, plus "
-            "the bias or with a gate (GATED), for very few rows of x."
-        ),
+        about="y (m, n) = x (m, blocks * BLOCK) times the transposed packed rows of q, for very few rows of x.",
         grid="a group of 256 for each 128 * TILES / PARTS rows of q, for each COLS / GROUPS / TERMS rows of x",
         args=(
-            *reads(x="T", gamma="f32", q="u32", bias="f32", sizes="i32", scales="f32"), *writes(y="T"),
-            *uints("m", "n", "blocks", "pitch", "experts"), *floats("eps"),
+            *reads(x="T", q="u32", sizes="i32", scales="f32"), *writes(y="T"),
+            *uints("m", "n", "blocks", "pitch", "experts"),
         ),
         variants={"T": ("f16", "bf16"), "COLS": ("8", "16")},
         constants={
             **_CONSTANTS, "PARTS": 8, "TILES": 1, "TERMS": 1, "GROUPED": False, "RESIDENT": 2, "ALONE": False,
-            "STAGED": False, "X_TYPE": 0, "X_UNITS": 0, "NORMED": False, "GATED": False, "ACTIVATION": 0, "BIAS": 0,
             "EARLY": False,
         },
         trials=tuple(
-            (*_trial(name, 16), parts, tiles, terms, grouped, 2, alone, False, 0, 0, False, False, 0, 0, early)
-            for name, parts, tiles, terms, grouped, alone, early in (
-                ("q4_0", 8, 1, 1, False, False, True), ("q4_k", 4, 2, 2, True, False, False),
-                ("q4_k", 4, 2, 1, False, True, False), ("fp8_e4m3", 2, 1, 1, False, False, False))
+            (*_trial(name, 16), parts, tiles, terms, grouped, 2, alone, not grouped)
+            for name, parts, tiles, terms, grouped, alone in (
+                ("q4_0", 8, 1, 1, False, False), ("q4_k", 4, 2, 2, True, False), ("q4_k", 4, 2, 1, False, True),
+                ("fp8_e4m3", 2, 1, 1, False, False))
         ),
-        headers=("prims", "mma"),
+        headers=("mma",),
         resident="RESIDENT",
         begins=True,
         cuda_only=True,
     )
 )  # fmt: skip
-UNSTAGED = {
-    "STAGED": False, "X_TYPE": 0, "X_UNITS": 0, "NORMED": False, "GATED": False, "ACTIVATION": 0, "BIAS": 0,
-}  # fmt: skip
 PACKED_MATRIX = declare(
     KernelDecl(
         "packed_matrix",

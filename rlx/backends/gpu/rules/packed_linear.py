@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from rlx.backends.gpu.gemm.operands import Epilogue, biases
-from rlx.backends.gpu.gemm.packed import PackedProblem, PackedVector, choose_row
+from rlx.backends.gpu.gemm.packed import PackedProblem, choose_row
 from rlx.backends.gpu.gemm.packed_kernels import Weight, layout
-from rlx.backends.gpu.gemm.packed_row import RowCall, direct_launch, never_written, vector_launch
+from rlx.backends.gpu.gemm.packed_row import RowCall, never_written, vector_launch
 from rlx.backends.gpu.program.casts import cast_ref, convert, fits, quads, stores
 from rlx.backends.gpu.program.lowering import Lowering, lowers
 from rlx.backends.gpu.program.steps import Ref
@@ -41,11 +41,7 @@ def lower_packed_linear(ctx: Lowering, node: Node) -> None:
         _in_fours(ctx, ctx.ref(x), stored, w.columns), stored, 1, w, ctx.ref(node.output), row, eps or 0.0, gate, bias,
         kind, never_written(q),
     )  # fmt: skip
-    chosen = choose_row(ctx.target, problem)
-    if isinstance(chosen, PackedVector):
-        vector_launch(ctx, chosen, call)
-    else:
-        direct_launch(ctx, chosen, call)
+    vector_launch(ctx, choose_row(ctx.target, problem), call)
 
 
 def _in_fours(ctx: Lowering, x: Ref, stored: DType, k: int) -> Ref:

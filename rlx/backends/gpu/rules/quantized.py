@@ -31,7 +31,6 @@ from rlx.backends.gpu.gemm.packed_kernels import (
     PACKED_MATRIX,
     PACKED_MMA,
     PACKED_ROWS,
-    UNSTAGED,
     Weight,
     scales_of,
     steps_of,
@@ -184,16 +183,15 @@ def _product(ctx: Lowering, node: Node, w: Weight, m: int, each: int) -> None:
             kernel = PACKED_DIRECT(
                 T=chosen.type.name, COLS=str(chosen.columns), **w.constants, PARTS=chosen.parts, TILES=chosen.tiles,
                 TERMS=chosen.terms, GROUPED=grouped, RESIDENT=chosen.resident,
-                ALONE=m * chosen.terms == 1 and not grouped, **UNSTAGED, EARLY=never_written(node.inputs[1]),
+                ALONE=m * chosen.terms == 1 and not grouped, EARLY=never_written(node.inputs[1]),
             )  # fmt: skip
-            args = [x, x, w.ref, x, sizes, scales, ctx.ref(y), *sides, 0.0]
         else:
             rows, columns = chosen.columns // chosen.terms, 128 * chosen.tiles // chosen.parts
             kernel = PACKED_MMA(
                 T=chosen.type.name, COLS=str(chosen.columns), **w.constants, **scales_of(w.dtype), PARTS=chosen.parts,
                 TILES=chosen.tiles, TERMS=chosen.terms, GROUPED=grouped, RESIDENT=chosen.resident,
             )  # fmt: skip
-            args = [x, w.ref, sizes, scales, ctx.ref(y), *sides]
+        args = [x, w.ref, sizes, scales, ctx.ref(y), *sides]
     # Each expert may have one share that is not full, and so may the rows after the last expert's.
     shares = math.ceil(m / rows) + (experts + 1 if grouped else 0)
     ctx.launch(kernel, ctx.groups(math.ceil(n / columns) * shares), args)

@@ -5,18 +5,10 @@
 // subgroup takes TILES times 16 rows of q and steps of SPANS times four chunks, of which a row is a multiple; PARTS
 // subgroups share rows, step by step, and join their sums. Chunks are copied to shared memory STAGES steps ahead, as
 // that takes no registers. COLS: columns, of all groups. ALONE: x is one row without experts, and COLS is 8. TERMS, T,
-// GROUPED, RESIDENT: see packed_mma.h; ALIGN is 16, and so is that of x.
-// STAGED: x is one row, stored as X_TYPE says (0 f16, 1 bf16, 2 f32), as is y. Each workgroup makes two halves of each of
-// its elements in shared memory, as half_terms.h does, while its first chunks are under way; X_UNITS units of 16 bytes
-// hold them. T is f16 then, and TERMS 2. Only such a row may be NORMED, GATED or have a BIAS: see packed_vector.h.
-// EARLY: as there.
+// GROUPED, RESIDENT: see packed_mma.h; ALIGN is 16, and so is that of x. EARLY: see packed_vector.h.
 #define MATRIX T
 #include "begin.h"
-#include "activation.h"
 #include "packed.h"
-#define DOT_X(i) row_four(x, i)
-#define DOT_MORE
-RLX_FN vec4 row_four(PTR(T) x, const uint i);
 #include "packed_dot.h"
 #include "packed_experts.h"
 #include "packed_pairs.h"
@@ -30,13 +22,10 @@ RLX_FN vec4 row_four(PTR(T) x, const uint i);
 // With one row of x, spans have columns of their own too. So each lane holds the sum of one group in one span, which no
 // other lane holds, and computes the scales of that one alone.
 #define SPREAD (ALONE && SCALED_IN_PAIRS)
-// The second term of a STAGED row has the column beside that of the first.
-#define SPREAD_COLUMN (STAGED ? LANE_ROW / 2u * 2u : LANE_ROW)
 #define ACROSS (8u / GROUPS)  // rows of x in eight columns
 #define SCALES (SCALED_IN_PAIRS || SCALED_IN_FOURS && FORMAT != IQ4_XS ? RUNS : 1u)
 #define HIGH (16u * TILES)
-#define MADE (GATED ? HIGH / 2u : HIGH)  // elements of y of the rows that subgroups share
-#define ROWS_HELD (8u / PARTS * MADE)
+#define ROWS_HELD (8u / PARTS * HIGH)
 // Quants of four bits stay where they lie in their words: those of the second run are 16 times as large.
 #define LIFTED (RAW && (FORMAT == Q4_0 || FORMAT == Q4_1 || FORMAT == Q4_K))
 // A bf16 from 128 on counts in ones: nibbles stay beside that leading one, and the sums of x, which the minimums need
@@ -53,10 +42,7 @@ RLX_FN vec4 row_four(PTR(T) x, const uint i);
 #define STAGE_UNITS (256u * 2u * SPANS * TILES * WIDE)
 #define UNITS_JOINED (8u * HIGH * COUNT / 4u)
 // The chunks of steps, and their higher bits, each in a place of the lane that it is for; at the end the sums.
-#define UNITS_USED (STAGES * STAGE_UNITS > UNITS_JOINED ? STAGES * STAGE_UNITS : UNITS_JOINED)
-SHARED_UNITS(UNITS_USED + (STAGED ? X_UNITS : 0u))
-
-#include "packed_stage.h"
+SHARED_UNITS(STAGES * STAGE_UNITS > UNITS_JOINED ? STAGES * STAGE_UNITS : UNITS_JOINED)
 
 #define STEP (4u * SPANS * PARTS)  // chunks
 #define STEP_BLOCKS (STEP / UNITS)
@@ -141,22 +127,15 @@ struct Small {
             x[t][2u * (run)] = PACKED4(0u, 0u, 0u, 0u);                                          \
             x[t][2u * (run) + 1u] = PACKED4(0u, 0u, 0u, 0u);                                     \
         }                                                                                        \
-        if (SPREAD ? SPREAD_COLUMN == LANE_QUAD / 2u * 4u + (i) % SPANS * 2u : mine[t]) {        \
-            if (STAGED) {                                                                        \
-                const uint4* from = units + UNITS_USED + (staged[t] + X_AT(i, run)) / 8u;        \
-                x[t][2u * (run)] = from[0];                                                      \
-                x[t][2u * (run) + 1u] = from[1];                                                 \
-            } else {                                                                             \
-                const uint4* from = (const uint4*)(px[t] + X_AT(i, run));                        \
-                x[t][2u * (run)] = KEPT_SIXTEEN(from);                                           \
-                x[t][2u * (run) + 1u] = KEPT_SIXTEEN(from + 1);                                  \
-            }                                                                                    \
+        if (SPREAD ? LANE_ROW == LANE_QUAD / 2u * 4u + (i) % SPANS * 2u : mine[t]) {             \
+            const uint4* from = (const uint4*)(px[t] + X_AT(i, run));                            \
+            x[t][2u * (run)] = KEPT_SIXTEEN(from);                                               \
+            x[t][2u * (run) + 1u] = KEPT_SIXTEEN(from + 1);                                      \
         }                                                                                        \
     }
 
-RLX_FN void packed_direct_body(PTR(T) x0, PTR(f32) gamma, PTR(u32) q, PTR(f32) bias, PTR(i32) sizes, PTR(f32) scales,
-                               PTR(T) y, const uint m, const uint n, const uint blocks, const uint pitch,
-                               const uint experts, const float eps) {
+RLX_FN void packed_direct_body(PTR(T) x0, PTR(u32) q, PTR(i32) sizes, PTR(f32) scales, PTR(T) y, const uint m,
+                               const uint n, const uint blocks, const uint pitch, const uint experts) {
     if (!EARLY) BEGIN;
     const uint k = blocks * BLOCK, tiles = (n + ROWS_HELD - 1u) / ROWS_HELD, chunks = blocks * UNITS;
     // Neighbouring groups read the same rows of q.
@@ -165,30 +144,27 @@ RLX_FN void packed_direct_body(PTR(T) x0, PTR(f32) gamma, PTR(u32) q, PTR(f32) b
     const Share share = share_of(sizes, GROUP % slots, m, NT * ACROSS / TERMS, experts);
     if (share.rows == 0u) return;
     const uint columns = share.rows * TERMS, part = WARP % PARTS;
-    const uint first_row = tile * ROWS_HELD + WARP / PARTS * MADE;
+    const uint first_row = tile * ROWS_HELD + WARP / PARTS * HIGH;
     const bool summed = share.expert < max_experts(experts);
     PTR(T) all_x = SKIP(T, x0, share.first * TERMS, k);
     const Planes at = planes_of(blocks);
     const uint matrix = summed ? share.expert * n : 0u;
     Row rows[2u * TILES];
     UNROLL for (uint r = 0u; r < 2u * TILES; r++) {
-        const uint own = r * 8u + LANE_ROW;
-        rows[r] = row_of(q, matrix + lesser(first_row + own % MADE, n - 1u) + own / MADE * n, pitch);
+        rows[r] = row_of(q, matrix + lesser(first_row + r * 8u + LANE_ROW, n - 1u), pitch);
         KEPT_PTR(rows[r].words)
     }
     const uint end = summed ? chunks : 0u;
     uint place = 4u * SPANS * part + LANE_QUAD, block = 4u * SPANS * part / UNITS;
     bool mine[NT];
     PTR(T) px[NT];
-    uint staged[NT];
     uvec4 x[NT][2u * RUNS];
     UNROLL for (uint t = 0u; t < NT; t++) {
         const uint column = t * ACROSS + LANE_ROW % ACROSS;
         mine[t] = LANE_ROW / ACROSS == LANE_QUAD * GROUPS / 4u && column < columns;
-        const uint start = element_of(block + LANE_QUAD / UNITS, LANE_QUAD % UNITS, 0u);
-        px[t] = SKIP(T, all_x, lesser(column, columns - 1u), k) + start;
+        px[t] = SKIP(T, all_x, lesser(column, columns - 1u), k) +
+                element_of(block + LANE_QUAD / UNITS, LANE_QUAD % UNITS, 0u);
         KEPT_PTR(px[t])
-        staged[t] = (SPREAD ? LANE_ROW % 2u : lesser(column, columns - 1u)) * 4u * X_UNITS + start;
         UNROLL for (uint i = 0u; i < 2u * RUNS; i++) x[t][i] = PACKED4(0u, 0u, 0u, 0u);
     }
     Small next[SPANS][2u * TILES];
@@ -208,8 +184,6 @@ RLX_FN void packed_direct_body(PTR(T) x0, PTR(f32) gamma, PTR(u32) q, PTR(f32) b
     }
     if (place < end) FETCH_SCALES(0u)
     if (EARLY) BEGIN;
-    float back = 1.0f;
-    if (STAGED) back = stage_row(x0, gamma, k, eps);
     if (place < end) {
         UNROLL for (uint run = 0u; run < RUNS; run++) FETCH_X(0u, run)
     }
@@ -301,15 +275,11 @@ RLX_FN void packed_direct_body(PTR(T) x0, PTR(f32) gamma, PTR(u32) q, PTR(f32) b
                         const float by = LIFTED && run == 1u ? s.s * 0.0625f : s.s;
                         UNROLL for (uint c = 0u; c < NT; c++) {
                             UNROLL for (uint e = 0u; e < (SPREAD ? 1u : 2u); e++) {
-                                float sum = sums[own][t][c][2u * r + e], x_sum = ones[own][c][e];
-                                if (SPREAD && STAGED) {
-                                    sum = FMA(TERM, sums[own][t][c][2u * r + 1u], sum);
-                                    x_sum = FMA(TERM, ones[own][c][1], x_sum);
-                                }
-                                if (HAS_ZEROS) sum = FMA(-s.zero, x_sum, sum);
-                                if (LEADING) sum = FMA(-128.0f, x_sum, sum);
+                                float sum = sums[own][t][c][2u * r + e];
+                                if (HAS_ZEROS) sum = FMA(-s.zero, ones[own][c][e], sum);
+                                if (LEADING) sum = FMA(-128.0f, ones[own][c][e], sum);
                                 float all = FMA(by, sum, acc[t][c][2u * r + e]);
-                                if (HAS_LOW) all = FMA(s.m, x_sum, all);
+                                if (HAS_LOW) all = FMA(s.m, ones[own][c][e], all);
                                 acc[t][c][2u * r + e] = all;
                             }
                         }
@@ -321,12 +291,8 @@ RLX_FN void packed_direct_body(PTR(T) x0, PTR(f32) gamma, PTR(u32) q, PTR(f32) b
         block += STEP_BLOCKS;
         stage++;
         UNROLL for (uint t = 0u; t < NT; t++) {
-            if (STAGED) {
-                staged[t] += STEP_BLOCKS * BLOCK;
-            } else {
-                px[t] += STEP_BLOCKS * BLOCK;
-                KEPT_PTR(px[t])
-            }
+            px[t] += STEP_BLOCKS * BLOCK;
+            KEPT_PTR(px[t])
         }
     }
     COPIES_WAIT(0u)
@@ -353,43 +319,24 @@ RLX_FN void packed_direct_body(PTR(T) x0, PTR(f32) gamma, PTR(u32) q, PTR(f32) b
     for (uint i = THREAD; i < ROWS_HELD * share.rows; i += 256u) {
         const uint row = i % ROWS_HELD, column = i / ROWS_HELD, to = tile * ROWS_HELD + row;
         if (to >= n) continue;
-        float made[2];
-        UNROLL for (uint side = 0u; side < (GATED ? 2u : 1u); side++) {
-            float sum = 0.0f;
-            for (uint p = 0u; p < PARTS; p++) {
-                const uint from = ((row / MADE * PARTS + p) * HIGH + row % MADE + side * MADE) * COUNT;
-                UNROLL for (uint t = 0u; t < (SPREAD ? 1u : TERMS); t++) {
-                    const uint own = column * TERMS + t;
-                    float whole = 0.0f;
-                    const uint place = from + own / ACROSS * 8u + own % ACROSS;
-                    UNROLL for (uint g = 0u; g < (SPREAD ? 4u : GROUPS); g++) {
-                        whole += joined[place + g * (SPREAD ? 2u : ACROSS)];
-                    }
-                    sum += t == 0u ? whole : whole * TERM;
+        float sum = 0.0f;
+        for (uint p = 0u; p < PARTS; p++) {
+            const uint from = ((row / HIGH * PARTS + p) * HIGH + row % HIGH) * COUNT;
+            UNROLL for (uint t = 0u; t < TERMS; t++) {
+                const uint own = column * TERMS + t;
+                float whole = 0.0f;
+                const uint place = from + own / ACROSS * 8u + own % ACROSS;
+                UNROLL for (uint g = 0u; g < (SPREAD ? 4u : GROUPS); g++) {
+                    whole += joined[place + g * (SPREAD ? 2u : ACROSS)];
                 }
+                sum += t == 0u ? whole : whole * TERM;
             }
-            // A sum with infinity in it may be NaN because zeros or minimums are added up apart; with a leading one it
-            // may be infinite though the row's is not.
-            if (summed && IS_NAN(LEADING ? sum - sum : sum)) {
-                const Row whole = row_of(q, matrix + to + side * n, pitch);
-                sum = STAGED ? dot_of(x0, whole, at, chunks, 0u) : dot_of_terms(all_x, whole, at, chunks, column * k);
-            }
-            made[side] = sum * back;
         }
-        if (STAGED) {
-            float v = made[0];
-            if (BIAS == 1u) v += LOAD(f32, bias, to);
-            if (BIAS == 2u) v += X_TYPE == 0u ? LOAD(f16, (PTR(f16))bias, to) : LOAD(bf16, (PTR(bf16))bias, to);
-            if (GATED) v = activated(v) * made[1];
-            if (X_TYPE == 0u) {
-                STORE(f16, y, to, v);
-            } else if (X_TYPE == 1u) {
-                STORE(bf16, y, to, v);
-            } else {
-                STORE(f32, (PTR(f32))y, to, v);
-            }
-        } else {
-            store_sum(y, scales, share.first + column, n, to, made[0]);
+        // A sum with infinity in it may be NaN because zeros or minimums are added up apart; with a leading one it may
+        // be infinite though the row's is not.
+        if (summed && IS_NAN(LEADING ? sum - sum : sum)) {
+            sum = dot_of_terms(all_x, row_of(q, matrix + to, pitch), at, chunks, column * k);
         }
+        store_sum(y, scales, share.first + column, n, to, sum);
     }
 }

@@ -1,5 +1,5 @@
 // y (m, n) = x times the transposed packed rows of q, for one row of x a workgroup, by multiply-adds: see packed.h. PARTS
-// of the eight warps share four rows of q, of which each lane takes two neighbouring chunks in a step; the chunks of the
+// of the eight warps share HIGH rows of q, of which each lane takes two neighbouring chunks in a step; the chunks of the
 // next step are asked for as soon as those of this one are used, also before a workgroup takes its next rows, `step`
 // tiles further on. The row of x lies in shared memory, SLAB chunks of it at a time, a multiple of 64 PARTS, placed for
 // quants that stay as they lie in their words: see packed_lifted.h. Zeros and minimums are multiplied by the sum of x.
@@ -11,9 +11,19 @@
 #include "activation.h"
 #include "bias.h"
 #include "packed.h"
-#define HIGH 4u
+#define COUNT_2 2u
+#define COUNT_4 4u
+#define ROWS RLX_JOIN(COUNT_, HIGH)
+#ifdef RLX_GLSL
+// spirv-opt unrolls no loop around one whose length it does not know; what such a loop indexes would stay in memory.
+#define OUTER_RUNS RUNS
+#define INNER_RUNS 1u
+#else
+#define OUTER_RUNS 1u
+#define INNER_RUNS RUNS
+#endif
 #define TEAMS (8u / PARTS)
-#define MADE (GATED ? HIGH / 2u : HIGH)  // elements of y that a team makes
+#define MADE (GATED ? ROWS / 2u : ROWS)  // elements of y that a team makes
 #define ROWS_HELD (TEAMS * MADE)
 #define LIST (8u * PARTS)  // threads that add up a row
 #define WIDE (64u * PARTS)
@@ -33,27 +43,42 @@ RLX_FN vec4 x_four(PTR(T) x, PTR(f32) gamma, const uint i, const float down) {
 #define NARROWED (!NORMED)  // of a norm, no one power of two places all elements
 #include "packed_lifted.h"
 
+// The sum of a run or two added to what a row has: `all` is that of x.
+RLX_FN float with_scale(const float acc, const Scale s, const float sum, const float all) {
+    if (HAS_LOW) return FMA(s.s, sum, FMA(s.m, all, acc));
+    return FMA(s.s, FMA(-s.zero, all, sum), acc);
+}
+
 SHARED vec4 given[RUNS * 4u * SLAB];
 SHARED float given_sums[RUNS * SLAB];
 SHARED float given_back[RUNS * SLAB];
-SHARED float parts[256u * HIGH];
-SHARED float joined[256u];
+SHARED float parts[256u * ROWS];
+SHARED float joined[64u * ROWS];
 RLX_FN float plus(const float a, const float b) { return a + b; }
 LANES_OP(row_sum, 256u, plus)
+
+// The sum of a row, whose parts LIST threads have added up.
+RLX_FN float row_made(const uint row) {
+    float sum = 0.0f;
+    for (uint j = 0u; j < LIST; j++) sum += joined[row * LIST + j];
+    return sum;
+}
 
 // Chunks c and c + 1 of each row, of those that are there, and the words of their scales.
 #define FETCH(c)                                                                                    \
     UNROLL for (uint p = 0u; p < 2u; p++) {                                                         \
         const uint from = (c) + p < chunks ? (c) + p : chunks - 1u;                                 \
-        UNROLL for (uint r = 0u; r < HIGH; r++) {                                                   \
-            held[p * HIGH + r] = chunk_of(rows[r], at, from / UNITS, from % UNITS);                 \
-            if (p == 0u || !SAME_WORDS) {                                                           \
-                words[p * HIGH + r] = scale_words(rows[r], at, from / UNITS, from % UNITS);         \
+        UNROLL for (uint r = 0u; r < ROWS; r++) {                                                   \
+            held[p * ROWS + r] = chunk_of(rows[r], at, from / UNITS, from % UNITS);                 \
+            if (p == 0u) {                                                                          \
+                words[r] = scale_words(rows[r], at, from / UNITS, from % UNITS);                    \
+            } else if (!SAME_WORDS) {                                                               \
+                others[r] = scale_words(rows[r], at, from / UNITS, from % UNITS);                   \
             }                                                                                       \
         }                                                                                           \
     }
 #define AIM(tile)                                                                                   \
-    UNROLL for (uint r = 0u; r < HIGH; r++) {                                                       \
+    UNROLL for (uint r = 0u; r < ROWS; r++) {                                                       \
         const uint of = (tile) * ROWS_HELD + team * MADE + r % MADE;                                \
         rows[r] = row_of(q, (of < n ? of : n - 1u) + (GATED && r >= MADE ? n : 0u), pitch);         \
     }
@@ -66,9 +91,9 @@ RLX_FN void packed_vector_body(PTR(T) x, PTR(f32) gamma, PTR(u32) q, PTR(f32) bi
     if (tile >= tiles) return;
     PTR(T) px = SKIP(T, x, GROUP % m, k);
     const Planes at = planes_of(blocks);
-    Row rows[HIGH];
-    Chunk held[2u * HIGH];
-    uvec4 words[2u * HIGH];
+    Row rows[ROWS];
+    Chunk held[2u * ROWS];
+    uvec4 words[ROWS], others[ROWS];
     if (!EARLY) BEGIN;
     AIM(tile)
     FETCH(part * 64u + 2u * lane)
@@ -76,10 +101,10 @@ RLX_FN void packed_vector_body(PTR(T) x, PTR(f32) gamma, PTR(u32) q, PTR(f32) bi
     float down = 1.0f, inverse = 1.0f;  // x is multiplied by the first where its squares overflow
     bool placed = false;
     while (tile < tiles) {
-        float acc[HIGH];
-        uint special[HIGH];
+        float acc[ROWS];
+        uint special[ROWS];
         float squares = 0.0f;
-        UNROLL for (uint r = 0u; r < HIGH; r++) {
+        UNROLL for (uint r = 0u; r < ROWS; r++) {
             acc[r] = 0.0f;
             special[r] = 0u;
         }
@@ -120,46 +145,47 @@ RLX_FN void packed_vector_body(PTR(T) x, PTR(f32) gamma, PTR(u32) q, PTR(f32) bi
             const uint count = chunks - slab < SLAB ? chunks - slab : SLAB;
             for (uint i = part * 64u; i < count; i += WIDE) {
                 const uint c = slab + i + 2u * lane, own = i / 2u + lane;
-                float sums[2u * RUNS * HIGH];
-                UNROLL for (uint j = 0u; j < 2u * RUNS * HIGH; j++) sums[j] = 0.0f;
-                UNROLL for (uint p = 0u; p < 2u; p++) {
-                    const uint u = (c + p < chunks ? c + p : chunks - 1u) % UNITS;
-                    UNROLL for (uint w = 0u; w < 4u; w++) {
-                        UNROLL for (uint run = 0u; run < RUNS; run++) {
-                            const vec4 a = given[(run * 4u + w) * SLAB + p * (SLAB / 2u) + own];
-                            UNROLL for (uint r = 0u; r < HIGH; r++) {
-                                const Chunk chunk = held[p * HIGH + r];
-                                const uint bits = NIBBLES ? WORD_OF(chunk.q, w) : quad_of(chunk, u, run, w);
-                                if (IS_FP8) special[r] |= special_bits(bits);
-                                const vec4 v = lifted_four(bits, run, MAGIC(n));
-                                float sum = sums[(p * RUNS + run) * HIGH + r];
-                                sum = FMA(a.x, v.x, sum);
-                                sum = FMA(a.y, v.y, sum);
-                                sum = FMA(a.z, v.z, sum);
-                                sums[(p * RUNS + run) * HIGH + r] = FMA(a.w, v.w, sum);
+                UNROLL for (uint outer = 0u; outer < OUTER_RUNS; outer++) {
+                    float sums[2u * INNER_RUNS * ROWS];
+                    UNROLL for (uint j = 0u; j < 2u * INNER_RUNS * ROWS; j++) sums[j] = 0.0f;
+                    UNROLL for (uint p = 0u; p < 2u; p++) {
+                        const uint u = (c + p < chunks ? c + p : chunks - 1u) % UNITS;
+                        UNROLL for (uint w = 0u; w < 4u; w++) {
+                            UNROLL for (uint inner = 0u; inner < INNER_RUNS; inner++) {
+                                const uint run = outer + inner, of = (p * INNER_RUNS + inner) * ROWS;
+                                const vec4 a = given[(run * 4u + w) * SLAB + p * (SLAB / 2u) + own];
+                                UNROLL for (uint r = 0u; r < ROWS; r++) {
+                                    const Chunk chunk = held[p * ROWS + r];
+                                    const uint bits = NIBBLES ? WORD_OF(chunk.q, w) : quad_of(chunk, u, run, w);
+                                    if (IS_FP8) special[r] |= special_bits(bits);
+                                    const vec4 v = lifted_four(bits, run, MAGIC(n));
+                                    float sum = sums[of + r];
+                                    sum = FMA(a.x, v.x, sum);
+                                    sum = FMA(a.y, v.y, sum);
+                                    sum = FMA(a.z, v.z, sum);
+                                    sums[of + r] = FMA(a.w, v.w, sum);
+                                }
                             }
                         }
                     }
-                }
-                UNROLL for (uint run = 0u; run < RUNS; run++) {
-                    float back[2], all[2];
-                    UNROLL for (uint p = 0u; p < 2u; p++) {
-                        const uint to = run * SLAB + p * (SLAB / 2u) + own;
-                        back[p] = NARROW ? 1.0f : given_back[to] * power_left();
-                        all[p] = given_sums[to];
-                    }
-                    UNROLL for (uint r = 0u; r < HIGH; r++) {
-                        float sum[2];
-                        UNROLL for (uint p = 0u; p < 2u; p++) sum[p] = sums[(p * RUNS + run) * HIGH + r] * back[p];
-                        UNROLL for (uint p = 0u; p < (SAME_SCALES ? 1u : 2u); p++) {
-                            const uint u = (c + p < chunks ? c + p : chunks - 1u) % UNITS;
-                            const Scale s = scale_from(words[(SAME_WORDS ? 0u : p * HIGH) + r], u, run);
-                            const float dot = SAME_SCALES ? sum[0] + sum[1] : sum[p];
-                            const float x_sum = SAME_SCALES ? all[0] + all[1] : all[p];
-                            if (HAS_LOW) {
-                                acc[r] = FMA(s.s, dot, FMA(s.m, x_sum, acc[r]));
+                    UNROLL for (uint inner = 0u; inner < INNER_RUNS; inner++) {
+                        const uint run = outer + inner, to = run * SLAB + own;
+                        const float all0 = given_sums[to], all1 = given_sums[to + SLAB / 2u];
+                        const float back0 = NARROW ? 1.0f : given_back[to] * power_left();
+                        const float back1 = NARROW ? 1.0f : given_back[to + SLAB / 2u] * power_left();
+                        UNROLL for (uint r = 0u; r < ROWS; r++) {
+                            const float sum0 = sums[inner * ROWS + r] * back0;
+                            const float sum1 = sums[(INNER_RUNS + inner) * ROWS + r] * back1;
+                            const uint u0 = (c < chunks ? c : chunks - 1u) % UNITS;
+                            const Scale s = scale_from(words[r], u0, run);
+                            if (SAME_SCALES) {
+                                acc[r] = with_scale(acc[r], s, sum0 + sum1, all0 + all1);
                             } else {
-                                acc[r] = FMA(s.s, FMA(-s.zero, x_sum, dot), acc[r]);
+                                const uint u1 = (c + 1u < chunks ? c + 1u : chunks - 1u) % UNITS;
+                                uvec4 second = words[r];
+                                if (!SAME_WORDS) second = others[r];
+                                const Scale other = scale_from(second, u1, run);
+                                acc[r] = with_scale(with_scale(acc[r], s, sum0, all0), other, sum1, all1);
                             }
                         }
                     }
@@ -183,29 +209,29 @@ RLX_FN void packed_vector_body(PTR(T) x, PTR(f32) gamma, PTR(u32) q, PTR(f32) bi
             AIM(next)
             FETCH(part * 64u + 2u * lane)
         }
-        UNROLL for (uint r = 0u; r < HIGH; r++) {
+        UNROLL for (uint r = 0u; r < ROWS; r++) {
             const bool odd = IS_FP8 && (special[r] & 0x80808080u) != 0u;
             parts[r * 256u + THREAD] = odd ? RLX_FLOAT(0x7fc00000u) : acc[r] * ALL_BACK;
         }
         BARRIER;
         const uint row = THREAD / LIST, among = THREAD % LIST;
-        const uint own = row % HIGH * 256u + (row / HIGH * PARTS + among / 8u) * 32u + among % 8u;
-        joined[THREAD] = (parts[own] + parts[own + 8u]) + (parts[own + 16u] + parts[own + 24u]);
+        if (THREAD < 64u * ROWS) {
+            const uint own = row % ROWS * 256u + (row / ROWS * PARTS + among / 8u) * 32u + among % 8u;
+            joined[THREAD] = (parts[own] + parts[own + 8u]) + (parts[own + 16u] + parts[own + 24u]);
+        }
         BARRIER;
         const uint to = first_row + THREAD;
         if (THREAD < ROWS_HELD && to < n) {
-            float made[2];
-            UNROLL for (uint side = 0u; side < (GATED ? 2u : 1u); side++) {
-                const uint from = (THREAD / MADE * HIGH + THREAD % MADE + side * MADE) * LIST;
-                float sum = 0.0f;
-                UNROLL for (uint j = 0u; j < LIST; j++) sum += joined[from + j];
-                // A sum with infinity in it may be NaN because zeros and minimums are added up apart.
-                if (IS_NAN(sum)) sum = dot_of(px, gamma, down, row_of(q, to + side * n, pitch), at, chunks, 0u);
-                made[side] = NORMED ? sum * inverse : sum;
-            }
-            float v = made[0];
+            float v = row_made(THREAD / MADE * ROWS + THREAD % MADE);
+            // A sum with infinity in it may be NaN because zeros and minimums are added up apart.
+            if (IS_NAN(v)) v = dot_of(px, gamma, down, row_of(q, to, pitch), at, chunks, 0u);
+            v *= inverse;
             if (HAS_BIAS) v += bias_at(bias, to);
-            if (GATED) v = activated(v) * made[1];
+            if (GATED) {
+                float other = row_made(THREAD / MADE * ROWS + THREAD % MADE + MADE);
+                if (IS_NAN(other)) other = dot_of(px, gamma, down, row_of(q, to + n, pitch), at, chunks, 0u);
+                v = activated(v) * (other * inverse);
+            }
             STORE(T, y, GROUP % m * n + to, v);
         }
         tile = next;
