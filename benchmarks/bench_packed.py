@@ -43,6 +43,7 @@ VARIANTS: tuple[dict[str, Any], ...] = (
     {},
     {"algorithm": "rows"},
     {"algorithm": "vector"},
+    {"algorithm": "line"},
     {"algorithm": "few"},
     {"algorithm": "matrix"},
     *(

@@ -13,6 +13,7 @@ from rlx.backends.gpu.gemm.packed import (
     DecodedTiles,
     PackedDirect,
     PackedFew,
+    PackedLine,
     PackedMatrix,
     PackedMma,
     PackedProblem,
@@ -241,6 +242,7 @@ _LIFTED = ["q4_0", "q5_1", "q2_k", "q4_k", "q6_k", "iq4_xs", "int8_zp", "fp8_e4m
 def test_quants_as_they_lie_in_their_words(name: str) -> None:
     blocks = 16 if PACKED[name].storage.elements < 256 else 8
     product(name, 2, 37, blocks, "f16", "cuda", algorithm="vector")
+    product(name, 2, 37, blocks, "f16", "cuda", algorithm="line")
     if name in some(_LIFTED, 5):  # the same quants in the same words
         product(name, 6, 70, blocks, "f16", "cuda", algorithm="few")
 
@@ -263,7 +265,7 @@ def test_four_rows_where_subnormal_floats_are_lost(name: str) -> None:
 
 @on_host
 @pytest.mark.usefixtures("subnormals")
-@pytest.mark.parametrize("words", [{"algorithm": "vector", "slab": 64}, {"algorithm": "few", "across": 32}])
+@pytest.mark.parametrize("words", [{"algorithm": "vector", "slab": 32}, {"algorithm": "few", "across": 32}])
 def test_rows_of_several_slabs(words: dict[str, Any]) -> None:
     product("q4_0", 3, 37, 80, "f32", "cuda", **words)
     product("q8_0", 1, 37, 24, "bf16", "cuda", **words)
@@ -271,7 +273,7 @@ def test_rows_of_several_slabs(words: dict[str, Any]) -> None:
 
 @on_host
 @pytest.mark.usefixtures("subnormals", "matrices")
-@pytest.mark.parametrize("algorithm", ["vector", "few", "direct", "mma", "matrix"])
+@pytest.mark.parametrize("algorithm", ["vector", "line", "few", "direct", "mma", "matrix"])
 @pytest.mark.parametrize("size", [1e-30, 1e30])
 def test_an_f32_of_any_size(size: float, algorithm: str) -> None:
     q = packed("q8_0", 16, 8)
@@ -379,7 +381,7 @@ def test_matrix_instructions_for_experts(algorithm: str) -> None:
 
 @on_host
 @pytest.mark.usefixtures("subnormals", "matrices")
-@pytest.mark.parametrize("algorithm", ["vector", "few", "direct", "mma", "matrix"])
+@pytest.mark.parametrize("algorithm", ["vector", "line", "few", "direct", "mma", "matrix"])
 @pytest.mark.late
 def test_a_nan_among_the_quants_or_in_x_reaches_the_rows_it_belongs_to(algorithm: str) -> None:
     q = packed("fp8_e4m3", 20, 16)
@@ -409,10 +411,11 @@ def test_infinity_among_fp8(algorithm: str) -> None:
     assert np.isinf(got[0, 3]) and np.isfinite(np.delete(got[0], 3)).all()
 
 
-@pytest.mark.usefixtures("matrices")
+@pytest.mark.usefixtures("matrices", "subnormals")
 def test_the_choice(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lowered, "SOFTWARE", False)
     cuda, vulkan = lowered.target("cuda", _LIMITS), lowered.target("vulkan", _LIMITS)
+    vulkan = replace(vulkan, features=vulkan.features - {"denorm_preserve"})
 
     def chosen(
         target: Target,
@@ -426,9 +429,9 @@ def test_the_choice(monkeypatch: pytest.MonkeyPatch) -> None:
         return choose_packed(target, PackedProblem(m, n, 4096, x, q, 128, wide, grouped))
 
     one, two = chosen(cuda, 1, n=14336), chosen(cuda, 2, n=14336)
-    assert isinstance(one, PackedVector) and (one.parts, one.high) == (2, 4)
+    assert isinstance(one, PackedLine) and (one.parts, one.high) == (2, 4)
     assert isinstance(two, PackedDirect) and (two.columns, two.terms, two.tiles) == (8, 1, 2)
-    assert isinstance(chosen(cuda, 1, f32), PackedVector)
+    assert isinstance(chosen(cuda, 1, f32), PackedLine)
     assert isinstance(chosen(vulkan, 1), PackedVector) and isinstance(chosen(vulkan, 2), PackedVector)
     some, many = chosen(cuda, 4, q=PACKED["q4_0"]), chosen(cuda, 16, f32)
     assert isinstance(some, PackedMma) and (some.columns, some.terms) == (8, 1)

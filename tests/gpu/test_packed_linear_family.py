@@ -103,10 +103,11 @@ def test_barriers() -> None:
         fused("q8_0", 3000, 64, "f32", "cuda", **many)
         fused("q8_0", 40, 96, "f32", "cuda", **many)
 
-    every_barrier_is_missed("packed_vector.h", both)
+    every_barrier_is_missed("packed_line.h", both)
 
 
 @on_vulkan
+@pytest.mark.usefixtures("subnormals")
 @pytest.mark.few_on_vulkan(1)
 @pytest.mark.parametrize("gate", [None, "silu"])
 def test_on_vulkan(gate: str | None) -> None:

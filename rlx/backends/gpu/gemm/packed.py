@@ -1,8 +1,8 @@
 """The candidates for a product with a packed weight, their costs, and how tests and benchmarks overrule the choice.
 
-A product of few rows is computed from the packed bytes, by fused multiply-adds ("rows"; "vector" and "few" where rows
-are aligned and the format has chunks) or by matrix instructions ("direct" and "mma"; "matrix" where nobody knows which
-elements of a matrix a thread holds). The others decode the weight tile by tile into workspace ("tiles").
+A product of few rows is computed from the packed bytes, by fused multiply-adds ("rows"; "vector", "line" and "few"
+where rows are aligned and the format has chunks) or by matrix instructions ("direct" and "mma"; "matrix" where nobody
+knows which elements of a matrix a thread holds). The others decode the weight tile by tile into workspace ("tiles").
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from rlx.backends.gpu.program.candidates import Cost, Overrides, narrowed
 from rlx.backends.gpu.program.target import Target
 from rlx.dtypes import DType, bf16, f16, f32
 
-Algorithm = Literal["rows", "vector", "few", "direct", "mma", "matrix", "tiles"]
+Algorithm = Literal["rows", "vector", "line", "few", "direct", "mma", "matrix", "tiles"]
 ROWS = (1, 4, 16)  # rows of x that a workgroup of packed_rows multiplies
 COLUMNS = (8, 16, 32)  # those of packed_mma, or half of them where x is two halves
 _ONE_BY_ONE = 2  # rows up to which packed_vector is taken, which reads the weight for each of them
@@ -59,10 +59,19 @@ class PackedRows:
 @dataclass(frozen=True, slots=True)
 class PackedVector:
     """Fused multiply-adds with quants that no instruction converts, for one row of x a workgroup, `slab` chunks of
-    which lie in shared memory at a time. `parts` subgroups share `high` packed rows. A multiprocessor holds `resident`
-    workgroups."""
+    which lie in shared memory at a time."""
 
     algorithm: ClassVar[Algorithm] = "vector"
+    cost: Cost
+    slab: int
+
+
+@dataclass(frozen=True, slots=True)
+class PackedLine:
+    """As PackedVector, with two neighbouring chunks a lane and several tiles of rows a workgroup, and with what stands
+    around the product. `parts` subgroups share `high` packed rows. A multiprocessor holds `resident` workgroups."""
+
+    algorithm: ClassVar[Algorithm] = "line"
     cost: Cost
     slab: int
     parts: int = 1
@@ -136,7 +145,9 @@ class DecodedTiles:
     type: DType = f32
 
 
-PackedCandidate = PackedRows | PackedVector | PackedFew | PackedDirect | PackedMma | PackedMatrix | DecodedTiles
+PackedCandidate = (
+    PackedRows | PackedVector | PackedLine | PackedFew | PackedDirect | PackedMma | PackedMatrix | DecodedTiles
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,30 +209,32 @@ def _decoded(target: Target, p: PackedProblem) -> DecodedTiles:
 def _lifted(target: Target, p: PackedProblem) -> list[PackedCandidate]:
     """The kernels that multiply quants as they lie in their words. Software drivers take seconds to compile them, and
     gain nothing."""
+    large, chunk = target.limits.shared_bytes >= _LARGE, p.k // p.units
+    slab = min((8192 if large else 4096) // chunk, math.ceil(p.units / 32) * 32)
     cost = 8 if target.software or p.m > _ONE_BY_ONE else 1 if p.m == 1 else 3
-    found: list[PackedCandidate] = [vector(target, p, cost)]
-    if target.limits.shared_bytes >= _LARGE:
+    found: list[PackedCandidate] = [PackedVector((cost + 0.2,), slab)]
+    if "denorm_preserve" in target.features:
+        found.append(line(target, p, cost))
+    if large:
         found.append(PackedFew((8 if target.software or p.m > _FEW else 3.5,), 32))
     return found
 
 
-def choose_row(target: Target, problem: PackedProblem) -> PackedVector:
+def choose_row(target: Target, problem: PackedProblem) -> PackedLine:
     """The kernel that computes a product of one row together with what stands around it."""
-    chosen = target.choose(problem, [_resized(vector(target, problem), forced())])
-    assert isinstance(chosen, PackedVector)
+    chosen = target.choose(problem, [_resized(line(target, problem), forced())])
+    assert isinstance(chosen, PackedLine)
     return chosen
 
 
-def vector(target: Target, p: PackedProblem, cost: float = 0) -> PackedVector:
-    """The sizes of packed_vector, as measured on an H200: two subgroups share rows, or more where multiprocessors would
+def line(target: Target, p: PackedProblem, cost: float = 0) -> PackedLine:
+    """The sizes of packed_line, as measured on an H200: two subgroups share rows, or more where multiprocessors would
     have none, as far as there are chunks for all of them."""
     most = (8192 if target.limits.shared_bytes >= _LARGE else 4096) // (p.k // p.units)
     allowed = [s for s in (2, 4, 8) if p.units >= 64 * s and most >= 64 * s]
     parts = next((s for s in allowed if p.n * s >= 32 * target.units), (allowed or [1])[-1])
     step = 64 * parts
-    # Where the driver allocates registers, four rows would take too many.
-    high = 2 if target.matrices.opaque else 4
-    return PackedVector((cost,), min(most // step, math.ceil(p.units / step)) * step, parts, high)
+    return PackedLine((cost,), min(most // step, math.ceil(p.units / step)) * step, parts)
 
 
 def _matrix(target: Target, p: PackedProblem) -> list[PackedCandidate]:
@@ -302,7 +315,9 @@ def _resized(c: PackedCandidate, wish: Forced) -> PackedCandidate:
         return replace(c, across=wish.across)
     if isinstance(c, PackedFew) and wish.across is not None:
         return replace(c, across=wish.across)
-    if isinstance(c, PackedVector):
+    if isinstance(c, PackedVector) and wish.slab is not None:
+        return replace(c, slab=wish.slab)
+    if isinstance(c, PackedLine):
         wanted = {name: getattr(wish, name) for name in ("slab", "parts", "high", "resident")}
         return replace(c, **{name: size for name, size in wanted.items() if size is not None})
     if isinstance(c, PackedMatrix) and wish.parts is not None:

@@ -97,9 +97,9 @@ PACKED_ROWS = declare(
     )
 )  # fmt: skip
 
-PACKED_VECTOR = declare(
+PACKED_LINE = declare(
     KernelDecl(
-        "packed_vector",
+        "packed_line",
         about=(
             "y (m, n) = x (m, blocks * BLOCK), or its RMS norm (NORMED), times the transposed packed rows of q, plus "
             "the bias or with a gate (GATED), for very few rows of x."
@@ -122,6 +122,20 @@ PACKED_VECTOR = declare(
         resident="2",
         unroll=True,
         begins=True,
+    )
+)  # fmt: skip
+PACKED_VECTOR = declare(
+    KernelDecl(
+        "packed_vector",
+        about="y (m, n) = x (m, blocks * BLOCK) times the transposed packed rows of q, for very few rows of x.",
+        grid="a group of 256 for each 32 rows of q, for each row of x",
+        args=(*reads(x="T", q="u32"), *writes(y="T"), *uints("m", "n", "blocks", "pitch")),
+        variants={"T": FLOATS},
+        constants={**_CONSTANTS, "SLAB": 32, "SUBNORMALS": False},
+        trials=tuple((*_trial(name, align), slab, normal) for name, align, slab, normal in (
+            ("q4_0", 1, 32, True), ("q6_k", 16, 128, False), ("fp8_e4m3", 4, 64, True))),
+        resident="(HIGH_WORDS || HIGH_WORD ? 2 : 3)",
+        unroll=True,
     )
 )  # fmt: skip
 PACKED_FEW = declare(

@@ -6,8 +6,8 @@ import math
 from dataclasses import dataclass
 
 from rlx.backends.gpu.gemm.launch import CODE
-from rlx.backends.gpu.gemm.packed import PackedVector
-from rlx.backends.gpu.gemm.packed_kernels import PACKED_VECTOR, Weight
+from rlx.backends.gpu.gemm.packed import PackedLine
+from rlx.backends.gpu.gemm.packed_kernels import PACKED_LINE, Weight
 from rlx.backends.gpu.program.lowering import Lowering
 from rlx.backends.gpu.program.steps import Arg, Ref
 from rlx.dtypes import DType
@@ -38,12 +38,12 @@ def never_written(weight: Tensor) -> bool:
     return weight.node.op.leaf in (Leaf.PARAM, Leaf.CONSTANT)
 
 
-def vector_launch(ctx: Lowering, chosen: PackedVector, call: RowCall) -> None:
-    """Appends a launch of packed_vector. Where all of x lies in shared memory, a workgroup takes several tiles of rows,
+def line_launch(ctx: Lowering, chosen: PackedLine, call: RowCall) -> None:
+    """Appends a launch of packed_line. Where all of x lies in shared memory, a workgroup takes several tiles of rows,
     so that x is placed there as often as there are workgroups on the device at once."""
     w, sides = call.weight, 1 if call.gate is None else 2
     n = w.rows // sides
-    kernel = PACKED_VECTOR(
+    kernel = PACKED_LINE(
         T=call.stored.name, HIGH=str(chosen.high), **w.constants, SLAB=chosen.slab, PARTS=chosen.parts,
         SUBNORMALS="denorm_preserve" in ctx.target.features, NORMED=call.gamma is not None, GATED=call.gate is not None,
         ACTIVATION=CODE[call.gate], BIAS=call.bias_kind, EARLY=call.kept,

@@ -5,7 +5,7 @@
 // subgroup takes TILES times 16 rows of q and steps of SPANS times four chunks, of which a row is a multiple; PARTS
 // subgroups share rows, step by step, and join their sums. Chunks are copied to shared memory STAGES steps ahead, as
 // that takes no registers. COLS: columns, of all groups. ALONE: x is one row without experts, and COLS is 8. TERMS, T,
-// GROUPED, RESIDENT: see packed_mma.h; ALIGN is 16, and so is that of x. EARLY: see packed_vector.h.
+// GROUPED, RESIDENT: see packed_mma.h; ALIGN is 16, and so is that of x. EARLY: see packed_line.h.
 #define MATRIX T
 #include "begin.h"
 #include "packed.h"
