@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 # (sequences, query heads, key heads, size, rows)
 Size = tuple[int, int, int, int, int]
 _SIZES: tuple[Size, ...] = (
-    (1, 1, 1, 1, 1), (1, 2, 1, 8, 1), (2, 3, 3, 6, 7), (1, 8, 2, 64, 300), (3, 4, 2, 32, 40), (1, 7, 1, 64, 33),
+    (1, 8, 2, 64, 300), (1, 1, 1, 1, 1), (1, 2, 1, 8, 1), (2, 3, 3, 6, 7), (3, 4, 2, 32, 40), (1, 7, 1, 64, 33),
     (2, 2, 2, 128, 150), (1, 4, 4, 256, 140), (1, 4, 1, 80, 70), (0, 2, 1, 8, 4), (2, 6, 2, 16, 131),
 )  # fmt: skip
 # The query and the new row are rounded to the caches' dtype, which moves a score by as much as its terms are rounded,
