@@ -72,8 +72,8 @@ class GemmKernel:
 
     @property
     def unroll(self) -> int:
-        """Terms in a turn of the innermost loop. LLVM loads the panel's rows of a turn first; with the sums of 6 x 4 they
-        fill 32 registers, and it keeps sums in memory where a long epilogue follows. Other tiles have room."""
+        """Terms in a turn of the innermost loop. LLVM loads the panel's rows of a turn first; with the sums of 6 x 4
+        they fill 32 registers, and it keeps sums in memory where a long epilogue follows. Other tiles have room."""
         return 1 if self.lanes == 16 and (self.rows, self.vectors) == (6, 4) else 2
 
     def ir(self) -> str:
