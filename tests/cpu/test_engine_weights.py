@@ -80,6 +80,41 @@ def test_a_filter_and_a_constant_take_their_memory_once() -> None:
     np.testing.assert_allclose(made["compiled"], made["numpy"], rtol=1e-4, atol=1e-3)
 
 
+@pytest.mark.parametrize("stride", [1, 2])
+@pytest.mark.parametrize("kernel", [2, 3])
+def test_a_filter_of_a_transposed_convolution_takes_its_memory_once(stride: int, kernel: int) -> None:
+    """Its phases' panels are the whole filter together. Where a tap lies outside of the image, the elements at the
+    edges are computed from the filter itself, if that is not finite: then the panels are a second copy."""
+    w, x = (RNG.standard_normal(s).astype(np.float32) for s in ((64, 96, kernel, kernel), (1, 64, 6, 6)))
+    g = rlx.Graph("spread")
+    y = rlx.conv_transpose(g.input("x", x.shape, "f32"), g.param("w", w.shape, "f32"), strides=stride)
+    g.output("y", y)
+    with compiled(g) as exe, compiled(g, engine="numpy") as plain:
+        for bad in (0.0, np.inf):
+            w[3, 5, 0, 1] = bad
+            for e in (exe, plain):
+                e.set_param("w", w)
+            made, wanted = (e.run({"x": x})["y"] for e in (exe, plain))
+            np.testing.assert_allclose(made, wanted, rtol=1e-4, atol=1e-4)
+            np.testing.assert_array_equal(exe.weights.get("w"), w)
+        assert (buffer_of(exe).forms.freed_bytes > w.nbytes - 8192) == (stride == kernel)
+
+
+def test_a_weight_that_a_product_reads_twice() -> None:
+    """In panels, and row by row: on both sides, and beside the product."""
+    g = rlx.Graph("twice")
+    w = g.param("w", (200, 200), "f32")
+    g.output("square", rlx.matmul(w, w))
+    g.output("sum", rlx.matmul(g.input("x", (200, 200), "f32"), w) + w)
+    given, x = W[:200], RNG.standard_normal((200, 200)).astype(np.float32)
+    with compiled(g) as exe:
+        exe.set_param("w", given)
+        for _ in range(2):
+            made = exe.run({"x": x})
+            close(made["square"], given, given)
+            np.testing.assert_allclose(made["sum"], x.astype(np.float64) @ given + given, rtol=1e-4, atol=1e-4)
+
+
 def test_programs_share_a_weight() -> None:
     """Of both engines, with tiles of several widths, and through a view of the host."""
     weights = rlx.Weights(rlx.Session("cpu").device)

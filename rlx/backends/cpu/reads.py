@@ -20,6 +20,11 @@ class Range(NamedTuple):
     start: int
     end: int
 
+    @property
+    def bytes(self) -> Bytes:
+        """The memory, whose contents may lie in another order."""
+        return self.buffer.memory()[self.start : self.end]
+
 
 class Reads:
     """The ranges of one program; those of a body that lie outside of it are the outer program's."""

@@ -180,7 +180,7 @@ class EngineProgram:
             self._ctx.weights.take_back(count)
         if made is None:
             return None
-        self.packed = self._ctx.weights.since(count)
+        self.packed = self._ctx.weights.since(count, [x for step in made for x in step.keep])
         begun: list[Segment] = []
         if self._open is None:
             self._open = Segment()

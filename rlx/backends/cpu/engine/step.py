@@ -31,7 +31,8 @@ class EngineStep:
     `words` are the 8-byte words of its args: addresses, sizes, bits of floats (`f32_word`). `items` are independent of
     each other, and a thread takes at least `grain` of them at once; `cost_ns` is about how long one takes, by which a
     step decides whether more than one thread is worth waking. `prepare` is called before the first run, and again when
-    a weight has changed. `keep` holds what the addresses point to. `name` is what the report says (the spec's class).
+    a weight has changed. `keep` holds what the addresses point to, and what `prepare` reads: a weight that is packed,
+    and that no step keeps beside, has no bytes but the packed ones. `name` is what the report says (the spec's class).
     """
 
     spec: KernelSpec

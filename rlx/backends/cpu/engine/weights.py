@@ -10,6 +10,8 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from rlx.backends.cpu.arena import CpuBuffer
 from rlx.backends.cpu.context import Array
 from rlx.backends.cpu.forms import Form, Forms
@@ -67,9 +69,10 @@ class PackedWeights:
         self.made.append(Packed(forms, form, found, steps(memory)))
         return memory
 
-    def since(self, count: int) -> list[Range]:
-        """The ranges that were packed after the first `count`."""
-        return [p.range for p in self.made[count:]]
+    def since(self, count: int, kept: Sequence[object]) -> list[Range]:
+        """The ranges that were packed after the first `count`, and that no array in `kept` lies in."""
+        arrays = [x for x in kept if isinstance(x, np.ndarray)]
+        return [p.range for p in self.made[count:] if not any(np.may_share_memory(p.range.bytes, x) for x in arrays)]
 
     def take_back(self, count: int) -> None:
         """Leaves all forms but the first `count`."""

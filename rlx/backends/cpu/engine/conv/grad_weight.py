@@ -23,7 +23,7 @@ from rlx.backends.cpu.engine.conv.images import (
 )
 from rlx.backends.cpu.engine.elementwise import tree_step
 from rlx.backends.cpu.engine.gemm.product import Panels, Product, choose_tile, in_place, product_steps
-from rlx.backends.cpu.engine.gemm.transpose import TransposeKernel, transpose_step
+from rlx.backends.cpu.engine.gemm.transpose import panels_step, transpose_step
 from rlx.backends.cpu.engine.ir import F32, I64, PTR, Kernel
 from rlx.backends.cpu.engine.step import Declined, EngineContext, EngineStep, address, engine
 from rlx.dtypes import as_dtype, f32
@@ -92,14 +92,8 @@ def _panels(d: Array, groups: int, width: int, ctx: EngineContext, steps: list[E
         return in_place(given.reshape(-1, groups, o // groups).transpose(1, 0, 2), width)
     count, step = -(-o // width), width * 4
     made = ctx.borrow(count * n * places * step)
-    for i in range(n):
-        words = (
-            address(d[i]), address(made) + i * places * step, width, places, places * 4, step, count,
-            width * places * 4, 0, n * places * step, 0, o,
-        )  # fmt: skip
-        items = count * -(-places // ctx.machine.lanes())
-        kernel = TransposeKernel(ctx.machine.lanes())
-        steps.append(EngineStep(kernel, words, items, 4, (made, d), name="pack", cost_ns=40.0))
+    for i, image in enumerate(d.reshape(n, o, places)):
+        steps.append(panels_step(image, made, i * places * step, n * places * step, width, ctx))
     return Panels(address(made), f32, step, n * places * step, 0, keep=(made,))
 
 

@@ -28,12 +28,14 @@ from rlx.backends.cpu.engine.conv.images import (
 from rlx.backends.cpu.engine.elementwise import tree_step
 from rlx.backends.cpu.engine.gemm.kernel import Operand
 from rlx.backends.cpu.engine.gemm.product import (
+    Panels,
     Product,
+    Tile,
     choose_tile,
     in_place,
     narrow_float,
     pack_each_run,
-    pack_fixed,
+    pack_fixed_parts,
     product_steps,
     widened,
     with_following,
@@ -111,19 +113,25 @@ def bind_transposed(
     tree, fixed = with_following(epilogue_of(node), len(ins) - 2, None), ctx.is_fixed(node.inputs[1])
     edges = Edges(w, attrs["groups"], tuple(ins[2:]), tree, fixed, ctx)
     spread = _Spread(image, w, attrs["groups"], ins[2:], tree, fixed, edges, ctx)
-    for phase in product(*axes):
+    every = list(product(*axes))
+    for phase, panels in zip(every, spread.packed(every), strict=True):
         part = made[(slice(None), *(slice(p.first, None, s) for p, s in zip(phase, strides, strict=True)))]
         if part.flags.c_contiguous:
-            steps += spread.steps(phase, part)
+            steps += spread.steps(phase, part, panels)
             continue
         apart = ctx.borrow(part.nbytes).view(part.dtype).reshape(part.shape)
-        steps += spread.steps(phase, apart)
+        steps += spread.steps(phase, apart, panels)
         copy = tree_step([ex.arg(0, as_dtype(part.dtype))], [apart], [part], ctx)
         assert copy is not None
         steps.append(copy)
     if last is None:
         steps.append(from_channels_last(made, out, ctx))
     return steps
+
+
+def _at(phase: Sequence[Phase]) -> Any:
+    """Where a phase's taps are in the weight (C, O / groups, *K)."""
+    return (slice(None), slice(None), *(p.taps for p in phase))
 
 
 def _is_product(node: Node, x: Array, out: Array, bias: Sequence[Array], w: Array) -> bool:
@@ -157,39 +165,62 @@ class _Spread:
     edges: Edges
     ctx: EngineContext
 
-    def steps(self, phase: Sequence[Phase], out: Array) -> list[EngineStep]:
+    @property
+    def depthwise(self) -> bool:
+        return self.groups > 1 and self.w.shape[:2] == (self.groups, 1)
+
+    def packed(self, every: Sequence[Sequence[Phase]]) -> Sequence[Panels | None]:
+        """The panels of each phase of a fixed weight, all of which are one form of it; None where a run makes them."""
+        taps = sum(math.prod(p.number for p in phase) for phase in every)
+        # Taps of no phase reach none of the few elements: the panels lack them, and cannot stand for the weight.
+        if not self.fixed or self.depthwise or taps != math.prod(self.w.shape[2:]):
+            return [None] * len(every)
+        parts = [(self._matrices(self.w[_at(phase)]), self._width(phase)) for phase in every]
+        taps_of = tuple((p.taps.start, p.taps.stop, p.taps.step) for phase in every for p in phase)
+        order = "phases", self.groups, taps_of, tuple(width for _, width in parts)
+        return pack_fixed_parts(self.w, parts, order, self.ctx)
+
+    def steps(self, phase: Sequence[Phase], out: Array, panels: Panels | None) -> list[EngineStep]:
         """The steps that write a phase of the result, (N, *counts, O), contiguous."""
-        c, inner = self.w.shape[:2]
+        c = len(self.w)
         zero = np.zeros(max(c, 64), np.float32)
         # As a window without a stride whose place number 0 is `offset` elements behind the image's first.
         table = window_addresses(
             self.image, [p.number for p in phase], [1] * len(phase), [p.step for p in phase],
             [(-p.offset, 0) for p in phase], [p.count for p in phase], address(zero),
         )  # fmt: skip
-        at: Any = (slice(None), slice(None), *(p.taps for p in phase))
-        w, taps = self.w[at], math.prod(p.number for p in phase)
-        depthwise = inner == 1 and self.groups == c > 1 and taps
-        steps = (self._depthwise if depthwise else self._dense)(table, w, taps, out, zero)
+        w, taps = self.w[_at(phase)], math.prod(p.number for p in phase)
+        if self.depthwise and taps:
+            steps = self._depthwise(table, w, taps, out, zero)
+        else:
+            steps = self._dense(table, w, self._tile(phase), out, zero, panels)
         return steps + self.edges.steps(table, address(zero), w, out)
 
-    def _dense(self, table: Any, w: Array, taps: int, out: Array, zero: Array) -> list[EngineStep]:
-        ctx, groups, (c, inner, *kernel) = self.ctx, self.groups, w.shape
-        rows = c // groups
+    def _tile(self, phase: Sequence[Phase]) -> Tile:
+        positions = len(self.image) * math.prod(p.count for p in phase)
+        return choose_tile(self.ctx.machine, positions, self.w.shape[1])
+
+    def _width(self, phase: Sequence[Phase]) -> int:
+        return self._tile(phase).vectors * self.ctx.machine.lanes()
+
+    def _matrices(self, w: Array) -> Array:
+        """A part of the weight as (groups, *taps, rows, columns)."""
+        c, inner, *kernel = w.shape
+        return np.moveaxis(w.reshape(self.groups, c // self.groups, inner, *kernel), (1, 2), (-2, -1))
+
+    def _dense(
+        self, table: Any, w: Array, tile: Tile, out: Array, zero: Array, panels: Panels | None
+    ) -> list[EngineStep]:
+        ctx, groups, (c, inner, *_) = self.ctx, self.groups, w.shape
+        rows, width = c // groups, tile.vectors * ctx.machine.lanes()
         result = out.reshape(-1, groups, inner).transpose(1, 0, 2)
-        tile = choose_tile(ctx.machine, len(table), inner)
-        width = tile.vectors * ctx.machine.lanes()
         operands = [(b, 0, inner * b.itemsize) for b in self.bias]
         product = Product(table, rows, 4, result, rows * 4, self.tree, operands, (zero, self.image))
-        # (groups, *taps, rows, columns)
-        each = np.moveaxis(w.reshape(groups, rows, inner, *kernel), (1, 2), (-2, -1))
-        steps: list[EngineStep] = []
-        if self.fixed:
-            panels = pack_fixed(each, width, ctx)
-        elif w.shape == self.w.shape:
-            whole = w.reshape(groups, rows, inner, taps).transpose(0, 3, 1, 2)
-            panels = pack_each_run(whole, width, ctx)
-        else:
-            panels = in_place(self._laid(each, steps).reshape(groups, taps * rows, inner), width)
+        each, steps = self._matrices(w), list[EngineStep]()
+        if panels is None and w.shape == self.w.shape:
+            panels = pack_each_run(each, width, ctx)
+        elif panels is None:
+            panels = in_place(self._laid(each, steps).reshape(groups, -1, inner), width)
         return [*steps, *product_steps(product, panels, tile, ctx, f"conv {tile.rows}x{tile.vectors}")]
 
     def _laid(self, w: Array, steps: list[EngineStep]) -> Array:

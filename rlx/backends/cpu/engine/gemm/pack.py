@@ -1,4 +1,4 @@
-"""Packs an operand of any strides into panels, in a run: for operands that are computed, and no weights."""
+"""Packs an operand of any strides into panels: what is computed in each run, weights when they change."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from rlx.backends.cpu.engine.ir import I16, I32, I64, PTR, Kernel, Type
 
 # Rows of a panel are numbered by an outer and an inner index; strides are in bytes.
 WORDS = (
-    "x", "out", "columns", "column", "outer", "outer_step", "inner", "inner_step", "batch_step", "panels",
+    "x", "out", "columns", "column", "outer", "outer_step", "inner", "inner_step", "batch_step", "panels", "out_step",
 )  # fmt: skip
 
 
@@ -34,7 +34,7 @@ class PackKernel:
             for n in range(self.vectors):
                 masks.append(k.tail(k.min(k.max(w["columns"] - first - n * lanes, 0), lanes), lanes))
                 offsets.append((numbers + n * lanes) * k.splat(w["column"], lanes))
-            out = k.variable(k.at(w["out"], item * (w["outer"] * w["inner"]) * (width * self.nbytes)))
+            out = k.variable(k.at(w["out"], item * w["out_step"]))
             with k.loop(0, w["outer"]) as i, k.loop(0, w["inner"]) as j:
                 row = k.at(x, i * w["outer_step"] + j * w["inner_step"])
                 at = out.value

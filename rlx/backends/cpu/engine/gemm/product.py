@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from rlx.backends.cpu.context import Array
 from rlx.backends.cpu.engine.elementwise import tree_step
 from rlx.backends.cpu.engine.gemm.kernel import GemmKernel, Operand
 from rlx.backends.cpu.engine.gemm.pack import PackKernel
-from rlx.backends.cpu.engine.gemm.transpose import TransposeKernel
+from rlx.backends.cpu.engine.gemm.transpose import panels_step
 from rlx.backends.cpu.engine.machine import Machine
 from rlx.backends.cpu.engine.step import Declined, EngineContext, EngineStep, Following, address
 from rlx.backends.cpu.engine.trees import printable
@@ -30,6 +31,7 @@ _LONGEST = 4608  # terms that one f32 adds up; NMSE grows with their number, and
 _CACHED = 1 << 20  # bytes of panels that stay in the second-level cache beside everything else
 _FIRST_LEVEL = 24_576  # bytes of a panel that stays in the first-level cache
 _CYCLES = 2.5  # in a nanosecond, about
+_LINE = 64  # bytes of a cache line
 _AHEAD = 4096  # bytes of panels that are asked for before they are read
 _ROWS_AHEAD = 8  # rows of b, where it is read in place
 
@@ -90,63 +92,72 @@ class Panels:
 
 
 def pack_fixed(b: Array, width: int, ctx: EngineContext) -> Panels:
-    """Weights (batch, outer terms, inner terms, columns), any strides, packed when they change."""
-    batch, outer, inner, columns = b.shape
-    panels, nbytes = -(-columns // width), _packed_bytes(b, width)
+    """Weights (batch, *outer terms, inner terms, columns), any strides, packed when they change."""
+    return pack_fixed_parts(b, [(b, width)], ("panels", width), ctx)[0]
+
+
+def pack_fixed_parts(
+    weight: Array, parts: Sequence[tuple[Array, int]], order: Hashable, ctx: EngineContext
+) -> list[Panels]:
+    """Parts of a weight, each as `pack_fixed` takes it, and the width of its panels. Together they are the whole
+    weight, which they may take the place of; `order` names them."""
+    ends = [*accumulate(-(-_packed_bytes(b, width) // _LINE) * _LINE for b, width in parts)]
+    starts = [0, *ends[:-1]]
+
+    def steps(memory: Bytes) -> list[EngineStep]:
+        packing = (_packing(b, memory[at:], width, ctx) for at, (b, width) in zip(starts, parts, strict=True))
+        return [step for some in packing for step in some]
 
     def unpack(memory: Bytes) -> None:
-        made = memory[:nbytes].view(b.dtype).reshape(batch, panels, outer, inner, width)
-        for p in range(panels):
-            part = b[..., p * width : (p + 1) * width]
-            part[...] = made[:, p, ..., : part.shape[-1]]
+        for at, (b, width) in zip(starts, parts, strict=True):
+            panels = -(-b.shape[-1] // width)
+            given = memory[at : at + _packed_bytes(b, width)].view(b.dtype)
+            made = given.reshape(len(b), panels, *b.shape[1:-1], width)
+            for p in range(panels):
+                part = b[..., p * width : (p + 1) * width]
+                part[...] = made[:, p, ..., : part.shape[-1]]
 
-    memory = ctx.weights.pack(b, ("panels", width), nbytes, partial(_packing, b, width=width, ctx=ctx), unpack)
-    # A weight whose bytes are not all there, or that others lie between, is packed as any other operand.
-    return pack_each_run(b, width, ctx) if memory is None else _panels(b, width, memory)
+    memory = ctx.weights.pack(weight, order, ends[-1], steps, unpack)
+    if memory is None:  # its bytes are not all there, or others lie between: as any other operand
+        return [pack_each_run(b, width, ctx) for b, width in parts]
+    return [_panels(b, width, memory[at:]) for at, (b, width) in zip(starts, parts, strict=True)]
 
 
 def pack_each_run(b: Array, width: int, ctx: EngineContext) -> Panels:
-    """b (batch, outer terms, inner terms, columns) of any strides, packed in each run."""
+    """b (batch, *outer terms, inner terms, columns) of any strides, packed in each run."""
     memory = ctx.borrow(_packed_bytes(b, width))
     return replace(_panels(b, width, memory), steps=tuple(_packing(b, memory, width, ctx)))
 
 
 def _packed_bytes(b: Array, width: int) -> int:
-    batch, outer, inner, columns = b.shape
-    nbytes: int = batch * outer * inner * -(-columns // width) * width * b.itemsize
+    *others, columns = b.shape
+    nbytes: int = math.prod(others) * -(-columns // width) * width * b.itemsize
     return nbytes
 
 
 def _panels(b: Array, width: int, memory: Bytes) -> Panels:
-    step, terms, panels = width * b.itemsize, b.shape[1] * b.shape[2], -(-b.shape[3] // width)
-    return Panels(
-        address(memory), as_dtype(b.dtype), step, terms * step, panels * terms * step, keep=(memory, b)
-    )
+    step, terms, panels = width * b.itemsize, math.prod(b.shape[1:-1]), -(-b.shape[-1] // width)
+    return Panels(address(memory), as_dtype(b.dtype), step, terms * step, panels * terms * step, keep=(memory,))
 
 
 def _packing(b: Array, memory: Bytes, width: int, ctx: EngineContext) -> list[EngineStep]:
     """The steps that write the panels."""
-    batch, outer, inner, columns = b.shape
-    panels, lanes, terms = -(-columns // width), ctx.machine.lanes(), outer * inner
-    size, step = b.itemsize, width * b.itemsize
-    if outer == 1 and (b.strides[2] == size or inner == 1):
-        kernel = TransposeKernel(lanes, size)
-        steps = []
-        for i in range(batch):
-            words: tuple[int, ...] = (
-                address(b[i]), address(memory) + i * panels * terms * step, width, terms, b.strides[3], step,
-                panels, width * b.strides[3], 0, terms * step, 0, columns, width, 1,
-            )  # fmt: skip
-            items = panels * -(-terms // lanes)
-            steps.append(EngineStep(kernel, words, items, 4, (memory, b), name="pack", cost_ns=40.0))
-        return steps
-    words = (
-        address(b), address(memory), columns, b.strides[3], outer, b.strides[1], inner, b.strides[2], b.strides[0],
-        panels,
-    )  # fmt: skip
-    gathered = PackKernel(lanes, width // lanes, size)
-    cost = terms * width * 0.5
-    return [EngineStep(gathered, words, batch * panels, 1, (memory, b), name="pack", cost_ns=cost)]
+    batch, *first, outer, inner, columns = b.shape
+    panels, lanes, size = -(-columns // width), ctx.machine.lanes(), b.itemsize
+    panel = math.prod(b.shape[1:-1]) * width * size
+    if math.prod(first) * outer == 1 and (b.strides[-2] == size or inner == 1):
+        each = b.reshape(batch, inner, columns).swapaxes(1, 2)
+        return [panels_step(each[i], memory, i * panels * panel, panel, width, ctx) for i in range(batch)]
+    kernel, cost = PackKernel(lanes, width // lanes, size), outer * inner * width * 0.5
+    steps = []
+    for i, place in enumerate(np.ndindex(*first)):
+        part = b[(slice(None), *place)]
+        words = (
+            address(part), address(memory) + i * outer * inner * width * size, columns, part.strides[3], outer,
+            part.strides[1], inner, part.strides[2], part.strides[0], panels, panel,
+        )  # fmt: skip
+        steps.append(EngineStep(kernel, words, batch * panels, 1, (memory, b), name="pack", cost_ns=cost))
+    return steps
 
 
 def in_place(b: Array, width: int) -> Panels:

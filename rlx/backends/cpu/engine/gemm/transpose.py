@@ -93,3 +93,16 @@ def transpose_step(
     return EngineStep(
         TransposeKernel(lanes, x.itemsize), words, items, 1, (x, out), name="transpose", cost_ns=cost
     )
+
+
+def panels_step(x: Array, memory: Array, at: int, panel: int, width: int, ctx: EngineContext) -> EngineStep:
+    """Writes x (columns, terms), whose terms are next to each other, as panels of `width` columns: for each term a row.
+    The first panel is `at` bytes behind the begin of `memory`, and each next one `panel` bytes further on."""
+    (columns, terms), lanes, between = x.shape, ctx.machine.lanes(), x.strides[0]
+    panels = -(-columns // width)
+    words = (
+        address(x), address(memory) + at, width, terms, between, width * x.itemsize, panels, width * between, 0,
+        panel, 0, columns, width, 1,
+    )  # fmt: skip
+    items = panels * -(-terms // lanes)
+    return EngineStep(TransposeKernel(lanes, x.itemsize), words, items, 4, (memory, x), name="pack", cost_ns=40.0)
