@@ -28,9 +28,10 @@ def _infer(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
             f"{op}: q {q.dtype}, k {k.dtype} with scales {k_scales.dtype}, v {v.dtype} with scales {v_scales.dtype}; "
             "expected q in f32, f16 or bf16, i8 and scales in f16 (rlx.q8_0_blocks makes these)"
         )
-    if q.rank == k.rank == v.rank == 4:
+    of_heads = q.rank == k.rank == v.rank == 4
+    if of_heads:
         check_attention(op, [TensorType(swapped(t.shape), q.dtype) for t in (q, k, v)] + list(types[5:]), attrs)
-    if k.rank != 4 or k.shape[-1] % BLOCK or not k_scales.shape == v_scales.shape == _scales(k.shape):
+    if not of_heads or k.shape[-1] % BLOCK or not k_scales.shape == v_scales.shape == _scales(k.shape):
         raise ShapeError(
             f"{op}: q {q.shape}, k {k.shape}, v {v.shape}, scales {k_scales.shape} and {v_scales.shape}; expected "
             f"(batch, length, heads, size) and a scale for each {BLOCK} elements"
