@@ -109,7 +109,8 @@ def q8_0_blocks(x: TensorLike) -> tuple[Tensor, Tensor]:
 
     Shape: x (…, D), D a multiple of 32; gives i8 (…, D) and f16 (…, D / 32). A scale is the largest magnitude of its
     block over 127, rounded to f16, and a number becomes the nearest multiple of it (ties to even). Numbers above 8.3e6,
-    whose scales f16 does not hold, get the scale infinity. Gradient: none. Raises: DTypeError, ShapeError.
+    whose scales f16 does not hold, get the scale infinity. Gradient: from the scales to each block's largest magnitude;
+    from the integers none. Raises: DTypeError, ShapeError.
     """
     (x,) = tensors("q8_0_blocks", x)
     check_float("q8_0_blocks", x.dtype, "x")
@@ -127,7 +128,10 @@ def q8_0_blocks(x: TensorLike) -> tuple[Tensor, Tensor]:
 
 
 def q8_0_numbers(x: Tensor, scales: Tensor) -> Tensor:
-    """The numbers of integers and scales of `q8_0_blocks`, in f32: exactly integer · scale."""
+    """The numbers of integers and scales of `q8_0_blocks`, in f32: exactly integer · scale.
+
+    Shape: x (…, D), scales (…, D / 32); gives x's shape. Gradient: to the scales.
+    """
     wide = apply("reshape", cast_to(x, f32), shape=(*scales.shape, BLOCK))
     by = apply("reshape", cast_to(scales, f32), shape=(*scales.shape, 1))
     return apply("reshape", apply("mul", wide, by), shape=x.shape)

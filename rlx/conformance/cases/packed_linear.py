@@ -80,27 +80,21 @@ def _terms(inputs: Sequence[Array], attrs: Attrs) -> Any:
     return np.asarray(scale[..., :half] * (y[..., half:] + 1) + scale[..., half:] * (y[..., :half] + 1))
 
 
-@rule("packed_linear")
-def _packed(b: Builder) -> Made:
-    q, dtype, gate = b.choose((PACKED["q8_0"], PACKED["q4_0"])), b.choose((f32, f16, bf16)), b.choose((None, "silu"))
-    lead = (1,) if b.chance(0.6) else (2, 3)
-    k, n = 16 * q.storage.elements, 6
-    value = b.graph.constant(PackedArray(q, (n, k), domains.make((n, k), q, "normal", b.below(1 << 30))))
-    gamma = b.leaf((k,), f32) if b.chance(0.6) else None
-    bias = b.leaf((n,), dtype) if gate is None and b.chance(0.6) else None
-    return (ops.packed_linear(b.leaf((*lead, k), dtype), value, bias, gamma=gamma, eps=0.1, gate=gate),)
-
-
 @rule("packed_norm_and_linear")
-def _norm_and_linear(b: Builder) -> Made:
-    """One row's norm, its product and what follows, which the fusion pass replaces by one op."""
+def _packed(b: Builder) -> Made:
+    """The op; or one row's norm, its product and what follows, which the fusion pass replaces by the op."""
     q, dtype = b.choose((PACKED["q8_0"], PACKED["q4_0"])), b.choose((f32, f16, bf16))
     k, n = 16 * q.storage.elements, 6
-    value = PackedArray(q, (n, k), domains.make((n, k), q, "normal", b.below(1 << 30)))
+    value = b.graph.constant(PackedArray(q, (n, k), domains.make((n, k), q, "normal", b.below(1 << 30))))
+    gate = "silu" if b.chance(0.5) else None
+    if b.chance(0.3):
+        x, gamma = b.leaf((2, k), dtype), b.leaf((k,), f32) if b.chance(0.7) else None
+        bias = b.leaf((n,), dtype) if gate is None else None
+        return (ops.packed_linear(x, value, bias, gamma=gamma, eps=0.1, gate=gate),)
     x = b.leaf((1, k), dtype)
     x = ops.rms_norm(x, b.leaf((k,), dtype), eps=0.1) if b.chance(0.7) else x
-    y = ops.packed_matmul(x, b.graph.constant(value))
-    return (ops.mul(ops.silu(y[:, :3]), y[:, 3:]) if b.chance(0.5) else y + b.leaf((1, n), dtype),)
+    y = ops.packed_matmul(x, value)
+    return (ops.mul(ops.silu(y[:, :3]), y[:, 3:]) if gate else y + b.leaf((1, n), dtype),)
 
 
-OPS = (Conformance("packed_linear", (_all,), (_packed, _norm_and_linear), terms=_terms),)
+OPS = (Conformance("packed_linear", (_all,), (_packed,), terms=_terms),)
