@@ -28,9 +28,10 @@ def _infer(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
             f"{op}: q {q.dtype}, k {k.dtype} with scales {k_scales.dtype}, v {v.dtype} with scales {v_scales.dtype}; "
             "expected q in f32, f16 or bf16, i8 and scales in f16 (rlx.q8_0_blocks makes these)"
         )
-    if q.rank == k.rank == v.rank == 4:
+    of_heads = q.rank == k.rank == v.rank == 4
+    if of_heads:
         check_attention(op, [TensorType(swapped(t.shape), q.dtype) for t in (q, k, v)] + list(types[5:]), attrs)
-    if k.rank != 4 or k.shape[-1] % BLOCK or not k_scales.shape == v_scales.shape == _scales(k.shape):
+    if not of_heads or k.shape[-1] % BLOCK or not k_scales.shape == v_scales.shape == _scales(k.shape):
         raise ShapeError(
             f"{op}: q {q.shape}, k {k.shape}, v {v.shape}, scales {k_scales.shape} and {v_scales.shape}; expected "
             f"(batch, length, heads, size) and a scale for each {BLOCK} elements"
@@ -108,7 +109,8 @@ def q8_0_blocks(x: TensorLike) -> tuple[Tensor, Tensor]:
 
     Shape: x (…, D), D a multiple of 32; gives i8 (…, D) and f16 (…, D / 32). A scale is the largest magnitude of its
     block over 127, rounded to f16, and a number becomes the nearest multiple of it (ties to even). Numbers above 8.3e6,
-    whose scales f16 does not hold, get the scale infinity. Gradient: none. Raises: DTypeError, ShapeError.
+    whose scales f16 does not hold, get the scale infinity. Gradient: from the scales to each block's largest magnitude;
+    from the integers none. Raises: DTypeError, ShapeError.
     """
     (x,) = tensors("q8_0_blocks", x)
     check_float("q8_0_blocks", x.dtype, "x")
@@ -126,7 +128,10 @@ def q8_0_blocks(x: TensorLike) -> tuple[Tensor, Tensor]:
 
 
 def q8_0_numbers(x: Tensor, scales: Tensor) -> Tensor:
-    """The numbers of integers and scales of `q8_0_blocks`, in f32: exactly integer · scale."""
+    """The numbers of integers and scales of `q8_0_blocks`, in f32: exactly integer · scale.
+
+    Shape: x (…, D), scales (…, D / 32); gives x's shape. Gradient: to the scales.
+    """
     wide = apply("reshape", cast_to(x, f32), shape=(*scales.shape, BLOCK))
     by = apply("reshape", cast_to(scales, f32), shape=(*scales.shape, 1))
     return apply("reshape", apply("mul", wide, by), shape=x.shape)

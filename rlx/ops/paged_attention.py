@@ -24,7 +24,8 @@ def _infer(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
     q, k, v, table, lengths = types
     if table.dtype != i32 or lengths.dtype != i32:
         raise DTypeError(f"{op}: table {table.dtype}, kv_len {lengths.dtype}; expected i32 (rlx.paged_attention casts)")
-    if not q.rank == k.rank == v.rank == 4 or table.rank != 2 or table.shape[:1] != q.shape[:1] != lengths.shape:
+    of_heads = q.rank == k.rank == v.rank == 4
+    if not of_heads or table.rank != 2 or not table.shape[:1] == q.shape[:1] == lengths.shape:
         raise ShapeError(
             f"{op}: q {q.shape}, k {k.shape}, v {v.shape}, table {table.shape}, kv_len {lengths.shape}; expected "
             "(batch, length, heads, size), (pages, rows, heads, size) twice, (batch, pages of each), (batch,)"

@@ -37,6 +37,11 @@ def _masked(mask: Tensor) -> Tensor:
     return ops.attention(q, k, v, mask)
 
 
+def _from_scales(scales: Tensor) -> Tensor:
+    codes = scales.graph.constant(np.ones((2, 64), np.int8))
+    return ops.cast(ops.q8_0_numbers(codes, scales), scales.dtype)
+
+
 def _recurrent(layer: Build, gates: int) -> list[tuple[Build, list[Shape]]]:
     shapes = [(2, 1, 3), (2 * gates, 3), (2 * gates, 2), (2 * gates,), (2 * gates,)]
     return [(lambda *t: layer(*t)[0], shapes)]
@@ -84,9 +89,12 @@ COMPOSITES: dict[str, list[tuple[Build, list[Shape]]]] = {
     "linear": [(ops.linear, [S, (2, 4), (2,)]), (lambda x, w: ops.linear(x, w, activation="gelu"), [S, (2, 4)])],
     "moveaxis": [(lambda x: ops.moveaxis(x, 0, 1), [S])],
     "normalize": [(ops.normalize, [S]), (lambda x: ops.normalize(x, 0), [S]), (ops.normalize, [(3, 1)])],
+    "paged_rows": [(lambda x: ops.paged_rows(x, _index(x, [[0, 2], [2, 2]])), [S])],
     "permute_dims": [(ops.permute_dims, [S])],
     "prelu": [(ops.prelu, [S, (4,)]), (ops.prelu, [S, ()])],
     "put_along_axis": [(lambda x, u: ops.put_along_axis(x, _index(x, [[1], [0], [3]]), u, 1), [S, (3, 1)])],
+    "q8_0_blocks": [(lambda x: ops.cast(ops.q8_0_blocks(x)[1], x.dtype), [(2, 64)])],
+    "q8_0_numbers": [(_from_scales, [(2, 2)])],
     "relu6": [(ops.relu6, [S])],
     "remainder": [(ops.remainder, [S, (4,)])],
     "repeat": [(lambda x: ops.repeat(x, 2, 0), [S])],

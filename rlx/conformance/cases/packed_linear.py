@@ -10,6 +10,7 @@ import numpy as np
 from rlx import ops
 from rlx.conformance import domains
 from rlx.conformance.case import Case, InputSpec
+from rlx.conformance.cases.normed_linear import mean_square
 from rlx.conformance.random_rules import Made, rule
 from rlx.conformance.record import Conformance
 from rlx.conformance.shapes import label
@@ -69,7 +70,7 @@ def _terms(inputs: Sequence[Array], attrs: Attrs) -> Any:
     w = np.square(PackedArray(format, shape, q.astype(np.uint8)).dequantize(f64))
     with np.errstate(all="ignore"):
         if attrs["eps"] is not None:
-            x = x / np.sqrt(np.mean(x * x, axis=-1, keepdims=True) + attrs["eps"]) * rest.pop(0)
+            x = x / np.sqrt(mean_square(x) + attrs["eps"]) * rest.pop(0)
         scale = np.sqrt(np.square(x) @ w.T)
         scale = scale + (np.abs(rest[0]) if rest else 0.0)
     if attrs["gate"] is None:
@@ -81,14 +82,19 @@ def _terms(inputs: Sequence[Array], attrs: Attrs) -> Any:
 
 @rule("packed_norm_and_linear")
 def _packed(b: Builder) -> Made:
-    """One row's norm, its product and what follows, which the fusion pass replaces by one op."""
+    """The op; or one row's norm, its product and what follows, which the fusion pass replaces by the op."""
     q, dtype = b.choose((PACKED["q8_0"], PACKED["q4_0"])), b.choose((f32, f16, bf16))
     k, n = 16 * q.storage.elements, 6
-    value = PackedArray(q, (n, k), domains.make((n, k), q, "normal", b.below(1 << 30)))
+    value = b.graph.constant(PackedArray(q, (n, k), domains.make((n, k), q, "normal", b.below(1 << 30))))
+    gate = "silu" if b.chance(0.5) else None
+    if b.chance(0.3):
+        x, gamma = b.leaf((2, k), dtype), b.leaf((k,), f32) if b.chance(0.7) else None
+        bias = b.leaf((n,), dtype) if gate is None else None
+        return (ops.packed_linear(x, value, bias, gamma=gamma, eps=0.1, gate=gate),)
     x = b.leaf((1, k), dtype)
     x = ops.rms_norm(x, b.leaf((k,), dtype), eps=0.1) if b.chance(0.7) else x
-    y = ops.packed_matmul(x, b.graph.constant(value))
-    return (ops.mul(ops.silu(y[:, :3]), y[:, 3:]) if b.chance(0.5) else y + b.leaf((1, n), dtype),)
+    y = ops.packed_matmul(x, value)
+    return (ops.mul(ops.silu(y[:, :3]), y[:, 3:]) if gate else y + b.leaf((1, n), dtype),)
 
 
 OPS = (Conformance("packed_linear", (_all,), (_packed,), terms=_terms),)

@@ -22,8 +22,8 @@ def unpacked(graph: Graph) -> Graph:
             new.put(node.outputs, new.add(node.op, inputs, attrs, node.label))
         elif node.op.moves_data:  # it moves the numbers as it moved their blocks
             new.put(node.outputs, new.add(node.op, inputs, node.attrs, node.label))
-        elif node.op in integers:
-            new.put(node.outputs, _rounded(new, node, inputs))
+        elif node.op in integers or _is_of_several(node):
+            new.put(node.outputs, _decomposed(new, node, inputs))
         elif node.op.packed:
             new.put(node.outputs, (_computed(new, node, inputs),))
         else:
@@ -46,8 +46,13 @@ def _integers() -> frozenset[Op]:
     return frozenset(get_op(op.integers) for op in REGISTRY.values() if op.integers)
 
 
-def _rounded(new: Rewriter, node: Node, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-    """A product of integers as the one that it decomposes into, of rounded numbers in f32."""
+def _is_of_several(node: Node) -> bool:
+    """Whether the node is more than a product with a packed weight, or the weight itself."""
+    return bool(node.op.packed) and len(node.inputs) > 1 and "transpose_q" not in node.attrs
+
+
+def _decomposed(new: Rewriter, node: Node, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    """The ops that the node decomposes into: of a product of integers the product of rounded numbers in f32."""
     body = Graph(node.op.name)
     given = [body.input(f"x{i}", t.shape, t.dtype) for i, t in enumerate(node.inputs)]
     assert node.op.decompose is not None

@@ -18,9 +18,16 @@
 // spirv-opt unrolls no loop around one whose length it does not know; what such a loop indexes would stay in memory.
 #define OUTER_RUNS RUNS
 #define INNER_RUNS 1u
+// A row that a workgroup goes on to is known by its number: SwiftShader's compiler dies of addresses that a loop changes.
+#define Aim uint
+#define AIMED(q, row, pitch) (row)
+#define ROW_AIMED(q, aim, pitch) row_of(q, aim, pitch)
 #else
 #define OUTER_RUNS 1u
 #define INNER_RUNS RUNS
+#define Aim Row
+#define AIMED(q, row, pitch) row_of(q, row, pitch)
+#define ROW_AIMED(q, aim, pitch) (aim)
 #endif
 #define TEAMS (8u / PARTS)
 #define MADE (GATED ? ROWS / 2u : ROWS)  // elements of y that a team makes
@@ -69,18 +76,19 @@ RLX_FN float row_made(const uint row) {
     UNROLL for (uint p = 0u; p < 2u; p++) {                                                         \
         const uint from = (c) + p < chunks ? (c) + p : chunks - 1u;                                 \
         UNROLL for (uint r = 0u; r < ROWS; r++) {                                                   \
-            held[p * ROWS + r] = chunk_of(rows[r], at, from / UNITS, from % UNITS);                 \
+            Row of = ROW_AIMED(q, rows[r], pitch);                                                  \
+            held[p * ROWS + r] = chunk_of(of, at, from / UNITS, from % UNITS);                      \
             if (p == 0u) {                                                                          \
-                words[r] = scale_words(rows[r], at, from / UNITS, from % UNITS);                    \
+                words[r] = scale_words(of, at, from / UNITS, from % UNITS);                         \
             } else if (!SAME_WORDS) {                                                               \
-                others[r] = scale_words(rows[r], at, from / UNITS, from % UNITS);                   \
+                others[r] = scale_words(of, at, from / UNITS, from % UNITS);                        \
             }                                                                                       \
         }                                                                                           \
     }
 #define AIM(tile)                                                                                   \
     UNROLL for (uint r = 0u; r < ROWS; r++) {                                                       \
         const uint of = (tile) * ROWS_HELD + team * MADE + r % MADE;                                \
-        rows[r] = row_of(q, (of < n ? of : n - 1u) + (GATED && r >= MADE ? n : 0u), pitch);         \
+        rows[r] = AIMED(q, (of < n ? of : n - 1u) + (GATED && r >= MADE ? n : 0u), pitch);          \
     }
 
 RLX_FN void packed_line_body(PTR(T) x, PTR(f32) gamma, PTR(u32) q, PTR(f32) bias, PTR(T) y, const uint m,
@@ -91,7 +99,7 @@ RLX_FN void packed_line_body(PTR(T) x, PTR(f32) gamma, PTR(u32) q, PTR(f32) bias
     if (tile >= tiles) return;
     PTR(T) px = SKIP(T, x, GROUP % m, k);
     const Planes at = planes_of(blocks);
-    Row rows[ROWS];
+    Aim rows[ROWS];
     Chunk held[2u * ROWS];
     uvec4 words[ROWS], others[ROWS];
     if (!EARLY) BEGIN;
