@@ -152,7 +152,8 @@ def test_an_adapter_is_chosen_by_the_models_name(folder: Path, tmp_path: Path) -
         assert server.ask("/v1/models/law")[1]["id"] == "law"
         status, refused = server.ask(TEXT, {**body, "model": "lawyer"})
         assert status == 404 and "this server has 'tiny', 'law'" in refused["error"]["message"]
-        assert server.ask(VECTORS, {"model": "law", "input": "a"})[0] == 404
+        status, refused = server.ask(VECTORS, {"model": "law", "input": "a"})
+        assert status == 400 and "made by the model alone, 'tiny'" in refused["error"]["message"]
 
 
 def test_embeddings_are_the_models(server: Served) -> None:
