@@ -84,16 +84,17 @@ def test_a_request_whose_client_leaves_keeps_its_turn_until_it_is_computed() -> 
 
     async def clients() -> None:
         engine = _Engine(cast(Any, Encoder()), 3, Metrics())
-        first = asyncio.ensure_future(engine.embed([1]))
+        rows = [[np.array([i], np.int32)] for i in range(3)]
+        first = asyncio.ensure_future(engine.embed(rows[0]))
         await asyncio.to_thread(at_work.acquire)
-        second, third = (asyncio.ensure_future(engine.embed([i])) for i in (2, 3))
+        second, third = (asyncio.ensure_future(engine.embed(row)) for row in rows[1:])
         await asyncio.sleep(0)
         for one in (first, second):
             one.cancel()
         await asyncio.gather(first, second, return_exceptions=True)
         assert engine.running == 2  # the first at work, and the third
         go.set()
-        assert await third == [3]
+        assert await third == rows[2]
         await asyncio.sleep(0)
         assert engine.running == 0
 

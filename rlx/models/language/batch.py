@@ -108,6 +108,7 @@ class Batch(Closing):
         self._at = np.zeros(slots, np.int32)
         self._ids = np.zeros((slots, 1), np.int32)
         self._count = 0
+        self.steps = 0  # run so far, each of all sequences
 
     @property
     def free(self) -> int:
@@ -321,6 +322,7 @@ class Batch(Closing):
         runs = [programs[i % len(programs)].launch() for i in range(count)]
         found: dict[str, Any] = runs[-1].wait("host") if picking.scored else {}
         runs[-1].wait()
+        self.steps += count
         log: npt.NDArray[np.int32] = d.state.get("log")
         return log, found
 

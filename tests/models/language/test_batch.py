@@ -198,3 +198,13 @@ def test_a_prompt_that_fails_leaves_its_slot(tmp_path: Path, monkeypatch: pytest
         monkeypatch.setattr(batch._decoder, "take", whole)
         assert batch.fill() == 5
         assert [made.token for _ in range(4) for made in batch.step() if made.sequence == number] == want
+
+
+def test_steps_are_those_that_were_run(tmp_path: Path) -> None:
+    with load(tiny.write_language_model(tmp_path), "cpu", context=32) as model, model.batch(2) as batch:
+        batch.add([4, 7], 20)
+        batch.step(4)
+        assert batch.steps == 4
+        batch.add([4, 7], 20, scored=True)
+        batch.step(4)  # one of all
+        assert batch.steps == 5
