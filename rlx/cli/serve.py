@@ -79,7 +79,7 @@ def serve(
         bound(host, port, key) as listening,
         loaded(model, device, *settings, layers_on=layers_on, encoders=True) as made,
     ):
-        called = name or model.stem
+        called = name or _called(model)
         if isinstance(made, SentenceEncoder):
             if any(given is not None for given in (pooling, context, cache, pages)):
                 raise RlxError("serve: --pooling, --context, --cache and --pages are for language models; this is an "
@@ -105,6 +105,11 @@ def serve(
             print(f"rlx: serving {what} at http://{shown}:{taken}", file=sys.stderr, flush=True)
 
         serve(service, listening, ready)
+
+
+def _called(model: Path) -> str:
+    """The name of a file without its ending, or that of a folder as it is, which may have dots: Llama-3.2-1B."""
+    return model.resolve().name if model.is_dir() else model.stem
 
 
 def _adapters(given: list[str]) -> dict[str, Path]:

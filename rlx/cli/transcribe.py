@@ -33,7 +33,11 @@ def transcribe(
     with model:
         if not isinstance(model, Transcriber):
             raise RlxError(f"{folder} holds no Whisper model; rlx transcribe takes the folder of one")
-        for part in model.segments(file, language=language, task=task, timestamps=timestamps):
+        try:
+            parts = model.segments(file, language=language, task=task, timestamps=timestamps)
+        except OSError as error:
+            raise RlxError(f"{file}: cannot be read: {error.strerror or error}") from error
+        for part in parts:
             if timestamps:
                 print(f"[{_clock(part.start)} - {_clock(part.end)}] {part.text.strip()}", flush=True)
             else:

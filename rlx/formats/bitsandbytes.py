@@ -20,6 +20,7 @@ Array = npt.NDArray[Any]
 STATE = ".quant_state.bitsandbytes__"
 _DTYPES = {"bfloat16": bf16, "float16": f16, "float32": f32}
 _MOST_STATE = 1 << 16  # bytes; published ones have 200
+_MOST_OFFSET = 3e38  # within f32
 _PART = 1 << 22  # codes that become floats at a time
 
 
@@ -85,12 +86,14 @@ def read_four_bits(name: str, kind: str, parts: Mapping[str, Array], where: str)
         refuse(f"its quant_state says {shown(state.get('quant_type'))} of {shown(state.get('dtype'))}; expected {kind} "
                f"of {', '.join(_DTYPES)}")  # fmt: skip
     elements, block = math.prod(shape), count("blocksize")
+    if block % 2:
+        refuse(f"blocksize of its quant_state is {block}, expected an even number: two codes are a byte")
     codes, blocks = part("", np.uint8, -(-elements // 2)), -(-elements // block)
     book = part(".quant_map", np.float32, 16)
     if "nested_blocksize" not in state:
         return FourBits(tuple(shape), dtype, codes, book, part(".absmax", np.float32, blocks), block)
     inner, offset = count("nested_blocksize"), state.get("nested_offset")
-    if isinstance(offset, bool) or not isinstance(offset, int | float) or not math.isfinite(offset):
+    if isinstance(offset, bool) or not isinstance(offset, int | float) or not abs(offset) <= _MOST_OFFSET:
         refuse(f"nested_offset of its quant_state is {shown(offset)}, expected a number")
     outer = part(".nested_absmax", np.float32, -(-blocks // inner))
     numbers = part(".nested_quant_map", np.float32, 256)[part(".absmax", np.uint8, blocks)]

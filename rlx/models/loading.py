@@ -66,27 +66,28 @@ def load(
             raise ShapeError(f"layers_on {layers_on!r:.80}: two of these are one device; expected each once")
         return split[0][0], split
 
-    def refuse_split() -> None:
-        if layers_on is not None:
-            raise DTypeError(f"load: layers_on is for language models; {path} is none")
+    def refuse(**given: Any) -> None:
+        for name, value in given.items():
+            if value is not None:
+                raise DTypeError(f"load: {name} is for language models, and {path} is none; leave it out")
 
     if os.path.isfile(path):
         with GgufFile(path) as file:
             architecture = file.metadata.get("general.architecture")
             if isinstance(architecture, str) and architecture in ENCODERS:
-                refuse_split()
+                refuse(layers_on=layers_on, cache=cache)
                 session, _ = sessions()
                 return sentence.load_gguf(file, session, dtype=dtype, activations=activations)
             session, split = sessions()
             return load_gguf(file, session, context=context, split=split, **half)
     folder = ModelFolder(path)
     if folder.config.get("model_type") == "bert":
-        refuse_split()
+        refuse(layers_on=layers_on, cache=cache)
         return sentence.load(
             path, device, dtype=dtype, activations=activations, precision=precision, threads=threads, engine=engine
         )
     if folder.config.get("model_type") == "whisper":
-        refuse_split()
+        refuse(layers_on=layers_on)
         session, _ = sessions()
         return transcriber.load_folder(folder, session, **half)
     session, split = sessions()

@@ -46,7 +46,7 @@ class Service:
         pooling: Pooled | None = None, pages: int | None = None,
     ) -> None:  # fmt: skip
         self.model, self.name, self.limits = model, name, limits
-        self.pooling = pooling or (model.pooling if model.reading.rows is None else None)
+        self.pooling = None if model.reading.rows is not None else pooling or model.pooling
         self.names = (name, *model.adapters)
         if name in model.adapters:
             raise RlxError(f"{name!r} is the name of the model and of an adapter; give one of them another name")
@@ -207,7 +207,7 @@ class Service:
         body, width = await self.body(request), self.model.config.width
         if self.pooling is None:
             raise Refused(400, "the model is a reranker, which has no embeddings", "model")
-        asked = protocol.embeddings(body, (self.name,), self.model.context, self.limits.inputs, width)
+        asked = protocol.embeddings(body, self.names, self.model.context, self.limits.inputs, width)
         rows = [await self.in_thread(self._ids, text, "input") for text in asked.inputs]
         return self.embedded(asked, rows, await self.attended(request.receive, self._vectors(rows)))
 

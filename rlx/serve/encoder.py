@@ -39,15 +39,27 @@ class _Engine:
         }
 
     async def embed(self, rows: list[npt.NDArray[np.int32]]) -> list[Any]:
-        """The embeddings of a request's texts. Raises: Refused where too many requests wait, RlxError."""
+        """The embeddings of a request's texts. A request whose client leaves gives up its turn while it waits; one that
+        is being computed keeps it until its thread has ended. Raises: Refused where too many requests wait, RlxError.
+        """
         if self.running > self._most:
             raise busy(self._most)
         self.running += 1
         try:
-            async with self._turn:
-                return list(await asyncio.to_thread(self.encoder.encode_ids, rows))
-        finally:
+            await self._turn.acquire()
+        except BaseException:
             self.running -= 1
+            raise
+        work = asyncio.ensure_future(asyncio.to_thread(self.encoder.encode_ids, rows))
+        work.add_done_callback(self._computed)
+        return list(await asyncio.shield(work))
+
+    def _computed(self, work: asyncio.Future[Any]) -> None:
+        """Gives the turn to the next request."""
+        self.running -= 1
+        self._turn.release()
+        if not work.cancelled():
+            work.exception()  # nobody may be left who would ask for it
 
     def start(self) -> None:
         pass

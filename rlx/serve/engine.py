@@ -215,13 +215,13 @@ class Engine:
             taken = self.fill()
             self.metrics.prompt_tokens += taken
             if self._running:
-                start, most = time.perf_counter(), 1
+                start, before, most = time.perf_counter(), self.batch.steps, 1
                 if seconds and not taken and not parts:
                     most = max(1, int(TURN / seconds))
                 made = self.batch.step(most)
-                if made:
-                    seconds = (time.perf_counter() - start) / most
-                    self._hand_over(made)
+                if run := self.batch.steps - before:  # fewer than `most` where a sequence takes one at a time
+                    seconds = (time.perf_counter() - start) / run
+                self._hand_over(made)
             if parts is not None and next(parts, True):
                 parts = self._embedding = None
 

@@ -249,8 +249,10 @@ def chat(body: dict[str, Any], models: Sequence[str], context: int, choices: int
 
 
 def embeddings(body: dict[str, Any], models: Sequence[str], context: int, inputs: int, width: int) -> Embeddings:
-    """Raises: Refused."""
-    fields, _ = _checked_model(body, models)
+    """`models` are the model's own name, and those of its adapters, which make no embeddings. Raises: Refused."""
+    fields, model = _checked_model(body, models)
+    if model != models[0]:
+        raise Refused(400, f"{model!r} is an adapter; embeddings are made by the model alone, {models[0]!r}", "model")
     texts = _texts(fields, "input", context, inputs)
     base64 = fields.choice("encoding_format", ("float", "base64"), "float") == "base64"
     fields.integer("dimensions", width, width)

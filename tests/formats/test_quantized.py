@@ -261,6 +261,7 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "nf4 whose state is no JSON": (lambda: state_of(b"{"), "JSON"),
     "nf4 of another shape": (lambda: state_of(None, shape=[3, 5]), "expected 8 of uint8"),
     "nf4 of another size of blocks": (lambda: state_of(None, blocksize=0), "blocksize of its quant_state is 0"),
+    "nf4 of odd blocks": (lambda: state_of(None, blocksize=63), "expected an even number"),
     "nf4 of fewer blocks": (lambda: state_of(None, blocksize=32), "absmax is float32"),
     "nf4 with an offset that is none": (
         lambda: state_of(None, nested_blocksize=4, nested_offset=None), "nested_offset"

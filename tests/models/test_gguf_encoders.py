@@ -96,3 +96,9 @@ def test_what_is_refused(changed: dict[str, Any], message: str, tmp_path: Path) 
     made.write(tmp_path / "x.gguf", arch, pooling, **changed)
     with pytest.raises(ModelFormatError, match=message):
         rlx.models.load(tmp_path / "x.gguf", "cpu")
+
+
+def test_caches_are_of_language_models(tmp_path: Path) -> None:
+    made.write(tmp_path / "x.gguf", "bert")
+    with pytest.raises(DTypeError, match="cache is for language models"):
+        rlx.models.load(tmp_path / "x.gguf", "cpu", cache="q8_0")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -13,8 +15,9 @@ pytest.importorskip("uvicorn", reason="needs rlx[serve]")
 
 from rlx.errors import RlxError
 from rlx.models import load
-from rlx.serve.encoder import EncoderService
+from rlx.serve.encoder import EncoderService, _Engine
 from rlx.serve.limits import Limits
+from rlx.serve.metrics import Metrics
 from tests.models import gguf_encoders
 from tests.models.language import test_reading
 from tests.serve.served import served
@@ -64,3 +67,36 @@ def test_rerankers_have_no_embeddings(tmp_path: Path) -> None:
     with served(tmp_path / "y.gguf") as server:
         status, found = server.ask(VECTORS, {"model": "tiny", "input": "a"})
         assert status == 400 and "reranker" in found["error"]["message"]
+
+
+def test_a_request_whose_client_leaves_keeps_its_turn_until_it_is_computed() -> None:
+    """What its thread computes is not beside the next request's; one that waits gives up at once."""
+    at_work, go, most = threading.Semaphore(0), threading.Event(), [0, 0]
+
+    class Encoder:
+        def encode_ids(self, rows: list[Any]) -> list[Any]:
+            most[0] += 1
+            most[1] = max(most)
+            at_work.release()
+            assert go.wait(60)
+            most[0] -= 1
+            return rows
+
+    async def clients() -> None:
+        engine = _Engine(cast(Any, Encoder()), 3, Metrics())
+        rows = [[np.array([i], np.int32)] for i in range(3)]
+        first = asyncio.ensure_future(engine.embed(rows[0]))
+        await asyncio.to_thread(at_work.acquire)
+        second, third = (asyncio.ensure_future(engine.embed(row)) for row in rows[1:])
+        await asyncio.sleep(0)
+        for one in (first, second):
+            one.cancel()
+        await asyncio.gather(first, second, return_exceptions=True)
+        assert engine.running == 2  # the first at work, and the third
+        go.set()
+        assert await third == rows[2]
+        await asyncio.sleep(0)
+        assert engine.running == 0
+
+    asyncio.run(clients())
+    assert most[1] == 1

@@ -26,6 +26,7 @@ pytest.importorskip("uvicorn", reason="needs rlx[serve]")
 from typer.testing import CliRunner
 
 from rlx.cli.app import app
+from rlx.cli.serve import _called
 from rlx.errors import RlxError
 from rlx.serve import http as serving
 from rlx.serve.limits import Limits
@@ -152,7 +153,8 @@ def test_an_adapter_is_chosen_by_the_models_name(folder: Path, tmp_path: Path) -
         assert server.ask("/v1/models/law")[1]["id"] == "law"
         status, refused = server.ask(TEXT, {**body, "model": "lawyer"})
         assert status == 404 and "this server has 'tiny', 'law'" in refused["error"]["message"]
-        assert server.ask(VECTORS, {"model": "law", "input": "a"})[0] == 404
+        status, refused = server.ask(VECTORS, {"model": "law", "input": "a"})
+        assert status == 400 and "made by the model alone, 'tiny'" in refused["error"]["message"]
 
 
 def test_embeddings_are_the_models(server: Served) -> None:
@@ -527,6 +529,13 @@ def test_the_command_refuses_with_a_way_out(folder: Path, monkeypatch: pytest.Mo
     monkeypatch.delitem(sys.modules, "rlx.serve.http")
     monkeypatch.setitem(sys.modules, "uvicorn", None)
     assert 'pip install "rlx[serve]" (uvicorn is missing)' in refused()
+
+
+def test_the_name_of_a_model_is_that_of_its_file_or_folder(tmp_path: Path) -> None:
+    for name in ("Llama-3.2-1B", "x.gguf"):
+        (tmp_path / name).mkdir()
+        assert _called(tmp_path / name) == name  # folders
+    assert _called(tmp_path / "tiny-3.2-q4_k.gguf") == "tiny-3.2-q4_k"
 
 
 def test_the_command_serves_and_ends_at_a_signal(folder: Path, repo: Path) -> None:

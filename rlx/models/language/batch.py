@@ -108,6 +108,7 @@ class Batch(Closing):
         self._at = np.zeros(slots, np.int32)
         self._ids = np.zeros((slots, 1), np.int32)
         self._count = 0
+        self.steps = 0  # run so far, each of all sequences
 
     @property
     def free(self) -> int:
@@ -125,11 +126,14 @@ class Batch(Closing):
         Raises: GraphError where no slot is free, or too few pages, DTypeError, ShapeError for a prompt that cannot be
         taken, RlxError for an adapter that the batch has not."""
         number = self.begin(prompt, max_tokens, sampling, ends, constraint, adapter=adapter, scored=scored)
-        while any(held is not None and held.number == number and not held.steps for held in self._held):
-            if not self.fill():
-                self.cancel(number)
-                raise GraphError("there are too few free pages for this prompt now; step() until a sequence has ended, "
-                                 "or begin() it, so that it waits")  # fmt: skip
+        try:
+            while any(held is not None and held.number == number and not held.steps for held in self._held):
+                if not self.fill():
+                    raise GraphError("there are too few free pages for this prompt now; step() until a sequence has "
+                                     "ended, or begin() it, so that it waits")  # fmt: skip
+        except BaseException:  # the caller does not learn the number
+            self.cancel(number)
+            raise
         return number
 
     def begin(
@@ -169,9 +173,9 @@ class Batch(Closing):
         d.length, d.slot, d.number = held.taken, slot, held.adapter
         rest = held.prompt[held.taken :][:most]
         part = rest[: next(d.chunks(len(rest)))]
-        held.taken += len(part)
-        if not held.steps:  # what follows a part that is not the last one is in the prompt
+        if len(part) < len(held.prompt) - held.taken:  # what follows a part that is not the last one is in the prompt
             d.take(part, GREEDY, {})
+            held.taken += len(part)
             self._know(slot, held)
             return len(part)
         mask = {}
@@ -180,6 +184,7 @@ class Batch(Closing):
             held.constraint.mask(mask["mask"][0])
         picking = _picking([held])
         found = d.take(part, picking, {**_inputs([held], picking), **mask})
+        held.taken += len(part)
         held.fresh.append((int(found["token"][0, 0]), _scores(found, 0) if held.scored else None))
         self._at[slot], self._ids[slot] = held.taken, found["token"][0, 0]
         self._know(slot, held)
@@ -317,6 +322,7 @@ class Batch(Closing):
         runs = [programs[i % len(programs)].launch() for i in range(count)]
         found: dict[str, Any] = runs[-1].wait("host") if picking.scored else {}
         runs[-1].wait()
+        self.steps += count
         log: npt.NDArray[np.int32] = d.state.get("log")
         return log, found
 

@@ -109,7 +109,8 @@ class Decoder(Closing):
         sessions = split or [(session, None)]
         if like is not None:
             sessions = [(stage.session, len(stage.layers)) for stage in like.stages]
-        layers = check_room(self.room, sessions, self.slots, context, like is not None)
+        count = 0 if pages is None else pages.count
+        layers = check_room(self.room, sessions, self.slots, context, like is not None, count)
         self.stages: list[Stage] = []
         for (own, _), part in zip(sessions, layers, strict=True):
             held = Weights(own.device) if like is None else like.stages[len(self.stages)].weights

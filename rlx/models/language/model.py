@@ -425,14 +425,16 @@ def half_or_full(what: str, dtype: DTypeLike) -> DType:
     return kind
 
 
-def _cache_dtype(dtype: DTypeLike, config: LanguageConfig) -> DType:
-    """Raises: DTypeError for what keys and values cannot be kept in."""
+def _cache_dtype(dtype: DTypeLike, config: LanguageConfig, where: str) -> DType:
+    """Raises: DTypeError for what keys and values cannot be kept in, and for a model that has none."""
     kind, a = as_dtype(dtype), config.attention
     if kind.name not in (*FLOATS, "q8_0"):
         raise DTypeError(f"cache {dtype}: expected one of {', '.join(FLOATS)}, q8_0")
-    if kind.is_packed and a is not None and a.head_size % 32:
-        raise DTypeError(f"cache q8_0: this model's heads have {a.head_size} elements, which are no blocks of 32; "
-                         "keep them in bf16 or f16")  # fmt: skip
+    if a is None:
+        raise DTypeError(f"cache {dtype}: {where} is recurrent, without keys and values; leave it out")
+    if kind.is_packed and a.head_size % 32:
+        raise DTypeError(f"cache q8_0: the heads of {where} have {a.head_size} elements, which are no blocks of 32; "
+                         "keep its keys and values in bf16 or f16")  # fmt: skip
     return kind
 
 
@@ -473,7 +475,7 @@ def made_of(
         raise ShapeError(f"context is {context!r}; expected an integer from 1")
     context = min(context, config.positions)
     work = half_or_full("activations", activations or f32)
-    kept = _cache_dtype(cache or work, config)
+    kept = work if cache is None else _cache_dtype(cache, config, source.where)
     matrices = None if dtype is None else half_or_full("dtype", dtype)
     weights = ModelWeights(source, architecture, config, context, matrices)
     decoder = Decoder(config, weights, session, context, activations=work, cache=kept, split=split)

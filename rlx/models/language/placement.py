@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from rlx.errors import DTypeError, OutOfDeviceMemory, ShapeError
 from rlx.models.language.config import LanguageConfig
+from rlx.models.language.pages import pages_for
 from rlx.runtime import Session
 
 Shares = Sequence[tuple[str, int | None]]  # a device and how many layers; None: as many as fit, or the rest
@@ -114,10 +115,11 @@ def room_of(
 
 
 def check_room(
-    room: Callable[[int], Room], sessions: Sequence[tuple[Session, int | None]], slots: int, context: int, loaded: bool
-) -> list[range]:
+    room: Callable[[int], Room], sessions: Sequence[tuple[Session, int | None]], slots: int, context: int, loaded: bool,
+    pages: int = 0,
+) -> list[range]:  # fmt: skip
     """The layers of each session's device, where all fit; `room` tells the need of a context, without weights where
-    these are `loaded`.
+    these are `loaded`. The caches are those of `slots` contexts, or so many `pages`.
 
     Raises: OutOfDeviceMemory with what is needed, what is free, and what would fit; ShapeError as `Room.split`."""
     r, free = room(context), [session.device.free_bytes() for session, _ in sessions]
@@ -130,7 +132,11 @@ def check_room(
         fit = 0 if loaded else r.fitting(own.start, free[i])
         what = r.where if len(own) == len(r.weights) else f"layers {own.start} to {own.stop - 1} of {r.where}"
         hints = []
-        if longest := _longest(room, own, context, loaded, free[i]):
+        if pages:
+            each = caches // pages
+            if (most := max(0, free[i] - weights) // each) > pages_for(context):
+                hints.append(f"pages={most} would fit")
+        elif longest := _longest(room, own, context, loaded, free[i]):
             hints.append(f"context={longest} would fit")
         rest = names[i + 1 :] or [name for name in ("cpu",) if name not in names]
         if fit and rest:
@@ -138,9 +144,10 @@ def check_room(
             hints.append(f"{fit} of these layers would fit: layers_on='{names[i]}={fit}{others}'")
         elif weights > free[i]:
             hints.append("a file of fewer bits a weight would fit")
+        held = f"{pages} pages" if pages else f"{slots} x {context} tokens"
         raise OutOfDeviceMemory(
-            f"{what} needs {weights:,} bytes for its weights and {caches:,} for the caches of {slots} x {context} "
-            f"tokens; {names[i]} has {free[i]:,} free: {', or '.join(hints) or 'close other programs of the device'}"
+            f"{what} needs {weights:,} bytes for its weights and {caches:,} for the caches of {held}; {names[i]} has "
+            f"{free[i]:,} free: {', or '.join(hints) or 'close other programs of the device'}"
         )
     return layers
 

@@ -142,6 +142,8 @@ def read_prompts(folder: Path, config: Mapping[str, Any], vocabulary: int, posit
         named("lang_to_id") if content.get("is_multilingual", True) else {}, named("task_to_id"),
         several("suppress_tokens"), several("begin_suppress_tokens"), latest, min(most, positions),
     )  # fmt: skip
+    if not made.languages and content.get("is_multilingual", True):
+        raise wrong("lang_to_id", "the marks of languages, or is_multilingual false for a model of English alone")
     if made.languages and not made.tasks:
         raise wrong("task_to_id", "an object of tasks and tokens")
     if made.times >= vocabulary:

@@ -24,7 +24,7 @@ from rlx.models.language.caches import Size
 from rlx.models.language.config import Fields
 from rlx.models.language.model import half_or_full
 from rlx.models.language.weights import Arrays, ModelWeights
-from rlx.models.speech.audio import HOP, LogMel, read_wav, resampled
+from rlx.models.speech.audio import HOP, RATES, LogMel, read_wav, resampled
 from rlx.models.speech.prompts import STEP, Prompts, read_prompts, words_of
 from rlx.models.speech.whisper import (
     ARCHITECTURE,
@@ -156,8 +156,9 @@ class Transcriber(Closing):
         `language` is a code such as "en"; without one it is what the model takes the first 30 s for. `task`
         "translate" gives English. A chunk of 30 s after the other is transcribed, each token the likeliest; with
         `timestamps` a chunk begins where the last whole segment ended. Raises: as `segments`."""
-        parts = tuple(self.segments(sound, language=language, task=task, timestamps=timestamps))
-        return Transcript("".join(part.text for part in parts).strip(), self.language, parts)
+        heard: list[str | None] = [None]
+        parts = tuple(self._asked(sound, language, task, timestamps, heard))
+        return Transcript("".join(part.text for part in parts).strip(), heard[-1], parts)
 
     def segments(
         self, sound: Sound, *, language: str | None = None, task: str = "transcribe", timestamps: bool = False
@@ -166,19 +167,27 @@ class Transcriber(Closing):
 
         Raises, all at once: ModelFormatError for a file that is no WAV of integers or damaged, DTypeError and
         ShapeError for odd samples, RlxError for an unknown language or task."""
+        return self._asked(sound, language, task, timestamps, [])
+
+    # -- the parts of it
+
+    def _asked(
+        self, sound: Sound, language: str | None, task: str, timestamps: bool, heard: list[str | None]
+    ) -> Iterator[Segment]:
+        """As `segments`; `heard` gets the code of the language."""
         samples = self._samples(sound)
         asked = None if language is None else self.prompts.language(language)
         self.prompts.prompt(asked if asked is not None else 0, task, timestamps)
         self.tokenizer.encode("")
-        return self._segments(samples, asked, task, timestamps)
-
-    # -- the parts of it
+        return self._segments(samples, asked, task, timestamps, heard)
 
     def _samples(self, sound: Sound) -> F32:
         if isinstance(sound, str | os.PathLike):
             return read_wav(sound, self.mel.rate)
         if not isinstance(sound, tuple) or len(sound) != 2 or type(sound[1]) is not int:
             raise DTypeError(f"transcribe: {type(sound).__name__} is no sound; give a WAV file, or (samples, rate)")
+        if not RATES[0] <= sound[1] <= RATES[1]:
+            raise ShapeError(f"transcribe: {sound[1]:,} samples a second; expected {RATES[0]:,} to {RATES[1]:,}")
         samples = np.asarray(sound[0])
         if samples.ndim != 1 or not samples.size or samples.dtype.kind != "f" or not np.isfinite(samples).all():
             raise ShapeError(f"transcribe: the samples are {samples.dtype} {samples.shape}; expected one row of finite "
@@ -227,9 +236,12 @@ class Transcriber(Closing):
             made.append(token)
         return made
 
-    def _segments(self, samples: F32, language: int | None, task: str, timestamps: bool) -> Iterator[Segment]:
+    def _segments(
+        self, samples: F32, language: int | None, task: str, timestamps: bool, heard: list[str | None]
+    ) -> Iterator[Segment]:
         at, rate = 0, self.mel.rate
         self.language = self._code(language)
+        heard.append(self.language)
         while at < len(samples):
             part = samples[at : at + self.mel.samples]
             with self._lock:
@@ -237,6 +249,7 @@ class Transcriber(Closing):
                 if language is None and self.prompts.languages:
                     language = self._detect()
                     self.language = self._code(language)
+                    heard.append(self.language)
                 made = self.tokens(language, task, timestamps)
             cuts, used = _cut(made, self.prompts.times, len(part) / rate) if timestamps else ([made], None)
             for tokens in cuts:

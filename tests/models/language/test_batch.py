@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pytest
 
-from rlx.errors import RlxError
+from rlx.errors import OutOfDeviceMemory, RlxError
 from rlx.models import load
 from rlx.models.language.batch import Batch, Token
 from rlx.models.language.decoder import Sampling
@@ -176,3 +177,34 @@ def test_a_mask_is_made_for_the_last_part_of_a_prompt_alone(tmp_path: Path) -> N
             taken.append(some)
         assert len(taken) > 3 and constraint.asked == 1
         assert batch.step()[0].token % 3 == 0
+
+
+def test_a_prompt_that_fails_leaves_its_slot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An error of the device in the run of a prompt: no slot is lost, and the same prompt can be taken in again."""
+    prompt = [5, 9, 11, 5, 9]
+    with load(tiny.write_language_model(tmp_path / "model"), "cpu", context=32) as model, model.batch(2) as batch:
+        want, whole = list(model.tokens(prompt, 4)), batch._decoder.take
+
+        def full(*given: Any) -> Any:
+            raise OutOfDeviceMemory("full")
+
+        number = batch.begin(prompt, 4)
+        monkeypatch.setattr(batch._decoder, "take", full)
+        with pytest.raises(OutOfDeviceMemory):
+            batch.fill()
+        with pytest.raises(OutOfDeviceMemory):
+            batch.add(prompt[:3])
+        assert batch.free == 1
+        monkeypatch.setattr(batch._decoder, "take", whole)
+        assert batch.fill() == 5
+        assert [made.token for _ in range(4) for made in batch.step() if made.sequence == number] == want
+
+
+def test_steps_are_those_that_were_run(tmp_path: Path) -> None:
+    with load(tiny.write_language_model(tmp_path), "cpu", context=32) as model, model.batch(2) as batch:
+        batch.add([4, 7], 20)
+        batch.step(4)
+        assert batch.steps == 4
+        batch.add([4, 7], 20, scored=True)
+        batch.step(4)  # one of all
+        assert batch.steps == 5

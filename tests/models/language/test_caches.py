@@ -109,3 +109,6 @@ def test_what_q8_0_cannot_keep_is_refused(tmp_path: Path) -> None:
         load(tmp_path / "m", "cpu", cache="q8_0")
     with pytest.raises(DTypeError, match="expected one of f32, f16, bf16, q8_0"):
         load(tmp_path / "m", "cpu", cache="q4_0")
+    (tmp_path / "r").mkdir()
+    with pytest.raises(DTypeError, match="is recurrent, without keys and values"):
+        load(tiny.write_mamba(tmp_path / "r"), "cpu", cache="q8_0")

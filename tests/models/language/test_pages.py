@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rlx.errors import DTypeError, GraphError
+from rlx.errors import DTypeError, GraphError, OutOfDeviceMemory
 from rlx.models import LanguageModel, load
 from rlx.models.language.batch import Batch
 from rlx.models.language.pages import Pages
@@ -93,3 +93,16 @@ def test_pages_that_cannot_be_are_refused(folder: Path, tmp_path: Path) -> None:
     wide = tiny.write_language_model(tmp_path / "w", {**CONFIG, "head_dim": 32})
     with load(wide, "cpu", context=64, cache="q8_0") as model, pytest.raises(DTypeError, match="q8_0 yet"):
         model.batch(2, pages=9)
+
+
+def test_pages_that_do_not_fit_name_how_many_would(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from rlx.backends.cpu.device import CpuDevice
+
+    with load(folder, "cpu", context=256) as model:
+        each = 2 * 2 * 64 * 2 * 8 * 4  # bytes of a page of both layers
+        monkeypatch.setattr(CpuDevice, "free_bytes", lambda self: 7 * each + 5)
+        with pytest.raises(OutOfDeviceMemory, match=rf"{9 * each:,} for the caches of 9 pages; .*: pages=7 would fit"):
+            model.batch(2, pages=9)
+        monkeypatch.setattr(CpuDevice, "free_bytes", lambda self: 4 * each)  # too few for a context
+        with pytest.raises(OutOfDeviceMemory, match="close other programs"):
+            model.batch(2, pages=9)

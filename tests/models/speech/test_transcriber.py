@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import wave
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -131,7 +133,8 @@ def test_odd_sounds_are_refused(folder: Path, tmp_path: Path) -> None:
             with pytest.raises(ModelFormatError, match=message):
                 model.transcribe(tmp_path / f"{name}.wav")
         for sound, error in (((np.ones((2, 3)), 16000), ShapeError), ((np.array([np.nan]), 16000), ShapeError),
-                             (3, DTypeError), ((np.ones(3, np.float32), "16k"), DTypeError)):  # fmt: skip
+                             ((np.ones(9), 10**9 + 7), ShapeError), (3, DTypeError),
+                             ((np.ones(3, np.float32), "16k"), DTypeError)):  # fmt: skip
             with pytest.raises(error):
                 model.transcribe(sound)
         with pytest.raises(RlxError, match="no language 'xx'; the model knows en, fr"):
@@ -153,6 +156,7 @@ def test_odd_sounds_are_refused(folder: Path, tmp_path: Path) -> None:
         ("generation", {"eos_token_id": None}, "eos_token_id"),
         ("generation", {"suppress_tokens": [-1]}, "suppress_tokens"),
         ("generation", {"lang_to_id": {"<|en|>": "a"}}, "lang_to_id"),
+        ("generation", {"lang_to_id": None}, "lang_to_id is null|lang_to_id is None"),
         ("generation", {"task_to_id": {}}, "task_to_id"),
     ],
 )
@@ -170,3 +174,25 @@ def test_other_spectrograms_are_refused(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "preprocessor_config.json").write_text(json.dumps({"n_fft": 512}))
     with pytest.raises(ModelFormatError, match="n_fft is 512, expected 400"):
         rlx.models.load(tmp_path, "cpu")
+
+
+def test_a_transcript_has_its_own_language(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another thread's call ends between a chunk and the end of this one."""
+    sound = (tiny.sound(0.1), 16000)
+    with rlx.models.load(folder, "cpu") as model:
+        whole = model._segments
+
+        def between(*given: Any) -> Any:
+            yield from whole(*given)
+            model.language = "other"
+
+        monkeypatch.setattr(model, "_segments", between)
+        assert model.transcribe(sound, language="fr").language == "fr"
+
+
+def test_a_file_that_cannot_be_read_is_an_error_of_one_line(folder: Path, tmp_path: Path) -> None:
+    path = tiny.write_wav(tmp_path / "x.wav", tiny.sound(0.1))
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(wave, "open", Mock(side_effect=PermissionError(13, "Permission denied")))
+        made = CliRunner().invoke(app, ["transcribe", str(folder), str(path), "--device", "cpu"])
+    assert isinstance(made.exception, RlxError) and "x.wav: cannot be read: Permission denied" in str(made.exception)
