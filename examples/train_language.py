@@ -4,8 +4,9 @@ asked to go on from a prompt.
     python examples/train_language.py [--steps 800] [--out tiny-pages] [--device auto]
 
 The model is a Llama of some two million weights: it learns the look of the pages, and little else. It is a model to try
-the commands with, offline: `rlx generate tiny-pages-q4_k.gguf -p "The device"`. The weights are states of the graph,
-and each run is a step of Adam (Kingma & Ba, 2015). Needs the packages of `rlx[hf]`.
+the commands with, offline: `rlx generate tiny-pages-q4_k.gguf -p "The device"`; `rlx chat` goes on from what is said.
+The weights are states of the graph, and each run is a step of Adam (Kingma & Ba, 2015). Needs the packages of
+`rlx[hf]`.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ CONFIG = {
     "tie_word_embeddings": True, "hidden_act": "silu", "bos_token_id": 0, "eos_token_id": 0,
 }  # fmt: skip
 BATCH, LENGTH = 8, 64
+TEMPLATE = "{% for message in messages %}{{ message.content }}\n{% endfor %}"  # a talk is a text to go on from
 
 
 class Learned(Blocks):
@@ -138,6 +140,8 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("tiny-pages"))
     parser.add_argument("--device", default="auto")
     args = parser.parse_args()
+    if args.steps < 1:
+        parser.error(f"--steps {args.steps}: expected 1 or more")
     text = pages()
     tokenizer = tokenizer_of(text)
     tokens = np.array(tokenizer.encode(text).ids, np.int32)
@@ -147,8 +151,12 @@ def main() -> None:
     safetensors.save(args.out / "model.safetensors", weights)
     (args.out / "config.json").write_text(json.dumps(CONFIG, indent=1))
     tokenizer.save(str(args.out / "tokenizer.json"))
+    (args.out / "chat_template.jinja").write_text(TEMPLATE)
+    written = [args.out]
     for kind in ("f16", "q8_0", "q4_k"):
-        folder_to_gguf(args.out, args.out.with_name(f"{args.out.name}-{kind}.gguf"), kind)
+        written.append(args.out.with_name(f"{args.out.name}-{kind}.gguf"))
+        folder_to_gguf(args.out, written[-1], kind)
+    print("written:", *written)
     with load(args.out, args.device, context=128) as model:
         print("The device" + "".join(model.generate("The device", 40)))
 

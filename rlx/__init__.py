@@ -68,7 +68,10 @@ if not TYPE_CHECKING:  # type checkers read the imports above
 
 
 class _Unknown(AttributeError):
-    """A name that rlx does not have. What was meant is looked for when the error is shown: `hasattr` shows none."""
+    """A name that rlx does not have. What was meant is looked for when the error is shown: `hasattr` shows none. A
+    traceback calls it by the name of its kind."""
+
+    __module__, __qualname__ = "builtins", "AttributeError"
 
     def __str__(self) -> str:
         return f"module 'rlx' has no attribute {self.args[0]!r}{errors.meant(self.args[0], __dir__())}"

@@ -36,7 +36,7 @@ def embed(
     listed = [i for i, sentence in enumerate(sentences) if sentence.strip()]  # a blank line cannot be an answer
     if query is not None and not listed:
         raise RlxError(f"{'standard input' if file == '-' else file}: no sentences to search in")
-    load: Any = load_file if folder.is_file() else load_folder  # a folder of a language model makes text
+    load: Any = load_folder if folder.is_dir() else load_file  # a folder of a language model makes text
     with load(folder, device, dtype=dtype) as encoder, drawn(only="encoding"):
         vectors = encoder.embed(sentences)
         if out is not None:

@@ -17,7 +17,10 @@ from rlx.errors import RlxError
 _ANSWER = 256  # tokens of a context that a talk leaves free for an answer
 
 Model = Annotated[Path, typer.Argument(help="A Hugging Face folder with a language model, or a GGUF file.")]
-MaxTokens = Annotated[int | None, typer.Option("--max-tokens", "-n", help="How many tokens at most.", min=0)]
+MaxTokens = Annotated[
+    int | None,
+    typer.Option("--max-tokens", "-n", help="How many tokens at most. Default: as many as the context takes.", min=0),
+]
 Temperature = Annotated[float, typer.Option(help="0 takes the likeliest token each time.", min=0)]
 TopK = Annotated[int | None, typer.Option(help="Draw from so many of the likeliest tokens.", min=1)]
 TopP = Annotated[float | None, typer.Option(help="Draw from the likeliest that have this probability together.")]
@@ -100,10 +103,13 @@ def chat(
     stats: Show = False,
 ) -> None:
     """Talk with a language model, a line at a time, by the model's own chat template; end with Ctrl-D."""
+    from rlx.formats.tokenizer.chat import ChatTemplate
+
     drawing = _drawing(temperature, top_k, top_p, seed)
     messages: list[dict[str, str]] = [] if system is None else [{"role": "system", "content": system}]
     kinds = (device, context, dtype, activations, cache, engine)
     with loaded(model, *kinds, layers_on=layers_on) as made, _drafting(draft, *kinds) as drafting:
+        ChatTemplate.of(made.tokenizer)  # a model without one is refused before anything is asked
         named = _with_adapter(made, adapter)
         while True:
             if sys.stdin.isatty():

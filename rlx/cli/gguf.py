@@ -82,8 +82,9 @@ def _config(file: GgufFile) -> LanguageConfig | None:
 
 
 def _rooms(file: GgufFile, config: LanguageConfig) -> dict[int, Room]:
-    """What the layers need, with keys and values in f16 for each of some contexts."""
-    from rlx.dtypes import f16
+    """What the layers need, with keys and values in f32 for each of some contexts: what a model is loaded with, unless
+    `activations` or `cache` say otherwise."""
+    from rlx.dtypes import f32
     from rlx.models.language.caches import cache_bytes
     from rlx.models.language.placement import room_of
 
@@ -93,12 +94,12 @@ def _rooms(file: GgufFile, config: LanguageConfig) -> dict[int, Room]:
 
     sizes = {named(tensor.name): tensor.nbytes for tensor in file.tensors.values()}
     contexts = sorted({min(n, config.positions) for n in _CONTEXTS})  # none beyond what the model was made for
-    return {n: room_of(config, "", sizes, 0, cache_bytes(config, n, f16)) for n in contexts}
+    return {n: room_of(config, "", sizes, 0, cache_bytes(config, n, f32)) for n in contexts}
 
 
 def _fits(file: GgufFile, weights: int, devices: Sequence[str] | None) -> Iterator[str]:
     """A table of devices: free memory, and whether the weights and the keys and values of some lengths fit, or how many
-    layers do."""
+    layers do. An encoder keeps no keys and values."""
     from rlx.driver.registry import open_device, probe_all
 
     config = _config(file)
@@ -122,8 +123,8 @@ def _fits(file: GgufFile, weights: int, devices: Sequence[str] | None) -> Iterat
         rows.append((info.id, info.name, f"{free / 2**30:.1f} GiB", *cells))
     if rows:
         known = [f"{_size(sum(room.caches))} for {n:,}" for n, room in (rooms or {}).items()]
-        told = ", ".join(known) or "not known for this architecture"
-        yield f"weights: {_size(weights)}; keys and values in f16: {told}"
+        told = f"; keys and values in f32: {', '.join(known)}; --cache f16 takes half" if known else ""
+        yield f"weights: {_size(weights)}{told}"
         yield from format_table(titles if rooms else ("device", "name", "free", "weights"), rows, right={"free"})
 
 

@@ -53,8 +53,9 @@ def inspect(
         return
     if (file / "config.json").exists():
         raise RlxError(
-            f"{file} is a Hugging Face folder; `rlx convert {file} -o {file.name}.gguf` makes a GGUF file of a "
-            "language model's, which rlx inspect shows"
+            f"{file} is a Hugging Face folder, which rlx inspect does not show: of a language model's "
+            f"`rlx convert {file} -o {file.name}.gguf` makes a GGUF file, which it shows; `rlx check` compares "
+            "the nodes of a sentence encoder"
         )
     if is_saved(file):
         refuse_options(

@@ -67,7 +67,7 @@ def inspect_saved(file: Path) -> list[str]:
     return [
         *(f"{kind} {plain(name)}: {t.type}" for kind, table in tables for name, t in table.items()),
         f"weights: {len(graph.params)}, {found.weight_bytes:,} bytes in the file",
-        f"saved on {device[0]}: {device[1]}, {device[2]}; {found.kernels} compiled kernels",
+        f"saved on {device[0]}: {device[1]}, {device[2]}; machine code of {found.kernels} kernels in the file",
         f"precision {found.options['precision']}, fallback {found.options['fallback']}, memory beside the weights "
         f"{found.plan_bytes:,} bytes",
     ]

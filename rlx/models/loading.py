@@ -16,8 +16,10 @@ from rlx.models.language.model import Split, load_folder, load_gguf
 from rlx.models.language.placement import shares_of
 from rlx.models.speech import transcriber
 from rlx.runtime import Session
+from rlx.runtime.keywords import keywords
 
 
+@keywords
 def load(
     path: str | os.PathLike[str],
     device: str = "auto",

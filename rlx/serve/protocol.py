@@ -163,7 +163,7 @@ class _Fields:
         if value is None:
             return default
         if type(value) is not int or not low <= value <= high:
-            raise self.wrong(name, f"an integer from {low} to {high}")
+            raise self.wrong(name, f"{low}, or to leave it out" if low == high else f"an integer from {low} to {high}")
         return value
 
     def number(self, name: str, low: float, high: float, default: float) -> float:

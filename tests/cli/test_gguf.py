@@ -31,7 +31,7 @@ def test_a_folder_becomes_a_file_that_is_shown(rlx: Rlx, model: Path, tmp_path: 
     assert ran.status == 0
     for words in (
         "GGUF of version 3", "general.architecture: 'llama'", "llama.block_count: 2", "Q8_0", "(300 in all)",
-        "blk.1.ffn_down.weight", "64x96", "keys and values in f16", "fits",
+        "blk.1.ffn_down.weight", "64x96", "keys and values in f32", "fits",
     ):  # fmt: skip
         assert words in ran.out, words
     assert "with 128 tokens" in ran.out and "with 4,096 tokens" not in ran.out, "more than the model was made for"

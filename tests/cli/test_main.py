@@ -32,7 +32,7 @@ def test_an_error_is_one_line_on_stderr_and_status_2(rlx: Rlx, tmp_path: Path) -
     assert ran.status == 2 and ran.out == ""
     assert (
         ran.err
-        == f"rlx: {tmp_path}/absent does not exist; give the folder that holds config.json and the weights\n"
+        == f"rlx: {tmp_path}/absent does not exist; give a GGUF file, or the folder of config.json and the weights\n"
     )
 
 

@@ -26,6 +26,7 @@ def graph() -> rlx.Graph:
         (lambda: rlx.grad(rlx.sum, argnum=1), "grad", "argnum", "argnums"),  # type: ignore[call-arg]
         (lambda: rlx.Session("cpu", thread=1), "Session", "thread", "threads"),  # type: ignore[call-arg]
         (lambda: rlx.Session("cpu").compile(graph(), weight=None), "Session.compile", "weight", "weights"),  # type: ignore[call-arg]
+        (lambda: rlx.models.load("folder", contxt=8), "load", "contxt", "context"),  # type: ignore[call-arg]
     ],
 )
 def test_a_wrong_keyword_is_answered_with_the_right_one(

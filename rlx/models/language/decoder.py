@@ -141,7 +141,7 @@ class Decoder(Closing):
     @property
     def where(self) -> str:
         """The device, or how many layers are on each."""
-        ids = [f"{s.session.info.id} ({len(s.layers)} layers)" for s in self.stages]
+        ids = [f"{s.session.info.id} ({len(s.layers)} layer{'s' * (len(s.layers) > 1)})" for s in self.stages]
         return self.session.info.id if self._whole else ", ".join(ids)
 
     def room(self, context: int) -> Room:
@@ -281,7 +281,8 @@ class Decoder(Closing):
         except ValueError as error:
             raise DTypeError("token ids are rows of several lengths; expected one row of integers") from error
         if given.ndim != 1 or (given.size and given.dtype.kind not in "iu"):
-            raise DTypeError(f"token ids are {given.dtype} {given.shape}; expected one row of integers")
+            what = f"{given.dtype} {given.shape}" if given.ndim else f"{ids!r:.60}"
+            raise DTypeError(f"token ids are {what}; expected one row of integers")
         top = self.config.vocabulary
         if given.size and not 0 <= int(given.min()) <= int(given.max()) < top:
             odd = int(given.min()) if given.min() < 0 else int(given.max())

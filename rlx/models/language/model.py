@@ -34,6 +34,7 @@ from rlx.models.language.speculation import GUESSES, Speculation
 from rlx.models.language.text import StopTexts
 from rlx.models.language.weights import Arrays, ModelWeights
 from rlx.runtime import Session
+from rlx.runtime.keywords import keywords
 
 FLOATS = ("f32", "f16", "bf16")
 Split = Sequence[tuple[Session, int | None]]
@@ -235,6 +236,7 @@ class LanguageModel(Closing):
             raise ShapeError("the prompt has no tokens; give a text, or the id of a token that begins one")
         return ids
 
+    @keywords
     def generate(
         self, prompt: str | Sequence[int], max_tokens: int | None = None, *, temperature: float = 0.0,
         top_k: int | None = None, top_p: float | None = None, seed: int = 0, stop: str | Sequence[str] = (),

@@ -432,6 +432,8 @@ def test_loading_is_drawn_on_a_terminal(folders: dict[str, Path], capsys: pytest
 
 def test_a_talk_forgets_its_oldest_turns(tmp_path: Path) -> None:
     folder = tiny.write_language_model(tmp_path, text=True)
+    got = CliRunner().invoke(app, ["chat", str(folder), "--device", "cpu"], input="")
+    assert "the model has no chat template" in str(got.exception), "refused before anything is said"
     letters = "{% for m in messages %}{{ m.role[0] }}{{ m.content }}{% endfor %}a"
     (folder / "chat_template.jinja").write_text(letters)
     lines = ["hi", "b" * 70, *["c" * 12] * 3]

@@ -50,7 +50,7 @@ def test_layers_in_two_sessions_of_the_cpu(engine: Literal["numpy", "compiled"],
 @pytest.mark.late
 def test_layers_on_the_cpu_and_a_gpu(folder: Path) -> None:
     with load(folder, layers_on="cpu=1,vulkan", context=40) as model:
-        assert repr(model).endswith("on cpu (1 layers), vulkan:0 (2 layers), 3 layers of 24, context 40)")
+        assert repr(model).endswith("on cpu (1 layer), vulkan:0 (2 layers), 3 layers of 24, context 40)")
         same_tokens(model)
         drawn = list(model.generate("ab", 5, temperature=0.7, seed=3))
     with load(folder, "cpu", context=40) as model:
