@@ -1,8 +1,12 @@
 // The parts into which the keys of an attention are cut: of part s and a row `figures` has, at s * rows + row, the
-// greatest score and the total, `sums` d sums of weights times values. They are added up in order. Each part is weighted by exp of
-// its greatest score minus the greatest so far. DEEP parts are read at once, since waiting for one after the other would
-// take longer than all else.
+// greatest score and the total, `sums` d sums of weights times values. They are added up in order. Each part is weighted
+// by exp of its greatest score minus the greatest so far. DEEP parts are read at once, since waiting for one after the
+// other would take longer than all else. PART_AT(p, i): an element of either, by default one that another workgroup of
+// the launch may have shown.
 #include "arrivals.h"
+#ifndef PART_AT
+#define PART_AT(p, i) SEEN(p, i)
+#endif
 #define DEEP 16u
 
 // Element c of row `row` of part s, of `rows` rows of d elements; c = 0 brings the row's greatest score and total.
@@ -20,9 +24,9 @@ RLX_FN float parts_sum(PTR(f32) figures, PTR(f32) sums, const uint rows, const u
         float part_tops[DEEP], totals[DEEP], part_sums[DEEP];
         UNROLL for (uint s = 0u; s < DEEP; s++) {
             const uint part = (s0 + s < splits ? s0 + s : splits - 1u) * rows + row;
-            part_tops[s] = SEEN(figures, part * 2u);
-            totals[s] = SEEN(figures, part * 2u + 1u);
-            part_sums[s] = SEEN(sums, part * d + c);
+            part_tops[s] = PART_AT(figures, part * 2u);
+            totals[s] = PART_AT(figures, part * 2u + 1u);
+            part_sums[s] = PART_AT(sums, part * d + c);
         }
         float greatest = top;
         UNROLL for (uint s = 0u; s < DEEP; s++) greatest = larger(part_tops[s], greatest);

@@ -80,20 +80,6 @@ ATTENTION_STREAM = declare(
         unroll=True,
     )
 )
-ATTENTION_COMBINE = declare(
-    KernelDecl(
-        "attention_combine",
-        about=(
-            "The parts that packed_attention leaves, (splits, rows, 2) figures and (splits, "
-            "rows, d) sums, added up in order."
-        ),
-        grid="a group of 256 for each 256 elements of the result",
-        args=(*reads(parts="f32"), *writes(y="T"), *uints("rows", "d", "splits")),
-        headers=("prims",),
-        variants={"T": FLOATS},
-        unroll=True,
-    )
-)
 ATTENTION_MMA = declare(
     KernelDecl(
         "attention_mma",
