@@ -109,17 +109,6 @@ def _matrix(c: Call, bits: int, size: int, blocks: int) -> Array:
     return np.ascontiguousarray(made.T)
 
 
-# What codes of 4 bits stand for, as parts of a block's largest: the floats of bitsandbytes, without their sign, and
-# the normal floats of QLoRA (arXiv:2305.14314, appendix E).
-_FP4 = np.array([0, 1 / 192, 2 / 3, 1, 1 / 3, 1 / 2, 1 / 6, 1 / 4], np.float32)
-_NF4 = np.array(
-    [-1, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453, -0.28444138169288635, -0.18477343022823334,
-     -0.09105003625154495, 0, 0.07958029955625534, 0.16093020141124725, 0.24611230194568634, 0.33791524171829224,
-     0.44070982933044434, 0.5626170039176941, 0.7229568362236023, 1],
-    np.float32,
-)  # fmt: skip
-
-
 @declared(
     "MatMulBnb4",
     inputs="A:T1 B:T2 absmax:T1",
@@ -143,7 +132,7 @@ def matmul_bnb4(c: Call) -> Result:
         )
     if a.ndim == 0 or a.shape[-1] != k:
         raise c.bad(f"A is {a.shape}; expected rows of {k}")
-    table = _NF4 if c.int("quant_type") else np.concatenate([_FP4, -_FP4])
+    table = TABLES["nf4" if c.int("quant_type") else "fp4"]
     packed = c.known(1).reshape(-1)
     codes = np.stack([packed >> 4, packed & np.uint8(15)], 1).reshape(-1)[: n * k]
     made = table[codes] * np.repeat(c.known(2).reshape(-1).astype(np.float32), min(size, n * k))[: n * k]
