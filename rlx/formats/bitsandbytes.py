@@ -29,9 +29,8 @@ _PART = 1 << 22  # codes that become floats at a time
 @dataclass(frozen=True, slots=True)
 class FourBits:
     """A weight of 4 bits: `codes` hold two neighbours a byte, the first in the high bits; each block of `block`
-    neighbours has a scale, and `book` the numbers of the codes, which for `kind` "nf4" and "fp4" are those of
-    bitsandbytes. `shape` and `dtype` are the weight's own. Blocks follow each other through all rows: one may end in the
-    row after that in which it begins."""
+    neighbours has a scale, and `book` the numbers of the codes. `kind` is "nf4" or "fp4"; `shape` and `dtype` are the
+    weight's own. Blocks follow each other through all rows: one may end in another row than that in which it begins."""
 
     kind: str
     shape: tuple[int, ...]

@@ -3,8 +3,8 @@ tensors, bitsandbytes' int8, nf4 and fp4, MXFP4 experts, and compressed-tensors.
 
 Each format spreads a weight over several tensors (`q_proj.qweight`, `.scales`, `.qzeros`), which become one
 (`q_proj.weight`) of the packed dtype whose blocks hold the same numbers; scales of larger groups are repeated for each
-block. What no packed dtype can hold is refused by name; but for bitsandbytes' 4 bits in rows that are no whole number of
-32, or of another table than its own, which become floats.
+block. What no packed dtype can hold is refused by name; but bitsandbytes' 4 bits in rows of no multiple of 32, or with
+another table than its own, become floats.
 """
 
 from __future__ import annotations

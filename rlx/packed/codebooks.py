@@ -1,7 +1,8 @@
 """What codes of packed formats stand for: one of 16 numbers, or vectors of 8 (or 4) small numbers (GGUF's IQ types).
 
-Each codebook of vectors is a subset of all vectors over a few digits, in the order of their numbers (the first digit counts least), so a
-bit for each possible vector says it all. The subsets are data of the file format (ggml, `ggml-common.h`).
+Each codebook of vectors is a subset of all vectors over a few digits, in the order of their numbers (the first digit
+counts least), so a bit for each possible vector says it all. The subsets are data of the file format (ggml,
+`ggml-common.h`).
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ _BITS = (
 IQ4 = np.array([-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113], np.int8)
 E2M1 = np.array([0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12], np.int8)  # twice the values of e2m1
 
-# The values that bitsandbytes gives the codes of its two types of 4 bits. nf4: each stands for a sixteenth of the normal
+# The numbers that codes of bitsandbytes' two types of 4 bits stand for. nf4: each is for a sixteenth of the normal
 # distribution (Dettmers et al., "QLoRA", 2023, appendix E); fp4: a float with two bits of exponent and one of mantissa,
 # over the largest, 12.
 _NF4 = (

@@ -3,11 +3,11 @@
 A block's elements are `scale · quant - minimum`, where groups of consecutive elements share scale and minimum. Scales
 are at most 11 bits of an f16 times a small integer and quants at most 8 bits, so that f32 holds every product exactly
 and only the subtraction rounds: any order of the factors, and a fused multiplication, gives the same bits. Where scales
-are f32 (int8, int4, fp8, nf4, fp4) there is one rounding too, that of the product. A scale that is infinite or NaN gives infinity
-and NaN as IEEE 754 says (infinity times 0 is NaN).
+are f32 (int8, int4, fp8, nf4, fp4) there is one rounding too, that of the product. A scale that is infinite or NaN
+gives infinity and NaN as IEEE 754 says (infinity times 0 is NaN).
 
-The formats are those of ggml (`ggml-common.h`), MXFP4 and e4m3, e5m2 those of the OCP specifications, nf4 and fp4 those of
-bitsandbytes, whose quants are numbers of a table in f32.
+The formats are those of ggml (`ggml-common.h`), MXFP4 and e4m3, e5m2 those of the OCP specifications, nf4 and fp4 those
+of bitsandbytes, whose quants are numbers of a table in f32.
 """
 
 from __future__ import annotations

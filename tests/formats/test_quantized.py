@@ -146,8 +146,10 @@ def test_four_bits_in_blocks_that_may_end_in_another_row(
 
 @pytest.mark.parametrize("dtype", [ml_dtypes.bfloat16, np.float16, np.float32])
 @pytest.mark.parametrize(
-    "more", [{"book": np.linspace(-1, 1, 16, dtype=np.float32)}, {"columns": 80}, {"block": 48}, {"double": True, "columns": 40}]
-)  # fmt: skip
+    "more",
+    [{"book": np.linspace(-1, 1, 16, dtype=np.float32)}, {"columns": 80}, {"block": 48},
+     {"double": True, "columns": 40}],
+)
 def test_four_bits_that_no_packed_dtype_holds_become_floats(more: Any, dtype: Any, tmp_path: Path) -> None:
     arrays, settings, want = four_bits(dtype=dtype, **more)
     tensors = opened(tmp_path, {**arrays, "norm.weight": np.ones(3, np.float32)}, settings)

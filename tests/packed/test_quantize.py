@@ -1,4 +1,4 @@
-"""rlx.quantize: its error is at most that of ggml's and bitsandbytes' quantizers, and it refuses what it cannot pack."""
+"""rlx.quantize: its error is at most that of ggml's and bitsandbytes', and it refuses what it cannot pack."""
 
 from __future__ import annotations
 

@@ -159,7 +159,7 @@ class Block:
         found = [k.call("llvm.x86.avx2.permps", F32.of(8), table, codes) for table in (low, high)]
         return k.select(k.cmp("ne", codes & 8, 0), found[1], found[0])
 
-    def _of_book(self, codes: Value, book: Sequence[int]) -> Value:
+    def _of_book(self, codes: Value, book: Sequence[float]) -> Value:
         """The numbers of a book for codes in bytes."""
         k = self.k
         if all(b == book[0] + i for i, b in enumerate(book)):

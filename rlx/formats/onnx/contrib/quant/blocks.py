@@ -1,7 +1,8 @@
 """Block-quantized weights of com.microsoft, each block with its own scale: products with them, gathers of rows.
 
 The matrix of a product stays packed where its blocks are those of one of rlx's dtypes (4 or 8 bits, blocks of 32 or 128
-numbers that fill the rows, no zero points in floats, no order of columns). Any other is dequantized while the model is
+numbers that fill the rows, no zero points in floats, no order of columns; nf4 and fp4 in blocks and rows of whole 32).
+Any other is dequantized while the model is
 built. Both are weights of the program as others are, shared by the programs of all shapes. A table from which rows are
 taken stays packed on the device; only its rows are dequantized.
 """
@@ -14,6 +15,7 @@ import numpy as np
 
 from rlx import ops as o
 from rlx.dtypes import f32, i32
+from rlx.formats.bitsandbytes import FourBits
 from rlx.formats.onnx.ops.blocks import block_size, packed_rows
 from rlx.formats.onnx.ops.movement import axis_of
 from rlx.formats.onnx.reader.call import Call, Result
@@ -21,6 +23,7 @@ from rlx.formats.onnx.reader.declared import declared
 from rlx.formats.onnx.reader.elements import SMALL_FLOATS, Array, carrier
 from rlx.ir import Tensor
 from rlx.packed import PackedArray
+from rlx.packed.codebooks import TABLES
 
 _FLOATS = "float16 float bfloat16"
 
@@ -119,7 +122,7 @@ def _matrix(c: Call, bits: int, size: int, blocks: int) -> Array:
 )
 def matmul_bnb4(c: Call) -> Result:
     """A · Wᵀ of floats of 4 bits in blocks of the flat matrix (N, K); the first of two numbers is in a byte's highest
-    bits. The matrix is dequantized while the model is built."""
+    bits."""
     a, size, n, k = c.x(0), c.int("block_size"), c.int("N"), c.int("K")
     if c.int("quant_type") not in (0, 1):
         raise c.bad(f"quant_type is {c.int('quant_type')}; expected 0 (FP4) or 1 (NF4)")
@@ -132,11 +135,11 @@ def matmul_bnb4(c: Call) -> Result:
         )
     if a.ndim == 0 or a.shape[-1] != k:
         raise c.bad(f"A is {a.shape}; expected rows of {k}")
-    table = TABLES["nf4" if c.int("quant_type") else "fp4"]
-    packed = c.known(1).reshape(-1)
-    codes = np.stack([packed >> 4, packed & np.uint8(15)], 1).reshape(-1)[: n * k]
-    made = table[codes] * np.repeat(c.known(2).reshape(-1).astype(np.float32), min(size, n * k))[: n * k]
-    return o.matmul(a, c.tensor(np.ascontiguousarray(made.reshape(n, k).T).astype(a.dtype.np)))
+    kind, scales = "nf4" if c.int("quant_type") else "fp4", c.known(2).reshape(-1).astype(np.float32)
+    held = FourBits(kind, (n, k), a.dtype, c.known(1).reshape(-1), TABLES[kind], scales, size)
+    if held.packed_dtype is not None:
+        return o.packed_matmul(a, c.packed(held.packed()))
+    return o.matmul(a, c.tensor(np.ascontiguousarray(held.floats().T)))
 
 
 @declared(
