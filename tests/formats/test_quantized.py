@@ -15,6 +15,7 @@ import rlx
 from rlx.errors import ModelFormatError
 from rlx.formats import safetensors
 from rlx.formats.huggingface import ModelFolder
+from rlx.models.language.architectures.gpt2 import ARCHITECTURES
 from rlx.packed import PackedArray
 from tests.formats.gguf.test_convert import LLAMA, folder
 
@@ -273,6 +274,15 @@ def test_a_model_of_quantized_weights_gives_what_its_numbers_give(method: str, t
         expected, found = a.logits(tokens), b.logits(tokens)
     error = np.square(found - expected, dtype=np.float64).sum() / np.square(expected, dtype=np.float64).sum()
     assert error <= 1e-11
+
+
+@pytest.mark.parametrize(("part", "third"), [("q_proj", 0), ("k_proj", 1), ("v_proj", 2), ("o_proj", None)])
+def test_packed_rows_of_gpt2_are_outputs(part: str, third: int | None) -> None:
+    """bitsandbytes turns the weights of GPT-2, which files otherwise hold with a row for each input."""
+    q = rlx.quantize(RNG.standard_normal((96 if third is not None else 32, 32)), "nf4")
+    found = ARCHITECTURES["gpt2"].find(f"layers.0.self_attn.{part}.weight", Any, {}).make([q])
+    assert isinstance(found, PackedArray) and found.shape == (32, 32)
+    assert np.array_equal(found.dequantize(), q.dequantize()[32 * (third or 0) :][:32])
 
 
 REFUSED: dict[str, tuple[Any, str]] = {
