@@ -18,6 +18,7 @@ from rlx.formats.huggingface import ModelFolder
 from rlx.models.language.architectures.gpt2 import ARCHITECTURES
 from rlx.packed import PackedArray
 from tests.formats.gguf.test_convert import LLAMA, folder
+from tests.packed.tables import FP4, NF4
 
 RNG = np.random.default_rng(3)
 ROWS, COLUMNS = 16, 256
@@ -94,15 +95,6 @@ def int8() -> tuple[Arrays, dict[str, Any], Any]:
         {"quant_method": "bitsandbytes", "load_in_8bit": True},
         w * (s[:, None] / np.float32(127)).astype(float),
     )
-
-
-# bitsandbytes' floats of two bits of exponent and one of mantissa, over the largest; and its normal floats.
-FP4 = np.array([0, 1 / 16, 8, 12, 4, 6, 2, 3, 0, -1 / 16, -8, -12, -4, -6, -2, -3], np.float32) / np.float32(12)
-NF4 = np.array([
-    -1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453, -0.28444138169288635, -0.18477343022823334,
-    -0.09105003625154495, 0.0, 0.07958029955625534, 0.16093020141124725, 0.24611230194568634, 0.33791524171829224,
-    0.44070982933044434, 0.5626170039176941, 0.7229568362236023, 1.0,
-], np.float32)  # fmt: skip
 
 
 def four_bits(

@@ -14,6 +14,7 @@ from rlx import PackedArray
 from rlx.dtypes import GGUF, PACKED, as_dtype, f32
 from rlx.errors import DTypeError, ShapeError
 from rlx.formats import safetensors
+from tests.packed.tables import FP4, NF4
 
 Array = np.ndarray[Any, Any]
 
@@ -95,27 +96,14 @@ def int4_zp(b: Array) -> list[float]:
     return [scale * ((int(b[i // 2]) >> 4 * (i % 2) & 15) - int(b[20])) for i in range(32)]
 
 
-NF4 = [
-    -1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453, -0.28444138169288635, -0.18477343022823334,
-    -0.09105003625154495, 0.0, 0.07958029955625534, 0.16093020141124725, 0.24611230194568634, 0.33791524171829224,
-    0.44070982933044434, 0.5626170039176941, 0.7229568362236023, 1.0,
-]  # fmt: skip
-
-
 def nf4_64(b: Array) -> list[float]:
     scale = float(b[32:36].copy().view(np.float32)[0])
-    return [scale * NF4[int(b[i // 32 * 16 + i % 16]) >> i % 32 // 16 * 4 & 15] for i in range(64)]
+    return [scale * float(NF4[int(b[i // 32 * 16 + i % 16]) >> i % 32 // 16 * 4 & 15]) for i in range(64)]
 
 
 def fp4(b: Array) -> list[float]:
-    """bitsandbytes' floats of two bits of exponent, which counts down, and one of mantissa; its largest is 1."""
-    scale, made = float(b[16:20].copy().view(np.float32)[0]), []
-    for i in range(32):
-        code = int(b[i % 16]) >> i // 16 * 4 & 15
-        e, m = code >> 1 & 3, code & 1
-        size = 2.0 ** (4 - e) * (1 + m / 2) if e else m / 16
-        made.append(scale * float(np.float32(size / 12)) * (-1 if code & 8 else 1))
-    return made
+    scale = float(b[16:20].copy().view(np.float32)[0])
+    return [scale * float(FP4[int(b[i % 16]) >> i // 16 * 4 & 15]) for i in range(32)]
 
 
 @pytest.mark.parametrize("decoder", [q4_0, q5_1, q4_k, q6_k, mxfp4, int4_zp, nf4_64, fp4], ids=lambda f: f.__name__)
