@@ -150,7 +150,12 @@ class CpuBuffer:
         self._write(offset, data.nbytes, partial(self._part(offset, data.nbytes).__setitem__, ..., data))
 
     def read(self, offset: int, out: Bytes) -> None:
-        self._read(offset, out.nbytes, partial(out.__setitem__, ..., self._part(offset, out.nbytes)))
+        end = offset + out.nbytes
+        part = self._open()[offset:end]
+        if self._forms is None:
+            out[...] = part
+        if self._forms is not None:
+            self._forms.read(offset, end, partial(out.__setitem__, ..., part))
 
     def fill(self, offset: int, nbytes: int, byte: int) -> None:
         self._write(offset, nbytes, partial(self._part(offset, nbytes).fill, byte))
@@ -171,24 +176,20 @@ class CpuBuffer:
         copy = partial(target.__setitem__, ..., source._part(source_offset, nbytes))
         try:
             if self._forms is None:
-                source._read(source_offset, nbytes, copy)
-            if (mine := self._forms) is not None:
                 if source._forms is None:
-                    mine.write(offset, offset + nbytes, copy)
+                    copy()
+                if (other := source._forms) is not None:
+                    other.read(source_offset, source_offset + nbytes, copy)
+            if (mine := self._forms) is not None:
+                write = partial(mine.write, offset, offset + nbytes, copy)
+                if source._forms is None:
+                    write()
                 if (other := source._forms) is not None:
                     first, second = sorted((mine, other), key=id)  # another thread may copy the other way
                     with first.lock, second.lock:
-                        write = partial(mine.write, offset, offset + nbytes, copy)
                         other.read(source_offset, source_offset + nbytes, write)
         finally:
             self._stamped()
-
-    def _read(self, offset: int, nbytes: int, work: Callable[[], object]) -> None:
-        """Does work that reads a range, twice if forms come meanwhile."""
-        if self._forms is None:
-            work()
-        if self._forms is not None:
-            self._forms.read(offset, offset + nbytes, work)
 
     def _write(self, offset: int, nbytes: int, work: Callable[[], object]) -> None:
         """Does work that writes a range, twice if forms come meanwhile."""
