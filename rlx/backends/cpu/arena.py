@@ -181,7 +181,7 @@ class CpuBuffer:
                 if (other := source._forms) is not None:
                     other.read(source_offset, source_offset + nbytes, copy)
             if (mine := self._forms) is not None:
-                write = partial(mine.write, offset, offset + nbytes, copy)
+                write = partial(mine.write, offset, offset + nbytes, partial(self._change, copy))
                 if source._forms is None:
                     write()
                 if (other := source._forms) is not None:
@@ -197,9 +197,15 @@ class CpuBuffer:
             if self._forms is None:
                 work()
             if self._forms is not None:
-                self._forms.write(offset, offset + nbytes, work)
+                self._forms.write(offset, offset + nbytes, partial(self._change, work))
         finally:
             self._stamped()
+
+    def _change(self, work: Callable[[], object]) -> None:
+        """Writes, while nobody can fill a form. The stamp before it is for writes that a signal breaks off before the
+        stamp behind it; that one is for steps that read by addresses, which wait for nobody."""
+        self._stamped()
+        work()
 
     def _part(self, offset: int, nbytes: int) -> Bytes:
         return self._open()[offset : offset + nbytes]
