@@ -149,7 +149,7 @@ RLX_FN void attention_step_body(PTR(TA) q, PTR(TA) k, PTR(TA) v, PTR(TB) keys, P
             }
         }
     }
-    for (uint k0 = from; k0 < to; k0 += AHEAD * TILE) {
+    ROLLED for (uint k0 = from; k0 < to; k0 += AHEAD * TILE) {
         ATTEND(wk, wv, k0)
         if (AHEAD > 1u && k0 + TILE < to) { ATTEND(next_k, next_v, k0 + TILE) }
     }

@@ -45,7 +45,7 @@ RLX_FN void attention_stream_body(PTR(T) q, PTR(T) k, PTR(T) v, PTR(M) mask, PTR
         top[r] = -INFINITE;
         total[r] = 0.0f;
     }
-    for (uint k0 = from; k0 < to; k0 += 4u * STREAMS) {
+    ROLLED for (uint k0 = from; k0 < to; k0 += 4u * STREAMS) {
         uvec4 wk[4], wv[4];
         float scores[4u * MOST];
         READ_ROWS(wk, k0, to, pk, k_row / PER)

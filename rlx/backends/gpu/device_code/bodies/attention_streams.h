@@ -13,6 +13,12 @@
 #define STREAMS (256u / LANES)
 #define TOGETHER (ROWS < 2u ? 1u : 2u)  // rows whose sums lie in shared memory at once
 
+// ROLLED: a loop that stays one. A driver that unrolls the loop over keys makes more instructions than their cache holds.
+#ifdef RLX_GLSL
+#define ROLLED [[dont_unroll]]
+#else
+#define ROLLED _Pragma("unroll 1")
+#endif
 // Loops over rows count to MOST and skip what is not there: ROWS is known only when a pipeline is made, and arrays that are
 // indexed by a loop of unknown length may come to lie in memory instead of registers.
 #define MOST 8u
