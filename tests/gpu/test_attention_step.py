@@ -23,7 +23,7 @@ _BACKENDS = [
         "cuda", marks=pytest.mark.skipif(cuda_host.compiler() is None, reason="no C++ compiler here")
     ),
 ]
-_PLAIN: dict[str, Any] = {"scale": 0.3, "window": None, "softcap": None, "interleaved": False}
+_PLAIN: dict[str, Any] = {"scale": 0.3, "window": None, "softcap": None, "interleaved": False, "ring": False}
 _F32, _F16, _BF16 = np.float32, np.float16, ml_dtypes.bfloat16
 # What rounding the query and the new rows to the caches' dtype changes.
 _LIMITS = {_F32: NORM, _F16: Tolerance("norm", nmse=1e-6, max_error=3e-3)}

@@ -117,10 +117,10 @@ class Caches:
             made += [(name, codes), (f"{name}.scales", scales)]
         return made
 
-    def plain(self, window: int | None) -> bool:
-        """Whether a layer's caches are floats, with a row for each position."""
-        own = bool(self.size.context) and not self.size.pages
-        return own and not self.packed and self.rows(window) == self.size.context
+    @property
+    def plain(self) -> bool:
+        """Whether caches are floats, and each sequence has rows of its own."""
+        return bool(self.size.context) and not self.size.pages and not self.packed
 
     def rows(self, window: int | None) -> int:
         """The rows of a layer with that window."""
