@@ -14,7 +14,7 @@ from rlx.dtypes import i32, promote
 from rlx.errors import DTypeError, ShapeError
 from rlx.ir import Attrs, Cost, Node, Op, Tensor, TensorType, apply, register
 from rlx.ir.graph import apply_multi
-from rlx.ops.attention.parts import seen_keys, softmax_rows, tensor_probabilities
+from rlx.ops.attention.parts import seen_keys, softmax_rows, tensor_probabilities, with_row
 from rlx.ops.base import TensorLike, cast_to, check_float, check_inputs, tensors, written
 from rlx.ops.numeric import F32_MAX, Array, widened
 
@@ -138,19 +138,8 @@ def _decompose(inputs: Sequence[Tensor], attrs: Attrs) -> tuple[Tensor, ...]:
         how = {"offset": 0, "interleaved": attrs["interleaved"], "sections": 1, "inverse": False}
         return apply("rope", x, *tables, places, axis=1, **how)
 
-    def written_into(cache: Tensor, row: Tensor) -> Tensor:
-        row = cast_to(row, cache.dtype)
-        if batch == 1:
-            axis = q.graph.constant(np.array([0, 1, 0, 0], np.int32))
-            return apply("dynamic_update_slice", cache, row, axis * place)
-        first = q.graph.constant(np.arange(batch, dtype=np.int32) * rows)
-        flat = apply("reshape", cache, shape=(batch * rows, kv_heads, size))
-        row = apply("reshape", row, shape=(batch, kv_heads, size))
-        flat = apply("scatter", place + first, row, flat, axis=0, length=batch * rows, reduction="none")
-        return apply("reshape", flat, shape=cache.shape)
-
-    keys = written_into(keys, turned(k, kv_heads))
-    values = written_into(values, apply("reshape", v, shape=(batch, 1, kv_heads, size)))
+    keys = with_row(keys, turned(k, kv_heads), place)
+    values = with_row(values, v, place)
     query = cast_to(apply("reshape", turned(q, heads), shape=(batch, heads, 1, size)), keys.dtype)
     operands = [query, *(apply("transpose", t, perm=(0, 2, 1, 3)) for t in (keys, values))]
     how = {name: attrs[name] for name in ("scale", "window", "softcap")}
