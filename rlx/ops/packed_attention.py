@@ -148,8 +148,8 @@ def _infer_update(types: Sequence[TensorType], attrs: Attrs) -> tuple[TensorType
     fits = x.rank == 3 and codes.rank == 4 and (codes.shape[0], *codes.shape[2:]) == x.shape and codes.shape[1] > 0
     if not fits or x.shape[2] % BLOCK or scales.shape != _scales(codes.shape):
         raise ShapeError(
-            f"{op}: x {x.shape}, a cache of {codes.shape}, scales {scales.shape}; expected (batch, heads, size), (batch, "
-            f"rows, heads, size) of at least a row, and a scale for each {BLOCK} elements"
+            f"{op}: x {x.shape}, a cache of {codes.shape}, scales {scales.shape}; expected (batch, heads, size), "
+            f"(batch, rows, heads, size) of at least a row, and a scale for each {BLOCK} elements"
         )
     if position != TensorType(x.shape[:1], i32):
         raise ShapeError(f"{op}: position is {position}; expected i32 of {x.shape[:1]}, one a sequence")

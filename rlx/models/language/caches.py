@@ -123,7 +123,7 @@ class Caches:
 
     def _updated(self, index: int, k: Tensor, v: Tensor, window: int | None) -> list[Tensor]:
         """The states of q8_0 after a step's rows were rounded and written, in one op for k and one for v."""
-        made = []
+        made: list[Tensor] = []
         for name, t in ((f"keys.{index}", k), (f"values.{index}", v)):
             shape = (self.size.slots, self.rows(window), *t.shape[2:])
             blocks = (*shape[:-1], shape[-1] // BLOCK)

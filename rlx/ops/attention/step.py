@@ -98,7 +98,7 @@ def _reference(
         others: list[Array] = [np.minimum(at, rows - 1) + 1]
         if ring:
             behind = (row[:, None] - np.arange(rows)) % rows
-            others.insert(0, (behind <= np.minimum(at, window)[:, None]).reshape(batch, 1, 1, rows))
+            others.insert(0, (behind <= np.minimum(at, window or 0)[:, None]).reshape(batch, 1, 1, rows))
             window = None
         p, _, seen = softmax_rows(operands[0], operands[1], others, scale=scale, causal=not ring, window=window,
                                   softcap=softcap, sinks=sinks)  # fmt: skip

@@ -8,8 +8,8 @@ import numpy as np
 
 from rlx.ops.attention.parts import ByToken
 from tests.ops.families import attention
-from tests.outside import outside
 from tests.ops.judging import Array, Judge
+from tests.outside import outside
 
 _PLAIN = attention.JUDGES["torch.nn.functional.scaled_dot_product_attention"]
 
