@@ -54,10 +54,16 @@ RLX_FN float dot_of(const vec4 a, const vec4 b, const float sum) {
 }
 RLX_FN vec4 scaled(const vec4 v, const float by) { return VEC4(v.x * by, v.y * by, v.z * by, v.w * by); }
 
+// The row of the i-th key, where a cache's rows are not the keys in their order.
+#ifndef KEY_ROW
+#define KEY_ROW(i) (i)
+#endif
+
 // Units of four keys or values of a stream, from k0 on, of rows `step` units apart. Beyond the part the last is read again.
 #define READ_ROWS(w, k0, to, p, step)                                                        \
     UNROLL for (uint n = 0u; n < 4u; n++) {                                                  \
-        w[n] = LOAD_ONCE(p, least((k0) + n * STREAMS + stream, (to) - 1u) * (step) + lane);  \
+        const uint i = least((k0) + n * STREAMS + stream, (to) - 1u);                        \
+        w[n] = LOAD_ONCE(p, KEY_ROW(i) * (step) + lane);                                     \
     }
 
 // scores[n * MOST + r] = the product of query r and the key in wk[n].
