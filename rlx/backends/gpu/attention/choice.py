@@ -138,15 +138,15 @@ def choose_step(target: Target, problem: Problem) -> Decode:
     share = problem.heads // problem.kv_heads
     paired = target.matrices.overlapped and not target.software
     suited = min(2 if paired else 4, 1 << max(0, share - 1).bit_length())
-    # A workgroup that has a multiprocessor to itself has registers for two tiles, which take longer to come than to be
-    # added up; two of them bring two tiles anyway.
-    deep = 1 if paired or target.software else 2
     lanes = problem.d * problem.stored.itemsize // 16
     found: list[Candidate] = []
     for rows, ahead in itertools.product((1, 2, 4, 8), (1, 2)):
         blocks = problem.batch * problem.kv_heads * math.ceil(share / rows)
         splits = _splits(target.units * (2 if paired else 1), blocks, problem.sk)
-        found.append(Decode((float(rows != suited), float(ahead != deep)), rows, splits, lanes, ahead))
+        # A workgroup that has a multiprocessor to itself has registers for two tiles, which take longer to come than to
+        # be added up. It is alone where there are no more workgroups, or four rows take the registers of two.
+        alone = not paired and not target.software and (rows > 2 or blocks * splits <= target.units)
+        found.append(Decode((float(rows != suited), float(ahead != 1 + alone)), rows, splits, lanes, ahead))
     chosen = target.choose(problem, _with_overrides(found))
     assert isinstance(chosen, Decode)
     return chosen
