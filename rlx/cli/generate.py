@@ -10,6 +10,7 @@ from typing import Annotated, Any, cast
 
 import typer
 
+from rlx.cli.devices import full_name
 from rlx.cli.options import Device
 from rlx.driver.progress import drawn
 from rlx.errors import RlxError
@@ -78,7 +79,7 @@ def generate(
         _print(made.generate(text, max_tokens, **drawing, stop=stop or (), lookup=lookup, draft=drafting,
                              guesses=guesses, adapter=named))  # fmt: skip
         if stats:
-            _show(made)
+            show_stats(made)
 
 
 def chat(
@@ -129,7 +130,7 @@ def chat(
             if made.stats.ended == "context":
                 print(f"rlx: the answer ends here: the context of {made.context:,} tokens is full", file=sys.stderr)
             if stats:
-                _show(made)
+                show_stats(made)
 
 
 def _drawing(temperature: float, top_k: int | None, top_p: float | None, seed: int | None) -> dict[str, Any]:
@@ -143,14 +144,14 @@ def _drawing(temperature: float, top_k: int | None, top_p: float | None, seed: i
     return {"temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed or 0}
 
 
-def _show(model: Any) -> None:
-    """Counts and speeds, after the device and on the CPU what runs its kernels."""
-    from rlx.backends.cpu.engine.choice import usable
-
-    session, engine = model.session, ""
-    if session.info.kind == "cpu":
-        engine = ", compiled kernels" if usable(session.options.engine) else ", NumPy"
-    print(f"device: {model.decoder.where}, {session.info.name}{engine}\n{model.stats}", file=sys.stderr)
+def show_stats(model: Any) -> None:
+    """Counts and speeds, after each device, its layers where there are several, and what runs its kernels."""
+    stages = model.decoder.stages
+    for stage in stages:
+        info, engine = stage.session.info, stage.session.options.engine
+        where = stage.where if stages[1:] else info.id
+        print(f"device: {where}, {full_name(info, engine)}", file=sys.stderr)
+    print(model.stats, file=sys.stderr)
 
 
 def _room(model: Any, messages: list[dict[str, str]], max_tokens: int | None) -> list[int] | None:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from rlx.backends.cpu.engine.choice import usable
 from rlx.backends.cpu.kernels import BINDERS
 from rlx.conformance import __main__ as conformance
 from rlx.conformance import runner
@@ -24,6 +25,14 @@ def test_a_device_passes(rlx: Rlx, device: str) -> None:
     ran = rlx("selftest", "--device", device, "--op", "softmax", "--op", "add", "--quick", "2")
     assert ran.status == 0 and ran.err == ""
     assert ran.out.startswith(device) and ran.out.endswith(SUMMARY.format(4, 0, 0)), ran.out
+
+
+@pytest.mark.parametrize("engine", ["numpy", "compiled"])
+def test_what_runs_on_the_cpu_is_said(rlx: Rlx, engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RLX_CPU", engine)
+    for command in ("devices",), ("selftest", "--device", "cpu", "--op", "neg", "--quick", "1"):
+        line = next(line for line in rlx(*command).out.splitlines() if line.startswith("cpu"))
+        assert "NumPy" in line and ("llvmlite" in line) == usable(engine)
 
 
 def test_an_op_without_cases(rlx: Rlx) -> None:
