@@ -1,13 +1,17 @@
-"""`rlx convert`, and `rlx inspect` of a GGUF file."""
+"""`rlx convert`, and `rlx inspect` of a GGUF file and of a folder."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
 from tests.cli.conftest import Rlx
 from tests.formats.gguf.test_convert import LLAMA, folder
+from tests.models.gguf_encoders import write as write_encoder
+from tests.models.speech.tiny import write_model as write_whisper
+from tests.models.tiny import write_model
 
 
 @pytest.fixture
@@ -48,15 +52,46 @@ def test_back_to_a_folder(rlx: Rlx, model: Path, tmp_path: Path) -> None:
     assert again.status == 2 and "exists already" in again.err
 
 
+def test_a_folder_is_shown(rlx: Rlx, model: Path, tmp_path: Path) -> None:
+    ran = rlx("inspect", model, "--nodes", "--device", "cpu")
+    assert ran.status == 0 and ran.err == ""
+    for words in (
+        "bytes of weights in 1 file, ", "model_type: 'llama'", "num_hidden_layers: 2", "beside them: tokenizer.json",
+        "model.layers.1.mlp.down_proj.weight", "64x96", "keys and values in f32", "with 128 tokens", "fits",
+    ):  # fmt: skip
+        assert words in ran.out, words
+    held = rlx("inspect", model, "--device", "cpu").out.splitlines()
+    rlx("convert", model, "-o", tmp_path / "m.gguf")
+    assert rlx("inspect", tmp_path / "m.gguf", "--device", "cpu").out.splitlines()[-3] == held[-3], "the same bytes"
+    config = json.loads((model / "config.json").read_text())
+    for changed, words in (
+        ({"num_hidden_layers": 1}, "rlx does not run it: there are tensors of layer 1, and the settings say 1 in all"),
+        ({"model_type": "nonsense"}, "rlx does not run it: "),
+        ({"quantization_config": {"quant_method": "nonsense"}}, "rlx does not run it: "),
+    ):
+        (model / "config.json").write_text(json.dumps({**config, **changed}))
+        ran = rlx("inspect", model, "--device", "cpu")
+        assert ran.status == 0 and words in ran.out.splitlines()[-1], ran
+    for path in (write_model(tmp_path / "bert"), write_whisper(tmp_path / "whisper")):
+        ran = rlx("inspect", path, "--device", "cpu")
+        assert ran.status == 0 and ran.out.splitlines()[-1].endswith("fits") and "keys" not in ran.out
+
+
 def test_mistakes(rlx: Rlx, model: Path, tmp_path: Path) -> None:
     (tmp_path / "x.gguf").write_bytes(b"GGUF\1\0\0\0")
+    bert, whisper = write_model(tmp_path / "bert"), write_whisper(tmp_path / "whisper")
+    write_encoder(tmp_path / "bert.gguf", "bert")
     for arguments, words in (
         (("convert", model, "--to", "Q9_K", "-o", tmp_path / "m.gguf"), "not an rlx dtype"),
         (("convert", model, "-o", tmp_path / "none" / "m.gguf"), "no such folder"),
-        (("convert", tmp_path / "none", "-o", tmp_path / "b"), "cannot be read"),
+        (("convert", tmp_path / "none", "-o", tmp_path / "b"), "none does not exist; give a Hugging Face folder"),
+        (("convert", model / "model.safetensors", "-o", tmp_path / "b"), "or the folder of config.json"),
+        (("convert", bert, "-o", tmp_path / "m.gguf"), "a sentence encoder, which `rlx embed` takes as it is"),
+        (("convert", tmp_path / "bert.gguf", "-o", tmp_path / "b"), "a sentence encoder, which `rlx embed` takes"),
+        (("convert", whisper, "-o", tmp_path / "m.gguf"), "a Whisper model, which `rlx transcribe` takes"),
         (("inspect", tmp_path / "x.gguf"), "version 1"),
         (("inspect", tmp_path / "x.gguf", "--strict"), "no --strict"),
-        (("inspect", model), "rlx convert"),
+        (("inspect", model, "--dim", "a=1"), "a Hugging Face folder, which holds no graph: it takes no --dim"),
         (("embed", model, "-"), "expected 'bert'"),
         (("check", model, "--device", "cpu"), "expected 'bert'"),
         (("generate", tmp_path / "none.gguf", "-p", "a"), "give a GGUF file"),

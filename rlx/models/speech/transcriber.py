@@ -36,6 +36,7 @@ from rlx.models.speech.whisper import (
 )
 from rlx.runtime import CompiledGraph, Session, State, Weights
 
+SHORTEST = 0.1  # seconds; what is left of a sound behind its last chunk and is shorter holds no word
 F32 = npt.NDArray[np.float32]
 Sound = str | os.PathLike[str] | tuple[npt.NDArray[Any], int]
 
@@ -242,7 +243,7 @@ class Transcriber(Closing):
         at, rate = 0, self.mel.rate
         self.language = self._code(language)
         heard.append(self.language)
-        while at < len(samples):
+        while at == 0 or len(samples) - at >= SHORTEST * rate:
             part = samples[at : at + self.mel.samples]
             with self._lock:
                 self._listen(self.mel.of(part))
@@ -253,10 +254,7 @@ class Transcriber(Closing):
                 made = self.tokens(language, task, timestamps)
             cuts, used = _cut(made, self.prompts.times, len(part) / rate) if timestamps else ([made], None)
             for tokens in cuts:
-                start, end = 0.0, len(part) / rate
-                times = [(t - self.prompts.times) * STEP for t in tokens if t >= self.prompts.times]
-                if timestamps and len(times) > 1:
-                    start, end = times[0], times[-1]
+                start, end = _times(tokens if timestamps else [], self.prompts.times, len(part) / rate)
                 text = self.tokenizer.decode(t for t in tokens if t < self.prompts.times)
                 if text.strip():
                     yield Segment(round(at / rate + start, 2), round(at / rate + end, 2), text)
@@ -271,6 +269,13 @@ class Transcriber(Closing):
             self._programs.clear()
             self.state.close()
             self.weights.close()
+
+
+def _times(tokens: list[int], times: int, seconds: float) -> tuple[float, float]:
+    """When a segment begins and ends. Whisper hears silence behind a chunk that is shorter than 30 s, and may time what
+    it hears there: no time is beyond the sound's end. A segment without a second timestamp lasts until then."""
+    found = [min((t - times) * STEP, seconds) for t in tokens if t >= times]
+    return found[0] if found else 0.0, found[-1] if found[1:] else seconds
 
 
 def _cut(tokens: list[int], times: int, seconds: float) -> tuple[list[list[int]], float | None]:
