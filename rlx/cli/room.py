@@ -73,6 +73,8 @@ def fits(config: LanguageConfig | None, sizes: Mapping[str, int], devices: Seque
             opened = open_device(name)
             info, free = opened.info, opened.free_bytes()
         except RlxError as error:
+            if devices is not None and len(devices) == 1:  # as other commands of one device
+                raise
             yield f"{plain(name)}: {' '.join(str(error).split())}"
             continue
         cells = []

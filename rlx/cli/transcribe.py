@@ -27,7 +27,7 @@ def transcribe(
     from rlx.models import Transcriber, load
 
     if not file.is_file():
-        raise RlxError(f"{file} does not exist; give a WAV file")
+        raise RlxError(f"{file} {'is no file' if file.exists() else 'does not exist'}; give a WAV file")
     with drawn(only="loading"):
         model = load(folder, device, dtype=dtype, activations=activations)
     with model:
