@@ -92,7 +92,7 @@ def test_mistakes(rlx: Rlx, model: Path, tmp_path: Path) -> None:
         (("inspect", tmp_path / "x.gguf"), "version 1"),
         (("inspect", tmp_path / "x.gguf", "--strict"), "no --strict"),
         (("inspect", model, "--dim", "a=1"), "a Hugging Face folder, which holds no graph: it takes no --dim"),
-        (("inspect", model, "--device", "cpu:9"), "there is one CPU device"),
+        (("inspect", model, "--device", "cpu:9"), "there is only cpu"),
         (("run", model), "a Hugging Face folder without an ONNX file"),
         (("transcribe", whisper, tmp_path), "is no file; give a WAV file"),
         (("embed", whisper, "-"), "rlx transcribe Whisper's"),
