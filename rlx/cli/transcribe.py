@@ -33,11 +33,7 @@ def transcribe(
     with model:
         if not isinstance(model, Transcriber):
             raise RlxError(f"{folder} holds no Whisper model; rlx transcribe takes the folder of one")
-        try:
-            parts = model.segments(file, language=language, task=task, timestamps=timestamps)
-        except OSError as error:
-            raise RlxError(f"{file}: cannot be read: {error.strerror or error}") from error
-        for part in parts:
+        for part in model.segments(file, language=language, task=task, timestamps=timestamps):
             if timestamps:
                 print(f"[{_clock(part.start)} - {_clock(part.end)}] {part.text.strip()}", flush=True)
             else:

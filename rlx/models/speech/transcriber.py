@@ -35,6 +35,7 @@ from rlx.models.speech.whisper import (
     read_config,
 )
 from rlx.runtime import CompiledGraph, Session, State, Weights
+from rlx.runtime.keywords import keywords
 
 SHORTEST = 0.1  # seconds; what is left of a sound behind its last chunk and is shorter holds no word
 F32 = npt.NDArray[np.float32]
@@ -149,6 +150,7 @@ class Transcriber(Closing):
             made: F32 = program.run({"ids": ids.astype(np.int32)[None], "at": np.zeros(1, np.int32)})["logits"][0]
         return made
 
+    @keywords
     def transcribe(
         self, sound: Sound, *, language: str | None = None, task: str = "transcribe", timestamps: bool = False
     ) -> Transcript:
@@ -161,13 +163,14 @@ class Transcriber(Closing):
         parts = tuple(self._asked(sound, language, task, timestamps, heard))
         return Transcript("".join(part.text for part in parts).strip(), heard[-1], parts)
 
+    @keywords
     def segments(
         self, sound: Sound, *, language: str | None = None, task: str = "transcribe", timestamps: bool = False
     ) -> Iterator[Segment]:
         """The segments of `transcribe`, as they are made.
 
-        Raises, all at once: ModelFormatError for a file that is no WAV of integers or damaged, DTypeError and
-        ShapeError for odd samples, RlxError for an unknown language or task."""
+        Raises, all at once: ModelFormatError for a file that cannot be read, is no WAV of integers or damaged,
+        DTypeError and ShapeError for odd samples, RlxError for an unknown language or task."""
         return self._asked(sound, language, task, timestamps, [])
 
     # -- the parts of it

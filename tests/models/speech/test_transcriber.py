@@ -144,6 +144,10 @@ def test_odd_sounds_are_refused(folder: Path, tmp_path: Path) -> None:
     tiny.write_wav(tmp_path / "none.wav", np.zeros(0))
     tiny.write_wav(tmp_path / "slow.wav", tiny.sound(0.1), rate=100)
     with rlx.models.load(folder, "cpu") as model:
+        with pytest.raises(ModelFormatError, match=r"cannot be read: No such file or directory; give a WAV file"):
+            model.transcribe(tmp_path / "nothing.wav")
+        with pytest.raises(TypeError, match=r"no argument 'lang' \(did you mean 'language'\?\)"):
+            model.transcribe(tmp_path / "good.wav", lang="en")
         for name in ("text", "empty", "odd", "float"):
             with pytest.raises(ModelFormatError, match="no WAV file"):
                 model.transcribe(tmp_path / f"{name}.wav")
