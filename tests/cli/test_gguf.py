@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from rlx.formats.gguf import convert as converting
+from rlx.formats.gguf import writer
 from tests.cli.conftest import Rlx
 from tests.formats.gguf.test_convert import LLAMA, folder
 from tests.models.gguf_encoders import write as write_encoder
@@ -102,3 +104,25 @@ def test_mistakes(rlx: Rlx, model: Path, tmp_path: Path) -> None:
     ):
         ran = rlx(*arguments)
         assert ran.status == 2 and words in ran.err and ran.err.count("\n") == 1, ran
+
+
+@pytest.mark.parametrize(
+    ("stop", "status", "said"),
+    [(KeyboardInterrupt(), 130, "interrupted"), (OSError(28, "No space left on device"), 2, "No space left on device")],
+)
+def test_what_is_stopped_leaves_nothing(
+    stop: BaseException, status: int, said: str, rlx: Rlx, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert rlx("convert", model, "-o", tmp_path / "m.gguf").status == 0
+    before = sorted(tmp_path.iterdir())
+
+    def ended(stage: str, done: int, of: int) -> None:
+        if done == 3:
+            raise stop
+
+    for module in (writer, converting):
+        monkeypatch.setattr(module, "report", ended)
+    for arguments in ((model, "--to", "Q8_0", "-o", tmp_path / "n.gguf"), (tmp_path / "m.gguf", "-o", tmp_path / "n")):
+        ran = rlx("convert", *arguments)
+        assert ran.status == status and said in ran.err and ran.err.count("\n") == 1, ran
+        assert sorted(tmp_path.iterdir()) == before
