@@ -72,7 +72,7 @@ def generate(
     Without --temperature the text is the same on every device.
     """
     drawing = _drawing(temperature, top_k, top_p, seed)
-    text = sys.stdin.read() if prompt == "-" else prompt
+    text = _checked(sys.stdin.read(), "standard input") if prompt == "-" else _checked(prompt, "--prompt")
     kinds = (device, context, dtype, activations, cache, engine)
     with loaded(model, *kinds, layers_on=layers_on) as made, _drafting(draft, *kinds) as drafting:
         named = _with_adapter(made, adapter)
@@ -118,7 +118,7 @@ def chat(
             line = sys.stdin.readline()
             if not line:
                 return
-            messages.append({"role": "user", "content": line.rstrip("\r\n")})
+            messages.append({"role": "user", "content": _checked(line.rstrip("\r\n"), "the line")})
             ids = _room(made, messages, max_tokens)
             if ids is None:
                 messages.pop()
@@ -131,6 +131,16 @@ def chat(
                 print(f"rlx: the answer ends here: the context of {made.context:,} tokens is full", file=sys.stderr)
             if stats:
                 show_stats(made)
+
+
+def _checked(text: str, what: str) -> str:
+    """The text. Raises: RlxError where Python has read bytes that are no UTF-8, as lone surrogates."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        where = f"{what} is not UTF-8 text from character {error.start} on"
+        raise RlxError(f"{where}; iconv -t UTF-8 converts it") from None
+    return text
 
 
 def _drawing(temperature: float, top_k: int | None, top_p: float | None, seed: int | None) -> dict[str, Any]:

@@ -22,6 +22,7 @@ _ELSEWHERE = {  # files that other functions take, by their endings
     ".onnx": "rlx.onnx.load takes ONNX models",
     ".rlx": "rlx.load_program takes saved programs",
     ".safetensors": "give the folder that holds it beside config.json",
+    ".json": "give the folder that holds it beside the weights",
 }
 
 

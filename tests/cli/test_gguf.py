@@ -44,6 +44,13 @@ def test_a_folder_becomes_a_file_that_is_shown(rlx: Rlx, model: Path, tmp_path: 
     assert max(map(len, ran.out.splitlines())) < 300
 
 
+@pytest.mark.parametrize("command", ["generate", "chat"])
+def test_input_that_is_no_utf_8(rlx: Rlx, command: str, model: Path) -> None:
+    prompt = ("-p", "-") if command == "generate" else ()
+    ran = rlx(command, model, "--device", "cpu", "-n", 1, *prompt, stdin=b"abc\xff\n")
+    assert ran.status == 2 and "is not UTF-8 text from character 3 on" in ran.err and ran.err.count("\n") == 1, ran
+
+
 def test_back_to_a_folder(rlx: Rlx, model: Path, tmp_path: Path) -> None:
     assert rlx("convert", model, "-o", tmp_path / "m.gguf").status == 0
     assert rlx("convert", tmp_path / "m.gguf", "--to", "BF16", "-o", tmp_path / "b").status == 0
