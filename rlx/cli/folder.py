@@ -18,6 +18,7 @@ from rlx.formats.huggingface import ModelFolder
 if TYPE_CHECKING:
     from rlx.models.language.config import LanguageConfig
 
+Kinds = Mapping[str, tuple[tuple[int, ...], DType]]
 _LAYER = re.compile(r"(?:^|\.)(?:layers|h)\.(\d+)\.")
 _FIRST = re.compile(r"(?:^|\.)(?:embed_tokens|embeddings|wte)\.weight$")
 
@@ -27,6 +28,8 @@ def inspect_folder(path: Path, tensors: bool, devices: Sequence[str] | None) -> 
     is told of the weights as they are loaded.
 
     Raises: ModelFormatError for a damaged folder."""
+    from rlx.models.language.weights import Arrays
+
     folder = ModelFolder(path)
     held = safetensors.load(path)
     files = len(list(path.glob("*.safetensors"))) if (path / safetensors.INDEX_NAME).exists() else 1
@@ -42,10 +45,14 @@ def inspect_folder(path: Path, tensors: bool, devices: Sequence[str] | None) -> 
         rows = [(plain(n), kind, "x".join(map(str, shape)), f"{size:,}") for n, (kind, shape, size) in kinds.items()]
         yield from format_table(("tensor", "type", "shape", "bytes"), rows, right={"bytes"})
     try:
-        config, loaded = _loaded(folder)
+        read = Arrays(folder.tensors(), str(path)).kinds
+        config, loaded = _loaded(folder, read)
     except RlxError as error:
         yield f"rlx does not run it: {' '.join(str(error).split())}"
         return
+    if "quantization_config" in folder.config:
+        yield "the quantized weights as rlx reads them:"
+        yield from types_of((dtype.name.upper(), dtype.nbytes(shape)) for shape, dtype in read.values())
     yield from fits(config, loaded, devices)
 
 
@@ -57,15 +64,15 @@ def _type(dtype: Any) -> str:
         return str(dtype).upper()
 
 
-def _loaded(folder: ModelFolder) -> tuple[LanguageConfig | None, Mapping[str, int]]:
+def _loaded(folder: ModelFolder, kinds: Kinds) -> tuple[LanguageConfig | None, Mapping[str, int]]:
     """The settings of a language model, None for another kind, and the bytes of the weights on a device, by the names
-    of graphs as far as these say the layer. Raises: RlxError for a model that rlx does not run."""
+    of graphs as far as these say the layer. `kinds`: the weights as they are read.
+
+    Raises: RlxError for a model that rlx does not run."""
     from rlx.dtypes import f32
     from rlx.models.language.architectures import architecture_of
     from rlx.models.language.config import Fields
-    from rlx.models.language.weights import Arrays
 
-    kinds: Mapping[str, tuple[tuple[int, ...], DType]] = Arrays(folder.tensors(), str(folder.path)).kinds
     kind = folder.config.get("model_type")
     if kind in ("bert", "whisper"):  # a sentence encoder is kept in f32 by default, the others as in the files
         return None, {n: (f32 if kind == "bert" else dtype).nbytes(shape) for n, (shape, dtype) in kinds.items()}

@@ -7,10 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from rlx.formats import safetensors
 from rlx.formats.gguf import convert as converting
 from rlx.formats.gguf import writer
 from tests.cli.conftest import Rlx
 from tests.formats.gguf.test_convert import LLAMA, folder
+from tests.formats.test_quantized import gptq
 from tests.models.gguf_encoders import write as write_encoder
 from tests.models.speech.tiny import write_model as write_whisper
 from tests.models.tiny import write_model
@@ -42,6 +44,15 @@ def test_a_folder_becomes_a_file_that_is_shown(rlx: Rlx, model: Path, tmp_path: 
         assert words in ran.out, words
     assert "with 128 tokens" in ran.out and "with 4,096 tokens" not in ran.out, "more than the model was made for"
     assert max(map(len, ran.out.splitlines())) < 300
+
+
+def test_a_quantized_folder_is_shown_as_it_is_read(rlx: Rlx, tmp_path: Path) -> None:
+    arrays, quantized, _ = gptq()
+    safetensors.save(tmp_path / "model.safetensors", arrays)
+    (tmp_path / "config.json").write_text(json.dumps({**LLAMA, "quantization_config": quantized}))
+    lines = rlx("inspect", tmp_path, "--device", "cpu").out.splitlines()
+    at = lines.index("the quantized weights as rlx reads them:")
+    assert any(line.startswith("I32 ") for line in lines[:at]) and lines[at + 2].startswith("INT4_ZP_128")
 
 
 @pytest.mark.parametrize("command", ["generate", "chat"])
