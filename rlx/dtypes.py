@@ -3,13 +3,14 @@
 Integers never promote floats to f64; f16 with bf16 gives f32; Python scalars are weak: they take the tensor's dtype
 unless its kind cannot hold them (a float beside an integer tensor gives f32).
 
-Packed dtypes hold weights of a few bits in blocks that share scales: GGUF's types, and int8, int4 and fp8 blocks with
-scales in f32. They take no part in promotion; `rlx.packed` reads and makes them.
+Packed dtypes hold weights of a few bits in blocks that share scales: GGUF's types, and int8, int4, fp8, nf4 and fp4
+blocks with scales in f32. They take no part in promotion; `rlx.packed` reads and makes them.
 """
 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
@@ -20,6 +21,7 @@ import numpy.typing as npt
 
 from rlx.errors import DTypeError, ShapeError, meant
 
+_LENGTH = re.compile(r"_(64|128)$")  # of blocks that are not the family's shortest, after its name
 Kind = Literal["f", "i", "u", "b", "q"]
 
 
@@ -69,6 +71,11 @@ class DType:
             elements, nbytes = self.storage.elements, self.storage.nbytes
             raise DTypeError(f"{self} has no bytes per element: a block of {elements} has {nbytes}")
         return self.storage.nbytes
+
+    @property
+    def family(self) -> str:
+        """The name without the length of its blocks: dtypes of one family differ in that alone (int4 and int4_128)."""
+        return _LENGTH.sub("", self.name)
 
     @property
     def is_packed(self) -> bool:
@@ -164,6 +171,10 @@ int4_128       128  qs:64@0 s:4@64
 int4_zp_128    128  qs:64@0 s:4@64 z:1@68
 fp8_e4m3_128   128  qs:128@0 s:4@128
 fp8_e5m2_128   128  qs:128@0 s:4@128
+nf4             32  qs:16@0 s:4@16
+fp4             32  qs:16@0 s:4@16
+nf4_64          64  qs:32@0 s:4@32
+fp4_64          64  qs:32@0 s:4@32
 """
 
 

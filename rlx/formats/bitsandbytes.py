@@ -12,9 +12,11 @@ from typing import Any, NoReturn
 import numpy as np
 import numpy.typing as npt
 
-from rlx.dtypes import DType, bf16, f16, f32
+from rlx.dtypes import PACKED, DType, bf16, f16, f32
 from rlx.errors import ModelFormatError
 from rlx.formats.files import parse_json, shown
+from rlx.packed import PackedArray
+from rlx.packed.codebooks import TABLES
 
 Array = npt.NDArray[Any]
 STATE = ".quant_state.bitsandbytes__"
@@ -27,14 +29,46 @@ _PART = 1 << 22  # codes that become floats at a time
 @dataclass(frozen=True, slots=True)
 class FourBits:
     """A weight of 4 bits: `codes` hold two neighbours a byte, the first in the high bits; each block of `block`
-    neighbours has a scale, and `book` the numbers of the codes. `shape` and `dtype` are the weight's own."""
+    neighbours has a scale, and `book` the numbers of the codes. `kind` is "nf4" or "fp4"; `shape` and `dtype` are the
+    weight's own. Blocks follow each other through all rows: one may end in another row than that in which it begins."""
 
+    kind: str
     shape: tuple[int, ...]
     dtype: DType
     codes: Array
     book: npt.NDArray[np.float32]
     scales: npt.NDArray[np.float32]
     block: int
+
+    @property
+    def packed_dtype(self) -> DType | None:
+        """The packed dtype that holds the same numbers: its blocks are whole parts of this weight's and of rows, whose
+        scale is repeated for each. None where rows or blocks are no whole number of 32, and for another book."""
+        if not np.array_equal(self.book, TABLES[self.kind]):
+            return None
+        fits = (PACKED[self.kind + after] for after in ("_64", ""))
+        return next((d for d in fits if self.shape[-1] % (n := d.storage.elements) == 0 == self.block % n), None)
+
+    def packed(self) -> PackedArray:
+        """The weight in its packed dtype: the same codes in another order, and no number rounded.
+
+        Raises: ValueError where no packed dtype holds it."""
+        dtype = self.packed_dtype
+        if dtype is None:
+            raise ValueError(f"no packed dtype holds {self.kind} of shape {self.shape} in blocks of {self.block}")
+        made = np.empty(dtype.array_shape(self.shape), np.uint8)
+        rows, size = made.reshape(-1, made.shape[-1]), dtype.storage.elements
+        columns = self.shape[-1]
+        half, each = columns // 2, columns // size
+        step = max(1, _PART // columns)
+        for first in range(0, len(rows), step):
+            some = rows[first : first + step]
+            pairs = self.codes[first * half : first * half + len(some) * half].reshape(-1, 2, 8)
+            apart = np.stack([pairs >> 4, pairs & 15], -1).reshape(-1, 2, 16)  # runs of 16 neighbours
+            some[:, :half] = (apart[:, 0] | apart[:, 1] << 4).reshape(len(some), half)
+            at = np.arange(first * each, (first + len(some)) * each) * size // self.block
+            some[:, half:] = self.scales[at].astype("<f4").view(np.uint8).reshape(len(some), each * 4)
+        return PackedArray(dtype, self.shape, made)
 
     def floats(self) -> Array:
         """The weight in its dtype, each number rounded once, as bitsandbytes multiplies by it."""
@@ -91,11 +125,11 @@ def read_four_bits(name: str, kind: str, parts: Mapping[str, Array], where: str)
     codes, blocks = part("", np.uint8, -(-elements // 2)), -(-elements // block)
     book = part(".quant_map", np.float32, 16)
     if "nested_blocksize" not in state:
-        return FourBits(tuple(shape), dtype, codes, book, part(".absmax", np.float32, blocks), block)
+        return FourBits(kind, tuple(shape), dtype, codes, book, part(".absmax", np.float32, blocks), block)
     inner, offset = count("nested_blocksize"), state.get("nested_offset")
     if isinstance(offset, bool) or not isinstance(offset, int | float) or not abs(offset) <= _MOST_OFFSET:
         refuse(f"nested_offset of its quant_state is {shown(offset)}, expected a number")
     outer = part(".nested_absmax", np.float32, -(-blocks // inner))
     numbers = part(".nested_quant_map", np.float32, 256)[part(".absmax", np.uint8, blocks)]
     scales = numbers * outer[np.arange(blocks) // inner] + np.float32(offset)
-    return FourBits(tuple(shape), dtype, codes, book, scales, block)
+    return FourBits(kind, tuple(shape), dtype, codes, book, scales, block)

@@ -1,9 +1,10 @@
 """Quantized weights of Hugging Face folders as packed arrays, bit by bit: GPTQ, AWQ, fp8 with scales of blocks, rows or
-tensors, bitsandbytes' int8, MXFP4 experts, and compressed-tensors. bitsandbytes' 4 bits become floats.
+tensors, bitsandbytes' int8, nf4 and fp4, MXFP4 experts, and compressed-tensors.
 
 Each format spreads a weight over several tensors (`q_proj.qweight`, `.scales`, `.qzeros`), which become one
 (`q_proj.weight`) of the packed dtype whose blocks hold the same numbers; scales of larger groups are repeated for each
-block. What no packed dtype can hold is refused by name.
+block. What no packed dtype can hold is refused by name; but bitsandbytes' 4 bits in rows of no multiple of 32, or with
+another table than its own, become floats.
 """
 
 from __future__ import annotations
@@ -228,8 +229,8 @@ class QuantizedTensors(Mapping[str, Value]):
         self._add(stem, (rows, columns), kind, make)
 
     def _bitsandbytes(self) -> None:
-        """Dettmers et al., 2022: rows of int8 with a scale each; and 2023: 4 bits by a table of 16 numbers, which no
-        packed dtype holds, so that they become the floats that they were made from, as bitsandbytes itself computes."""
+        """Dettmers et al., 2022: rows of int8 with a scale each; and 2023: 4 bits by a table of 16 numbers. Where no
+        packed dtype has blocks of their rows, or their table, they become floats, as bitsandbytes itself makes them."""
         for state in [name for name in self._tensors if STATE in name]:
             name, _, kind = state.partition(STATE)
             parts = {suffix: self._tensors[name + suffix] for suffix in (
@@ -239,7 +240,9 @@ class QuantizedTensors(Mapping[str, Value]):
                 self._refuse(f"{shown(name)} is {shown(kind)} of bitsandbytes; rlx reads int8, nf4 and fp4")
             held = read_four_bits(name, kind, parts, self.where)
             self._used |= {name + suffix for suffix in parts}
-            self._made[name] = _Made(held.shape, held.dtype, held.floats)
+            kept = held.packed_dtype
+            made = held.floats if kept is None else held.packed
+            self._made[name] = _Made(held.shape, kept or held.dtype, made)
         for stem in self._stems(".SCB"):
             weight = self._take(f"{stem}.weight", np.int8)
             scales = self._take(f"{stem}.SCB", np.float32)

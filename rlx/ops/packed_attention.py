@@ -7,11 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from rlx.dtypes import DType, f16, f32, f64, i8
+from rlx.dtypes import DType, f16, f32, f64, i8, i32
 from rlx.errors import DTypeError, ShapeError
 from rlx.ir import NOT_DIFFERENTIABLE, Attrs, Op, Tensor, TensorType, apply, register
+from rlx.ir.graph import apply_multi
 from rlx.ops.attention.forward import attention_attrs, attention_inputs, check_attention
-from rlx.ops.attention.parts import ByToken, attention_cost, softmax_rows, swapped
+from rlx.ops.attention.parts import ByToken, attention_cost, softmax_rows, swapped, with_row
 from rlx.ops.base import TensorLike, cast_to, check_float, check_inputs, tensors
 from rlx.ops.numeric import Array, computed
 
@@ -137,4 +138,64 @@ def q8_0_numbers(x: Tensor, scales: Tensor) -> Tensor:
     return apply("reshape", apply("mul", wide, by), shape=x.shape)
 
 
-__all__ = ["packed_attention", "q8_0_blocks", "q8_0_numbers"]
+def _infer_update(types: Sequence[TensorType], attrs: Attrs) -> tuple[TensorType, ...]:
+    op = "q8_0_update"
+    check_inputs(op, types, 4)
+    x, codes, scales, position = types
+    check_float(op, x.dtype, "x")
+    if (codes.dtype, scales.dtype) != (i8, f16):
+        raise DTypeError(f"{op}: a cache of {codes.dtype} and scales {scales.dtype}; expected i8 and f16")
+    fits = x.rank == 3 and codes.rank == 4 and (codes.shape[0], *codes.shape[2:]) == x.shape and codes.shape[1] > 0
+    if not fits or x.shape[2] % BLOCK or scales.shape != _scales(codes.shape):
+        raise ShapeError(
+            f"{op}: x {x.shape}, a cache of {codes.shape}, scales {scales.shape}; expected (batch, heads, size), "
+            f"(batch, rows, heads, size) of at least a row, and a scale for each {BLOCK} elements"
+        )
+    if position != TensorType(x.shape[:1], i32):
+        raise ShapeError(f"{op}: position is {position}; expected i32 of {x.shape[:1]}, one a sequence")
+    return codes, scales
+
+
+def _update(x: Array, codes: Array, scales: Array, position: Array) -> tuple[Array, Array]:
+    # The definition is in f32: in another precision a scale, and then its integers, may be the neighbouring one.
+    with np.errstate(all="ignore"):
+        blocks = x.astype(np.float32).reshape(*x.shape[:-1], x.shape[-1] // BLOCK, BLOCK)
+        by = (np.max(np.abs(blocks), axis=-1, initial=0) * np.float32(1 / 127)).astype(np.float16)
+        wide = by.astype(np.float32)[..., None]
+        whole = np.clip(np.rint(blocks / np.where(wide == 0, np.float32(1), wide)), -127, 127)
+        fresh = np.where(np.isnan(whole), 0, whole).astype(np.int8).reshape(x.shape)
+    made, factors = codes.copy(), scales.copy()
+    at = np.arange(len(x)), np.maximum(position, 0) % codes.shape[1]
+    made[at], factors[at] = fresh, by
+    return made, factors
+
+
+def _decompose_update(inputs: Sequence[Tensor], attrs: Attrs) -> tuple[Tensor, ...]:
+    x, codes, scales, position = inputs
+    place = apply("maximum", position, 0) % codes.shape[1]
+    fresh, by = q8_0_blocks(x)
+    return with_row(codes, fresh, place), with_row(scales, by, place)
+
+
+register(
+    Op("q8_0_update", "packed_attention", _infer_update, _update, "torch: amax, round, index_put", NOT_DIFFERENTIABLE,
+       decompose=_decompose_update, renews=lambda attrs: ((1, 0), (2, 1)))
+)  # fmt: skip
+
+
+def q8_0_update(x: TensorLike, codes: Tensor, scales: Tensor, position: TensorLike) -> tuple[Tensor, Tensor]:
+    """A cache of blocks of 8 bits in which each sequence has one more row, that of its new token.
+
+    Shape: x (B, H, D), D a multiple of 32; codes (B, rows, H, D) and scales (B, rows, H, D / 32), the cache; position
+    (B,), the token's from 0 on (below: 0), whose row is position modulo rows; gives the cache's shapes. Dtype: x a
+    float, codes i8, scales f16; integers: position becomes i32. Numerics: bits of `rlx.q8_0_blocks`. Gradient: none. As
+    states, both are written in place. Raises: DTypeError, ShapeError.
+    """
+    x, codes, scales, position = tensors("q8_0_update", x, codes, scales, position)
+    if not position.dtype.is_int:
+        raise DTypeError(f"q8_0_update: position is {position.dtype}; expected whole numbers, best i32")
+    codes, scales = apply_multi("q8_0_update", x, codes, scales, cast_to(position, i32))
+    return codes, scales
+
+
+__all__ = ["packed_attention", "q8_0_blocks", "q8_0_numbers", "q8_0_update"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from rlx.dtypes import DType
+from rlx.dtypes import DType, bf16, f16, f32
 from rlx.errors import DTypeError, ShapeError
 from rlx.ir import NOT_DIFFERENTIABLE, Attrs, Cost, Node, Op, Tensor, TensorType, apply, register
 from rlx.ops.base import TensorLike, cast_to, check_float, check_inputs, floating, tensors, written
@@ -60,12 +60,12 @@ def _reference(x: Array, q: Array, *rest: Array, format: DType, eps: float | Non
 
 
 def _decompose(inputs: Sequence[Tensor], attrs: Attrs) -> Tensor:
-    """The norm, the product, bias and gate as separate ops; f16 and bf16 are rounded after each of them."""
+    """The norm, the product, bias and gate as separate ops, in f32 for f16 and bf16: only the result is rounded."""
     x, q, *rest = inputs
-    y = x
+    y = wide = cast_to(x, f32) if x.dtype in (f16, bf16) else x
     if attrs["eps"] is not None:
         gamma = rest.pop(0)
-        y = normed_in_ops(x, gamma, attrs["eps"]) if gamma.size else x
+        y = normed_in_ops(wide, gamma, attrs["eps"]) if gamma.size else wide
     rows = apply("reshape", y, shape=(y.size // max(1, y.shape[-1]), y.shape[-1])) if y.ndim != 2 else y
     out = apply("packed_matmul", rows, q, format=attrs["format"], transpose_q=True)
     if rest:
@@ -76,6 +76,7 @@ def _decompose(inputs: Sequence[Tensor], attrs: Attrs) -> Tensor:
             apply("slice", out, starts=(0, at), stops=(out.shape[0], at + half), steps=(1, 1)) for at in (0, half)
         ]
         out = apply("mul", activated(parts[0], attrs["gate"]), parts[1])
+    out = cast_to(out, x.dtype)
     shape = (*x.shape[:-1], out.shape[1])
     return out if out.shape == shape else apply("reshape", out, shape=shape)
 

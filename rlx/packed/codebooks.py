@@ -1,7 +1,8 @@
-"""The codebooks of GGUF's IQ types: which vectors of 8 (or 4) small numbers a code stands for.
+"""What codes of packed formats stand for: one of 16 numbers, or vectors of 8 (or 4) small numbers (GGUF's IQ types).
 
-Each is a subset of all vectors over a few digits, in the order of their numbers (the first digit counts least), so a
-bit for each possible vector says it all. The subsets are data of the file format (ggml, `ggml-common.h`).
+Each codebook of vectors is a subset of all vectors over a few digits, in the order of their numbers (the first digit
+counts least), so a bit for each possible vector says it all. The subsets are data of the file format (ggml,
+`ggml-common.h`).
 """
 
 from __future__ import annotations
@@ -50,7 +51,18 @@ _BITS = (
 )
 
 IQ4 = np.array([-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113], np.int8)
-FP4 = np.array([0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12], np.int8)  # twice the values of e2m1
+E2M1 = np.array([0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12], np.int8)  # twice the values of e2m1
+
+# The numbers that codes of bitsandbytes' two types of 4 bits stand for. nf4: each is for a sixteenth of the normal
+# distribution (Dettmers et al., "QLoRA", 2023, appendix E); fp4: a float with two bits of exponent and one of mantissa,
+# over the largest, 12.
+_NF4 = (
+    -1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453, -0.28444138169288635, -0.18477343022823334,
+    -0.09105003625154495, 0.0, 0.07958029955625534, 0.16093020141124725, 0.24611230194568634, 0.33791524171829224,
+    0.44070982933044434, 0.5626170039176941, 0.7229568362236023, 1.0,
+)  # fmt: skip
+_FP4 = (0, 0.0625, 8, 12, 4, 6, 2, 3, 0, -0.0625, -8, -12, -4, -6, -2, -3)
+TABLES = {"nf4": np.array(_NF4, np.float32), "fp4": np.array(_FP4, np.float32) / np.float32(12)}
 
 
 @functools.cache

@@ -3,10 +3,11 @@
 A block's elements are `scale · quant - minimum`, where groups of consecutive elements share scale and minimum. Scales
 are at most 11 bits of an f16 times a small integer and quants at most 8 bits, so that f32 holds every product exactly
 and only the subtraction rounds: any order of the factors, and a fused multiplication, gives the same bits. Where scales
-are f32 (int8, int4, fp8) there is one rounding too, that of the product. A scale that is infinite or NaN gives infinity
-and NaN as IEEE 754 says (infinity times 0 is NaN).
+are f32 (int8, int4, fp8, nf4, fp4) there is one rounding too, that of the product. A scale that is infinite or NaN
+gives infinity and NaN as IEEE 754 says (infinity times 0 is NaN).
 
-The formats are those of ggml (`ggml-common.h`), MXFP4 and e4m3, e5m2 those of the OCP specifications.
+The formats are those of ggml (`ggml-common.h`), MXFP4 and e4m3, e5m2 those of the OCP specifications, nf4 and fp4 those
+of bitsandbytes, whose quants are numbers of a table in f32.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rlx.dtypes import PACKED, DType
-from rlx.packed.codebooks import FP4, IQ4, codebook
+from rlx.packed.codebooks import E2M1, IQ4, TABLES, codebook
 
 Array = npt.NDArray[Any]
 Bytes = npt.NDArray[np.uint8]
@@ -193,13 +194,13 @@ def _mxfp4(p: Planes) -> Parts:
     half = np.where(
         e < 2, np.uint32(0x200000) << (e & 1), (np.maximum(e, 1) - 1) << 23
     )  # half of 2^(e - 127)
-    return half.astype(np.uint32).view(np.float32), FP4[_bits(p["qs"], 4, 16)], None
+    return half.astype(np.uint32).view(np.float32), E2M1[_bits(p["qs"], 4, 16)], None
 
 
 def _nvfp4(p: Planes) -> Parts:
     e, m = p["d"] >> 3 & 15, (p["d"] & 7).astype(np.float32)
     scale = np.ldexp(np.where(e == 0, m, m + 8), np.maximum(e, 1).astype(np.int32) - 11)
-    return np.where(p["d"] == 0x7F, np.float32(0), scale), FP4[_bits(p["qs"], 4, 8)], None
+    return np.where(p["d"] == 0x7F, np.float32(0), scale), E2M1[_bits(p["qs"], 4, 8)], None
 
 
 # -- GGUF's IQ types
@@ -287,7 +288,7 @@ def _iq4_xs(p: Planes) -> Parts:
     return scale, IQ4[_bits(p["qs"], 4, 16)], None
 
 
-# -- blocks with scales in f32; 4-bit elements lie two in a byte, the first in the low bits
+# -- blocks with scales in f32; elements of int4 lie two in a byte, the first in the low bits
 
 
 def _scale(p: Planes) -> Array:
@@ -318,6 +319,14 @@ def _fp8_e5m2(p: Planes) -> Parts:
     return _scale(p), p["qs"].view(ml_dtypes.float8_e5m2).astype(np.float32), None
 
 
+def _nf4(p: Planes) -> Parts:
+    return _scale(p), TABLES["nf4"][_bits(p["qs"], 4, 16)], None
+
+
+def _fp4(p: Planes) -> Parts:
+    return _scale(p), TABLES["fp4"][_bits(p["qs"], 4, 16)], None
+
+
 FORMATS: dict[str, Callable[[Planes], Parts]] = {
-    name: globals()[f"_{name.removesuffix('_128')}"] for name in PACKED
+    name: globals()[f"_{dtype.family}"] for name, dtype in PACKED.items()
 }

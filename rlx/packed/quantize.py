@@ -18,7 +18,7 @@ import numpy.typing as npt
 from rlx.dtypes import DTypeLike
 from rlx.errors import DTypeError, ShapeError
 from rlx.packed.array import PackedArray, check_packed
-from rlx.packed.codebooks import FP4, IQ4
+from rlx.packed.codebooks import E2M1, IQ4, TABLES
 from rlx.packed.decode import split_planes
 
 Array = npt.NDArray[Any]
@@ -35,14 +35,15 @@ def quantize(x: npt.ArrayLike, dtype: DTypeLike) -> PackedArray:
     Shape: (..., k), k a multiple of the block. Dtype: a name in letters of either case. GGUF's: q4_0, q4_1, q5_0, q5_1,
     q8_0, iq4_nl, mxfp4 (blocks of 32 elements), nvfp4 (64), q2_k, q3_k, q4_k, q5_k, q6_k, tq2_0, iq4_xs (256). Others:
     int8, int4, int8_zp, int4_zp (with a zero point), fp8_e4m3, fp8_e5m2, in blocks of 32, or of 128 with "_128" after
-    the name. Numbers beyond what the scales can express become the largest that they can. Raises: DTypeError for NaN or
-    infinities, for values that are no real numbers and for a format without a quantizer, ShapeError for other shapes.
+    the name; bitsandbytes' nf4 and fp4 in blocks of 32, or of 64 with "_64". Numbers beyond what the
+    scales can express become the largest that they can. Raises: DTypeError for NaN or infinities, for values that are
+    no real numbers and for a format without a quantizer, ShapeError for other shapes.
 
     >>> q = rlx.quantize(weight, "q4_k")  # weight (n, k)
     >>> rlx.jit(rlx.linear)(x, q)  # x (..., k) gives (..., n); the weight stays packed
     """
     kind = check_packed("quantize", dtype)
-    pack = QUANTIZERS.get(kind.name.removesuffix("_128"))
+    pack = QUANTIZERS.get(kind.family)
     if pack is None:
         raise DTypeError(f"quantize: rlx has no quantizer for {kind}; it has {', '.join(QUANTIZERS)}")
     try:
@@ -86,6 +87,13 @@ def _one_of(values: Array) -> Snap:
     halves = np.arange(2 * low, 2 * high + 1) / 2 + 0.25
     table = values[np.abs(halves[:, None] - values).argmin(1)].astype(np.float32)
     return lambda v: table[(np.clip(v, low, high) * 2 - 2 * low).astype(np.intp)]
+
+
+def _nearest(values: Array) -> Snap:
+    """The nearest of any numbers."""
+    ascending = np.unique(values)
+    middles = (ascending[1:] + ascending[:-1]) / 2
+    return lambda v: ascending[np.searchsorted(middles, v)]
 
 
 def _float8(kind: Any, most: float) -> Snap:
@@ -270,7 +278,7 @@ def _pack(codes: Array, width: int, run: int) -> npt.NDArray[np.uint8]:
 
 
 def _codes(v: F32, values: Array) -> Array:
-    """The number of each value in a table. FP4 holds 0 twice; the first one is taken."""
+    """The number of each value in a table. Some hold 0 twice; the first one is taken."""
     order = np.argsort(values, kind="stable")
     return order[np.searchsorted(values[order], v)]
 
@@ -376,8 +384,8 @@ def _power(d: F32) -> F32:
 
 
 def _mxfp4(x: F32) -> Fields:
-    d, v = _scaled(x, _one_of(FP4), [4, 6, 8, 12, 16], _power)
-    return {"e": (np.log2(d) + 128).astype(np.uint8), "qs": _pack(_codes(v, FP4), 4, 16)}
+    d, v = _scaled(x, _one_of(E2M1), [4, 6, 8, 12, 16], _power)
+    return {"e": (np.log2(d) + 128).astype(np.uint8), "qs": _pack(_codes(v, E2M1), 4, 16)}
 
 
 def _nvfp4(x: F32) -> Fields:
@@ -386,8 +394,8 @@ def _nvfp4(x: F32) -> Fields:
     def store(d: F32) -> F32:
         return np.asarray(snap(np.abs(d) * 2) * np.float32(0.5))
 
-    d, v = _scaled(x.reshape(len(x), 4, 16), _one_of(FP4), [7, 8, 9, 10, 11, 12, 13], store)
-    codes = _codes(v.reshape(len(x), -1), FP4)
+    d, v = _scaled(x.reshape(len(x), 4, 16), _one_of(E2M1), [7, 8, 9, 10, 11, 12, 13], store)
+    codes = _codes(v.reshape(len(x), -1), E2M1)
     return {"d": (d * 2).astype(ml_dtypes.float8_e4m3fn), "qs": _pack(codes, 4, 8)}
 
 
@@ -449,9 +457,18 @@ def _fp8_e5m2(x: F32) -> Fields:
     return {"s": d, "qs": v.astype(kind)}
 
 
+def _of_table(name: str, tops: Sequence[float]) -> Callable[[F32], Fields]:
+    def pack(x: F32) -> Fields:
+        d, v = _scaled(x, _nearest(TABLES[name]), tops, _f32)
+        return {"s": d, "qs": _pack(_codes(v, TABLES[name]), 4, 16)}
+
+    return pack
+
+
 QUANTIZERS: dict[str, Callable[[F32], Fields]] = {
     "q4_0": _q4_0, "q4_1": _q4_1, "q5_0": _q5_0, "q5_1": _q5_1, "q8_0": _q8_0, "q2_k": _q2_k, "q3_k": _q3_k,
     "q4_k": _q4_k, "q5_k": _q5_k, "q6_k": _q6_k, "tq2_0": _tq2_0, "mxfp4": _mxfp4, "nvfp4": _nvfp4,
     "iq4_nl": _iq4_nl, "iq4_xs": _iq4_xs, "int8": _int8, "int8_zp": _int8_zp, "int4": _int4, "int4_zp": _int4_zp,
     "fp8_e4m3": _fp8_e4m3, "fp8_e5m2": _fp8_e5m2,
+    "nf4": _of_table("nf4", [1, *_tops(-1, 1, 7)]), "fp4": _of_table("fp4", [1, 0.9, 0.8, 0.72, 0.66, 1.1]),
 }  # fmt: skip

@@ -35,7 +35,7 @@ _CALL = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
 _RNG = np.random.default_rng(0)
 _WIDE = ["q4_0", "q4_k", "q8_0", "mxfp4", "bf16", "f16"]
 _SHAPES = [(1, 4352, 37), (3, 96, 5), (17, 1056, 50), (45, 544, 70)]
-_KEPT = frozenset({"q4_0", "q4_k", "q6_k", "int4_zp", "q8_0"})  # of the packed formats
+_KEPT = frozenset({"q4_0", "q4_k", "q6_k", "int4_zp", "q8_0", "nf4_64"})  # of the packed formats
 
 
 def machines() -> list[Machine]:

@@ -215,3 +215,57 @@ def test_many_and_few_rows_read_a_weight_where_it_lies() -> None:
         close(step.run({"x": x[:1]})["y"], W, x[:1])
         assert weights.room_bytes == weights.nbytes
     weights.close()
+
+
+def test_a_view_of_a_whole_buffer_outlives_a_program_that_reads_it() -> None:
+    """The program's range is that of the view."""
+    given, x = (np.ascontiguousarray(a[:128, :128]) for a in (W, X[:, :128]))
+    g = rlx.Graph("square")
+    g.output("y", rlx.matmul(g.input("x", x.shape), g.param("w", given.shape)))
+    weights = rlx.Weights(rlx.Session("cpu").device)
+    with compiled(g, weights) as exe:
+        exe.set_param("w", given)
+        exe.run({"x": x})
+        plain = compiled(g, weights, "numpy")
+        plain.run({"x": x})
+        assert buffer_of(exe).nbytes == given.nbytes
+        seen = exe.arena.view(exe.program.params["w"].id)
+        assert seen is not None
+        plain.close()
+        close(exe.run({"x": x})["y"], given, x)
+        np.testing.assert_array_equal(seen.view(np.float32).reshape(given.shape), given)
+        seen.view(np.float32)[:] = -given.ravel()
+        close(exe.run({"x": x})["y"], -given, x)
+    weights.close()
+
+
+@pytest.mark.parametrize("timings", [False, True])
+def test_weights_that_another_program_trains(timings: bool) -> None:
+    training = rlx.Graph("training")
+    w = training.state("w", W.shape)
+    training.update("w", w - training.input("step", W.shape))
+    session = rlx.Session("cpu", engine="compiled", timings=timings)
+    state = rlx.State(session.device)
+    with session.compile(training, state=state) as train, session.compile(product(), weights=state) as exe:
+        state.set("w", W)
+        close(exe.run({"x": X})["y"], W)
+        train.run({"step": W2})
+        close(exe.run({"x": X})["y"], W - W2)
+    state.close()
+
+
+def test_weights_that_a_run_of_another_program_left_midway() -> None:
+    """A run that takes them over as an input, and then breaks off."""
+    g = rlx.Graph("endless")
+    w, end = g.input("w", W.shape), g.input("end", (), "i32")
+    steps = rlx.while_loop(lambda n: n < end, lambda n: n + 1, g.constant(np.int32(0)), max_steps=3)
+    g.output("w", w + rlx.cast(steps, "f32"))
+    session = rlx.Session("cpu", engine="compiled")
+    state = rlx.State(session.device)
+    with session.compile(g, state=state, donate=("w",)) as broken, session.compile(product(), weights=state) as exe:
+        state.set("w", W)
+        close(exe.run({"x": X})["y"], W)
+        with pytest.raises(rlx.RlxError, match="max_steps"):
+            broken.run({"w": W2, "end": np.int32(9)})
+        close(exe.run({"x": X})["y"], state.get("w"))
+    state.close()

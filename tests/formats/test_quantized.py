@@ -15,8 +15,10 @@ import rlx
 from rlx.errors import ModelFormatError
 from rlx.formats import safetensors
 from rlx.formats.huggingface import ModelFolder
+from rlx.models.language.architectures.gpt2 import ARCHITECTURES
 from rlx.packed import PackedArray
 from tests.formats.gguf.test_convert import LLAMA, folder
+from tests.packed.tables import FP4, NF4
 
 RNG = np.random.default_rng(3)
 ROWS, COLUMNS = 16, 256
@@ -95,11 +97,14 @@ def int8() -> tuple[Arrays, dict[str, Any], Any]:
     )
 
 
-def four_bits(double: bool, dtype: Any = ml_dtypes.bfloat16, kind: str = "nf4") -> tuple[Arrays, dict[str, Any], Any]:
-    """Dettmers et al., 2023: codes in blocks of 64, whose scales may be codes themselves."""
-    book = np.sort(np.linspace(-1, 1, 16, dtype=np.float32) ** 3)
-    q, state = codes(16).reshape(-1), {"quant_type": kind, "blocksize": 64, "shape": [ROWS, COLUMNS]}
-    s = scales((ROWS * COLUMNS // 64,), np.float32)
+def four_bits(
+    double: bool = False, kind: str = "nf4", block: int = 64, columns: int = COLUMNS, dtype: Any = ml_dtypes.bfloat16,
+    book: Any = None, rows: int = ROWS,
+) -> tuple[Arrays, dict[str, Any], Any]:  # fmt: skip
+    """Dettmers et al., 2023: codes in blocks of all rows, whose scales may be codes themselves."""
+    book = (FP4 if kind == "fp4" else NF4) if book is None else book
+    q, state = codes(16, (rows * columns,)), {"quant_type": kind, "blocksize": block, "shape": [rows, columns]}
+    s = scales((-(-len(q) // block),), np.float32)
     arrays = {"q.weight": (q[0::2] << 4 | q[1::2]).astype(np.uint8).reshape(-1, 1), "q.weight.quant_map": book}
     if double:
         numbers, coded = np.linspace(-1, 1, 256, dtype=np.float32), (np.arange(len(s)) * 37 % 256).astype(np.uint8)
@@ -112,19 +117,39 @@ def four_bits(double: bool, dtype: Any = ml_dtypes.bfloat16, kind: str = "nf4") 
     state["dtype"] = np.dtype(dtype).name
     text = np.frombuffer(json.dumps(state).encode(), np.uint8)
     arrays[f"q.weight.quant_state.bitsandbytes__{kind}"] = text
-    want = (book[q] * np.repeat(s, 64)).astype(dtype).astype(float).reshape(ROWS, COLUMNS)
+    want = (book[q] * np.repeat(s, block)[: len(q)]).reshape(rows, columns)
     return arrays, {"quant_method": "bitsandbytes", "load_in_4bit": True}, want
 
 
+@pytest.mark.parametrize(
+    ("block", "columns", "packed"),
+    [(64, 128, "_64"), (32, 128, ""), (128, 64, "_64"), (64, 96, ""), (256, 96, ""), (4096, 192, "_64")],
+)
+@pytest.mark.parametrize(("double", "kind"), [(False, "nf4"), (True, "nf4"), (False, "fp4")])
+def test_four_bits_in_blocks_that_may_end_in_another_row(
+    double: bool, kind: str, block: int, columns: int, packed: str, tmp_path: Path
+) -> None:
+    arrays, settings, want = four_bits(double, kind, block, columns)
+    tensors = opened(tmp_path, arrays, settings)
+    found = tensors["q.weight"]
+    assert tensors.kinds["q.weight"] == ((ROWS, columns), found.dtype) and found.dtype.name == kind + packed
+    assert found.nbytes == ROWS * columns * (18 if packed else 20) // 32
+    assert np.array_equal(found.dequantize(), want)
+
+
 @pytest.mark.parametrize("dtype", [ml_dtypes.bfloat16, np.float16, np.float32])
-@pytest.mark.parametrize(("double", "kind"), [(False, "nf4"), (True, "nf4"), (True, "fp4")])
-def test_four_bits_of_bitsandbytes_become_floats(double: bool, kind: str, dtype: Any, tmp_path: Path) -> None:
-    arrays, settings, want = four_bits(double, dtype, kind)
+@pytest.mark.parametrize(
+    "more",
+    [{"book": np.linspace(-1, 1, 16, dtype=np.float32)}, {"columns": 80}, {"block": 48},
+     {"double": True, "columns": 40}],
+)
+def test_four_bits_that_no_packed_dtype_holds_become_floats(more: Any, dtype: Any, tmp_path: Path) -> None:
+    arrays, settings, want = four_bits(dtype=dtype, **more)
     tensors = opened(tmp_path, {**arrays, "norm.weight": np.ones(3, np.float32)}, settings)
     assert set(tensors) == {"q.weight", "norm.weight"} and len(tensors) == 2
     found = tensors["q.weight"]
-    assert found.dtype == np.dtype(dtype) and tensors.kinds["q.weight"] == ((ROWS, COLUMNS), rlx.dtypes.as_dtype(dtype))
-    assert (found.astype(float) == want).all()
+    assert found.dtype == np.dtype(dtype) and tensors.kinds["q.weight"] == (want.shape, rlx.dtypes.as_dtype(dtype))
+    assert np.array_equal(found, want.astype(dtype))
 
 
 def compressed(bits: int, group: int | None) -> tuple[Arrays, dict[str, Any], Any]:
@@ -157,6 +182,8 @@ FORMATS: dict[str, tuple[Any, str]] = {
     "fp8 by rows": (lambda: fp8(None, "weight_scale"), "fp8_e4m3_128"),
     "fp8 with one scale": (lambda: fp8(None, "weight_scale", one=True), "fp8_e4m3_128"),
     "bitsandbytes int8": (int8, "int8_128"),
+    "bitsandbytes nf4": (four_bits, "nf4_64"),
+    "bitsandbytes fp4, double quantization": (lambda: four_bits(True, "fp4"), "fp4_64"),
     "compressed int4": (lambda: compressed(4, 128), "int4_128"),
     "compressed int8": (lambda: compressed(8, None), "int8_128"),
 }
@@ -206,7 +233,8 @@ def test_mxfp4_experts(tmp_path: Path) -> None:
     assert np.array_equal(found.dequantize(), expected.reshape(2, 4, 96))
 
 
-def test_a_model_of_quantized_weights_gives_what_its_numbers_give(tmp_path: Path) -> None:
+@pytest.mark.parametrize("method", ["gptq", "nf4"])
+def test_a_model_of_quantized_weights_gives_what_its_numbers_give(method: str, tmp_path: Path) -> None:
     config = {**LLAMA, "rope_scaling": None, "num_hidden_layers": 1, "vocab_size": 40}
     plain = {n: a for n, a in folder(tmp_path / "plain", config).items() if "layers.1." not in n}
     arrays: Arrays = {}
@@ -216,6 +244,11 @@ def test_a_model_of_quantized_weights_gives_what_its_numbers_give(tmp_path: Path
             continue
         rows, columns = value.shape
         stem, n = name.removesuffix(".weight"), columns // 32
+        if method == "nf4":  # double quantization; o_proj in blocks that end within a row
+            made, _, want = four_bits(True, block=128 if "o_proj" in name else 64, columns=columns, rows=rows)
+            arrays |= {part.replace("q.weight", name): a for part, a in made.items()}
+            plain[name] = want
+            continue
         q, z, s = codes(16, value.shape), codes(16, (rows, n)), scales((rows, n)) / 8
         arrays |= {f"{stem}.qweight": words(q, 4).T, f"{stem}.scales": s.T, f"{stem}.qzeros": words(z.T, 4)}
         plain[name] = (np.repeat(s, 32, 1).astype(float) * (q - np.repeat(z + 1, 32, 1))).astype(np.float32)
@@ -224,13 +257,24 @@ def test_a_model_of_quantized_weights_gives_what_its_numbers_give(tmp_path: Path
         safetensors.save(
             tmp_path / where / "model.safetensors", {n: np.ascontiguousarray(a) for n, a in held.items()}
         )
-    settings = {"quant_method": "gptq", "bits": 4, "group_size": 32}
+    settings: dict[str, Any] = {"quant_method": "gptq", "bits": 4, "group_size": 32}
+    if method == "nf4":
+        settings = {"quant_method": "bitsandbytes", "load_in_4bit": True}
     (tmp_path / "packed" / "config.json").write_text(json.dumps({**config, "quantization_config": settings}))
     tokens = np.array([3, 17, 5, 30, 2], np.int32)
     with rlx.models.load(tmp_path / "plain", "cpu") as a, rlx.models.load(tmp_path / "packed", "cpu") as b:
         expected, found = a.logits(tokens), b.logits(tokens)
     error = np.square(found - expected, dtype=np.float64).sum() / np.square(expected, dtype=np.float64).sum()
     assert error <= 1e-11
+
+
+@pytest.mark.parametrize(("part", "third"), [("q_proj", 0), ("k_proj", 1), ("v_proj", 2), ("o_proj", None)])
+def test_packed_rows_of_gpt2_are_outputs(part: str, third: int | None) -> None:
+    """bitsandbytes turns the weights of GPT-2, which files otherwise hold with a row for each input."""
+    q = rlx.quantize(RNG.standard_normal((96 if third is not None else 32, 32)), "nf4")
+    found = ARCHITECTURES["gpt2"].find(f"layers.0.self_attn.{part}.weight", Any, {}).make([q])
+    assert isinstance(found, PackedArray) and found.shape == (32, 32)
+    assert np.array_equal(found.dequantize(), q.dequantize()[32 * (third or 0) :][:32])
 
 
 REFUSED: dict[str, tuple[Any, str]] = {
@@ -266,7 +310,7 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "nf4 with an offset that is none": (
         lambda: state_of(None, nested_blocksize=4, nested_offset=None), "nested_offset"
     ),
-    "another kind of 4 bits": (lambda: changed(lambda: four_bits(False, kind="af4")), "'af4' of bitsandbytes"),
+    "another kind of 4 bits": (lambda: changed(lambda: four_bits(kind="af4")), "'af4' of bitsandbytes"),
     "rows without scales": (lambda: changed(int8, q__SCB=np.zeros(3, np.float32)), "3 scales"),
     "zero points": (
         lambda: changed(lambda: compressed(4, 128), q__weight_zero_point=np.zeros(3, np.int32)), "zero points"
@@ -277,7 +321,7 @@ REFUSED: dict[str, tuple[Any, str]] = {
 
 def state_of(text: bytes | None, **more: Any) -> tuple[Arrays, dict[str, Any]]:
     """A weight of nf4 whose state is another."""
-    arrays, settings, _ = four_bits(False)
+    arrays, settings, _ = four_bits()
     name = "q.weight.quant_state.bitsandbytes__nf4"
     held = json.dumps({**json.loads(arrays[name].tobytes()), **more}).encode() if text is None else text
     return {**arrays, name: np.frombuffer(held, np.uint8)}, settings

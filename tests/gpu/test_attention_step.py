@@ -23,7 +23,7 @@ _BACKENDS = [
         "cuda", marks=pytest.mark.skipif(cuda_host.compiler() is None, reason="no C++ compiler here")
     ),
 ]
-_PLAIN: dict[str, Any] = {"scale": 0.3, "window": None, "softcap": None, "interleaved": False}
+_PLAIN: dict[str, Any] = {"scale": 0.3, "window": None, "softcap": None, "interleaved": False, "ring": False}
 _F32, _F16, _BF16 = np.float32, np.float16, ml_dtypes.bfloat16
 # What rounding the query and the new rows to the caches' dtype changes.
 _LIMITS = {_F32: NORM, _F16: Tolerance("norm", nmse=1e-6, max_error=3e-3)}
@@ -32,16 +32,19 @@ _LIMITS[_BF16] = Tolerance("norm", nmse=1e-4, max_error=2e-2)
 
 def given(
     position: tuple[int, ...], heads: int, kv_heads: int, d: int, rows: int, token: Any, cache: Any, pairs: int | None,
-    sinks: bool,
+    sinks: bool, ring: bool = False,
 ) -> list[Array]:  # fmt: skip
-    """A step's inputs. Rows of the caches that no query sees hold NaN and infinity."""
+    """A step's inputs. Rows of the caches that were not written yet, and the token's own, hold NaN and infinity."""
     rng = np.random.default_rng(heads + d + rows)
     batch = len(position)
     token_rows = [rng.standard_normal((batch, n, d)).astype(token) for n in (heads, kv_heads, kv_heads)]
     caches = [rng.standard_normal((batch, rows, kv_heads, d)).astype(cache) for _ in range(2)]
     for b, at in enumerate(position):
         for held, value in zip(caches, (np.nan, np.inf), strict=True):
-            held[b, min(max(at, 0), rows - 1) :] = value
+            if ring and at >= rows:
+                held[b, at % rows] = value
+            else:
+                held[b, min(max(at, 0), rows - 1) :] = value
     angles = rng.random((rows + 1, pairs or 0)) * 6
     tables = [] if pairs is None else [np.cos(angles).astype(_F32), np.sin(angles).astype(_F32)]
     more = [rng.standard_normal(heads).astype(_F32)] if sinks else []
@@ -88,15 +91,43 @@ _ATTRS: list[dict[str, Any]] = [{}, {"window": 20}, {"softcap": 2.0, "interleave
 
 @pytest.mark.parametrize("backend", _BACKENDS)
 @pytest.mark.few_on_vulkan(2)
-@pytest.mark.parametrize("rows, splits", [(4, 3), (1, 1), (8, 2), (2, 20)])
+@pytest.mark.parametrize("rows, splits, ahead", [(4, 3, 1), (1, 1, 2), (8, 2, 2), (2, 20, 1)])
 @pytest.mark.parametrize("attrs", _ATTRS)
 @pytest.mark.parametrize("form", _FORMS)
 @pytest.mark.sample(8)
-def test_forms(form: tuple[Any, ...], attrs: dict[str, Any], rows: int, splits: int, backend: str) -> None:
+def test_forms(
+    form: tuple[Any, ...], attrs: dict[str, Any], rows: int, splits: int, ahead: int, backend: str
+) -> None:
     heads, kv_heads, d, token, cache, pairs = form
-    with attention_choice.forcing(rows=rows, splits=splits):
+    with attention_choice.forcing(rows=rows, splits=splits, ahead=ahead):
         inputs = given((0, 149, 75, 3), heads, kv_heads, d, 150, token, cache, pairs, splits == 3)
         check(inputs, backend, **attrs)
+
+
+@pytest.mark.parametrize("backend", _BACKENDS)
+@pytest.mark.parametrize("position", [159, 64, 31])
+@pytest.mark.few_on_vulkan(0)
+def test_the_number_of_tiles_on_their_way_changes_no_bit(position: int, backend: str) -> None:
+    inputs = given((position,), 1, 1, 256, 160, _F16, _F16, None, False)
+    made = []
+    for ahead in (1, 2):
+        with attention_choice.forcing(rows=1, splits=1, ahead=ahead):
+            ((y, *_),), _ = carried_out(inputs, backend)
+            made.append(y.tobytes())
+    assert made[0] == made[1]
+
+
+@pytest.mark.parametrize("backend", _BACKENDS)
+@pytest.mark.few_on_vulkan(1)
+@pytest.mark.parametrize("window, splits", [(149, 3), (70, 20), (1, 2), (0, 1)])
+@pytest.mark.parametrize("form", _FORMS[:3])
+@pytest.mark.sample(4)
+def test_rings(form: tuple[Any, ...], window: int, splits: int, backend: str) -> None:
+    """One that is empty, one not full yet, one whose window goes on at the first row, one filled many times."""
+    heads, kv_heads, d, token, cache, pairs = form
+    with attention_choice.forcing(rows=2, splits=splits):
+        inputs = given((0, 60, 160, 7_649), heads, kv_heads, d, 150, token, cache, pairs, splits == 3, ring=True)
+        check(inputs, backend, window=window, ring=True)
 
 
 @pytest.mark.parametrize("backend", _BACKENDS)

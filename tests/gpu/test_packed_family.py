@@ -19,6 +19,7 @@ from rlx.backends.gpu.gemm.packed import (
     PackedProblem,
     PackedRows,
     PackedVector,
+    candidates,
     choose_packed,
     forcing,
 )
@@ -113,7 +114,7 @@ def test_dequantized_halves(dtype: rlx.DType) -> None:
 
 
 @on_host
-@pytest.mark.parametrize("name", ["q4_0", "q6_k", "iq1_m", "fp8_e4m3_128"])
+@pytest.mark.parametrize("name", ["q4_0", "q6_k", "iq1_m", "fp8_e4m3_128", "nf4", "fp4_64"])
 def test_dequantized_bits_of_the_cuda_source(name: str) -> None:
     q = packed(name, 3, 3)
     got = run("dequantize", q, backend="cuda", dtype=f32)
@@ -233,7 +234,7 @@ def subnormals(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lowered, "FEATURES", lowered.FEATURES | {"denorm_preserve"})
 
 
-_LIFTED = ["q4_0", "q5_1", "q2_k", "q4_k", "q6_k", "iq4_xs", "int8_zp", "fp8_e4m3_128", "fp8_e5m2"]
+_LIFTED = ["q4_0", "q5_1", "q2_k", "q4_k", "q6_k", "iq4_xs", "int8_zp", "fp8_e4m3_128", "fp8_e5m2", "nf4_64"]
 
 
 @on_host
@@ -370,6 +371,29 @@ def test_quants_straight_from_memory(name: str, m: int, dtype: str, parts: int, 
 def test_barriers_of_matrix_instructions(algorithm: str, m: int) -> None:
     words = {"algorithm": algorithm, "parts": 2, "tiles": 2}
     every_barrier_is_missed(f"packed_{algorithm}.h", lambda: product("q4_0", m, 128, 64, "f16", "cuda", **words))
+
+
+@on_host
+@pytest.mark.parametrize("header", ["packed_rows.h", "dequantize.h"])
+def test_barriers_before_the_numbers_of_a_table(header: str) -> None:
+    """On variants that no other test runs: shared memory keeps the numbers from one launch to the next."""
+
+    def decoded() -> None:
+        run("dequantize", packed("fp4", 3, 3), backend="cuda", dtype=bf16)
+
+    def multiplied() -> None:
+        product("fp4", 1, 9, 3, "bf16", "cuda")
+
+    every_barrier_is_missed(header, decoded if header == "dequantize.h" else multiplied)
+
+
+@on_host
+@pytest.mark.usefixtures("matrices")
+def test_matrices_hold_no_numbers_of_a_table() -> None:
+    target = lowered.target("cuda", _LIMITS)
+    problem = PackedProblem(3, 4096, 4096, f16, PACKED["nf4_64"], 128, True, False)
+    found = {c.algorithm for c in candidates(target, problem)}
+    assert found == {"rows", "vector", "few", "tiles"}
 
 
 @on_host

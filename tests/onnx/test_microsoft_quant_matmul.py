@@ -298,6 +298,8 @@ def test_products_with_floats_of_four_bits(kind: int, size: int, n: int, k: int,
     more = {"K": k, "N": n, "block_size": size, "quant_type": kind}
     proto = quantized("MatMulBnb4", {"x": x}, {"b": b, "s": s}, **more)
     close(proto, x, device, x @ flat.reshape(n, k).T)
+    report = rlx.onnx.load(proto).compile(device="cpu").report()
+    assert [node.op for node in report.nodes] == ["matmul" if k % 32 else "packed_matmul"]
 
 
 @pytest.mark.parametrize(("size", "scaled"), [(16, (1, 3)), (16, (10, 3)), (0, (10, 1))])

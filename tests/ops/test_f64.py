@@ -63,10 +63,12 @@ def _want_f64(node: Node) -> None:
 
 
 # These are tried with a target of f32.
-LOSSES = {op for op in TRIED if op.endswith("_loss") or op.startswith("binary_cross_entropy")}
+LOSSES = {op for op in TRIED if op.endswith("_loss") or op.startswith("binary_cross_entropy")} - {"nll_loss"}
+# The format defines them in f32: blocks of 8-bit numbers with an f16 scale each.
+F32_BY_DEFINITION = {"q8_0_blocks", "q8_0_numbers"}
 
 
-@pytest.mark.parametrize("op", [op for op in TRIED if op not in LOSSES or op in ("nll_loss",)])
+@pytest.mark.parametrize("op", [op for op in TRIED if op not in LOSSES | F32_BY_DEFINITION])
 def test_no_f32_in_values_gradients_and_decompositions(op: str) -> None:
     for build, shapes in TRIED[op]:
         g = Graph()

@@ -14,6 +14,7 @@ from rlx import PackedArray
 from rlx.dtypes import GGUF, PACKED, as_dtype, f32
 from rlx.errors import DTypeError, ShapeError
 from rlx.formats import safetensors
+from tests.packed.tables import FP4, NF4
 
 Array = np.ndarray[Any, Any]
 
@@ -95,17 +96,28 @@ def int4_zp(b: Array) -> list[float]:
     return [scale * ((int(b[i // 2]) >> 4 * (i % 2) & 15) - int(b[20])) for i in range(32)]
 
 
-@pytest.mark.parametrize("decoder", [q4_0, q5_1, q4_k, q6_k, mxfp4, int4_zp], ids=lambda f: f.__name__)
+def nf4_64(b: Array) -> list[float]:
+    scale = float(b[32:36].copy().view(np.float32)[0])
+    return [scale * float(NF4[int(b[i // 32 * 16 + i % 16]) >> i % 32 // 16 * 4 & 15]) for i in range(64)]
+
+
+def fp4(b: Array) -> list[float]:
+    scale = float(b[16:20].copy().view(np.float32)[0])
+    return [scale * float(FP4[int(b[i % 16]) >> i // 16 * 4 & 15]) for i in range(32)]
+
+
+@pytest.mark.parametrize("decoder", [q4_0, q5_1, q4_k, q6_k, mxfp4, int4_zp, nf4_64, fp4], ids=lambda f: f.__name__)
 def test_elements_are_those_of_the_format(decoder: Callable[[Array], list[float]]) -> None:
     name = decoder.__name__
     size = PACKED[name].storage.nbytes
     raw = blocks(name, 4, 3, seed=3)
-    for at in (0, 2) if name != "int4_zp" else (16,):  # numbers that every f32 result holds
+    singles = {"int4_zp": (16,), "nf4_64": (32,), "fp4": (16,)}
+    for at in singles.get(name, (0, 2)):  # numbers that every f32 result holds
         if name not in ("mxfp4", "q6_k"):
-            kind = np.float16 if name != "int4_zp" else np.float32
+            kind = np.float32 if name in singles else np.float16
             width = np.dtype(kind).itemsize
             for block in raw.reshape(-1, size):
-                if at == 0 or name in ("q5_1", "q4_k", "int4_zp"):
+                if at == 0 or name in ("q5_1", "q4_k", *singles):
                     block[at : at + width] = np.array([0.0123], kind).view(np.uint8)
     if name == "q6_k":
         raw.reshape(-1, size)[:, 208:] = np.array([0.0123], np.float16).view(np.uint8)

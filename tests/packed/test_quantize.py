@@ -1,4 +1,4 @@
-"""rlx.quantize: its error is at most that of ggml's quantizers, and it refuses what it cannot pack."""
+"""rlx.quantize: its error is at most that of ggml's and bitsandbytes', and it refuses what it cannot pack."""
 
 from __future__ import annotations
 
@@ -28,6 +28,11 @@ OWN = {
     "int8": (3e-5, 7e-5), "int8_zp": (3e-5, 5e-5), "int4": (7.4943e-03, 1.6407e-02), "int4_zp": (6.2e-03, 1.1e-02),
     "fp8_e4m3": (5e-4, 5e-4), "fp8_e5m2": (2e-3, 2e-3),
 }  # fmt: skip
+# bitsandbytes scales each block by its largest magnitude; the error of that, in blocks of 32 and in those of 64.
+BITSANDBYTES = {
+    "nf4": (7.6703e-03, 1.0288e-02), "nf4_64": (8.4721e-03, 1.4606e-02),
+    "fp4": (1.3237e-02, 2.3448e-02), "fp4_64": (1.5003e-02, 3.5228e-02),
+}  # fmt: skip
 
 
 def weights(heavy: bool) -> Array:
@@ -44,11 +49,13 @@ def error(x: Array, name: str) -> float:
 
 @pytest.mark.parametrize("heavy", [False, True], ids=["normal", "heavy tails"])
 @pytest.mark.parametrize("name", QUANTIZERS)
-def test_the_error_is_at_most_that_of_ggml(name: str, heavy: bool) -> None:
-    limit = (GGML | OWN)[name][heavy]
+def test_the_error_is_at_most_that_of_others(name: str, heavy: bool) -> None:
+    limit = (GGML | OWN | BITSANDBYTES)[name][heavy]
     assert error(weights(heavy), name) <= limit
     if f"{name}_128" in PACKED:
         assert error(weights(heavy), f"{name}_128") <= limit * 3.5
+    if f"{name}_64" in PACKED:
+        assert error(weights(heavy), f"{name}_64") <= BITSANDBYTES[f"{name}_64"][heavy]
 
 
 @pytest.mark.judged

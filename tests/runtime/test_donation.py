@@ -290,6 +290,27 @@ def test_a_step_of_attention_writes_both_caches_in_place(session: rlx.Session, c
         assert ("attention_step" in names) == (session.info.backend != "cpu")
 
 
+def test_rows_of_8_bits_are_written_in_place(session: rlx.Session) -> None:
+    """Round and round a cache of three rows, by one launch on a GPU."""
+    g = rlx.Graph("rows")
+    codes, scales = g.state("codes", (2, 3, 1, 64), "i8"), g.state("scales", (2, 3, 1, 2), "f16")
+    made = rlx.q8_0_update(g.input("x", (2, 1, 64)), codes, scales, g.input("at", (2,), "i32"))
+    for name, t in zip(("codes", "scales"), made, strict=True):
+        g.update(name, t)
+    want = np.zeros((2, 3, 64))
+    with session.compile(g) as exe:
+        assert copies(exe) == 0
+        for at in range(5):
+            x = np.random.default_rng(at).standard_normal((2, 1, 64)).astype(np.float32)
+            exe.run({"x": x, "at": np.array([at, 7 * at], np.int32)})
+            want[0, at % 3], want[1, 7 * at % 3] = x[:, 0]
+        held, by = exe.get_state("codes"), exe.get_state("scales").astype(np.float64)
+        numbers = (held.reshape(2, 3, 2, 32) * by.reshape(2, 3, 2, 1)).reshape(want.shape)
+        np.testing.assert_allclose(numbers, want, atol=3.5 / 127 / 2)
+        if session.info.backend != "cpu":
+            assert len(exe.executable.steps) == 1
+
+
 def test_only_the_last_state_is_made_over_the_first(session: rlx.Session) -> None:
     """Here y has the type of the state, which its workgroups still read when others write y."""
     g = rlx.Graph("square")

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import ctypes
+import threading
 from collections.abc import Callable
-from contextlib import AbstractContextManager, ExitStack, nullcontext
 from functools import partial
 from itertools import count
 from typing import Any
@@ -15,6 +15,7 @@ import numpy.typing as npt
 from rlx.backends.cpu.forms import Forms
 from rlx.driver import Buffer, BufferArena
 from rlx.driver.device import Bytes
+from rlx.driver.locks import renewed
 from rlx.driver.memory.arena import Accessor
 from rlx.driver.memory.pool import Pin
 from rlx.dtypes import DType
@@ -23,7 +24,6 @@ from rlx.ir import Tensor
 
 ALIGNMENT = 64  # a cache line, and the widest vector
 _NONE = np.empty(0, np.uint8)
-_AS_IT_IS = nullcontext()
 _STAMPS = count(1)
 LATEST = [0]  # the stamp of the latest write to any buffer
 
@@ -64,12 +64,27 @@ class Foreign:
         return self.bytes.nbytes
 
 
+class _Making:
+    """The lock under which a buffer gets its forms. There is one for all buffers, since one for each would take half as
+    long to make as the buffer."""
+
+    def __init__(self) -> None:
+        self.lock = renewed(self, "lock", threading.RLock)
+
+
+_MAKING = _Making()
+
+
 class CpuBuffer:
     """Host memory behind the Buffer contract. Once it is closed or dropped, and no view of it is left, `leave` gets the
     memory, in a finalizer; `close` then calls `sweep`. `stamp` changes with every write, so that who has made something
     from the contents, such as packed weights, sees that they are others; `exposed` says that the host has a view of the
     contents, through which it may write at any time, so that no stamp tells. Weights may lie in another order than
-    their tensors' (`forms`): the methods read and write them as if they did not."""
+    their tensors' (`forms`): the methods read and write them as if they did not. Any thread may call.
+
+    A buffer gets forms once, at any time, and most never do. So a method reads or writes the memory without a lock
+    while there are none, and then looks again. If there are forms by now it does its work once more, by way of them:
+    a program may have filled one and given pages back meanwhile."""
 
     __slots__ = ("_bytes", "_forms", "_own", "_pin", "_sweep", "_viewed", "exposed", "stamp")
 
@@ -96,11 +111,16 @@ class CpuBuffer:
     @property
     def forms(self) -> Forms:
         """The contents in other orders, and who needs them in their own."""
-        if self._forms is None:
-            self._forms = Forms(self._open(), self._own)
-            if self._viewed:
-                self._forms.keep_all()
-        return self._forms
+        found = self._forms
+        if found is None:
+            with _MAKING.lock:
+                found = self._forms
+                if found is None:
+                    found = Forms(self._open(), self._own)
+                    if self._viewed:
+                        found.keep_all()
+                    self._forms = found
+        return found
 
     @property
     def extra_bytes(self) -> int:
@@ -127,43 +147,73 @@ class CpuBuffer:
         return int(self.view().ctypes.data)
 
     def write(self, offset: int, data: Bytes) -> None:
-        with self._overwritten(offset, data.nbytes):
-            self._open()[offset : offset + data.nbytes] = data
-        self._stamped()
+        self._write(offset, data.nbytes, partial(self._part(offset, data.nbytes).__setitem__, ..., data))
 
     def read(self, offset: int, out: Bytes) -> None:
-        with self._present(offset, out.nbytes):
-            out[...] = self._open()[offset : offset + out.nbytes]
+        end = offset + out.nbytes
+        part = self._open()[offset:end]
+        if self._forms is None:
+            out[...] = part
+        if self._forms is not None:
+            self._forms.read(offset, end, partial(out.__setitem__, ..., part))
 
     def fill(self, offset: int, nbytes: int, byte: int) -> None:
-        with self._overwritten(offset, nbytes):
-            self._open()[offset : offset + nbytes] = byte
-        self._stamped()
+        self._write(offset, nbytes, partial(self._part(offset, nbytes).fill, byte))
 
     def copy_from(self, source: Buffer, source_offset: int, offset: int, nbytes: int) -> None:
-        if isinstance(source, CpuBuffer) and (self._forms is not None or source._forms is not None):
-            with ExitStack() as stack:
-                # Both locks, in one order: another thread may copy the other way.
-                for forms in sorted((f for f in (self._forms, source._forms) if f is not None), key=id):
-                    stack.enter_context(forms.lock)
-                stack.enter_context(source._present(source_offset, nbytes))
-                stack.enter_context(self._overwritten(offset, nbytes))
-                self._copy(source._open(), source_offset, offset, nbytes)
-        else:
-            view = source._open() if isinstance(source, CpuBuffer) else source.view()
-            with self._overwritten(offset, nbytes):
-                if view is None:
-                    source.read(source_offset, self._open()[offset : offset + nbytes])
-                else:
-                    self._copy(view, source_offset, offset, nbytes)
-        self._stamped()
-
-    def _copy(self, view: Bytes, source_offset: int, offset: int, nbytes: int) -> None:
+        target = self._part(offset, nbytes)
+        if not isinstance(source, CpuBuffer):
+            view = source.view()
+            if view is None:
+                self._write(offset, nbytes, partial(source.read, source_offset, target))
+            else:
+                given = view[source_offset : source_offset + nbytes]
+                self._write(offset, nbytes, partial(target.__setitem__, ..., given))
+            return
+        if source is self and abs(source_offset - offset) < nbytes:
+            self.forms  # noqa: B018  # they must not come midway: such a copy cannot be done twice
         # NumPy copies overlaps as memmove does.
-        np.copyto(self._open()[offset : offset + nbytes], view[source_offset : source_offset + nbytes])
+        copy = partial(target.__setitem__, ..., source._part(source_offset, nbytes))
+        try:
+            if self._forms is None:
+                if source._forms is None:
+                    copy()
+                if (other := source._forms) is not None:
+                    other.read(source_offset, source_offset + nbytes, copy)
+            if (mine := self._forms) is not None:
+                write = partial(mine.write, offset, offset + nbytes, partial(self._change, copy))
+                if source._forms is None:
+                    write()
+                if (other := source._forms) is not None:
+                    first, second = sorted((mine, other), key=id)  # another thread may copy the other way
+                    with first.lock, second.lock:
+                        other.read(source_offset, source_offset + nbytes, write)
+        finally:
+            self._stamped()
+
+    def _write(self, offset: int, nbytes: int, work: Callable[[], object]) -> None:
+        """Does work that writes a range, twice if forms come meanwhile."""
+        try:
+            if self._forms is None:
+                work()
+            if self._forms is not None:
+                self._forms.write(offset, offset + nbytes, partial(self._change, work))
+        finally:
+            self._stamped()
+
+    def _change(self, work: Callable[[], object]) -> None:
+        """Writes, while nobody can fill a form. The stamp before it is for writes that a signal breaks off before the
+        stamp behind it; that one is for steps that read by addresses, which wait for nobody."""
+        self._stamped()
+        work()
+
+    def _part(self, offset: int, nbytes: int) -> Bytes:
+        return self._open()[offset : offset + nbytes]
 
     def view(self) -> Bytes:
-        self._viewed = True
+        if not self._viewed:
+            with _MAKING.lock:  # whoever makes the forms sees that there is a view, or they are seen here
+                self._viewed = True
         if self._forms is not None:
             self._forms.keep_all()
         return self._open()
@@ -171,12 +221,6 @@ class CpuBuffer:
     def memory(self) -> Bytes:
         """The buffer's memory, whose contents may lie in another order: who reads them calls `forms.keep`."""
         return self._open()
-
-    def _present(self, offset: int, nbytes: int) -> AbstractContextManager[None]:
-        return _AS_IT_IS if self._forms is None else self._forms.present(offset, offset + nbytes)
-
-    def _overwritten(self, offset: int, nbytes: int) -> AbstractContextManager[None]:
-        return _AS_IT_IS if self._forms is None else self._forms.overwritten(offset, offset + nbytes)
 
     def pin(self) -> Pin[Any]:
         pin = self._pin

@@ -87,6 +87,7 @@ class CpuExecutable:
         plan, arena, device = self._plan, self._arena, self._device
         self._steps: list[Step] = []
         self._updates: list[Step] = []
+        self._written: list[Step] = []  # notes that states were written; a run that breaks off calls them too
         self.dispatch: list[Dispatch] = []
         self.node_steps: list[tuple[Node, list[Step]]] = []
         self._engine: EngineProgram | None = None
@@ -161,7 +162,7 @@ class CpuExecutable:
         if graph.updates and not body:
             # Other programs may have packed these tensors as weights.
             written = {id(b): b for b in states if isinstance(b, CpuBuffer)}
-            self._steps += [b.written for b in written.values()]
+            self._written = [b.written for b in written.values()]
 
     def _add_both(
         self,
@@ -287,7 +288,11 @@ class CpuExecutable:
 
     def quick(self) -> Callable[[], None]:
         steps = tuple(self._steps)
-        if self._engine is not None and not self._times.wanted:
+        if self._times.wanted:
+            return self.run
+        if self._written:
+            return quiet_call(self.launch)
+        if self._engine is not None:
             if self._engine.prepares:
                 steps = (self._engine.refresh, *steps)
             if all(map(self._engine.runs, steps)):  # NumPy, and its warnings, are in none of them
@@ -297,16 +302,20 @@ class CpuExecutable:
             for step in steps:
                 step()
 
-        return self.run if self._times.wanted else quiet_call(work)
+        return quiet_call(work)
 
     begin = run  # the work of a run is done when it returns
 
     def launch(self) -> None:
         """Runs the calls; unlike `run`, it leaves NumPy's warnings as the caller set them."""
-        if self._engine is not None and self._engine.prepares:
-            self._engine.refresh()
-        for step in self._steps:
-            step()
+        try:
+            if self._engine is not None and self._engine.prepares:
+                self._engine.refresh()
+            for step in self._steps:
+                step()
+        finally:
+            for note in self._written:
+                note()
 
     def wait(self) -> None:
         """Returns at once: `launch` returns when the work is done."""
@@ -360,17 +369,22 @@ class CpuExecutable:
 
     def _run_timed(self) -> Iterator[tuple[str, float]]:
         """Runs the steps, and yields each node's time in microseconds."""
-        if self._engine is not None and self._engine.prepares:
-            self._engine.refresh()
-        parts = [(f"{node.op.name} {node.name}", steps) for node, steps in self.node_steps]
-        for name, steps in [*parts, *([("updates of states", self._updates)] if self._updates else [])]:
-            start = time.perf_counter()
-            for step in steps:
-                step()
-            yield name, 1e6 * (time.perf_counter() - start)
+        try:
+            if self._engine is not None and self._engine.prepares:
+                self._engine.refresh()
+            parts = [(f"{node.op.name} {node.name}", steps) for node, steps in self.node_steps]
+            for name, steps in [*parts, *([("updates of states", self._updates)] if self._updates else [])]:
+                start = time.perf_counter()
+                for step in steps:
+                    step()
+                yield name, 1e6 * (time.perf_counter() - start)
+        finally:
+            for note in self._written:
+                note()
 
     def close(self) -> None:
         self._steps = []
+        self._written = []
         self.node_steps = []
         engine, self._engine = getattr(self, "_engine", None), None
         if engine is not None:

@@ -13,8 +13,7 @@ import mmap
 import sys
 import threading
 from collections import Counter, deque
-from collections.abc import Callable, Hashable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Container, Hashable, Iterable
 from functools import cache
 from typing import Any
 from weakref import WeakValueDictionary
@@ -33,15 +32,16 @@ _ALL: WeakValueDictionary[int, Forms] = WeakValueDictionary()
 class Form:
     """The bytes start … end - 1 of a buffer in another order, in `memory`; `unpack` writes them back to the buffer.
 
-    `fresh`: they are those of the buffer. `users`: how many programs read the form."""
+    `fresh`: they are those of the buffer. `written`: the buffer's are others since the form was last filled, or while
+    it is. `users`: how many programs read the form."""
 
-    __slots__ = ("end", "fresh", "key", "memory", "start", "unpack", "users")
+    __slots__ = ("end", "fresh", "key", "memory", "start", "unpack", "users", "written")
 
     def __init__(
         self, key: Hashable, start: int, end: int, memory: Buffer, unpack: Callable[[], object]
     ) -> None:
         self.key, self.start, self.end, self.memory, self.unpack = key, start, end, memory, unpack
-        self.fresh = False
+        self.fresh = self.written = False
         self.users = 0
 
 
@@ -55,6 +55,8 @@ class Forms:
         self._forms: dict[Hashable, Form] = {}
         self._gone: dict[tuple[int, int], Form] = {}  # ranges whose bytes only a form has
         self._kept: Counter[tuple[int, int]] = Counter()
+        self._all_kept = False
+        self._bringing = 0  # calls of `_bring` under way: a signal's handler may read within another call
         # What programs had that were dropped without `close`. Finalizers must not take the lock, so they add it here.
         self.abandoned: deque[Form | tuple[int, int]] = deque()
         _ALL[id(self)] = self
@@ -98,10 +100,12 @@ class Forms:
             return
         with self.lock:
             brought = self._bring(form.start, form.end)
-            form.fresh = False
-            pack()
-            form.fresh = True
-            self._settle([form, *brought])
+            form.fresh = form.written = False
+            try:
+                pack()
+                form.fresh = not form.written  # by a signal's handler
+            finally:
+                self._settle([form, *brought])
 
     # -- who needs the contents
 
@@ -109,8 +113,8 @@ class Forms:
         """From now on these bytes lie in the buffer, since somebody has their addresses."""
         with self.lock:
             self._sweep()
+            self._kept[start, end] += 1  # first, so that nobody gives them back meanwhile
             self._drop_unused(self._bring(start, end))
-            self._kept[start, end] += 1
 
     def let_go(self, start: int, end: int) -> None:
         """Takes back a `keep`."""
@@ -121,38 +125,40 @@ class Forms:
 
     def keep_all(self) -> None:
         """Keeps the whole contents for as long as there are any."""
-        whole = 0, len(self._contents)
         with self.lock:
-            if whole not in self._kept:
-                self.keep(*whole)
+            if not self._all_kept:
+                self.keep(0, len(self._contents))
+                self._all_kept = True
 
-    @contextmanager
-    def present(self, start: int, end: int) -> Iterator[None]:
-        """The context in which a range is read."""
+    def read(self, start: int, end: int, work: Callable[[], object]) -> None:
+        """Does work that reads a range."""
         with self.lock:
             brought = self._bring(start, end)
             try:
-                yield
+                work()
             finally:
                 self._settle(brought)
 
-    @contextmanager
-    def overwritten(self, start: int, end: int) -> Iterator[None]:
-        """The context in which a range is written."""
+    def write(self, start: int, end: int, work: Callable[[], object]) -> None:
+        """Does work that writes a range. If it is broken off, bytes that only a form had are the old ones."""
         with self.lock:
-            for range_ in [r for r in self._gone if start <= r[0] and r[1] <= end]:
-                del self._gone[range_]  # none of its bytes is needed any more
-            self._bring(start, end)
+            covered = {r: form for r, form in self._gone.items() if start <= r[0] and r[1] <= end}
+            self._bring(start, end, covered)
+            found = self._outdate(start, end)
             try:
-                yield
-            finally:
-                self._outdate(start, end)
+                for range_ in covered:
+                    del self._gone[range_]
+                work()
+            except BaseException:
+                self._gone.update(covered)
+                raise
+            self._drop_unused(found)
 
     def written(self) -> None:
         """Notes that kept bytes may have been written, by their addresses."""
         with self.lock:
             for start, end in tuple(self._kept):
-                self._outdate(start, end)
+                self._drop_unused(self._outdate(start, end))
 
     def close(self) -> None:
         """The contents are not needed any more. Forms in use stay until they are left."""
@@ -171,31 +177,38 @@ class Forms:
             else:
                 self.let_go(*left)
 
-    def _outdate(self, start: int, end: int) -> None:
+    def _outdate(self, start: int, end: int) -> list[Form]:
+        """Notes that the bytes of a range will be others, or are. Returns the forms that had them."""
         found = [f for f in self._forms.values() if f.start < end and start < f.end]
         for form in found:
-            form.fresh = False
-        self._drop_unused(found)
+            form.fresh, form.written = False, True
+        return found
 
-    def _bring(self, start: int, end: int) -> list[Form]:
-        """Restores what is gone of a range. Returns the forms that it came from."""
-        found = [(r, f) for r, f in self._gone.items() if r[0] < end and start < r[1]]
-        for range_, form in found:
-            form.unpack()
-            del self._gone[range_]
+    def _bring(self, start: int, end: int, but: Container[tuple[int, int]] = ()) -> list[Form]:
+        """Restores what is gone of a range, except for `but`. Returns the forms that it came from."""
+        found = [(r, f) for r, f in self._gone.items() if r[0] < end and start < r[1] and r not in but]
+        self._bringing += 1
+        try:
+            for range_, form in found:
+                form.unpack()
+                self._gone.pop(range_, None)
+        finally:
+            self._bringing -= 1
         return [form for _, form in found]
 
     def _settle(self, forms: list[Form]) -> None:
         """Gives back the ranges of these forms that nobody else needs."""
         give_back = _madvise()
-        for form in forms if self._own else ():
+        # Not within `_bring`, which would take what is given back here for restored.
+        for form in forms if self._own and not self._bringing else ():
             start, end = form.start, form.end
             taken = any(a < end and start < b for a, b in (*self._gone, *self._kept))
             if form.fresh and not taken and end - start >= _LEAST:
                 first, last = self._pages(start, end)
-                # Where the system refuses, the bytes still lie there, which is no fault.
-                give_back(self._contents.ctypes.data + first, last - first, mmap.MADV_DONTNEED)
+                # The note comes first: a signal's handler may raise between the two. Where the system refuses, the
+                # bytes still lie there, which is no fault.
                 self._gone[start, end] = form
+                give_back(self._contents.ctypes.data + first, last - first, mmap.MADV_DONTNEED)
         self._drop_unused(forms)
 
     def _drop_unused(self, forms: Iterable[Form]) -> None:

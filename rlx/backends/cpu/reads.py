@@ -45,13 +45,14 @@ class Reads:
             if key in self._kept or not isinstance(buffer, CpuBuffer):
                 continue
             if not _covered(slot.offset, slot.end, [(r.start, r.end) for r in packed if r.buffer is buffer]):
-                self._kept[key] = buffer.forms
-                buffer.forms.keep(slot.offset, slot.end)
+                forms = buffer.forms
+                forms.keep(slot.offset, slot.end)  # first: `close` must not take back what another has kept
+                self._kept[key] = forms
 
     def close(self) -> None:
         """The program reads nothing any more. Idempotent."""
-        kept, self._kept = self._kept, {}
-        for (_, start, end), forms in kept.items():
+        while self._kept:
+            (_, start, end), forms = self._kept.popitem()
             forms.let_go(start, end)
 
     def __del__(self) -> None:

@@ -6,7 +6,6 @@ import os
 from dataclasses import dataclass
 from typing import Any
 
-from rlx.backends.cuda.start import start_driver
 from rlx.errors import DeviceLost, DeviceUnavailable, OutOfDeviceMemory, RlxError
 
 MIN_CUDA = 12000
@@ -58,9 +57,6 @@ def _load() -> Api:
         if isinstance(error, ModuleNotFoundError) and error.name == "cupy":
             raise DeviceUnavailable(f"CUDA: CuPy is not installed; {_EXTRA}") from error
         raise DeviceUnavailable(f"CUDA: CuPy cannot be loaded ({_first_line(error)}); {_EXTRA}") from error
-    # After CuPy has loaded the runtime, as the runtime itself would: libraries end in the reverse of the order in which
-    # they began; processes under compute-sanitizer or a profiler crashed at their exit where the driver began first.
-    start_driver()
     if runtime.is_hip:
         raise DeviceUnavailable("CUDA: this CuPy is built for ROCm; use the Vulkan backend on AMD devices")
     version = runtime.runtimeGetVersion()

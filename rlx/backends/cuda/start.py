@@ -16,14 +16,6 @@ def driver_library() -> Any:
     return ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
 
 
-def start_driver() -> None:
-    """Initializes the driver. CuPy's next call says what is wrong where that fails."""
-    try:
-        driver_library().cuInit(0)
-    except (OSError, AttributeError):
-        return
-
-
 def make_context(index: int) -> bool:
     """Makes the context that the runtime uses on a device. Where it returns True, `drop_context` must follow once the
     runtime uses it; where it fails, the runtime makes the context, and says what is wrong."""

@@ -54,7 +54,8 @@ def _gather() -> Iterator[Case]:
     for dtype in ALL:
         yield _gather_case((33, 9), (17,), 0, dtype, i32)
         yield _gather_case((9, 33), (5, 2), 1, dtype, i64)
-    for name in ("q4_0", "q8_0", "q4_k", "q6_k", "mxfp4", "int8_zp"):  # rows of packed weights, of odd and even lengths
+    # Rows of packed weights, of odd and even lengths.
+    for name in ("q4_0", "q8_0", "q4_k", "q6_k", "mxfp4", "int8_zp", "nf4"):
         q = PACKED[name]
         size = q.storage.elements
         yield _gather_case((33, 2 * size), (17,), 0, q, i32)

@@ -14,7 +14,7 @@ from rlx.conformance.cases.attention.dense import largest_value, masked_nan
 from rlx.conformance.random_rules import Made, rule
 from rlx.conformance.record import Conformance
 from rlx.conformance.shapes import FLOATS, label
-from rlx.conformance.tolerances import NORM
+from rlx.conformance.tolerances import BITS, NORM
 from rlx.dtypes import DType, bool_, f16, f32, i8, i32
 from rlx.ir import Attrs
 from rlx.ops.attention.parts import ByToken
@@ -108,6 +108,32 @@ def _undecided(inputs: Sequence[Array], attrs: Attrs) -> Any:
     return masked_nan(*_plain(inputs, attrs))
 
 
+def _updates() -> Iterator[Case]:
+    """Rows in a cache, by positions within it and beyond."""
+    sizes = ((1, 2, 64, 5), (3, 1, 32, 1), (4, 3, 96, 70), (1, 1, 256, 9), (0, 1, 32, 2), (2, 2, 0, 3))
+    for size in sizes:
+        for dtype in FLOATS:
+            yield _update(size, dtype)
+    for domain in ("zeros", "holes", "large", "tiny", "wide", "special"):
+        yield _update((2, 2, 64, 5), f32, domain)
+    yield _update((3, 2, 64, 5), f32, reach="wild:40")
+
+
+def _update(size: tuple[int, int, int, int], dtype: DType, domain: str = "normal", reach: str = "") -> Case:
+    batch, heads, d, rows = size
+    cache = (batch, rows, heads, d)
+    specs = [InputSpec((batch, heads, d), dtype, domain), InputSpec(cache, i8),
+             InputSpec((*cache[:3], d // BLOCK), f16), InputSpec((batch,), i32, reach or f"index:{rows}")]  # fmt: skip
+    return Case("q8_0_update", f"{dtype}-{label(size)}-{domain}" + f"-{reach}" * bool(reach), tuple(specs), {}, BITS)
+
+
+@rule("q8_0_update")
+def _random_update(b: Builder) -> Made:
+    batch, heads, rows = (1 + b.below(3) for _ in range(3))
+    codes, scales = ops.q8_0_blocks(b.leaf((batch, rows, heads, BLOCK), f32))
+    return ops.q8_0_update(b.leaf((batch, heads, BLOCK), b.choose(FLOATS)), codes, scales, b.leaf((batch,), i32))
+
+
 _STEEP = "keys of such numbers give scores whose last places are whole weights"
 OPS = (
     Conformance(
@@ -118,4 +144,5 @@ OPS = (
         },
         without={(2, "wide"): _STEEP, (2, "far"): _STEEP},
     ),
+    Conformance("q8_0_update", (_updates,), (_random_update,)),
 )  # fmt: skip

@@ -44,7 +44,7 @@ def _blocks(q: DType) -> int:
 
 def _all() -> Iterator[Case]:
     # Few, since a software driver compiles each of these kernels for seconds.
-    for name in ("q4_1", "q6_k", "fp8_e5m2", "iq3_s"):  # the last has no kernel for one row
+    for name in ("q4_1", "q6_k", "fp8_e5m2", "nf4_64", "iq3_s"):  # the last has no kernel for one row
         yield _case((1,), 37, _blocks(PACKED[name]), PACKED[name])
     for name, x in (("q8_0", f32), ("q4_k", bf16)):
         q = PACKED[name]

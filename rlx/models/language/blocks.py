@@ -168,7 +168,7 @@ class Blocks:
         assert a is not None
         q, k, v = self._heads(x, name, a)
         window = a.windows[index]
-        if self._steps and self.caches.plain(window):
+        if self._steps and self.caches.plain:
             return self._out(x, self._step(q, k, v, a, index), index)
         q, k = self._rotated(q, k, a.ropes[index])
         if not self.size.context:
@@ -192,7 +192,8 @@ class Blocks:
 
     def _step(self, q: Tensor, k: Tensor, v: Tensor, a: Attention, index: int) -> Tensor:
         """Attention of one token of each sequence, which writes its key and value into the caches."""
-        shape = (self.size.slots, self.size.context, a.kv_heads, a.head_size)
+        rows = self.caches.rows(a.windows[index])
+        shape = (self.size.slots, rows, a.kv_heads, a.head_size)
         names, rope = (f"keys.{index}", f"values.{index}"), a.ropes[index]
         q, k, v = (ops.reshape(t, (self.rows, *t.shape[2:])) for t in (q, k, v))
         keys, values = (self.g.state(name, shape, self.size.cache) for name in names)
@@ -201,6 +202,7 @@ class Blocks:
         made, *caches = ops.attention_step(
             q, k, v, keys, values, self.at, cos, sin, sinks, scale=a.scale, window=a.windows[index],
             softcap=a.softcap, interleaved=rope is not None and rope.interleaved,
+            ring=rows < self.size.context,
         )  # fmt: skip
         for name, cache in zip(names, caches, strict=True):
             self.g.update(name, cache)

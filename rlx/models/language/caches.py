@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 
 import rlx.ops as ops
-from rlx.dtypes import DType, f32
+from rlx.dtypes import DType, f16, f32, i8
 from rlx.ir import Graph, Tensor
 from rlx.models.language.config import LanguageConfig
 from rlx.models.language.pages import ROWS
+from rlx.ops.packed_attention import BLOCK
 
 LONGEST = 512  # tokens of a sequence that one run writes into caches
 _ROWS = 64  # of which a ring has a multiple
@@ -70,7 +71,10 @@ class Caches:
                                        causal=causal, window=window, softcap=softcap)  # fmt: skip
         attrs = {"scale": scale, "softcap": softcap, **self._seen(window)}
         if self.packed and self.size.chunk == 1:
-            parts = [self._written(name, t, window) for name, t in self._blocks(index, k, v)]
+            if self.size.fused and self.size.slots == self.size.batch:
+                parts = self._updated(index, k, v, window)
+            else:
+                parts = [self._written(name, t, window) for name, t in self._blocks(index, k, v)]
             return ops.packed_attention(q, *parts, **attrs)
         keys, values = self.keys_and_values(index, k, v, window)
         return turned(ops.attention(turned(ops.cast(q, keys.dtype)), turned(keys), turned(values), **attrs))
@@ -117,10 +121,23 @@ class Caches:
             made += [(name, codes), (f"{name}.scales", scales)]
         return made
 
-    def plain(self, window: int | None) -> bool:
-        """Whether a layer's caches are floats, with a row for each position."""
-        own = bool(self.size.context) and not self.size.pages
-        return own and not self.packed and self.rows(window) == self.size.context
+    def _updated(self, index: int, k: Tensor, v: Tensor, window: int | None) -> list[Tensor]:
+        """The states of q8_0 after a step's rows were rounded and written, in one op for k and one for v."""
+        made: list[Tensor] = []
+        for name, t in ((f"keys.{index}", k), (f"values.{index}", v)):
+            shape = (self.size.slots, self.rows(window), *t.shape[2:])
+            blocks = (*shape[:-1], shape[-1] // BLOCK)
+            states = self.g.state(name, shape, i8), self.g.state(f"{name}.scales", blocks, f16)
+            fresh = ops.q8_0_update(ops.reshape(t, (self.size.batch, *t.shape[2:])), *states, self.at)
+            for of, new in zip((name, f"{name}.scales"), fresh, strict=True):
+                self.g.update(of, new)
+            made += fresh
+        return made
+
+    @property
+    def plain(self) -> bool:
+        """Whether caches are floats, and each sequence has rows of its own."""
+        return bool(self.size.context) and not self.size.pages and not self.packed
 
     def rows(self, window: int | None) -> int:
         """The rows of a layer with that window."""

@@ -222,6 +222,21 @@ def tensor_probabilities(
     return e / apply("where", apply("equal", total, 0), 1, total), bent
 
 
+def with_row(cache: Tensor, row: Tensor, place: Tensor) -> Tensor:
+    """A cache (batch, rows, heads, size) with each sequence's row, of as many elements, at its place, i32 (batch,) or
+    () for one sequence."""
+    (batch, rows, *inner), graph = cache.shape, cache.graph
+    row = apply("reshape", cast_to(row, cache.dtype), shape=(batch, *inner))
+    if batch == 1:
+        axis = graph.constant(np.array([0, 1, 0, 0], np.int32))
+        row = apply("reshape", row, shape=(1, 1, *inner))
+        return apply("dynamic_update_slice", cache, row, axis * apply("reshape", place, shape=()))
+    first = graph.constant(np.arange(batch, dtype=np.int32) * rows)
+    flat = apply("reshape", cache, shape=(batch * rows, *inner))
+    flat = apply("scatter", place + first, row, flat, axis=0, length=batch * rows, reduction="none")
+    return apply("reshape", flat, shape=cache.shape)
+
+
 def attention_cost(node: Node) -> Cost:
     """The cost of the NumPy definition, which stores the scores of all queries and keys besides the result."""
     scores = math.prod(node.inputs[0].shape[:3]) * max(node.inputs[1].shape[1:3])

@@ -14,12 +14,13 @@ from rlx.dtypes import i32, promote
 from rlx.errors import DTypeError, ShapeError
 from rlx.ir import Attrs, Cost, Node, Op, Tensor, TensorType, apply, register
 from rlx.ir.graph import apply_multi
-from rlx.ops.attention.parts import seen_keys, softmax_rows, tensor_probabilities
+from rlx.ops.attention.parts import seen_keys, softmax_rows, tensor_probabilities, with_row
 from rlx.ops.base import TensorLike, cast_to, check_float, check_inputs, tensors, written
 from rlx.ops.numeric import F32_MAX, Array, widened
 
 T = TypeVar("T")
 _OP = "attention_step"
+_LAST = np.iinfo(np.int32).max
 _GIVEN = 6  # q, k, v, keys, values, position; then the two tables of a rope, if any, and sinks, if any
 
 
@@ -61,11 +62,11 @@ def _infer(types: Sequence[TensorType], attrs: Attrs) -> tuple[TensorType, ...]:
         check_float(_OP, sinks.dtype, "sinks")
         if sinks.shape != (heads,):
             raise ShapeError(f"{_OP}: sinks are {sinks}; expected ({heads},), one a head")
-    _check_attrs(attrs)
+    _check_attrs(attrs, keys.shape[1])
     return q, keys, values
 
 
-def _check_attrs(attrs: Attrs) -> None:
+def _check_attrs(attrs: Attrs, rows: int) -> None:
     scale, window, cap = attrs["scale"], attrs["window"], attrs["softcap"]
     if not isinstance(scale, float) or not abs(scale) <= F32_MAX:
         raise ShapeError(f"{_OP}: scale is {scale!r}; expected a float that f32 holds")
@@ -73,23 +74,33 @@ def _check_attrs(attrs: Attrs) -> None:
         raise ShapeError(f"{_OP}: window is {window!r}; expected None or a number of keys from 0")
     if cap is not None and not (isinstance(cap, float) and 0 < cap <= F32_MAX):
         raise ShapeError(f"{_OP}: softcap is {cap!r}; expected None or a finite float above 0")
-    if not isinstance(attrs["interleaved"], bool):
-        raise DTypeError(f"{_OP}: interleaved is {attrs['interleaved']!r}; expected a bool")
+    for name in ("interleaved", "ring"):
+        if not isinstance(attrs[name], bool):
+            raise DTypeError(f"{_OP}: {name} is {attrs[name]!r}; expected a bool")
+    if attrs["ring"] and (window is None or window >= rows):
+        raise ShapeError(f"{_OP}: window is {window} beside a ring of {rows} rows, which holds {rows - 1} keys before "
+                         "the token's own; expected a window of at most those")  # fmt: skip
 
 
 def _reference(
     q: Array, k: Array, v: Array, keys: Array, values: Array, position: Array, *more: Array,
-    scale: float, window: int | None, softcap: float | None, interleaved: bool,
+    scale: float, window: int | None, softcap: float | None, interleaved: bool, ring: bool,
 ) -> tuple[Any, ...]:  # fmt: skip
     batch, rows = keys.shape[:2]
-    at = np.clip(position.astype(np.int64), 0, rows - 1)
+    at = np.clip(position.astype(np.int64), 0, None if ring else rows - 1)
+    row = at % rows
     tables, sinks = parts((q, k, v, keys, values, position, *more))
     with np.errstate(all="ignore"):
         turned = [_turned(widened(x), at, tables, interleaved).astype(keys.dtype) for x in (q, k)]
         keys, values = keys.copy(), values.copy()
-        keys[np.arange(batch), at], values[np.arange(batch), at] = turned[1], v.astype(values.dtype)
+        keys[np.arange(batch), row], values[np.arange(batch), row] = turned[1], v.astype(values.dtype)
         operands = [np.swapaxes(widened(t), 1, 2) for t in (turned[0][:, None], keys, values)]
-        p, _, seen = softmax_rows(operands[0], operands[1], [at + 1], scale=scale, causal=True, window=window,
+        others: list[Array] = [np.minimum(at, rows - 1) + 1]
+        if ring:
+            behind = (row[:, None] - np.arange(rows)) % rows
+            others.insert(0, (behind <= np.minimum(at, window or 0)[:, None]).reshape(batch, 1, 1, rows))
+            window = None
+        p, _, seen = softmax_rows(operands[0], operands[1], others, scale=scale, causal=not ring, window=window,
                                   softcap=softcap, sinks=sinks)  # fmt: skip
         group = q.shape[1] // k.shape[1]
         y = np.matmul(p, np.where(seen, np.repeat(operands[2], group, axis=1), 0))
@@ -113,9 +124,10 @@ def _decompose(inputs: Sequence[Tensor], attrs: Attrs) -> tuple[Tensor, ...]:
     q, k, v, keys, values, position = inputs[:_GIVEN]
     tables, sinks = parts(inputs)
     (batch, heads, size), (_, rows, kv_heads, _) = q.shape, keys.shape
-    at = apply("clip", position, min=0, max=rows - 1)
+    at = apply("clip", position, min=0, max=_LAST if attrs["ring"] else rows - 1)
     if batch == 1:
         at = apply("reshape", at, shape=())
+    place = at % rows if attrs["ring"] else at
 
     def turned(x: Tensor, heads: int) -> Tensor:
         x = apply("reshape", x, shape=(batch, 1, heads, size))
@@ -126,23 +138,17 @@ def _decompose(inputs: Sequence[Tensor], attrs: Attrs) -> tuple[Tensor, ...]:
         how = {"offset": 0, "interleaved": attrs["interleaved"], "sections": 1, "inverse": False}
         return apply("rope", x, *tables, places, axis=1, **how)
 
-    def written_into(cache: Tensor, row: Tensor) -> Tensor:
-        row = cast_to(row, cache.dtype)
-        if batch == 1:
-            axis = q.graph.constant(np.array([0, 1, 0, 0], np.int32))
-            return apply("dynamic_update_slice", cache, row, axis * at)
-        first = q.graph.constant(np.arange(batch, dtype=np.int32) * rows)
-        flat = apply("reshape", cache, shape=(batch * rows, kv_heads, size))
-        row = apply("reshape", row, shape=(batch, kv_heads, size))
-        flat = apply("scatter", at + first, row, flat, axis=0, length=batch * rows, reduction="none")
-        return apply("reshape", flat, shape=cache.shape)
-
-    keys = written_into(keys, turned(k, kv_heads))
-    values = written_into(values, apply("reshape", v, shape=(batch, 1, kv_heads, size)))
+    keys = with_row(keys, turned(k, kv_heads), place)
+    values = with_row(values, v, place)
     query = cast_to(apply("reshape", turned(q, heads), shape=(batch, heads, 1, size)), keys.dtype)
-    operands = [query, *(apply("transpose", t, perm=(0, 2, 1, 3)) for t in (keys, values)), at + 1]
+    operands = [query, *(apply("transpose", t, perm=(0, 2, 1, 3)) for t in (keys, values))]
     how = {name: attrs[name] for name in ("scale", "window", "softcap")}
     how["causal"] = attrs["window"] is not None
+    if attrs["ring"]:
+        operands += [_in_ring(at, place, rows, attrs["window"]), apply("minimum", at, rows - 1) + 1]
+        how |= {"window": None, "causal": False}
+    else:
+        operands.append(at + 1)
     if sinks is None:
         made = apply("attention", *operands, **how)
     else:
@@ -151,6 +157,14 @@ def _decompose(inputs: Sequence[Tensor], attrs: Attrs) -> tuple[Tensor, ...]:
                      activation=None)  # fmt: skip
         made = cast_to(made, keys.dtype)
     return cast_to(apply("reshape", made, shape=q.shape), q.dtype), keys, values
+
+
+def _in_ring(at: Tensor, place: Tensor, rows: int, window: int) -> Tensor:
+    """Which rows of a ring a token at position `at`, in row `place`, sees: bool (batch, 1, 1, rows)."""
+    numbers = at.graph.constant(np.arange(rows, dtype=np.int32))
+    shape = (at.size, 1, 1, 1)
+    behind = (apply("reshape", place, shape=shape) - numbers + rows) % rows
+    return apply("less_equal", behind, apply("reshape", apply("minimum", at, window), shape=shape))
 
 
 def _vjp(node: Node, grads: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
@@ -173,12 +187,15 @@ def attention_step(
     q: TensorLike, k: TensorLike, v: TensorLike, keys: TensorLike, values: TensorLike, position: TensorLike,
     cos: TensorLike | None = None, sin: TensorLike | None = None, sinks: TensorLike | None = None, *,
     scale: float | None = None, window: int | None = None, softcap: float | None = None, interleaved: bool = False,
+    ring: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """Attention of one new token of each sequence to those before it: y, and both caches with the token's row.
 
     Shape: q (B, H, D); k and v (B, Hkv, D); keys and values (B, rows, Hkv, D), the caches; position (B,), the token's
     row, brought into 0..rows - 1; gives y (B, H, D) and the caches' shapes. A query sees the rows up to its own; what
-    the others hold does not matter. cos, sin (positions, n): the first 2 n elements of q's and k's heads are turned by
+    the others hold does not matter. With `ring`, position counts all tokens from 0, whose rows take turns: the token's
+    is position modulo rows, and a query sees the `window` keys before its own, which must be fewer than the rows.
+    cos, sin (positions, n): the first 2 n elements of q's and k's heads are turned by
     the angles of `position`, as rlx.rope does (`interleaved`). sinks (H,): the score of a key without a value, which
     each head's softmax counts too and softcap leaves as it is. scale, window, softcap: as in rlx.attention.
     Dtype: q, k, v promoted, which is y's; the caches' own. Integers: position becomes i32. Gradient: to all but the
@@ -197,7 +214,7 @@ def attention_step(
         scale = 1.0 / math.sqrt(q.shape[-1]) if q.ndim and q.shape[-1] else 1.0
     y, keys, values = apply_multi(
         _OP, q, k, v, keys, values, cast_to(position, i32), *more, scale=float(scale), window=window,
-        softcap=None if softcap is None else float(softcap), interleaved=bool(interleaved),
+        softcap=None if softcap is None else float(softcap), interleaved=bool(interleaved), ring=bool(ring),
     )  # fmt: skip
     return y, keys, values
 

@@ -10,8 +10,9 @@ two devices' logits. The exit status is 1 where one is 1e-4 or more. A device is
 without compiled kernels.
 
 Models: tiny random ones of each architecture, made with `transformers`; a `--folder`, with prompts of the repository's
-pages and `--draft` as its draft; `1b`, random weights of that shape in benchmarks/language.py. `--bits` compares rows
-of products, norms and attention alone with those of several rows, bit by bit.
+pages and `--draft` as its draft; `1b`, random weights of that shape in benchmarks/language.py. `--rings` gives
+layers with windows rings of 64 rows, which the texts go round. `--bits` compares rows of products, norms and attention
+alone with those of several rows, bit by bit.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from typing import Any
 import numpy as np
 
 import rlx
+from rlx.models.language import caches, decoder
 from rlx.models.language.decoder import Sampling
 from rlx.models.language.model import LanguageModel
 from rlx.ops.random.draws import key as key_of
@@ -315,8 +317,11 @@ def main() -> int:
     parser.add_argument("--draft", type=Path, help="the draft of --folder")
     parser.add_argument("--prompts", type=int, help="default: 20, 200 for --folder, 4 for 1b")
     parser.add_argument("--tokens", type=int, default=64)
+    parser.add_argument("--rings", action="store_true", help="rings of few rows for layers with windows")
     parser.add_argument("--bits", action="store_true", help="compare rows of ops")
     given = parser.parse_args()
+    if given.rings:
+        caches.LONGEST, decoder.CHUNKS = 32, (16, 32)
     rows: list[Row] = []
     if given.bits:
         print("| device | op | rows that differ |\n|---|---|---|")

@@ -75,21 +75,23 @@ def _attention_grad(d: Array, q: Array, k: Array, v: Array, *others: Array, **at
 
 def _step(
     q: Any, k: Any, v: Any, keys: Any, values: Any, position: Array, *more: Array, scale: float,
-    window: int | None, softcap: float | None, interleaved: bool,
+    window: int | None, softcap: float | None, interleaved: bool, ring: bool,
 ) -> list[Array]:  # fmt: skip
     torch = outside("torch")
     tables, sinks = (more[:-1], more[-1]) if len(more) % 2 else (more, None)
-    at = torch.from_numpy(np.clip(position, 0, keys.shape[1] - 1).astype(np.int64))
+    rows = keys.shape[1]
+    at = torch.from_numpy(np.clip(position, 0, None if ring else rows - 1).astype(np.int64))
     q, k, v, keys, values = (torch.from_numpy(np.array(t, np.float64)) for t in (q, k, v, keys, values))
     if tables:
         cos, sin = (torch.from_numpy(np.array(t, np.float64))[at.clamp(max=len(t) - 1)] for t in tables)
         q, k = (_rotated(torch, x, cos, sin, interleaved) for x in (q, k))
     batch = torch.arange(len(at))
-    keys, values = keys.index_put((batch, at), k), values.index_put((batch, at), v)
+    keys, values = keys.index_put((batch, at % rows), k), values.index_put((batch, at % rows), v)
     made = torch.zeros_like(q)
     for b, last in enumerate(at.tolist()):
         first = 0 if window is None else max(0, last - window)
-        seen, taken = (t[b, first : last + 1].transpose(0, 1) for t in (keys, values))
+        places = torch.arange(first, last + 1) % rows
+        seen, taken = (t[b, places].transpose(0, 1) for t in (keys, values))
         seen, taken = (t.repeat_interleave(q.shape[1] // t.shape[0], 0) for t in (seen, taken))
         scores = (q[b, :, None] * seen).sum(-1) * scale
         scores = scores if softcap is None else softcap * torch.tanh(scores / softcap)
@@ -114,12 +116,12 @@ def _lengths(x: Tensor, *values: int) -> Tensor:
     return x.graph.constant(np.array(values, np.int32))
 
 
-def _stepped(q: Tensor, *given: Tensor, **attrs: Any) -> Tensor:
+def _stepped(q: Tensor, *given: Tensor, position: tuple[int, ...] = (2, 4), **attrs: Any) -> Tensor:
     """A tensor that depends on all results of a step."""
     k, v, keys, values, *more = given
     made = apply_multi(
-        "attention_step", q, k, v, keys, values, _lengths(q, 2, 4), *more, scale=0.4,
-        **{"window": None, "softcap": None, "interleaved": False, **attrs},
+        "attention_step", q, k, v, keys, values, _lengths(q, *position), *more, scale=0.4,
+        **{"window": None, "softcap": None, "interleaved": False, "ring": False, **attrs},
     )  # fmt: skip
     y, keys, values = made
     return y * 1.5 + ops.sum(ops.sin(keys)) * 0.5 + ops.sum(ops.cos(values)) * 0.25
@@ -160,6 +162,8 @@ GRADIENTS: Gradients = {
         (lambda *t: _stepped(*t), [(2, 4, 6), *[(2, 2, 6)] * 2, *[(2, 5, 2, 6)] * 2], None),
         (lambda *t: _stepped(*t, window=1, softcap=1.5, interleaved=True),
          [(2, 4, 6), *[(2, 2, 6)] * 2, *[(2, 5, 2, 6)] * 2, (5, 2), (5, 2), (4,)], None),
+        (lambda *t: _stepped(*t, position=(1, 13), window=2, ring=True),
+         [(2, 4, 6), *[(2, 2, 6)] * 2, *[(2, 5, 2, 6)] * 2, (9, 3), (9, 3), (4,)], None),
     ],
     "attention_grad": [
         (_all_three, [_Q, _Q, _KV, _KV], None),

@@ -16,15 +16,21 @@ from tests.ops.families.grouped import looped
 from tests.ops.gradient_cases import Gradients
 from tests.ops.judging import Array, Judge
 from tests.outside import outside
+from tests.packed.tables import FP4, NF4
 
 
 def _own(raw: Array, format: DType) -> Array:
-    """Blocks of int8, int4 or fp8, in the order of a file: (quant - zero point) · scale, rounded to f32 once."""
+    """Blocks of int8, int4, fp8, nf4 or fp4, in the order of a file: (quant - zero point) · scale, rounded to f32
+    once."""
     quants, rest = np.split(raw, [format.storage.planes[0].nbytes], 1)
     scale = np.ascontiguousarray(rest[:, :4]).view(np.float32).astype(np.float64)
     if format.name.startswith("fp8"):
         kind = ml_dtypes.float8_e4m3fn if "e4m3" in format.name else ml_dtypes.float8_e5m2
         values = quants.view(kind).astype(np.float64)
+    elif format.name.startswith(("nf4", "fp4")):  # of 16 bytes first all low halves
+        runs = quants.reshape(len(quants), -1, 1, 16)
+        codes = np.concatenate([runs % 16, runs // 16], 2).reshape(len(quants), -1)
+        values = (NF4 if format.name.startswith("nf4") else FP4)[codes].astype(np.float64)
     elif format.name.startswith("int4"):
         values = np.stack([quants % 16, quants // 16], 2).reshape(len(quants), -1).astype(np.float64)
         values -= rest[:, 4:] if "zp" in format.name else 8.0

@@ -34,7 +34,7 @@ class Packed:
     forms: Forms
     form: Form
     range: Range
-    steps: Sequence[EngineStep]
+    steps: Sequence[EngineStep] = ()
     pack: Callable[[], object] = _unfinished
 
 
@@ -66,7 +66,9 @@ class PackedWeights:
 
         form = forms.use(key, found.start, found.end, lambda: self._acquire(nbytes), restore)
         memory = memory_of(form.memory)
-        self.made.append(Packed(forms, form, found, steps(memory)))
+        packed = Packed(forms, form, found)
+        self.made.append(packed)
+        packed.steps = steps(memory)
         return memory
 
     def since(self, count: int, kept: Sequence[object]) -> list[Range]:

@@ -14,6 +14,7 @@ from typing import ClassVar, Literal
 from rlx.backends.gpu.program.candidates import Cost, Overrides, narrowed
 from rlx.backends.gpu.program.target import Target
 from rlx.dtypes import DType, bf16, f16, f32
+from rlx.packed.codebooks import TABLES
 
 Algorithm = Literal["rows", "vector", "line", "few", "direct", "mma", "matrix", "tiles"]
 ROWS = (1, 4, 16)  # rows of x that a workgroup of packed_rows multiplies
@@ -193,6 +194,8 @@ def candidates(target: Target, problem: PackedProblem) -> list[PackedCandidate]:
     terms, kind = (2, f16) if p.x == f32 else (1, p.x)
     # The kernel places elements in matrices itself, and has to know which places these are.
     suits = kind in target.matrices.types and not target.matrices.opaque
+    # A half does not hold the numbers of a table in f32.
+    suits = suits and p.q.family not in TABLES
     if p.units and p.wide_rows and (p.eights or terms == 2) and suits and target.shared_bytes >= _RING:
         found += [c(target, p, kind, terms) for c in (_mma, _direct) if p.units % 8 == 0]
     return found + _matrix(target, p)
@@ -240,7 +243,7 @@ def line(target: Target, p: PackedProblem, cost: float = 0) -> PackedLine:
 def _matrix(target: Target, p: PackedProblem) -> list[PackedCandidate]:
     """The kernel whose matrices may be opaque. Its sizes are those that were fastest on an H200, where shared memory
     and registers decide how many workgroups a multiprocessor holds."""
-    opaque, name = target.matrices.opaque, p.q.name.removesuffix("_128")
+    opaque, name = target.matrices.opaque, p.q.family
     suits = f16 in target.matrices.types and target.limits.shared_bytes >= 48 << 10
     suits = suits and not (opaque and "narrow_coopmat" not in target.features)
     if p.grouped or not (suits and p.wide_rows and p.eights) or name not in _BY_BYTES or not p.units or p.units % 4:
@@ -263,7 +266,7 @@ def _matrix(target: Target, p: PackedProblem) -> list[PackedCandidate]:
 
 def scale_groups(q: DType) -> int:
     """How many scales four neighbouring chunks, which begin at a multiple of four, have of each run."""
-    name = q.name.removesuffix("_128")
+    name = q.family
     if name in ("q4_k", "q5_k"):
         return 2
     if name in ("q2_k", "q3_k", "q6_k", "iq4_xs"):

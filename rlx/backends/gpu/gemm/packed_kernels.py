@@ -21,7 +21,7 @@ from rlx.packed.codebooks import codebook
 # What the kernels know of a packed dtype, in the order of their constants: see packed.h.
 _LAYOUT = ("FORMAT", "BLOCK", "SIZE0", "AT1", "AT2", "AT3", "RUNS", "BOOK_WORDS", "ALIGN")
 # The numbers of the formats; blocks of another length are not another format.
-FORMATS = tuple(name for name in PACKED if not name.endswith("_128"))
+FORMATS = tuple(name for name, dtype in PACKED.items() if name == dtype.family)
 # Bytes of the quants of a chunk make so many runs of 16 elements; none in formats without chunks.
 _ONE_RUN = frozenset({"q8_0", "int8", "int8_zp", "fp8_e4m3", "fp8_e5m2"})
 _FOUR_RUNS = frozenset({"q2_k", "q3_k", "tq2_0"})
@@ -31,7 +31,7 @@ _NO_RUNS = frozenset({"tq1_0", "nvfp4", *(n for n in PACKED if n.startswith(_BOO
 
 def layout(dtype: DType, align: int) -> dict[str, int]:
     """The constants of the kernels for a packed dtype whose rows begin at multiples of `align` bytes."""
-    name, storage = dtype.name.removesuffix("_128"), dtype.storage
+    name, storage = dtype.family, dtype.storage
     ends = np.cumsum([plane.nbytes for plane in storage.planes]).tolist()
     at = (*ends, *ends[-1:] * 3)[:3]
     runs = 1 if name in _ONE_RUN else 4 if name in _FOUR_RUNS else 0 if name in _NO_RUNS else 2
@@ -50,7 +50,7 @@ def _book(name: str) -> npt.NDArray[np.int8]:
 
 def scales_of(dtype: DType) -> dict[str, int]:
     """The constants of packed_mma for a packed dtype: how many scales a chunk has, and whether two share them."""
-    name = dtype.name.removesuffix("_128")
+    name = dtype.family
     own = name in ("q2_k", "q3_k", "q4_k", "q5_k", "q6_k")
     runs = layout(dtype, 1)["RUNS"]
     return {"SCALES": runs if own else 1, "IN_PAIRS": runs == 1 or name in ("q4_k", "q5_k", "tq2_0")}
@@ -58,7 +58,7 @@ def scales_of(dtype: DType) -> dict[str, int]:
 
 def steps_of(dtype: DType, span: int) -> dict[str, int]:
     """The same of packed_matrix, the length of a step, and whether there are minimums or zeros."""
-    name = dtype.name.removesuffix("_128")
+    name = dtype.family
     lows = int(name.endswith("_zp") or name in ("q4_1", "q5_1", "q2_k", "q4_k", "q5_k"))
     return {**scales_of(dtype), "SPAN": span, "LOWS": lows}
 
@@ -246,7 +246,7 @@ class Weight:
         self.pitch = self.blocks * q.dtype.storage.nbytes
         align = next(n for n in (16, 4, 1) if self.ref.offset % n == 0 and self.pitch % n == 0)
         self.constants = layout(q.dtype, align)
-        self.book = ctx.block(_book(q.dtype.name.removesuffix("_128")))
+        self.book = ctx.block(_book(q.dtype.family))
 
     @property
     def units(self) -> int:

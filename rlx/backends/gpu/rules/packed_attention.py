@@ -6,9 +6,10 @@ import math
 
 from rlx.backends.gpu.attention.choice import FEW_QUERIES
 from rlx.backends.gpu.attention.problem import BY_TOKEN, attention_of
-from rlx.backends.gpu.program.casts import cast_ref, fits, stores
-from rlx.backends.gpu.program.kernel import FLOATS, KernelDecl, declare, floats, reads, uints, writes
+from rlx.backends.gpu.program.casts import THREADS, cast_ref, fits, quads, stores
+from rlx.backends.gpu.program.kernel import FLOATS, KernelDecl, declare, floats, reads, uints, updates, writes
 from rlx.backends.gpu.program.lowering import Lowering, lowers
+from rlx.dtypes import f64
 from rlx.ir import Node
 from rlx.ops.attention.parts import ByToken
 
@@ -57,6 +58,22 @@ CACHE_PARTS = declare(
 )
 
 
+Q8_0_UPDATE = declare(
+    KernelDecl(
+        "q8_0_update",
+        about="A token's row x of each sequence as integers and scales, in its row of a cache: `n` quads in all.",
+        grid="a thread for each four elements",
+        args=(
+            *reads(x="T", position="i32"), *updates(codes="u32", scales="f16"), *uints("n", "quads", "rows"),
+        ),
+        headers=("prims",),
+        variants={"T": FLOATS},
+        constants={"X_QUADS": False},
+        trials=((False,), (True,)),
+    )
+)  # fmt: skip
+
+
 def _native(node: Node, features: frozenset[str]) -> bool:
     tensors = (*node.inputs, *node.outputs)
     fine = all(stores(t.dtype, features) for t in tensors) and fits(*(t.type for t in tensors))
@@ -94,3 +111,24 @@ def lower_packed_attention(ctx: Lowering, node: Node) -> None:
     if splits > 1:
         groups = ctx.groups(math.ceil(whole * of.d / 256))
         ctx.launch(CACHE_PARTS(T=stored.name), groups, [parts, ctx.ref(y), whole, of.d, splits])
+
+
+def _stored(node: Node, features: frozenset[str]) -> bool:
+    tensors = (*node.inputs, *node.outputs)
+    fine = all(stores(t.dtype, features) for t in tensors) and fits(*(t.type for t in tensors))
+    return fine and node.inputs[0].dtype != f64
+
+
+@lowers("q8_0_update", when=_stored)
+def lower_q8_0_update(ctx: Lowering, node: Node) -> None:
+    """One launch; a cache that is not written in place is copied before."""
+    x, codes, scales, position = node.inputs
+    made = [ctx.ref(t) for t in node.outputs]
+    for old, new in zip((codes, scales), made, strict=True):
+        ctx.copy(ctx.ref(old), new)
+    if x.size == 0:
+        return
+    given, stored = ctx.ref(x), ctx.storage(x)
+    kernel = Q8_0_UPDATE(T=stored.name, X_QUADS=quads(given, itemsize=stored.itemsize))
+    sizes = [x.size // 4, x.size // x.shape[0] // 4, codes.shape[1]]
+    ctx.launch(kernel, ctx.groups(math.ceil(x.size / 4 / THREADS)), [given, ctx.ref(position), *made, *sizes])

@@ -34,19 +34,21 @@ _ROUNDED = {bf16: Tolerance("norm", nmse=1e-4, max_error=2e-2), f16: Tolerance("
 def _case(
     size: Size, token: DType = f32, cache: DType = f32, pairs: int | None = None, interleaved: bool = False,
     window: int | None = None, softcap: float | None = None, sinks: bool = False, reach: str = "index",
+    ring: int = 0,
 ) -> Case:  # fmt: skip
     batch, heads, kv_heads, d, rows = size
     specs = [InputSpec((batch, n, d), token) for n in (heads, kv_heads, kv_heads)]
     specs += [InputSpec((batch, rows, kv_heads, d), cache) for _ in range(2)]
-    specs.append(InputSpec((batch,), i32, f"{reach}:{rows}"))
+    # `ring`: the tokens of a text of which its sequences have some number; their rows take turns.
+    specs.append(InputSpec((batch,), i32, f"{reach}:{ring or rows}"))
     if pairs is not None:
         specs += [InputSpec((rows + 2, pairs), f32, "unit") for _ in range(2)]
     if sinks:
         specs.append(InputSpec((heads,), f32))
     name = f"{token}-{cache}-{label(size)}" + (f"-turned{pairs}{'p' * interleaved}" if pairs is not None else "")
     name += f"-window{window}" * (window is not None) + f"-cap{softcap}" * (softcap is not None)
-    name += "-sinks" * sinks + f"-{reach}" * (reach != "index")
-    attrs = {"scale": d**-0.5, "window": window, "softcap": softcap, "interleaved": interleaved}
+    name += "-sinks" * sinks + f"-ring{ring}" * bool(ring) + f"-{reach}" * (reach != "index")
+    attrs = {"scale": d**-0.5, "window": window, "softcap": softcap, "interleaved": interleaved, "ring": bool(ring)}
     return Case("attention_step", name, tuple(specs), attrs, _ROUNDED.get(cache, NORM))
 
 
@@ -63,6 +65,13 @@ def _all() -> Iterator[Case]:
         yield _case((3, 4, 2, 32, 70), pairs=8, reach=reach)
         yield _case((1, 4, 2, 32, 70), pairs=16, window=0, reach=reach)
     yield _case((2, 4, 2, 32, 70), softcap=0.5, window=300)
+    for size, window in (((4, 8, 2, 64, 64), 40), ((2, 4, 2, 32, 70), 1), ((3, 7, 1, 64, 33), 32), ((2, 3, 3, 6, 7), 0),
+                         ((1, 4, 4, 256, 140), 139), ((1, 4, 1, 80, 70), 50)):  # fmt: skip
+        yield _case(size, pairs=size[3] // 2, window=window, ring=9 * size[4])
+    for cache in (f16, bf16):
+        yield _case((3, 8, 2, 64, 150), cache, cache, 12, True, window=100, softcap=3.0, sinks=True, ring=600)
+    yield _case((3, 4, 2, 32, 70), pairs=8, window=60, reach="wild", ring=1 << 29)
+    yield _case((4, 4, 2, 32, 300), window=200, sinks=True, ring=250)  # not yet full
 
 
 @rule("attention_step")
@@ -75,9 +84,11 @@ def _step(b: Builder) -> Made:
     tables = [b.leaf((rows, d // 2), f32) for _ in range(2)] if b.chance(0.5) else []
     sinks = b.leaf((kv * group,), f32) if b.chance(0.3) else None
     cos, sin = tables or (None, None)
+    ring = b.chance(0.3)
+    window = b.below(rows) if ring else b.choose((None, 0, 2))
     return ops.attention_step(
-        q, k, v, keys, values, b.leaf((batch,), i32), cos, sin, sinks, scale=0.5, window=b.choose((None, 0, 2)),
-        softcap=b.choose((None, 2.0)), interleaved=b.chance(0.5),
+        q, k, v, keys, values, b.leaf((batch,), i32), cos, sin, sinks, scale=0.5, window=window,
+        softcap=b.choose((None, 2.0)), interleaved=b.chance(0.5), ring=ring,
     )  # fmt: skip
 
 
@@ -98,7 +109,7 @@ def _masked_nan(inputs: Sequence[Array], attrs: Attrs) -> Any:
     with np.errstate(all="ignore"):
         y = get_op("attention_step").reference(*marked, **attrs)[0]
     rows = given[4].shape[1]
-    at = np.clip(inputs[5].astype(np.int64), 0, rows - 1)
+    at = np.clip(inputs[5].astype(np.int64), 0, rows - 1)  # a ring's tokens beyond its rows see all of them
     seen: Any = np.arange(rows) <= at[:, None]
     some: Any = np.any(free[1] * seen[:, :, None, None], axis=(1, 2)) | np.any(free[0], axis=1)
     return np.broadcast_to(some[:, None] & (y == 0), y.shape)

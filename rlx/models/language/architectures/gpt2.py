@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from rlx.models.language.architectures.base import ACTIVATIONS, Architecture, Recipe, Value
+from rlx.models.language.architectures.base import ACTIVATIONS, Architecture, Recipe, Value, rows
 from rlx.models.language.config import (
     ATTENTION,
     MOST_HEADS,
@@ -21,6 +21,7 @@ from rlx.models.language.config import (
     Fields,
     LanguageConfig,
 )
+from rlx.packed import PackedArray
 
 _NAMES = {
     "self_attn.q_proj": ("attn.c_attn", 0),
@@ -72,7 +73,11 @@ def transposed(name: str, config: LanguageConfig, tensors: Mapping[str, Any]) ->
         if part in name:
 
             def turn(values: Sequence[Value], third: int | None = third) -> Value:
-                value = np.asarray(values[0])
+                (value,) = values
+                if isinstance(value, PackedArray):  # bitsandbytes turned it before: its rows are outputs
+                    n, each = value.shape[0], value.shape[0] // 3
+                    start, stop = (0, n) if third is None else (third * each, (third + 1) * each)
+                    return rows("", start, stop).make(values)
                 n = value.shape[-1] // 3
                 kept = value if third is None else value[..., third * n : (third + 1) * n]
                 return np.ascontiguousarray(kept.T)

@@ -61,7 +61,7 @@ def bind_packed_matmul(
 ) -> list[EngineStep] | None:
     x, out = (a.reshape(math.prod(a.shape[:-1]), a.shape[-1]) for a in (ins[0], outs[0]))
     dtype = node.inputs[1].dtype
-    if not node.attrs["transpose_q"] or not decodes(dtype, ctx.machine.arch):
+    if not node.attrs["transpose_q"] or not decodes(dtype, ctx.machine):
         raise Declined(f"{dtype}{' transposed' if not node.attrs['transpose_q'] else ''}")
     if not narrow_float(x.dtype) or x.shape[1] == 0 or len(x) == 0:
         raise Declined(f"x is {x.dtype}{x.shape}")

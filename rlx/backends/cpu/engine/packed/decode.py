@@ -4,7 +4,8 @@ Two ports of a processor do all arithmetic of vectors, and a product of one row 
 elements. So what can be done for many blocks at once is done before (`prepare`): the scales and minimums of a part of a
 row become f32 in memory, from where a load spreads one over a vector at no cost. Integers of at most four bits, and
 codes of a book of 16 numbers, are looked up in a register where the processor can: the table of a group holds its
-elements' values, scale and minimum included. Other integers are put together as bytes, as many as a vector holds, and
+elements' values, scale and minimum included. Where registers have eight floats, a book that is no integers is two of
+them. Other integers are put together as bytes, as many as a vector holds, and
 widened by loads.
 """
 
@@ -14,8 +15,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from rlx.backends.cpu.engine.ir import F16, F32, I1, I8, I32, Kernel, Type, Value
+from rlx.backends.cpu.engine.machine import Machine
 from rlx.dtypes import PACKED, DType
-from rlx.packed.codebooks import FP4, IQ4
+from rlx.packed.codebooks import E2M1, IQ4, TABLES
 
 _MOST = 4096  # elements of a row that `prepare` is called for
 _AT_ONCE = 8  # scales that are widened together
@@ -124,7 +126,7 @@ class Block:
         return x * factor if plus is None else k.fma(x, factor, k.splat(plus, self.lanes))
 
     def coded(
-        self, run: int, first: int, elements: int, book: Sequence[int], scale: Value, plus: Value | None = None,
+        self, run: int, first: int, elements: int, book: Sequence[float], scale: Value, plus: Value | None = None,
         group: int = 0,
     ) -> Value:  # fmt: skip
         """scale · book[codes of "qs"] + plus; `group` numbers the codes that share them."""
@@ -146,7 +148,18 @@ class Block:
 
         return self.plain(self.staged(first, elements, bytes_), scale, plus)
 
-    def _of_book(self, codes: Value, book: Sequence[int]) -> Value:
+    def in_halves(self, run: int, first: int, book: Sequence[float], scale: Value) -> Value:
+        """scale · book[codes of "qs"], where a register has eight floats."""
+        k, codes = self.k, self.codes("qs", run, first)
+
+        def half(start: int) -> Value:
+            return k.lanes(F32, list(book[start : start + 8])) * k.splat(scale, 8)
+
+        low, high = (self.once(("half", start), lambda start=start: half(start)) for start in (0, 8))  # type: ignore[misc]
+        found = [k.call("llvm.x86.avx2.permps", F32.of(8), table, codes) for table in (low, high)]
+        return k.select(k.cmp("ne", codes & 8, 0), found[1], found[0])
+
+    def _of_book(self, codes: Value, book: Sequence[float]) -> Value:
         """The numbers of a book for codes in bytes."""
         k = self.k
         if all(b == book[0] + i for i, b in enumerate(book)):
@@ -246,6 +259,15 @@ def _int4_zp(elements: int) -> Elements:
         return k.call("llvm.x86.avx512.permvar.sf.512", F32.of(16), b.once("table", table), codes)
 
     return made
+
+
+def _of_table(name: str) -> Callable[[int], Format]:
+    book = TABLES[name].tolist()
+
+    def elements(b: Block, i: int) -> Value:
+        return b.coded(16, i, 0, book, b.single("s")) if b.lookup else b.in_halves(16, i, book, b.single("s"))
+
+    return lambda n: Format(elements)
 
 
 # -- scales of the K types
@@ -353,7 +375,7 @@ _BASES: dict[str, Callable[[int], Format]] = {
     ),
     "q5_k": lambda n: Format(_q5_k, _DM, _six_bits, 16),
     "q6_k": lambda n: Format(_q6_k, _D, _q6_k_scales, 16),
-    "mxfp4": lambda n: Format(lambda b, i: b.coded(16, i, n, FP4.tolist(), b.number(0)), _E),
+    "mxfp4": lambda n: Format(lambda b, i: b.coded(16, i, n, E2M1.tolist(), b.number(0)), _E),
     "iq4_nl": lambda n: Format(lambda b, i: b.coded(16, i, n, IQ4.tolist(), b.number(0)), _D),
     "iq4_xs": lambda n: Format(
         lambda b, i: b.coded(16, i, n, IQ4.tolist(), b.number(i // 32), group=i // 32), _D, _iq4_xs_scales, 8
@@ -362,18 +384,21 @@ _BASES: dict[str, Callable[[int], Format]] = {
     "int8_zp": lambda n: Format(lambda b, i: _zero(b, b.whole("qs", i, "zext")), _Z),
     "int4": lambda n: Format(lambda b, i: b.coded(1, i, n, _SIGNED, b.single("s"))),
     "int4_zp": lambda n: Format(_int4_zp(n), _Z),
+    **{name: _of_table(name) for name in TABLES},
 }  # fmt: skip
 FORMATS: dict[str, Format] = {
     name: _BASES[base](dtype.storage.elements)
     for name, dtype in PACKED.items()
-    if (base := name.removesuffix("_128")) in _BASES
+    if (base := dtype.family) in _BASES
 }
-_UNEVEN = frozenset({"mxfp4", "iq4_nl", "iq4_xs"})  # formats that need a look-up
+_UNEVEN = frozenset({"mxfp4", "iq4_nl", "iq4_xs", *TABLES})  # families that need a look-up, which x86 has
 
 
-def decodes(dtype: DType, arch: str) -> bool:
+def decodes(dtype: DType, machine: Machine) -> bool:
     """Whether there is a decoder of a packed dtype for a processor."""
-    return dtype.name in FORMATS and (arch == "x86_64" or dtype.name not in _UNEVEN)
+    if dtype.name not in FORMATS or (dtype.family in _UNEVEN and machine.arch != "x86_64"):
+        return False
+    return dtype.family not in TABLES or machine.vector_bytes >= 32
 
 
 class Rows:

@@ -48,7 +48,7 @@ def bind_dequantize(
     node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: EngineContext
 ) -> list[EngineStep] | None:
     (raw,), (out,), dtype, machine = ins, outs, node.inputs[0].dtype, ctx.machine
-    if not decodes(dtype, machine.arch) or not narrow_float(out.dtype):
+    if not decodes(dtype, machine) or not narrow_float(out.dtype):
         raise Declined(f"{dtype} as {out.dtype}")
     if not (raw.flags.c_contiguous and out.flags.c_contiguous) or not raw.size:
         raise Declined("strides")

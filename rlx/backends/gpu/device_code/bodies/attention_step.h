@@ -6,11 +6,14 @@
 // Constants: LANES, ROWS: see attention_streams.h; ROWS of the heads that share a key head are one block. SPLITS: the
 // parts into which the keys are cut, one for each workgroup; the last to arrive adds them up in order. TURNED: pairs that
 // are turned, INTERLEAVED: as in rope.h. WINDOWED: at most `window` keys before the own one are seen. CAPPED: scores are
-// bent at `cap`. SINKS: each head has one more term in its total.
+// bent at `cap`. SINKS: each head has one more term in its total. AHEAD: the tiles of keys, 1 or 2, that are on their way
+// at once. RING: `at` is position[b] from 0 on, whose row is that modulo `rows`; window < rows, so that the keys that are
+// seen lie in other rows.
 #include "attention_sums.h"
 #include "begin.h"
 #include "pair.h"
 #define T TB
+#define KEY_ROW(i) (RING && (i) >= rows ? (i) - rows : (i))
 #include "attention_streams.h"
 #include "attention_parts.h"
 #define NEAR_f32(x) (x)
@@ -41,12 +44,43 @@ RLX_FN vec4 turned(PTR(TA) x, PTR(f32) cosine, PTR(f32) sine, const uint entry, 
     if (!second) s = scaled(s, -1.0f);
     return near4(VEC4(a.x * o.x + b.x * s.x, a.y * o.y + b.y * s.y, a.z * o.z + b.z * s.z, a.w * o.w + b.w * s.w));
 }
-// The row of a token, in the cache.
-RLX_FN uint row_of(const int position, const uint rows) { return uint(lesser_i(larger_i(position, 0), int(rows) - 1)); }
-// The first of the keys of a part, for a token in row `at`, and how many a part has at most.
-RLX_FN uint first_key(const uint at, const uint window) { return WINDOWED && at > window ? at - window : 0u; }
+// A token's position, and its row in the cache.
+RLX_FN uint position_of(const int position, const uint rows) {
+    const int at = larger_i(position, 0);
+    return uint(RING ? at : lesser_i(at, int(rows) - 1));
+}
+RLX_FN uint row_of(const uint at, const uint rows) { return RING ? at % rows : at; }
+// How many keys before its own a token at `at` sees; the first of `there` keys before row `row`, which go on at a ring's
+// first row after its last (KEY_ROW); and how many keys a part has at most.
+RLX_FN uint keys_before(const uint at, const uint window) { return WINDOWED ? least(at, window) : at; }
+RLX_FN uint first_key(const uint row, const uint there, const uint rows) {
+    return RING && row < there ? row + rows - there : row - there;
+}
 RLX_FN uint part_size(const uint keys) { return ((keys + SPLITS - 1u) / SPLITS + STREAMS - 1u) / STREAMS * STREAMS; }
 RLX_FN float bent(const float s, const float cap) { return CAPPED ? cap * p_tanh_f(s * p_recip_f(cap)) : s; }
+
+// The sums, with TILE keys from k0 on, whose units are in wk and wv. What these registers hold next is asked for as soon as
+// they are free.
+#define TILE (4u * STREAMS)
+#define ATTEND(wk, wv, k0)                                                                                          \
+    {                                                                                                               \
+        const uint first = k0, later = first + AHEAD * TILE;                                                        \
+        float scores[4u * MOST];                                                                                    \
+        SCORE_KEYS(scores, wk)                                                                                      \
+        if (later < to) { READ_ROWS(wk, later, to, pk, step) }                                                      \
+        EACH_ROW(r) {                                                                                               \
+            float greatest = top[r];                                                                                \
+            UNROLL for (uint n = 0u; n < 4u; n++) {                                                                 \
+                const bool inside = first + n * STREAMS + stream < to;                                              \
+                const float s = inside ? bent(scores[n * MOST + r] * scale, cap) : -INFINITE;                       \
+                scores[n * MOST + r] = s;                                                                           \
+                greatest = larger(s, greatest);                                                                     \
+            }                                                                                                       \
+            WEIGH_KEYS(scores, r, greatest)                                                                         \
+        }                                                                                                           \
+        ADD_VALUES(scores, wv, first, to)                                                                           \
+        if (later < to) { READ_ROWS(wv, later, to, pv, step) }                                                      \
+    }
 
 RLX_FN void attention_step_body(PTR(TA) q, PTR(TA) k, PTR(TA) v, PTR(TB) keys, PTR(TB) values, PTR(i32) position,
                                 PTR(f32) cosine, PTR(f32) sine, PTR(f32) sinks, PTR(TA) y, PTR(f32) parts,
@@ -61,27 +95,35 @@ RLX_FN void attention_step_body(PTR(TA) q, PTR(TA) k, PTR(TA) v, PTR(TB) keys, P
     PTR(TB) pk = SKIP(TB, SKIP(TB, keys, b * rows, kv_heads * SIZE), h, SIZE);
     PTR(TB) pv = SKIP(TB, SKIP(TB, values, b * rows, kv_heads * SIZE), h, SIZE);
     // The first keys are brought near while earlier kernels still run.
-    const uint guess = row_of(PEEK(position, b), rows), near = first_key(guess, window);
-    const uint ahead = near + split * part_size(guess - near) + stream;
+    const uint guess = position_of(PEEK(position, b), rows), behind = keys_before(guess, window);
+    const uint near = first_key(row_of(guess, rows), behind, rows), ahead = near + split * part_size(behind) + stream;
     if (lane % 8u == 0u) {
         UNROLL for (uint n = 0u; n < 4u; n++) {
-            if (ahead + n * STREAMS < guess) {
-                PREFETCH(pk, (ahead + n * STREAMS) * step + lane)
-                PREFETCH(pv, (ahead + n * STREAMS) * step + lane)
+            if (ahead + n * STREAMS < near + behind) {
+                PREFETCH(pk, KEY_ROW(ahead + n * STREAMS) * step + lane)
+                PREFETCH(pv, KEY_ROW(ahead + n * STREAMS) * step + lane)
             }
         }
     }
     BEGIN;
-    const uint at = row_of(LOAD(i32, position, b), rows), entry = (at < entries ? at : entries - 1u) * TURNED;
-    const uint begin = first_key(at, window), there = at - begin, chunk = part_size(there);
-    const uint from = begin + least(split * chunk, there), to = least(from + chunk, at);
+    const uint at = position_of(LOAD(i32, position, b), rows), entry = (at < entries ? at : entries - 1u) * TURNED;
+    const uint row_at = row_of(at, rows), there = keys_before(at, window), chunk = part_size(there);
+    const uint begin = first_key(row_at, there, rows);
+    const uint from = begin + least(split * chunk, there), to = least(from + chunk, begin + there);
 
     // The first keys are asked for before the query, whose tables take as long to come.
-    uvec4 wk[4], wv[4];
-    if (from < to) { READ_KEYS(wk, wv, from, to, pk, pv, step, step) }
-    vec4 query[ROWS * QUADS], out_[ROWS * QUADS];
-    float top[ROWS], total[ROWS];
-    UNROLL for (uint r = 0u; r < ROWS; r++) {
+    uvec4 wk[4], wv[4], next_k[4], next_v[4];
+    if (from < to) {
+        READ_ROWS(wk, from, to, pk, step)
+        READ_ROWS(wv, from, to, pv, step)
+    }
+    if (AHEAD > 1u && from + TILE < to) {
+        READ_ROWS(next_k, from + TILE, to, pk, step)
+        READ_ROWS(next_v, from + TILE, to, pv, step)
+    }
+    vec4 query[MOST * QUADS], out_[MOST * QUADS];
+    float top[MOST], total[MOST];
+    EACH_ROW(r) {
         const uint head = b * heads + h * share + least(r0 + r, share - 1u);
         UNROLL for (uint e = 0u; e < QUADS; e++) {
             query[r * QUADS + e] = turned(SKIP(TA, q, head, SIZE), cosine, sine, entry, lane * PER + e * 4u);
@@ -97,15 +139,15 @@ RLX_FN void attention_step_body(PTR(TA) q, PTR(TA) k, PTR(TA) v, PTR(TB) keys, P
             key[e] = turned(SKIP(TA, k, kv, SIZE), cosine, sine, entry, c);
             value[e] = near4(LOAD4(TA, SKIP(TA, v, kv, SIZE), c / 4u));
             if (r0 == 0u && stream == 0u) {
-                const uint i = (at * step + lane) * QUADS + e;
+                const uint i = (row_at * step + lane) * QUADS + e;
                 STORE4(TB, pk, i, key[e]);
                 STORE4(TB, pv, i, value[e]);
             }
         }
-        UNROLL for (uint r = 0u; r < ROWS; r++) {
+        EACH_ROW(r) {
             float sum = dot_of(query[r * QUADS], key[0], 0.0f);
             if (QUADS == 2u) sum = dot_of(query[r * QUADS + QUADS - 1u], key[QUADS - 1u], sum);
-            const float s = bent(lanes_sum(sum) * scale, cap);
+            const float s = bent(sum_of_lanes(sum) * scale, cap);
             if (stream == 0u) {
                 top[r] = larger(s, -INFINITE);
                 total[r] = weight_of(s - base_of(top[r]));
@@ -118,20 +160,9 @@ RLX_FN void attention_step_body(PTR(TA) q, PTR(TA) k, PTR(TA) v, PTR(TB) keys, P
             }
         }
     }
-    for (uint k0 = from; k0 < to; k0 += 4u * STREAMS) {
-        float scores[4u * ROWS];
-        SCORE_KEYS(scores, wk)
-        UNROLL for (uint r = 0u; r < ROWS; r++) {
-            float greatest = top[r];
-            UNROLL for (uint n = 0u; n < 4u; n++) {
-                const float s = k0 + n * STREAMS + stream < to ? bent(scores[n * ROWS + r] * scale, cap) : -INFINITE;
-                scores[n * ROWS + r] = s;
-                greatest = larger(s, greatest);
-            }
-            WEIGH_KEYS(scores, r, greatest)
-        }
-        ADD_VALUES(scores, wv)
-        if (k0 + 4u * STREAMS < to) { READ_KEYS(wk, wv, k0 + 4u * STREAMS, to, pk, pv, step, step) }
+    ROLLED for (uint k0 = from; k0 < to; k0 += AHEAD * TILE) {
+        ATTEND(wk, wv, k0)
+        if (AHEAD > 1u && k0 + TILE < to) { ATTEND(next_k, next_v, k0 + TILE) }
     }
 
     MEET_STREAMS

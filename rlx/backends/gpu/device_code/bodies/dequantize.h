@@ -1,4 +1,5 @@
 // y[row, i] = element i of a packed row: see packed.h. Y_QUADS: y may be written four at a time.
+#define TABLED
 #include "packed.h"
 #include "packed_elements.h"
 
@@ -15,6 +16,10 @@ RLX_FN void put_four(PTR(T) y, const uint at, const vec4 v) {
 
 RLX_FN void dequantize_body(PTR(u32) q, PTR(u32) book, PTR(T) y, const uint rows, const uint blocks, const uint pitch) {
     const uint each = blocks * UNITS, unit = GROUP * 256u + THREAD, row = unit / each;
+    if (IS_TABLE) {
+        fill_table();
+        BARRIER;
+    }
     if (row >= rows) return;
     const uint b = unit % each / UNITS, u = unit % UNITS;
     Row from = row_of(q, row, pitch);

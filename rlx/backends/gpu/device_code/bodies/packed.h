@@ -34,6 +34,8 @@
 #define INT4_ZP 26u
 #define FP8_E4M3 27u
 #define FP8_E5M2 28u
+#define NF4 29u
+#define FP4 30u
 #ifdef RLX_GLSL
 #define WORD_OF(v, i) v[i]
 #define PACKED4(a, b, c, d) uvec4(a, b, c, d)
@@ -49,6 +51,7 @@
 #define PACKED_BYTES (FORMAT == Q8_0 || FORMAT == INT8 || FORMAT == INT8_ZP || IS_FP8)
 #define IS_FP8 (FORMAT == FP8_E4M3 || FORMAT == FP8_E5M2)
 #define IS_INT4 (FORMAT == INT4 || FORMAT == INT4_ZP)
+#define IS_TABLE (FORMAT == NF4 || FORMAT == FP4)
 #define IS_TWO_BITS (FORMAT == Q2_K || FORMAT == Q3_K || FORMAT == TQ2_0)
 // Whether elements have a minimum beside their scale.
 #define HAS_LOW (FORMAT == Q4_1 || FORMAT == Q5_1 || FORMAT == Q2_K || FORMAT == Q4_K || FORMAT == Q5_K)
@@ -304,9 +307,58 @@ RLX_FN float fp8_of(const uint b) {
     return (b & 0x80u) != 0u ? -v : v;
 }
 
+// The numbers of nf4 and fp4, as TABLES in rlx/packed/codebooks.py has them. Kernels that take these formats define TABLED:
+// the 16 numbers then lie in shared memory, in as many banks, so that all threads of a warp look up any codes at once.
+#ifdef TABLED
+SHARED float table_numbers[16];
+RLX_FN float nf4_of(const uint code) {
+    const uint low = code & 7u;
+    if (code < 8u) {
+        return low == 0u   ? -1.0f
+               : low == 1u ? -0.6961928009986877f
+               : low == 2u ? -0.5250730514526367f
+               : low == 3u ? -0.39491748809814453f
+               : low == 4u ? -0.28444138169288635f
+               : low == 5u ? -0.18477343022823334f
+               : low == 6u ? -0.09105003625154495f
+                           : 0.0f;
+    }
+    return low == 0u   ? 0.07958029955625534f
+           : low == 1u ? 0.16093020141124725f
+           : low == 2u ? 0.24611230194568634f
+           : low == 3u ? 0.33791524171829224f
+           : low == 4u ? 0.44070982933044434f
+           : low == 5u ? 0.5626170039176941f
+           : low == 6u ? 0.7229568362236023f
+                       : 1.0f;
+}
+RLX_FN float fp4_of(const uint code) {
+    const uint low = code & 7u;
+    const float size = low == 0u   ? 0.0f
+                       : low == 1u ? 0.005208333488553762f
+                       : low == 2u ? 0.6666666865348816f
+                       : low == 3u ? 1.0f
+                       : low == 4u ? 0.3333333432674408f
+                       : low == 5u ? 0.5f
+                       : low == 6u ? 0.1666666716337204f
+                                   : 0.25f;
+    return code > 8u ? -size : size;
+}
+// What a workgroup does before the barrier that stands before its first element.
+RLX_FN void fill_table() {
+    if (IS_TABLE && THREAD < 16u) table_numbers[THREAD] = FORMAT == NF4 ? nf4_of(THREAD) : fp4_of(THREAD);
+}
+#endif
+
 // Four bytes as the numbers q - zero, exactly: bits of a float beside its leading one, which a sum takes away.
 RLX_FN vec4 values_of(const uint q, const float zero) {
     if (IS_FP8) return VEC4(fp8_of(q), fp8_of(q >> 8), fp8_of(q >> 16), fp8_of(q >> 24));
+#ifdef TABLED
+    if (IS_TABLE) {
+        return VEC4(table_numbers[q & 15u], table_numbers[q >> 8 & 15u], table_numbers[q >> 16 & 15u],
+                    table_numbers[q >> 24 & 15u]);
+    }
+#endif
     const float low = -(8388608.0f + zero), high = -(32768.0f + zero);
     const uint upper = q >> 16;
     return VEC4(RLX_FLOAT(q & 0xffu | 0x4b000000u) + low, RLX_MAD(RLX_FLOAT(q & 0xff00u | 0x4b000000u), 0.00390625f, high),

@@ -2,6 +2,7 @@
 // ACROSS threads share rows of q, four rows for each thread, and take every so many chunks of them. Four rows of x go
 // through shared memory, placed for quants that stay as they lie in their words: see packed_lifted.h. IN_CHUNKS holds, and
 // x may be read four at a time.
+#define TABLED
 #include "packed.h"
 #include "packed_dot.h"
 #include "packed_lifted.h"
@@ -24,6 +25,7 @@ RLX_FN void packed_few_body(PTR(T) x, PTR(u32) q, PTR(T) y, const uint m, const 
     // Neighbouring groups read the same rows of q.
     const uint start = GROUP / shares * ROWS_HELD, first_x = GROUP % shares * MANY;
     if (start >= n) return;
+    fill_table();
     const uint rows_x = m - first_x < MANY ? m - first_x : MANY;
     PTR(T) px = SKIP(T, x, first_x, k);
     const Planes at = planes_of(blocks);

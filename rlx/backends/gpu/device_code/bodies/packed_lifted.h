@@ -1,6 +1,8 @@
 // Quants as the subnormal floats that their bits are as they lie in their words: 2^-149 times an integer, which no
 // instruction has to convert. What is left of their places is taken from x, which is scaled so that sums are far from
-// the smallest floats. SUBNORMALS: whether the device keeps subnormal floats; if not, quants are converted.
+// the smallest floats. SUBNORMALS: whether the device keeps subnormal floats; if not, quants are converted. Codes of a
+// table are looked up.
+#define CONVERTED (!SUBNORMALS || IS_TABLE)
 #define NIBBLES (FORMAT == Q4_0 || FORMAT == Q4_1 || FORMAT == Q4_K)
 
 // Four quants of a run as floats: see above. Of nibbles, q is the word of the chunk. `magic` is 2^23 as bits, in a
@@ -32,6 +34,7 @@ RLX_FN vec4 lifted_four(const uint q, const uint run, const uint magic) {
         return VEC4(lifted_fp8(q << 24, magic), lifted_fp8(q << 16, magic), lifted_fp8(q << 8, magic),
                     lifted_fp8(q, magic));
     }
+    if (IS_TABLE) return values_of(q, 0.0f);
     const uint low = NIBBLES ? 0xfu << (4u * run) : 0xffu, upper = q >> 16;
     return VEC4(lifted(q, low, magic), lifted(q, low << 8, magic), lifted(upper, low, magic),
                 lifted(upper, low << 8, magic));
@@ -46,7 +49,7 @@ RLX_FN vec4 lifted_four(const uint q, const uint run, const uint magic) {
 #define NARROW (NARROWED && RLX_JOIN(NARROW_, T))
 // What of their scale is not in x: 2^-96 of the power of two that `lifted_four` leaves.
 RLX_FN float power_left() {
-    if (!SUBNORMALS) return 1.0f;
+    if (CONVERTED) return 1.0f;
     return FORMAT == FP8_E4M3 ? 16777216.0f : FORMAT == FP8_E5M2 ? 65536.0f : 9007199254740992.0f;
 }
 
@@ -56,14 +59,14 @@ RLX_FN uint exponent_kept(const float size) {
     const uint exponent = NARROW ? 150u : RLX_BITS(size) >> 23;
     return exponent < 97u ? 97u : exponent > 254u ? 254u : exponent;
 }
-RLX_FN float scale_of_x(const uint kept) { return SUBNORMALS ? RLX_FLOAT((350u - kept) << 23) : 1.0f; }
-RLX_FN float back_of(const uint kept) { return SUBNORMALS ? RLX_FLOAT(kept << 23) : 1.0f; }
+RLX_FN float scale_of_x(const uint kept) { return CONVERTED ? 1.0f : RLX_FLOAT((350u - kept) << 23); }
+RLX_FN float back_of(const uint kept) { return CONVERTED ? 1.0f : RLX_FLOAT(kept << 23); }
 // Of halves that is the same number for all, which the finished sums are multiplied by, and the sums of x divided.
 #define ALL_BACK (NARROW ? power_left() * back_of(150u) : 1.0f)
-#define ALL_DOWN (NARROW && SUBNORMALS ? RLX_FLOAT(RLX_BITS(1.0f) * 2u - RLX_BITS(power_left() * back_of(150u))) : 1.0f)
+#define ALL_DOWN (!NARROW || CONVERTED ? 1.0f : RLX_FLOAT(RLX_BITS(1.0f) * 2u - RLX_BITS(power_left() * back_of(150u))))
 // Four elements of x of a run, times the scale, beside quants in their places.
 RLX_FN vec4 placed_four(const vec4 v, const float scale, const uint run) {
-    const float even = NIBBLES && run == 1u ? scale * 0.0625f : scale, odd = IS_FP8 ? even : even * 0.00390625f;
+    const float even = NIBBLES && run == 1u ? scale * 0.0625f : scale, odd = IS_FP8 || IS_TABLE ? even : even * 0.00390625f;
     return VEC4(v.x * even, v.y * odd, v.z * even, v.w * odd);
 }
 // The bits of bytes that are neither numbers nor, of e5m2, finite.

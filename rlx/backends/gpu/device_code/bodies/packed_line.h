@@ -10,6 +10,7 @@
 #include "begin.h"
 #include "activation.h"
 #include "bias.h"
+#define TABLED
 #include "packed.h"
 #define COUNT_2 2u
 #define COUNT_4 4u
@@ -97,6 +98,7 @@ RLX_FN void packed_line_body(PTR(T) x, PTR(f32) gamma, PTR(u32) q, PTR(f32) bias
     const uint lane = THREAD % 32u, warp = THREAD / 32u, part = warp % PARTS, team = warp / PARTS;
     uint tile = GROUP / m;
     if (tile >= tiles) return;
+    fill_table();
     PTR(T) px = SKIP(T, x, GROUP % m, k);
     const Planes at = planes_of(blocks);
     Aim rows[ROWS];

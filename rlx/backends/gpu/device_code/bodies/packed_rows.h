@@ -1,6 +1,7 @@
 // y (m, n) = x times the transposed packed rows of q, for few rows of x, ROWS of them a group: see packed.h. ACROSS
 // threads share a row of q, up to 32, and add up every so many chunks of it; X_QUADS: x may be read four at a time. An
 // element of q is a float in a register, which every row of x multiplies. GROUPED: see packed_experts.h.
+#define TABLED
 #include "packed.h"
 #include "packed_elements.h"
 #include "packed_experts.h"
@@ -32,6 +33,10 @@ RLX_FN void packed_rows_body(PTR(T) x, PTR(u32) q, PTR(u32) book, PTR(i32) sizes
     const uint column = GROUP % tiles * COLUMNS + THREAD / ACROSS, lane = THREAD % ACROSS;
     const Share share = share_of(sizes, GROUP / tiles, m, MANY, experts);
     if (share.rows == 0u) return;
+    if (IS_TABLE) {
+        fill_table();
+        BARRIER;
+    }
     PTR(T) px = SKIP(T, x, share.first, k);
     PTR(T) py = SKIP(T, y, share.first, n);
     float acc[MANY];

@@ -3,6 +3,7 @@
 // lies in shared memory, SLAB chunks of it at a time, a multiple of 32, placed for quants that stay as they lie in
 // their words: see packed_lifted.h. Zeros and minimums are multiplied by the sum of x. IN_CHUNKS holds, and x may be
 // read four at a time.
+#define TABLED
 #include "packed.h"
 #include "packed_dot.h"
 #include "packed_lifted.h"
@@ -21,6 +22,7 @@ RLX_FN void packed_vector_body(PTR(T) x, PTR(u32) q, PTR(T) y, const uint m, con
     const uint k = blocks * BLOCK, chunks = blocks * UNITS;
     const uint lane = THREAD % 32u, start = GROUP / m * ROWS_HELD, first = start + THREAD / 32u * HIGH;
     if (start >= n) return;
+    fill_table();
     PTR(T) px = SKIP(T, x, GROUP % m, k);
     const Planes at = planes_of(blocks);
     Row rows[HIGH];

@@ -34,12 +34,12 @@ ATTENTION_STEP = declare(
         variants={"AB": PAIRS},
         constants={
             "LANES": 8, "ROWS": 1, "SPLITS": 1, "TURNED": 0, "INTERLEAVED": False, "WINDOWED": False, "CAPPED": False,
-            "SINKS": False,
+            "SINKS": False, "RING": False, "AHEAD": 1,
         },
         trials=(
-            (8, 4, 16, 32, False, False, False, False),
-            (16, 2, 5, 24, True, True, True, True),
-            (32, 8, 1, 0, False, True, False, False),
+            (8, 4, 16, 32, False, False, False, False, False, 2),
+            (16, 2, 5, 24, True, True, True, True, True, 1),
+            (32, 8, 1, 0, False, True, False, False, False, 2),
         ),
         subgroups=True,
         begins=True,
@@ -72,14 +72,16 @@ def lower_attention_step(ctx: Lowering, node: Node) -> None:
         return
     (batch, heads, size), (_, rows, kv_heads, _), attrs = q.shape, keys.shape, node.attrs
     stored, kept, window, cap = ctx.storage(y), ctx.storage(keys), attrs["window"], attrs["softcap"]
+    seen = rows if window is None else min(window, rows)
     chosen = choose_step(
-        ctx.target, Problem(batch, heads, kv_heads, 1, rows, size, kept, ctx.precision, units=True)
+        ctx.target, Problem(batch, heads, kv_heads, 1, seen, size, kept, ctx.precision, units=True)
     )
     blocks = batch * kv_heads * math.ceil(heads // kv_heads / chosen.rows)
     splits, pairs = chosen.splits, tables[0].shape[1] if tables else 0
     kernel = ATTENTION_STEP(
         AB=f"{stored}_{kept}", LANES=chosen.lanes, ROWS=chosen.rows, SPLITS=splits, TURNED=pairs,
         INTERLEAVED=attrs["interleaved"], WINDOWED=window is not None, CAPPED=cap is not None, SINKS=sinks is not None,
+        RING=attrs["ring"], AHEAD=chosen.ahead,
     )  # fmt: skip
     fresh = [cast_ref(ctx, ctx.ref(t), ctx.storage(t), stored, t.size) for t in node.inputs[:3]]
     angles = [cast_ref(ctx, ctx.ref(t), ctx.storage(t), f32, t.size) for t in tables] or [fresh[0]] * 2
@@ -92,5 +94,5 @@ def lower_attention_step(ctx: Lowering, node: Node) -> None:
         kernel,
         ctx.groups(blocks * splits),
         [*fresh, *map(ctx.ref, made), ctx.ref(node.inputs[5]), *angles, extra, target, partial, counters, *sizes,
-         rows if window is None else min(window, rows), float(attrs["scale"]), 0.0 if cap is None else cap],
+         seen, float(attrs["scale"]), 0.0 if cap is None else cap],
     )  # fmt: skip

@@ -1,7 +1,8 @@
 """Block-quantized weights of com.microsoft, each block with its own scale: products with them, gathers of rows.
 
 The matrix of a product stays packed where its blocks are those of one of rlx's dtypes (4 or 8 bits, blocks of 32 or 128
-numbers that fill the rows, no zero points in floats, no order of columns). Any other is dequantized while the model is
+numbers that fill the rows, no zero points in floats, no order of columns; nf4 and fp4 in blocks and rows of whole 32).
+Any other is dequantized while the model is
 built. Both are weights of the program as others are, shared by the programs of all shapes. A table from which rows are
 taken stays packed on the device; only its rows are dequantized.
 """
@@ -14,6 +15,7 @@ import numpy as np
 
 from rlx import ops as o
 from rlx.dtypes import f32, i32
+from rlx.formats.bitsandbytes import FourBits
 from rlx.formats.onnx.ops.blocks import block_size, packed_rows
 from rlx.formats.onnx.ops.movement import axis_of
 from rlx.formats.onnx.reader.call import Call, Result
@@ -21,6 +23,7 @@ from rlx.formats.onnx.reader.declared import declared
 from rlx.formats.onnx.reader.elements import SMALL_FLOATS, Array, carrier
 from rlx.ir import Tensor
 from rlx.packed import PackedArray
+from rlx.packed.codebooks import TABLES
 
 _FLOATS = "float16 float bfloat16"
 
@@ -109,17 +112,6 @@ def _matrix(c: Call, bits: int, size: int, blocks: int) -> Array:
     return np.ascontiguousarray(made.T)
 
 
-# What codes of 4 bits stand for, as parts of a block's largest: the floats of bitsandbytes, without their sign, and
-# the normal floats of QLoRA (arXiv:2305.14314, appendix E).
-_FP4 = np.array([0, 1 / 192, 2 / 3, 1, 1 / 3, 1 / 2, 1 / 6, 1 / 4], np.float32)
-_NF4 = np.array(
-    [-1, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453, -0.28444138169288635, -0.18477343022823334,
-     -0.09105003625154495, 0, 0.07958029955625534, 0.16093020141124725, 0.24611230194568634, 0.33791524171829224,
-     0.44070982933044434, 0.5626170039176941, 0.7229568362236023, 1],
-    np.float32,
-)  # fmt: skip
-
-
 @declared(
     "MatMulBnb4",
     inputs="A:T1 B:T2 absmax:T1",
@@ -130,7 +122,7 @@ _NF4 = np.array(
 )
 def matmul_bnb4(c: Call) -> Result:
     """A · Wᵀ of floats of 4 bits in blocks of the flat matrix (N, K); the first of two numbers is in a byte's highest
-    bits. The matrix is dequantized while the model is built."""
+    bits."""
     a, size, n, k = c.x(0), c.int("block_size"), c.int("N"), c.int("K")
     if c.int("quant_type") not in (0, 1):
         raise c.bad(f"quant_type is {c.int('quant_type')}; expected 0 (FP4) or 1 (NF4)")
@@ -143,11 +135,11 @@ def matmul_bnb4(c: Call) -> Result:
         )
     if a.ndim == 0 or a.shape[-1] != k:
         raise c.bad(f"A is {a.shape}; expected rows of {k}")
-    table = _NF4 if c.int("quant_type") else np.concatenate([_FP4, -_FP4])
-    packed = c.known(1).reshape(-1)
-    codes = np.stack([packed >> 4, packed & np.uint8(15)], 1).reshape(-1)[: n * k]
-    made = table[codes] * np.repeat(c.known(2).reshape(-1).astype(np.float32), min(size, n * k))[: n * k]
-    return o.matmul(a, c.tensor(np.ascontiguousarray(made.reshape(n, k).T).astype(a.dtype.np)))
+    kind, scales = "nf4" if c.int("quant_type") else "fp4", c.known(2).reshape(-1).astype(np.float32)
+    held = FourBits(kind, (n, k), a.dtype, c.known(1).reshape(-1), TABLES[kind], scales, size)
+    if held.packed_dtype is not None:
+        return o.packed_matmul(a, c.packed(held.packed()))
+    return o.matmul(a, c.tensor(np.ascontiguousarray(held.floats().T)))
 
 
 @declared(

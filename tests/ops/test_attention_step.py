@@ -1,0 +1,53 @@
+"""Steps of attention and of caches in q8_0: what a ring means, and bad input."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import rlx
+from rlx.errors import DTypeError, ShapeError
+
+
+def test_a_ring_gives_what_a_cache_of_all_tokens_gives() -> None:
+    """Token after token, round a ring of five rows with a window of three keys, beside a cache with a row for each."""
+    rng = np.random.default_rng(2)
+    ring = whole = None
+    step: Any = rlx.jit(lambda *t: rlx.attention_step(*t[:6], window=3, ring=True), device="cpu")
+    plain: Any = rlx.jit(lambda *t: rlx.attention_step(*t[:6], window=3), device="cpu")
+    for at in range(13):
+        q, k, v = (rng.standard_normal((1, heads, 8)).astype(np.float32) for heads in (6, 2, 2))
+        ring = ring or [np.full((1, 5, 2, 8), np.nan, np.float32)] * 2
+        whole = whole or [np.full((1, 13, 2, 8), np.nan, np.float32)] * 2
+        y, *ring = (np.asarray(t) for t in step(q, k, v, *ring, np.array([at], np.int32)))
+        want, *whole = (np.asarray(t) for t in plain(q, k, v, *whole, np.array([at], np.int32)))
+        np.testing.assert_allclose(y, want, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("window", [None, 5, 6])
+def test_a_ring_holds_the_keys_of_its_window(window: int | None) -> None:
+    g = rlx.Graph("ring")
+    q, cache, at = g.input("q", (1, 1, 8)), g.input("cache", (1, 5, 1, 8)), g.input("at", (1,), "i32")
+    with pytest.raises(ShapeError, match="ring of 5 rows, which holds 4 keys before the token's own"):
+        rlx.attention_step(q, q, q, cache, cache, at, window=window, ring=True)
+
+
+@pytest.mark.parametrize(
+    "codes, scales, error, match",
+    [
+        ((2, 3, 1, 32), (2, 3, 1, 2), ShapeError, "a scale for each 32 elements"),
+        ((2, 0, 1, 32), (2, 0, 1, 1), ShapeError, "of at least a row"),
+        ((1, 3, 1, 32), (1, 3, 1, 1), ShapeError, r"x \(2, 1, 32\), a cache of \(1, 3, 1, 32\)"),
+        ("f32", (2, 3, 1, 1), DTypeError, "expected i8 and f16"),
+    ],
+)
+def test_rows_of_8_bits_that_do_not_fit_are_refused(codes: Any, scales: Any, error: Any, match: str) -> None:
+    g = rlx.Graph("rows")
+    held = g.input("codes", (2, 3, 1, 32), "f32") if codes == "f32" else g.input("codes", codes, "i8")
+    by, x = g.input("scales", scales, "f16"), g.input("x", (2, 1, 32))
+    with pytest.raises(error, match=match):
+        rlx.q8_0_update(x, held, by, g.input("at", (2,), "i32"))
+    with pytest.raises(DTypeError, match="expected whole numbers"):
+        rlx.q8_0_update(x, held, by, g.input("place", (2,)))
