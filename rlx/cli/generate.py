@@ -78,6 +78,8 @@ def generate(
         named = _with_adapter(made, adapter)
         _print(made.generate(text, max_tokens, **drawing, stop=stop or (), lookup=lookup, draft=drafting,
                              guesses=guesses, adapter=named))  # fmt: skip
+        if max_tokens is not None:
+            _say_full(made)
         if stats:
             show_stats(made)
 
@@ -127,8 +129,7 @@ def chat(
                 ids, max_tokens, **drawing, lookup=lookup, draft=drafting, guesses=guesses, adapter=named
             )
             messages.append({"role": "assistant", "content": _print(pieces)})
-            if made.stats.ended == "context":
-                print(f"rlx: the answer ends here: the context of {made.context:,} tokens is full", file=sys.stderr)
+            _say_full(made)
             if stats:
                 show_stats(made)
 
@@ -162,6 +163,12 @@ def show_stats(model: Any) -> None:
         where = stage.where if stages[1:] else info.id
         print(f"device: {where}, {full_name(info, engine)}", file=sys.stderr)
     print(model.stats, file=sys.stderr)
+
+
+def _say_full(model: Any) -> None:
+    """Says where the context has ended an answer, for which more tokens were allowed."""
+    if model.stats.ended == "context":
+        print(f"rlx: the answer ends here: the context of {model.context:,} tokens is full", file=sys.stderr)
 
 
 def _room(model: Any, messages: list[dict[str, str]], max_tokens: int | None) -> list[int] | None:

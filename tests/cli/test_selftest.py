@@ -35,6 +35,12 @@ def test_what_runs_on_the_cpu_is_said(rlx: Rlx, engine: str, monkeypatch: pytest
         assert "NumPy" in line and ("llvmlite" in line) == usable(engine)
 
 
+def test_a_wrong_setting_ends_before_the_cases(rlx: Rlx, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RLX_CPU", "fast")
+    ran = rlx("selftest", "--device", "cpu", "--op", "neg")
+    assert ran.status == 2 and ran.out == "" and ran.err == "rlx: RLX_CPU='fast' is none of numpy, compiled\n"
+
+
 def test_an_op_without_cases(rlx: Rlx) -> None:
     ran = rlx("selftest", "--device", "cpu", "--op", "softmax", "--op", "nonsense")
     assert ran.status == 2 and ran.err.startswith("rlx: no cases for nonsense; the ops are abs, ")

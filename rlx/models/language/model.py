@@ -38,6 +38,7 @@ from rlx.runtime.keywords import keywords
 
 FLOATS = ("f32", "f16", "bf16")
 Split = Sequence[tuple[Session, int | None]]
+_ENDS = {"stop": "at the end of the answer", "length": "after max_tokens", "context": "the context is full"}
 
 
 @dataclass(slots=True)
@@ -77,7 +78,7 @@ class Stats:
             lines += f"\nguesses: {self.accepted:,} of {self.guessed:,} accepted"
         if self.build_seconds > 0.01:
             lines += f"\nprograms: {self.build_seconds:.1f} s"
-        return lines
+        return f"{lines}\nended: {_ENDS[self.ended]}" if self.ended else lines
 
 
 class LanguageModel(Closing):

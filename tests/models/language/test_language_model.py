@@ -424,6 +424,9 @@ def test_the_command_streams_a_text(folders: dict[str, Path]) -> None:
     with load(folders["llama"], "cpu") as model:
         assert got.exit_code == 0 and got.stdout == "".join(model.generate("hello", 9)) + "\n"
     assert "9 tokens" in got.stderr and re.search(r"^device: cpu, .*, NumPy [\d.]+$", got.stderr, re.M)
+    assert got.stderr.endswith("\nended: after max_tokens\n")
+    full = CliRunner().invoke(app, [*asked, "--context", "8"])
+    assert "the answer ends here: the context of 8 tokens is full" in full.stderr and "4 tokens, " in full.stderr
     idle = CliRunner().invoke(app, [*asked, "--top-k", "4", "--seed", "0"])
     assert "--top-k, --seed have no effect without a temperature" in str(idle.exception)
 
