@@ -25,6 +25,8 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):  # a character that the terminal cannot show must not end the command
             stream.reconfigure(errors="backslashreplace")
+    if hasattr(sys.stdin, "reconfigure"):  # commands refuse such text in one line
+        sys.stdin.reconfigure(errors="surrogateescape")
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("default", ModelWarning)

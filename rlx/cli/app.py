@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from inspect import cleandoc
 from typing import Annotated
 
 import typer
@@ -18,9 +19,15 @@ from rlx.cli.selftest import selftest
 from rlx.cli.serve import serve
 from rlx.cli.transcribe import transcribe
 
+
+def _paragraphs(text: str) -> str:
+    """A docstring with each paragraph as one line, which the terminal's width breaks."""
+    return "\n\n".join(" ".join(part.split()) for part in cleandoc(text).split("\n\n"))
+
+
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 for command in (devices, embed, generate, chat, serve, transcribe, run, inspect, convert, check, bench, selftest):
-    app.command()(command)
+    app.command(help=_paragraphs(command.__doc__ or ""))(command)
 
 
 def _version(asked: bool) -> None:
@@ -39,6 +46,5 @@ def root(
 ) -> None:
     """One tensor program, any device, the same answer.
 
-    `rlx devices` lists the devices; `rlx run model.onnx` runs a model on the best one, `rlx check` compares all of
-    them.
+    `rlx devices` lists the devices; `rlx run model.onnx` runs a model on the best one, `rlx check` compares all.
     """

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from rlx.cli.devices import full_name
 from rlx.errors import RlxError
 
 if TYPE_CHECKING:
@@ -127,5 +128,4 @@ def difference(a: Mapping[str, Any], b: Mapping[str, Any]) -> float | None:
 
 
 def _name(made: Contender, info: DeviceInfo) -> None:
-    known = info.name.split()[0] in info.driver
-    made.name, made.says = info.id, info.driver if known else f"{info.name}, {info.driver}"
+    made.name, made.says = info.id, full_name(info)

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from rlx.cli.gguf import is_gguf
 from rlx.driver.progress import drawn
 from rlx.errors import RlxError
 
@@ -28,6 +29,10 @@ def convert(
     from rlx.formats.gguf import read
     from rlx.formats.gguf.convert import folder_to_gguf, gguf_to_folder
 
+    if not source.exists():
+        raise RlxError(f"{source} does not exist; give a Hugging Face folder, or a GGUF file")
+    if not (source.is_dir() or is_gguf(source)):
+        raise RlxError(f"{source} is no GGUF file; give one, or the folder of config.json and the weights")
     try:
         with drawn(source.name):
             if source.is_dir():
@@ -37,6 +42,8 @@ def convert(
                 for note in folder_to_gguf(source, output, to and to.lower()):
                     print(f"rlx: {note}", file=sys.stderr)
             else:
+                if output.exists():
+                    raise RlxError(f"{output} exists already; give the name of a new folder")
                 with read(source) as file:
                     gguf_to_folder(file, output, (to or "f16").lower())
     except OSError as error:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from importlib.metadata import version
 
 from rlx.cli.table import format_table
+from rlx.driver import DeviceInfo
 from rlx.driver.registry import choose_auto, probe_all
 from rlx.errors import DeviceUnavailable, RlxError
 
@@ -25,7 +26,7 @@ def devices() -> None:
             info.kind,
             _gib(info.memory_bytes),
             _gib(info.free_bytes()),
-            info.driver,
+            _runs(info),
         )
         for info in found
     ]
@@ -35,6 +36,30 @@ def devices() -> None:
     print(f"cpu: {_who_runs()}")
     for backend, reason in reasons.items():
         print(f"{backend}: not available: {short_reason(backend, reason)}")
+
+
+def software(info: DeviceInfo, engine: str | None = None) -> str:
+    """What runs programs on a device, with its version: a GPU's driver, or on the CPU the compiled kernels beside
+    NumPy, or NumPy alone. `engine` as in `Session`."""
+    from rlx.backends.cpu.engine.choice import usable
+
+    if info.kind == "cpu" and usable(engine):
+        return f"llvmlite {version('llvmlite')}, {info.driver}"
+    return info.driver
+
+
+def full_name(info: DeviceInfo, engine: str | None = None) -> str:
+    """The name of a device and what runs programs there; `engine` as in `Session`."""
+    runs = software(info, engine)
+    return runs if info.name.split()[0] in info.driver else f"{info.name}, {runs}"
+
+
+def _runs(info: DeviceInfo) -> str:
+    """As `software`, but for a value of RLX_CPU that is none, which the line on the CPU says."""
+    try:
+        return software(info)
+    except RlxError:
+        return info.driver
 
 
 def _who_runs() -> str:

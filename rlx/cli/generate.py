@@ -10,6 +10,7 @@ from typing import Annotated, Any, cast
 
 import typer
 
+from rlx.cli.devices import full_name
 from rlx.cli.options import Device
 from rlx.driver.progress import drawn
 from rlx.errors import RlxError
@@ -71,14 +72,16 @@ def generate(
     Without --temperature the text is the same on every device.
     """
     drawing = _drawing(temperature, top_k, top_p, seed)
-    text = sys.stdin.read() if prompt == "-" else prompt
+    text = _checked(sys.stdin.read(), "standard input") if prompt == "-" else _checked(prompt, "--prompt")
     kinds = (device, context, dtype, activations, cache, engine)
     with loaded(model, *kinds, layers_on=layers_on) as made, _drafting(draft, *kinds) as drafting:
         named = _with_adapter(made, adapter)
         _print(made.generate(text, max_tokens, **drawing, stop=stop or (), lookup=lookup, draft=drafting,
                              guesses=guesses, adapter=named))  # fmt: skip
+        if max_tokens is not None:
+            _say_full(made)
         if stats:
-            _show(made)
+            show_stats(made)
 
 
 def chat(
@@ -117,7 +120,7 @@ def chat(
             line = sys.stdin.readline()
             if not line:
                 return
-            messages.append({"role": "user", "content": line.rstrip("\r\n")})
+            messages.append({"role": "user", "content": _checked(line.rstrip("\r\n"), "the line")})
             ids = _room(made, messages, max_tokens)
             if ids is None:
                 messages.pop()
@@ -126,10 +129,19 @@ def chat(
                 ids, max_tokens, **drawing, lookup=lookup, draft=drafting, guesses=guesses, adapter=named
             )
             messages.append({"role": "assistant", "content": _print(pieces)})
-            if made.stats.ended == "context":
-                print(f"rlx: the answer ends here: the context of {made.context:,} tokens is full", file=sys.stderr)
+            _say_full(made)
             if stats:
-                _show(made)
+                show_stats(made)
+
+
+def _checked(text: str, what: str) -> str:
+    """The text. Raises: RlxError where Python has read bytes that are no UTF-8, as lone surrogates."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        where = f"{what} is not UTF-8 text from character {error.start} on"
+        raise RlxError(f"{where}; iconv -t UTF-8 converts it") from None
+    return text
 
 
 def _drawing(temperature: float, top_k: int | None, top_p: float | None, seed: int | None) -> dict[str, Any]:
@@ -143,14 +155,20 @@ def _drawing(temperature: float, top_k: int | None, top_p: float | None, seed: i
     return {"temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed or 0}
 
 
-def _show(model: Any) -> None:
-    """Counts and speeds, after the device and on the CPU what runs its kernels."""
-    from rlx.backends.cpu.engine.choice import usable
+def show_stats(model: Any) -> None:
+    """Counts and speeds, after each device, its layers where there are several, and what runs its kernels."""
+    stages = model.decoder.stages
+    for stage in stages:
+        info, engine = stage.session.info, stage.session.options.engine
+        where = stage.where if stages[1:] else info.id
+        print(f"device: {where}, {full_name(info, engine)}", file=sys.stderr)
+    print(model.stats, file=sys.stderr)
 
-    session, engine = model.session, ""
-    if session.info.kind == "cpu":
-        engine = ", compiled kernels" if usable(session.options.engine) else ", NumPy"
-    print(f"device: {model.decoder.where}, {session.info.name}{engine}\n{model.stats}", file=sys.stderr)
+
+def _say_full(model: Any) -> None:
+    """Says where the context has ended an answer, for which more tokens were allowed."""
+    if model.stats.ended == "context":
+        print(f"rlx: the answer ends here: the context of {model.context:,} tokens is full", file=sys.stderr)
 
 
 def _room(model: Any, messages: list[dict[str, str]], max_tokens: int | None) -> list[int] | None:

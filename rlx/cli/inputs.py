@@ -34,6 +34,11 @@ def load_model(
 
     Raises: RlxError; as rlx.onnx.load."""
     if file.is_dir():
+        if (file / "config.json").exists() and not (file / "model.onnx").exists():
+            raise RlxError(
+                f"{file} is a Hugging Face folder without an ONNX file; rlx inspect shows what it holds, and rlx "
+                "generate, embed or transcribe run it"
+            )
         raise RlxError(f"{file} is a folder; give an ONNX file, such as {file / 'model.onnx'}")
     try:
         from rlx.formats.onnx import load

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from rlx.cli.each import each_device, kept
+from rlx.cli.folder import inspect_folder
 from rlx.cli.gguf import inspect_gguf, is_gguf
 from rlx.cli.inputs import feeds_of, load_model
 from rlx.cli.options import Devices, Dims, Inputs, MaxBytes, MaxSteps, Strict
@@ -27,7 +28,7 @@ _TITLES = ("device", "nodes", *_HOW, "arena bytes")
 
 
 def inspect(
-    file: Annotated[Path, typer.Argument(help="An ONNX model, a saved program, or a GGUF file.")],
+    file: Annotated[Path, typer.Argument(help="An ONNX model, a saved program, a GGUF file, or a model's folder.")],
     device: Devices = None,
     input: Inputs = None,
     dim: Dims = None,
@@ -40,23 +41,18 @@ def inspect(
     ] = None,
 ) -> None:
     """Show a model's inputs, outputs, operators and weights, and its dispatch on each device; of a saved program, what
-    it takes and returns and where it runs; of a GGUF file, its metadata and types, each tensor with --nodes, and on
-    which devices it fits."""
+    it takes and returns and where it runs; of a GGUF file or a Hugging Face folder, its metadata and types, each
+    tensor with --nodes, and on which devices it fits."""
     if not file.exists():
         raise RlxError(f"{file} does not exist")
-    if is_gguf(file):
+    if is_gguf(file) or (file / "config.json").exists():
+        kind = "a Hugging Face folder" if file.is_dir() else "a GGUF file"
         given = {"input": input, "dim": dim, "strict": strict, "memory": memory}
         if named := [f"--{name}" for name, value in given.items() if value]:
-            raise RlxError(f"{file} is a GGUF file, which holds no graph: it takes no {', '.join(named)}")
-        for line in inspect_gguf(file, nodes, device):
+            raise RlxError(f"{file} is {kind}, which holds no graph: it takes no {', '.join(named)}")
+        for line in (inspect_folder if file.is_dir() else inspect_gguf)(file, nodes, device):
             print(line)
         return
-    if (file / "config.json").exists():
-        raise RlxError(
-            f"{file} is a Hugging Face folder, which rlx inspect does not show: of a language model's "
-            f"`rlx convert {file} -o {file.name}.gguf` makes a GGUF file, which it shows; `rlx check` compares "
-            "the nodes of a sentence encoder"
-        )
     if is_saved(file):
         refuse_options(
             file, device=device, input=input, dim=dim, strict=strict, max_bytes=max_bytes, max_steps=max_steps

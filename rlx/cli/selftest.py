@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from rlx.cli.devices import full_name
 from rlx.cli.each import INTERRUPTED, limit
 from rlx.cli.options import Device, Seconds
 from rlx.driver.progress import TimeUp, drawn, report, within
@@ -32,7 +33,7 @@ def selftest(
     from rlx.runtime import Session
 
     session = Session(device)
-    info = session.info
+    info, named = session.info, full_name(session.info)
     cases = pick(all_cases(), op)
     if quick is not None:
         cases = sample(cases, quick)
@@ -55,7 +56,7 @@ def selftest(
     host = Counter(o.op for o in outcomes if o.status == "pass" and o.host)
     if host:
         print("with a host step: " + ", ".join(f"{name} ({n})" for name, n in sorted(host.items())))
-    print(f"{info.id} ({info.name}, {info.driver}): {Summary.of(outcomes)}")
+    print(f"{info.id} ({named}): {Summary.of(outcomes)}")
     if len(outcomes) < len(cases):
         why = f"{seconds:g} seconds are over; --seconds 0 runs all" if status == 3 else "interrupted"
         print(f"{len(outcomes):,} of {len(cases):,} cases: {why}")

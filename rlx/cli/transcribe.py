@@ -27,17 +27,13 @@ def transcribe(
     from rlx.models import Transcriber, load
 
     if not file.is_file():
-        raise RlxError(f"{file} does not exist; give a WAV file")
+        raise RlxError(f"{file} {'is no file' if file.exists() else 'does not exist'}; give a WAV file")
     with drawn(only="loading"):
         model = load(folder, device, dtype=dtype, activations=activations)
     with model:
         if not isinstance(model, Transcriber):
             raise RlxError(f"{folder} holds no Whisper model; rlx transcribe takes the folder of one")
-        try:
-            parts = model.segments(file, language=language, task=task, timestamps=timestamps)
-        except OSError as error:
-            raise RlxError(f"{file}: cannot be read: {error.strerror or error}") from error
-        for part in parts:
+        for part in model.segments(file, language=language, task=task, timestamps=timestamps):
             if timestamps:
                 print(f"[{_clock(part.start)} - {_clock(part.end)}] {part.text.strip()}", flush=True)
             else:

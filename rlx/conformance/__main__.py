@@ -18,6 +18,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import rlx
+from rlx.backends.cpu.engine.choice import usable
 from rlx.conformance.case import Case, all_cases
 from rlx.conformance.runner import Outcome, Summary, pick, run_cases
 from rlx.driver import DeviceInfo
@@ -69,12 +70,13 @@ def _seconds(text: str) -> float:
 
 def _run_device(name: str, cases: list[Case], folder: Path, end: float) -> int:
     session = Session(name)
-    info = session.info
+    info, compiled = session.info, session.info.kind == "cpu" and usable(session.options.engine)
     folder.mkdir(parents=True, exist_ok=True)
-    outcomes, interrupted = _run(session, cases, folder / f"{info.id.replace(':', '-')}-{digest(info)}.jsonl", end)
+    file = folder / f"{info.id.replace(':', '-')}-{digest(info, compiled)}.jsonl"
+    outcomes, interrupted = _run(session, cases, file, end)
     done = len(outcomes) == len(cases)
     rest = "" if done else f" of {len(cases)}: run again"
-    print(f"{info.id} ({info.name}): {Summary.of(outcomes)}{rest}")
+    print(f"{info.id} ({info.name}{', compiled kernels' if compiled else ''}): {Summary.of(outcomes)}{rest}")
     for outcome in [o for o in outcomes if o.status != "pass"][:40]:
         print(f"  {outcome.status} {outcome.case}: {outcome.message}")
     messages: list[str] = getattr(session.device, "messages", [])  # from Vulkan's validation layers
@@ -131,10 +133,11 @@ def _read(file: Path) -> list[Outcome]:
     return found
 
 
-def digest(info: DeviceInfo) -> str:
-    """A digest of every source and kernel of the installed package, and of the device with its driver."""
+def digest(info: DeviceInfo, compiled: bool = False) -> str:
+    """A digest of every source and kernel of the installed package, and of the device with its driver, or the CPU's
+    `compiled` kernels."""
     root = Path(rlx.__file__).parent
-    total = hashlib.sha256(f"{info.name}\0{info.driver}\0".encode())
+    total = hashlib.sha256(f"{info.name}\0{info.driver}\0{'compiled' * compiled}\0".encode())
     for path in sorted(p for p in root.rglob("*") if p.suffix in {".py", ".cu", ".h", ".spv", ".inc"}):
         total.update(str(path.relative_to(root)).encode() + b"\0" + path.read_bytes())
     return total.hexdigest()[:12]

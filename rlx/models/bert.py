@@ -76,7 +76,8 @@ class BertConfig:
             raise ModelFormatError(f"{where}: {name} is {shown(config.get(name))}, expected {expected}")
 
         if config.get("model_type") != "bert":
-            wrong("model_type", "'bert', a sentence encoder; rlx generate takes language models")
+            others = "rlx generate takes language models, rlx transcribe Whisper's"
+            wrong("model_type", f"'bert', a sentence encoder; {others}")
         sizes = {}
         for name, most in _MOST.items():
             value = config.get(name)

@@ -18,6 +18,13 @@ from rlx.models.speech import transcriber
 from rlx.runtime import Session
 from rlx.runtime.keywords import keywords
 
+_ELSEWHERE = {  # files that other functions take, by their endings
+    ".onnx": "rlx.onnx.load takes ONNX models",
+    ".rlx": "rlx.load_program takes saved programs",
+    ".safetensors": "give the folder that holds it beside config.json",
+    ".json": "give the folder that holds it beside the weights",
+}
+
 
 @keywords
 def load(
@@ -74,6 +81,8 @@ def load(
                 raise DTypeError(f"load: {name} is for language models, and {path} is none; leave it out")
 
     if os.path.isfile(path):
+        if (ending := os.path.splitext(path)[1]) in _ELSEWHERE:
+            raise ModelFormatError(f"{path} is no GGUF file and no folder; {_ELSEWHERE[ending]}")
         with GgufFile(path) as file:
             architecture = file.metadata.get("general.architecture")
             if isinstance(architecture, str) and architecture in ENCODERS:

@@ -1,13 +1,21 @@
-"""`rlx convert`, and `rlx inspect` of a GGUF file."""
+"""`rlx convert`, and `rlx inspect` of a GGUF file and of a folder."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
+from rlx.formats import safetensors
+from rlx.formats.gguf import convert as converting
+from rlx.formats.gguf import writer
 from tests.cli.conftest import Rlx
 from tests.formats.gguf.test_convert import LLAMA, folder
+from tests.formats.test_quantized import gptq
+from tests.models.gguf_encoders import write as write_encoder
+from tests.models.speech.tiny import write_model as write_whisper
+from tests.models.tiny import write_model
 
 
 @pytest.fixture
@@ -38,6 +46,22 @@ def test_a_folder_becomes_a_file_that_is_shown(rlx: Rlx, model: Path, tmp_path: 
     assert max(map(len, ran.out.splitlines())) < 300
 
 
+def test_a_quantized_folder_is_shown_as_it_is_read(rlx: Rlx, tmp_path: Path) -> None:
+    arrays, quantized, _ = gptq()
+    safetensors.save(tmp_path / "model.safetensors", arrays)
+    (tmp_path / "config.json").write_text(json.dumps({**LLAMA, "quantization_config": quantized}))
+    lines = rlx("inspect", tmp_path, "--device", "cpu").out.splitlines()
+    at = lines.index("the quantized weights as rlx reads them:")
+    assert any(line.startswith("I32 ") for line in lines[:at]) and lines[at + 2].startswith("INT4_ZP_128")
+
+
+@pytest.mark.parametrize("command", ["generate", "chat"])
+def test_input_that_is_no_utf_8(rlx: Rlx, command: str, model: Path) -> None:
+    prompt = ("-p", "-") if command == "generate" else ()
+    ran = rlx(command, model, "--device", "cpu", "-n", 1, *prompt, stdin=b"abc\xff\n")
+    assert ran.status == 2 and "is not UTF-8 text from character 3 on" in ran.err and ran.err.count("\n") == 1, ran
+
+
 def test_back_to_a_folder(rlx: Rlx, model: Path, tmp_path: Path) -> None:
     assert rlx("convert", model, "-o", tmp_path / "m.gguf").status == 0
     assert rlx("convert", tmp_path / "m.gguf", "--to", "BF16", "-o", tmp_path / "b").status == 0
@@ -48,18 +72,75 @@ def test_back_to_a_folder(rlx: Rlx, model: Path, tmp_path: Path) -> None:
     assert again.status == 2 and "exists already" in again.err
 
 
+def test_a_folder_is_shown(rlx: Rlx, model: Path, tmp_path: Path) -> None:
+    ran = rlx("inspect", model, "--nodes", "--device", "cpu")
+    assert ran.status == 0 and ran.err == ""
+    for words in (
+        "bytes of weights in 1 file, ", "model_type: 'llama'", "num_hidden_layers: 2", "beside them: tokenizer.json",
+        "model.layers.1.mlp.down_proj.weight", "64x96", "keys and values in f32", "with 128 tokens", "fits",
+    ):  # fmt: skip
+        assert words in ran.out, words
+    held = rlx("inspect", model, "--device", "cpu").out.splitlines()
+    rlx("convert", model, "-o", tmp_path / "m.gguf")
+    assert rlx("inspect", tmp_path / "m.gguf", "--device", "cpu").out.splitlines()[-3] == held[-3], "the same bytes"
+    config = json.loads((model / "config.json").read_text())
+    for changed, words in (
+        ({"num_hidden_layers": 1}, "rlx does not run it: there are tensors of layer 1, and the settings say 1 in all"),
+        ({"model_type": "nonsense"}, "rlx does not run it: "),
+        ({"quantization_config": {"quant_method": "nonsense"}}, "rlx does not run it: "),
+    ):
+        (model / "config.json").write_text(json.dumps({**config, **changed}))
+        ran = rlx("inspect", model, "--device", "cpu")
+        assert ran.status == 0 and words in ran.out.splitlines()[-1], ran
+    for path in (write_model(tmp_path / "bert"), write_whisper(tmp_path / "whisper")):
+        ran = rlx("inspect", path, "--device", "cpu")
+        assert ran.status == 0 and ran.out.splitlines()[-1].endswith("fits") and "keys" not in ran.out
+
+
 def test_mistakes(rlx: Rlx, model: Path, tmp_path: Path) -> None:
     (tmp_path / "x.gguf").write_bytes(b"GGUF\1\0\0\0")
+    bert, whisper = write_model(tmp_path / "bert"), write_whisper(tmp_path / "whisper")
+    write_encoder(tmp_path / "bert.gguf", "bert")
     for arguments, words in (
         (("convert", model, "--to", "Q9_K", "-o", tmp_path / "m.gguf"), "not an rlx dtype"),
         (("convert", model, "-o", tmp_path / "none" / "m.gguf"), "no such folder"),
-        (("convert", tmp_path / "none", "-o", tmp_path / "b"), "cannot be read"),
+        (("convert", tmp_path / "none", "-o", tmp_path / "b"), "none does not exist; give a Hugging Face folder"),
+        (("convert", model / "model.safetensors", "-o", tmp_path / "b"), "or the folder of config.json"),
+        (("convert", bert, "-o", tmp_path / "m.gguf"), "a sentence encoder, which `rlx embed` takes as it is"),
+        (("convert", tmp_path / "bert.gguf", "-o", tmp_path / "b"), "a sentence encoder, which `rlx embed` takes"),
+        (("convert", whisper, "-o", tmp_path / "m.gguf"), "a Whisper model, which `rlx transcribe` takes"),
         (("inspect", tmp_path / "x.gguf"), "version 1"),
         (("inspect", tmp_path / "x.gguf", "--strict"), "no --strict"),
-        (("inspect", model), "rlx convert"),
+        (("inspect", model, "--dim", "a=1"), "a Hugging Face folder, which holds no graph: it takes no --dim"),
+        (("inspect", model, "--device", "cpu:9"), "there is only cpu"),
+        (("run", model), "a Hugging Face folder without an ONNX file"),
+        (("transcribe", whisper, tmp_path), "is no file; give a WAV file"),
+        (("embed", whisper, "-"), "rlx transcribe Whisper's"),
         (("embed", model, "-"), "expected 'bert'"),
         (("check", model, "--device", "cpu"), "expected 'bert'"),
         (("generate", tmp_path / "none.gguf", "-p", "a"), "give a GGUF file"),
     ):
         ran = rlx(*arguments)
         assert ran.status == 2 and words in ran.err and ran.err.count("\n") == 1, ran
+
+
+@pytest.mark.parametrize(
+    ("stop", "status", "said"),
+    [(KeyboardInterrupt(), 130, "interrupted"), (OSError(28, "No space left on device"), 2, "No space left on device")],
+)
+def test_what_is_stopped_leaves_nothing(
+    stop: BaseException, status: int, said: str, rlx: Rlx, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert rlx("convert", model, "-o", tmp_path / "m.gguf").status == 0
+    before = sorted(tmp_path.iterdir())
+
+    def ended(stage: str, done: int, of: int) -> None:
+        if done == 3:
+            raise stop
+
+    for module in (writer, converting):
+        monkeypatch.setattr(module, "report", ended)
+    for arguments in ((model, "--to", "Q8_0", "-o", tmp_path / "n.gguf"), (tmp_path / "m.gguf", "-o", tmp_path / "n")):
+        ran = rlx("convert", *arguments)
+        assert ran.status == status and said in ran.err and ran.err.count("\n") == 1, ran
+        assert sorted(tmp_path.iterdir()) == before

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from rlx.backends.cpu.engine.choice import usable
 from rlx.backends.cpu.kernels import BINDERS
 from rlx.conformance import __main__ as conformance
 from rlx.conformance import runner
@@ -24,6 +25,20 @@ def test_a_device_passes(rlx: Rlx, device: str) -> None:
     ran = rlx("selftest", "--device", device, "--op", "softmax", "--op", "add", "--quick", "2")
     assert ran.status == 0 and ran.err == ""
     assert ran.out.startswith(device) and ran.out.endswith(SUMMARY.format(4, 0, 0)), ran.out
+
+
+@pytest.mark.parametrize("engine", ["numpy", "compiled"])
+def test_what_runs_on_the_cpu_is_said(rlx: Rlx, engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RLX_CPU", engine)
+    for command in ("devices",), ("selftest", "--device", "cpu", "--op", "neg", "--quick", "1"):
+        line = next(line for line in rlx(*command).out.splitlines() if line.startswith("cpu"))
+        assert "NumPy" in line and ("llvmlite" in line) == usable(engine)
+
+
+def test_a_wrong_setting_ends_before_the_cases(rlx: Rlx, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RLX_CPU", "fast")
+    ran = rlx("selftest", "--device", "cpu", "--op", "neg")
+    assert ran.status == 2 and ran.out == "" and ran.err == "rlx: RLX_CPU='fast' is none of numpy, compiled\n"
 
 
 def test_an_op_without_cases(rlx: Rlx) -> None:
@@ -86,7 +101,7 @@ class TestResume:
     @pytest.fixture
     def same_sources(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """A file that somebody saves meanwhile begins the run anew, as it should; not in these tests."""
-        monkeypatch.setattr(conformance, "digest", lambda info: "0123456789ab")
+        monkeypatch.setattr(conformance, "digest", lambda info, compiled: "0123456789ab")
 
     def run(self, folder: Path, *more: str) -> int:
         return conformance.main([*self.ARGS, "--folder", str(folder), *more])
@@ -127,9 +142,10 @@ class TestResume:
         again = file.read_bytes().splitlines()
         assert len(again) == len(whole.splitlines()) + 1 and again[-1] in whole
 
-    def test_another_driver_begins_anew(self) -> None:
+    def test_another_driver_or_other_kernels_begin_anew(self) -> None:
         info = Session("cpu").info
-        assert conformance.digest(info) != conformance.digest(dataclasses.replace(info, driver="newer"))
+        newer = dataclasses.replace(info, driver="newer")
+        assert len({conformance.digest(info), conformance.digest(newer), conformance.digest(info, compiled=True)}) == 3
 
     @pytest.mark.parametrize("wrong", [("--op", "nonsense"), ("--device", "tpu")])
     def test_what_cannot_run(

@@ -21,6 +21,7 @@ from rlx.dtypes import PACKED, DType, DTypeLike, as_dtype, f32
 from rlx.errors import DTypeError, ModelFormatError
 from rlx.formats import safetensors
 from rlx.formats.files import shown
+from rlx.formats.gguf.encoders import ENCODERS
 from rlx.formats.gguf.model import MAX_LAYERS, GgufModel, Value, gemma_scalar, llama3_factors, taken
 from rlx.formats.gguf.names import BY_MODEL_TYPE, EXPERTS, Family
 from rlx.formats.gguf.pretokenizers import PRE_TOKENIZERS
@@ -42,6 +43,8 @@ _FILE_TYPES = {
     "q5_k": 17, "q6_k": 18, "bf16": 32,
 }  # fmt: skip
 _FLOATS = ("f32", "f16", "bf16")
+# Models that are read but no language models, and the command that takes their files as they are.
+_OTHERS = {"bert": ("a sentence encoder", "embed"), "whisper": ("a Whisper model", "transcribe")}
 # Settings of YaRN that GGUF files of these models do not say, as readers take them; null is the same as none.
 _YARN = {
     "beta_fast": 32, "beta_slow": 1, "attention_factor": None, "mscale": None, "mscale_all_dim": None,
@@ -84,6 +87,7 @@ def folder_to_gguf(
     family = BY_MODEL_TYPE.get(str(config.get("model_type")))
     if family is None or family.stacked or family.tiled or family.architecture == "mamba":
         known = ", ".join(n for n, f in BY_MODEL_TYPE.items() if not (f.stacked or f.tiled) and n != "mamba")
+        _refuse_others(source.path, str(config.get("model_type")))
         raise ModelFormatError(
             f"{source.path}: model_type {shown(config.get('model_type'))} is not one of {known}"
         )
@@ -120,6 +124,14 @@ def folder_to_gguf(
         notes.append("the folder has no tokenizer.json: the file has no tokenizer")
     write(path, metadata, tensors)
     return notes
+
+
+def _refuse_others(path: Path, kind: str) -> None:
+    if kind in _OTHERS:
+        what, command = _OTHERS[kind]
+        raise ModelFormatError(
+            f"{path} holds {what}, which `rlx {command}` takes as it is; only language models are converted"
+        )
 
 
 def _settings(folder: ModelFolder, family: Family, tensors: dict[str, Made]) -> dict[str, Any]:
@@ -435,6 +447,8 @@ def gguf_to_folder(file: GgufFile, folder: str | os.PathLike[str], dtype: DTypeL
             f"convert: a GGUF file becomes a folder, and a folder holds {', '.join(_FLOATS)}, got {kind}; a GGUF file "
             "of another type is made from a folder"
         )
+    if file.metadata.get("general.architecture") in ENCODERS:
+        _refuse_others(file.path, "bert")
     model = GgufModel(file)
     if model.family.stacked or model.family.tiled:
         raise ModelFormatError(f"{file.path}: a folder of {model.family.model_type} is not written")

@@ -141,8 +141,7 @@ class Decoder(Closing):
     @property
     def where(self) -> str:
         """The device, or how many layers are on each."""
-        ids = [f"{s.session.info.id} ({len(s.layers)} layer{'s' * (len(s.layers) > 1)})" for s in self.stages]
-        return self.session.info.id if self._whole else ", ".join(ids)
+        return self.session.info.id if self._whole else ", ".join(stage.where for stage in self.stages)
 
     def room(self, context: int) -> Room:
         """What the layers need with caches for so many tokens."""

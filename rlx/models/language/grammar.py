@@ -13,8 +13,8 @@ from rlx.driver.locks import renewed
 from rlx.errors import DTypeError, RlxError
 from rlx.formats.tokenizer.language import LanguageTokenizer
 
-# Models may repeat spaces between JSON's tokens for ever where nothing forbids it.
-_JSON = {"whitespace_pattern": r"[ \n\t]{0,16}"}
+# Models may repeat blanks between JSON's tokens for ever where nothing forbids it.
+_JSON = {"whitespace_pattern": r"( |\r?\n[ \t]{0,16})?"}
 
 
 class Grammars:
@@ -33,7 +33,8 @@ class Grammars:
         self._made: Any = None
 
     def json_schema(self, schema: Any) -> GrammarConstraint:
-        """Texts that are JSON of this schema. Raises: DTypeError for a schema that is wrong or not supported."""
+        """Texts that are JSON of this schema, with blanks as writers of JSON put them: one space, or a new line and its
+        indentation. Raises: DTypeError for a schema that is wrong or not supported."""
         return self._constraint(json.dumps({"grammars": [{"json_schema": self._bounded(schema)}]}))
 
     def lark(self, text: str) -> GrammarConstraint:
@@ -46,7 +47,14 @@ class Grammars:
 
     @staticmethod
     def _bounded(schema: Any) -> Any:
-        return {**schema, "x-guidance": _JSON} if isinstance(schema, dict) else schema
+        """The schema with a bound on blanks, which the library reads from its top."""
+        if schema is True:  # anything
+            schema = {}
+        if not isinstance(schema, dict):
+            return schema
+        if "x-guidance" in schema:
+            raise DTypeError("x-guidance is no part of JSON Schema, and blanks are limited in any case; leave it out")
+        return {**schema, "x-guidance": _JSON}
 
     def _constraint(self, grammar: str) -> GrammarConstraint:
         made = self._library.LLMatcher(self._tokenizer(), grammar, log_level=0)

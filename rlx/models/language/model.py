@@ -38,6 +38,7 @@ from rlx.runtime.keywords import keywords
 
 FLOATS = ("f32", "f16", "bf16")
 Split = Sequence[tuple[Session, int | None]]
+_ENDS = {"stop": "at the end of the answer", "length": "after max_tokens", "context": "the context is full"}
 
 
 @dataclass(slots=True)
@@ -77,7 +78,7 @@ class Stats:
             lines += f"\nguesses: {self.accepted:,} of {self.guessed:,} accepted"
         if self.build_seconds > 0.01:
             lines += f"\nprograms: {self.build_seconds:.1f} s"
-        return lines
+        return f"{lines}\nended: {_ENDS[self.ended]}" if self.ended else lines
 
 
 class LanguageModel(Closing):
@@ -208,7 +209,7 @@ class LanguageModel(Closing):
         kind = self.pooling if pooling is None else pooling
         if kind not in POOLINGS:
             raise RlxError(f"embed: pooling {kind!r:.40} is none of {', '.join(POOLINGS)}")
-        if not isinstance(texts, str) and len(texts) and all(isinstance(text, str) for text in texts):
+        if isinstance(texts, (list, tuple)) and texts and all(isinstance(text, str) for text in texts):
             rows = [self._ids(cast(str, text)) for text in texts]
             return np.stack([pooled(self.hidden(ids), kind, normalize) for ids in rows])
         return pooled(self.hidden(self._ids(cast(Any, texts))), kind, normalize)
@@ -225,7 +226,8 @@ class LanguageModel(Closing):
 
         Raises: RlxError for a model that is no reranker, ShapeError for a document that the context cannot hold,
         DTypeError for what are no texts."""
-        if isinstance(documents, str) or not all(isinstance(text, str) for text in (query, *documents)):
+        listed = isinstance(documents, (list, tuple))
+        if not listed or not all(isinstance(text, str) for text in (query, *documents)):
             raise DTypeError("rank: expected a query and a list of documents, all texts")
         prompts = [self._ids(self.reading.prompt(self.tokenizer, query, text, self.where)) for text in documents]
         return np.array([self.reading.score(self.hidden(ids)[-1]) for ids in prompts], np.float32)

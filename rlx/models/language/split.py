@@ -24,6 +24,11 @@ class Stage:
     weights: Store
     state: State
 
+    @property
+    def where(self) -> str:
+        """The device, and how many layers are there."""
+        return f"{self.session.info.id} ({len(self.layers)} layer{'s' * (len(self.layers) > 1)})"
+
 
 class Done:
     """A run that is complete, as a Launch of one device would say, with its outputs."""

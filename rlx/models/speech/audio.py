@@ -28,7 +28,7 @@ def read_wav(path: str | os.PathLike[str], rate: int) -> F32:
     """The samples of a WAV file of integers (PCM of 8, 16, 24 or 32 bits), its channels averaged, at `rate` samples a
     second: f32 (samples,), within ±1.
 
-    Raises: ModelFormatError for a file that is damaged, cut off, empty or of another kind; OSError."""
+    Raises: ModelFormatError for a file that cannot be read, or is damaged, cut off, empty or of another kind."""
     try:
         with wave.open(os.fspath(path), "rb") as file:
             channels, width, given, count = file.getparams()[:4]
@@ -36,6 +36,8 @@ def read_wav(path: str | os.PathLike[str], rate: int) -> F32:
                 raise ModelFormatError(f"{path}: {count:,} frames of {given:,} a second; expected {RATES[0]:,} to "
                                        f"{RATES[1]:,} a second, and at most {MOST_BYTES:,} bytes")  # fmt: skip
             raw = file.readframes(count)
+    except OSError as error:
+        raise ModelFormatError(f"{path}: cannot be read: {error.strerror or error}; give a WAV file") from error
     except (wave.Error, EOFError, RuntimeError, ValueError, struct.error) as error:  # all come of damaged chunks
         why = " ".join(str(error).split()) or "the file ends too early"
         raise ModelFormatError(f"{path}: is no WAV file of integer samples: {why}; convert it, as in "

@@ -35,7 +35,9 @@ from rlx.models.speech.whisper import (
     read_config,
 )
 from rlx.runtime import CompiledGraph, Session, State, Weights
+from rlx.runtime.keywords import keywords
 
+SHORTEST = 0.1  # seconds; what is left of a sound behind its last chunk and is shorter holds no word
 F32 = npt.NDArray[np.float32]
 Sound = str | os.PathLike[str] | tuple[npt.NDArray[Any], int]
 
@@ -148,6 +150,7 @@ class Transcriber(Closing):
             made: F32 = program.run({"ids": ids.astype(np.int32)[None], "at": np.zeros(1, np.int32)})["logits"][0]
         return made
 
+    @keywords
     def transcribe(
         self, sound: Sound, *, language: str | None = None, task: str = "transcribe", timestamps: bool = False
     ) -> Transcript:
@@ -160,13 +163,14 @@ class Transcriber(Closing):
         parts = tuple(self._asked(sound, language, task, timestamps, heard))
         return Transcript("".join(part.text for part in parts).strip(), heard[-1], parts)
 
+    @keywords
     def segments(
         self, sound: Sound, *, language: str | None = None, task: str = "transcribe", timestamps: bool = False
     ) -> Iterator[Segment]:
         """The segments of `transcribe`, as they are made.
 
-        Raises, all at once: ModelFormatError for a file that is no WAV of integers or damaged, DTypeError and
-        ShapeError for odd samples, RlxError for an unknown language or task."""
+        Raises, all at once: ModelFormatError for a file that cannot be read, is no WAV of integers or damaged,
+        DTypeError and ShapeError for odd samples, RlxError for an unknown language or task."""
         return self._asked(sound, language, task, timestamps, [])
 
     # -- the parts of it
@@ -242,7 +246,7 @@ class Transcriber(Closing):
         at, rate = 0, self.mel.rate
         self.language = self._code(language)
         heard.append(self.language)
-        while at < len(samples):
+        while at == 0 or len(samples) - at >= SHORTEST * rate:
             part = samples[at : at + self.mel.samples]
             with self._lock:
                 self._listen(self.mel.of(part))
@@ -253,10 +257,7 @@ class Transcriber(Closing):
                 made = self.tokens(language, task, timestamps)
             cuts, used = _cut(made, self.prompts.times, len(part) / rate) if timestamps else ([made], None)
             for tokens in cuts:
-                start, end = 0.0, len(part) / rate
-                times = [(t - self.prompts.times) * STEP for t in tokens if t >= self.prompts.times]
-                if timestamps and len(times) > 1:
-                    start, end = times[0], times[-1]
+                start, end = _times(tokens if timestamps else [], self.prompts.times, len(part) / rate)
                 text = self.tokenizer.decode(t for t in tokens if t < self.prompts.times)
                 if text.strip():
                     yield Segment(round(at / rate + start, 2), round(at / rate + end, 2), text)
@@ -271,6 +272,13 @@ class Transcriber(Closing):
             self._programs.clear()
             self.state.close()
             self.weights.close()
+
+
+def _times(tokens: list[int], times: int, seconds: float) -> tuple[float, float]:
+    """When a segment begins and ends. Whisper hears silence behind a chunk that is shorter than 30 s, and may time what
+    it hears there: no time is beyond the sound's end. A segment without a second timestamp lasts until then."""
+    found = [min((t - times) * STEP, seconds) for t in tokens if t >= times]
+    return found[0] if found else 0.0, found[-1] if found[1:] else seconds
 
 
 def _cut(tokens: list[int], times: int, seconds: float) -> tuple[list[list[int]], float | None]:

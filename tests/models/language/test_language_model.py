@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -251,9 +252,12 @@ def test_answers_may_be_interleaved(folders: dict[str, Path]) -> None:
 
 
 def test_what_cannot_be_generated_is_refused_at_once(folders: dict[str, Path], tmp_path: Path) -> None:
+    onnx = tmp_path / "m.onnx"
+    onnx.write_bytes(b"abc")
     with load(folders["llama"], "cpu", context=20) as model:
         for error, what, call in [
             (DTypeError, "3 is no path", lambda: load(3)),  # type: ignore[arg-type]
+            (ModelFormatError, "rlx.onnx.load takes ONNX", lambda: load(onnx)),
             (ShapeError, "21 tokens are more than the context of 20", lambda: model.generate("a" * 21)),
             (ShapeError, "token 60 is out of range", lambda: model.logits([60])),
             (ShapeError, "token -1 is out of range", lambda: model.tokens([-1])),
@@ -419,7 +423,10 @@ def test_the_command_streams_a_text(folders: dict[str, Path]) -> None:
     got = CliRunner().invoke(app, asked)
     with load(folders["llama"], "cpu") as model:
         assert got.exit_code == 0 and got.stdout == "".join(model.generate("hello", 9)) + "\n"
-    assert "9 tokens" in got.stderr and "device: cpu, " in got.stderr and ", NumPy\n" in got.stderr
+    assert "9 tokens" in got.stderr and re.search(r"^device: cpu, .*, NumPy [\d.]+$", got.stderr, re.M)
+    assert got.stderr.endswith("\nended: after max_tokens\n")
+    full = CliRunner().invoke(app, [*asked, "--context", "8"])
+    assert "the answer ends here: the context of 8 tokens is full" in full.stderr and "4 tokens, " in full.stderr
     idle = CliRunner().invoke(app, [*asked, "--top-k", "4", "--seed", "0"])
     assert "--top-k, --seed have no effect without a temperature" in str(idle.exception)
 

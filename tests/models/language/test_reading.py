@@ -65,6 +65,9 @@ def test_the_file_says_what_an_embedding_is_made_of(pooling: Any, tmp_path: Path
         assert np.abs(model.embed("some text", pooling="cls") - model.embed(ids[:1])).max() <= 1e-5
         with pytest.raises(RlxError, match="is no reranker"):
             model.rank("a", ["b"])
+        for call, given in (model.embed, (5,)), (model.rank, ("a", 5)), (model.rank, ("a", "b")):
+            with pytest.raises(DTypeError):
+                call(*given)
         with pytest.raises(RlxError, match="none of mean, cls, last"):
             model.embed("a", pooling="max")
 

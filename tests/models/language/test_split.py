@@ -9,7 +9,9 @@ import pytest
 from typer.testing import CliRunner
 
 from rlx import Session
+from rlx.backends.cpu.engine.choice import usable
 from rlx.cli.app import app
+from rlx.cli.generate import show_stats
 from rlx.errors import DTypeError, OutOfDeviceMemory, RlxError, ShapeError
 from rlx.formats.huggingface import ModelFolder
 from rlx.models import load
@@ -40,10 +42,16 @@ def same_tokens(split: Any) -> None:
 
 
 @pytest.mark.parametrize("engine", ["numpy", pytest.param("compiled", marks=pytest.mark.late)])
-def test_layers_in_two_sessions_of_the_cpu(engine: Literal["numpy", "compiled"], folder: Path) -> None:
+def test_layers_in_two_sessions_of_the_cpu(
+    engine: Literal["numpy", "compiled"], folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     parts = [(Session("cpu", engine="numpy"), 2), (Session("cpu", engine=engine), None)]
     with load_folder(ModelFolder(folder), parts[0][0], context=40, split=parts) as model:
         same_tokens(model)
+        show_stats(model)
+    first, second = capsys.readouterr().err.splitlines()[:2]
+    assert first.startswith("device: cpu (2 layers), ") and second.startswith("device: cpu (1 layer), ")
+    assert "llvmlite" not in first and ("llvmlite" in second) == usable(engine)
 
 
 @pytest.mark.vulkan

@@ -16,7 +16,7 @@ import rlx
 from rlx.cli.app import app
 from rlx.errors import DTypeError, ModelFormatError, RlxError, ShapeError
 from rlx.models.speech.audio import LogMel, read_wav, resampled
-from rlx.models.speech.transcriber import _cut
+from rlx.models.speech.transcriber import _cut, _times
 from tests.models.speech import tiny
 
 MEL = LogMel(tiny.BANDS, samples=16000)
@@ -116,6 +116,24 @@ def test_segments_end_with_their_timestamps() -> None:
     assert _cut([1, 2], 68, 30.0) == ([[1, 2]], None)
 
 
+def test_times_lie_within_the_sound() -> None:
+    assert _times([70, 1, 80], 68, 30.0) == pytest.approx((0.04, 0.24))
+    assert _times([70, 1, 80], 68, 0.1) == pytest.approx((0.04, 0.1))
+    assert _times([90, 1, 100], 68, 0.1) == (0.1, 0.1)
+    assert _times([70, 1], 68, 0.5) == pytest.approx((0.04, 0.5)) and _times([1], 68, 0.5) == (0.0, 0.5)
+
+
+@pytest.mark.parametrize("seconds", [1e-4, 0.1, 0.33, 1.05])
+def test_short_sounds_with_timestamps(seconds: float, folder: Path) -> None:
+    sound = tiny.sound(2)[: max(1, round(16000 * seconds))]
+    with rlx.models.load(folder, "cpu") as model:
+        parts = model.transcribe((sound, 16000), language="en", timestamps=True).segments
+        assert parts and parts[-1].end <= round(seconds, 2)
+        assert all(0 <= part.start <= part.end for part in parts)
+        whole = model.transcribe((sound, 16000), language="en").segments
+        assert len(whole) == 1, "the 0.05 s behind a chunk are no chunk"
+
+
 def test_odd_sounds_are_refused(folder: Path, tmp_path: Path) -> None:
     good = tiny.write_wav(tmp_path / "good.wav", tiny.sound(0.1)).read_bytes()
     (tmp_path / "text.wav").write_bytes(b"no sound at all, but a text of some length")
@@ -126,6 +144,10 @@ def test_odd_sounds_are_refused(folder: Path, tmp_path: Path) -> None:
     tiny.write_wav(tmp_path / "none.wav", np.zeros(0))
     tiny.write_wav(tmp_path / "slow.wav", tiny.sound(0.1), rate=100)
     with rlx.models.load(folder, "cpu") as model:
+        with pytest.raises(ModelFormatError, match=r"cannot be read: No such file or directory; give a WAV file"):
+            model.transcribe(tmp_path / "nothing.wav")
+        with pytest.raises(TypeError, match=r"no argument 'lang' \(did you mean 'language'\?\)"):
+            model.transcribe(tmp_path / "good.wav", lang="en")
         for name in ("text", "empty", "odd", "float"):
             with pytest.raises(ModelFormatError, match="no WAV file"):
                 model.transcribe(tmp_path / f"{name}.wav")

@@ -1,0 +1,89 @@
+"""What `rlx inspect` prints of a Hugging Face folder: its settings, its tensors, and on which devices they fit."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rlx.cli.room import fits, settings, types_of
+from rlx.cli.table import format_table
+from rlx.dtypes import DType, as_dtype
+from rlx.errors import DTypeError, RlxError
+from rlx.formats import safetensors
+from rlx.formats.files import plain
+from rlx.formats.huggingface import ModelFolder
+
+if TYPE_CHECKING:
+    from rlx.models.language.config import LanguageConfig
+
+Kinds = Mapping[str, tuple[tuple[int, ...], DType]]
+_LAYER = re.compile(r"(?:^|\.)(?:layers|h)\.(\d+)\.")
+_FIRST = re.compile(r"(?:^|\.)(?:embed_tokens|embeddings|wte)\.weight$")
+
+
+def inspect_folder(path: Path, tensors: bool, devices: Sequence[str] | None) -> Iterator[str]:
+    """Lines that describe the folder; `tensors` lists every tensor. Types and bytes are those of the files; what fits
+    is told of the weights as they are loaded.
+
+    Raises: ModelFormatError for a damaged folder."""
+    from rlx.models.language.weights import Arrays
+
+    folder = ModelFolder(path)
+    held = safetensors.load(path)
+    files = len(list(path.glob("*.safetensors"))) if (path / safetensors.INDEX_NAME).exists() else 1
+    kinds = {name: (_type(array.dtype), array.shape, array.nbytes) for name, array in held.items()}
+    nbytes = sum(size for *_, size in kinds.values())
+    files_said = "1 file" if files == 1 else f"{files:,} files"
+    yield f"Hugging Face folder, {nbytes:,} bytes of weights in {files_said}, {len(kinds):,} tensors"
+    yield from settings(folder.config)
+    others = [n for n in ("tokenizer.json", "generation_config.json", "chat_template.jinja") if (path / n).is_file()]
+    yield f"beside them: {', '.join(others) or 'no tokenizer.json, which text needs'}"
+    yield from types_of((kind, size) for kind, _, size in kinds.values())
+    if tensors:
+        rows = [(plain(n), kind, "x".join(map(str, shape)), f"{size:,}") for n, (kind, shape, size) in kinds.items()]
+        yield from format_table(("tensor", "type", "shape", "bytes"), rows, right={"bytes"})
+    try:
+        read = Arrays(folder.tensors(), str(path)).kinds
+        config, loaded = _loaded(folder, read)
+    except RlxError as error:
+        yield f"rlx does not run it: {' '.join(str(error).split())}"
+        return
+    if "quantization_config" in folder.config:
+        yield "the quantized weights as rlx reads them:"
+        yield from types_of((dtype.name.upper(), dtype.nbytes(shape)) for shape, dtype in read.values())
+    yield from fits(config, loaded, devices)
+
+
+def _type(dtype: Any) -> str:
+    """The name of rlx for an array's dtype, or NumPy's where it has none."""
+    try:
+        return as_dtype(dtype).name.upper()
+    except DTypeError:
+        return str(dtype).upper()
+
+
+def _loaded(folder: ModelFolder, kinds: Kinds) -> tuple[LanguageConfig | None, Mapping[str, int]]:
+    """The settings of a language model, None for another kind, and the bytes of the weights on a device, by the names
+    of graphs as far as these say the layer. `kinds`: the weights as they are read.
+
+    Raises: RlxError for a model that rlx does not run."""
+    from rlx.dtypes import f32
+    from rlx.models.language.architectures import architecture_of
+    from rlx.models.language.config import Fields
+
+    kind = folder.config.get("model_type")
+    if kind in ("bert", "whisper"):  # a sentence encoder is kept in f32 by default, the others as in the files
+        return None, {n: (f32 if kind == "bert" else dtype).nbytes(shape) for n, (shape, dtype) in kinds.items()}
+    fields = Fields(folder.config, str(folder.path / "config.json"))
+    architecture = architecture_of(fields)
+    config = architecture.read(fields)
+    used = (name for name in kinds if not architecture.unused.search(name))
+    return config, {_named(name): kinds[name][1].nbytes(kinds[name][0]) for name in used}
+
+
+def _named(name: str) -> str:
+    if found := _LAYER.search(name):
+        return f"layers.{found[1]}.{name}"
+    return f"embed_tokens.{name}" if _FIRST.search(name) else name
