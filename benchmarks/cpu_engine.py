@@ -1,7 +1,7 @@
 """Latency of networks on the processor: rlx's compiled engine and ONNX Runtime, in turns, in one run; with `--numpy`
-rlx without its engine too.
+rlx without its engine too, and with `--torch` what torch.compile makes of those networks that torch exported.
 
-    python benchmarks/cpu_engine.py [MODEL …] [--threads 1] [--profile] [--rounds 5] [--busy 1]
+    python benchmarks/cpu_engine.py [MODEL …] [--threads 1] [--profile] [--rounds 5] [--busy 1] [--torch]
 
 The models are those of bench_onnx_cpu.py and of networks.py, which torch exports. Each engine has the same number of
 threads; the table has medians and minima of all runs. `--busy 1 --cores 2` measures beside another process that never
@@ -11,6 +11,7 @@ sleeps. No time is asserted.
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import statistics
 import subprocess
@@ -48,6 +49,8 @@ def measure(name: str, args: argparse.Namespace) -> None:
     for engine in ("compiled", "numpy") if args.numpy else ("compiled",):
         session = rlx.Session("cpu", threads=args.threads, engine=engine)
         calls[engine] = partial(session.compile(graph.graph, weights=graph.weights).run, feeds)
+    if args.torch and name in networks.MODELS:
+        calls["torch"] = networks.compiled(name, args.threads)
     calls["onnxruntime"] = lambda: runtime.run(None, feeds)
     wanted = calls["onnxruntime"]()[0].astype(np.float64)
     made = next(iter(calls["compiled"]().values()))
@@ -60,6 +63,8 @@ def measure(name: str, args: argparse.Namespace) -> None:
     row = [f"{name:15}"]
     for least in (statistics.median, min):
         found = [least(times[e]) * 1e3 for e in calls]
+        if args.torch and "torch" not in calls:
+            found.insert(-1, math.nan)
         row.append("".join(f"{ms:9.2f}" for ms in found) + f" {found[0] / found[-1]:6.2f}")
     print("  ".join(row), f" {error:9.1e}", flush=True)
     if args.profile:
@@ -106,6 +111,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=0.5, help="of each turn")
     parser.add_argument("--numpy", action="store_true", help="rlx without its engine too")
+    parser.add_argument("--torch", action="store_true", help="torch.compile too; needs a C++ compiler")
     parser.add_argument("--busy", type=int, default=0, help="other processes that never sleep")
     parser.add_argument("--cores", type=int, default=0, help="of the machine that all of them are kept to")
     args = parser.parse_args()
@@ -115,7 +121,8 @@ def main() -> None:
         f"{args.threads} threads each, {args.busy} other processes; onnxruntime {version('onnxruntime')}; "
         f"load {os.getloadavg()[0]:.1f}"
     )
-    columns = "".join(f"{e:>9}" for e in ("engine", *(["numpy"] if args.numpy else []), "ort")) + "  ratio"
+    engines = ("engine", *(["numpy"] if args.numpy else []), *(["torch"] if args.torch else []), "ort")
+    columns = "".join(f"{e:>9}" for e in engines) + "  ratio"
     print(f"{'':15}  {'median ms':{len(columns)}}  {'best ms':{len(columns)}}")
     print(f"{'model':15}  {columns}  {columns}      NMSE")
     with busy(args.busy):

@@ -88,6 +88,21 @@ def _module(name: str) -> Any:
     return net
 
 
+def compiled(name: str, threads: int) -> Callable[[], Any]:
+    """One inference by torch.compile, with so many threads in this process."""
+    import torch
+
+    torch.set_num_threads(threads)
+    run = torch.compile(_module(name).eval())
+    given = [torch.from_numpy(x) for x in feeds_of(name).values()]
+
+    def infer() -> Any:
+        with torch.inference_mode():
+            return run(*given).numpy()
+
+    return infer
+
+
 def exported(name: str) -> tuple[Any, Feeds]:
     """The network as an ONNX model, from the folder or made now, and what it is run on."""
     import onnx
