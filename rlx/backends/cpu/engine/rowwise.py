@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from rlx.backends.cpu.context import Array
-from rlx.backends.cpu.engine.ir import F16, F32, I16, I32, I64, PTR, Kernel, Type, Value, Variable
+from rlx.backends.cpu.engine.ir import F16, F32, F64, I16, I32, I64, PTR, Kernel, Type, Value, Variable
 from rlx.dtypes import as_dtype
 
 STORED = {"f32": F32, "f16": I16, "bf16": I16}  # the dtypes that are computed in f32, as they are loaded
+LOADED = {**STORED, "f64": F64}  # those and f64, which is computed in itself
 UNROLL = 4  # vectors in flight: one sum's additions would wait for each other
 _RUN = 1 << 13  # elements that are added up in f32 by one set of sums
 # (first element, number of the vector in its group, mask or None)
@@ -35,10 +36,10 @@ def load_wide(
     mask: Value | None = None,
     other: float = 0.0,
 ) -> Value:
-    """A vector of an array's elements as f32; masked lanes are `other`."""
-    kind = STORED[dtype]
+    """A vector of an array's elements as f32, of f64 as they are; masked lanes are `other`."""
+    kind = LOADED[dtype]
     raw = k.load(kind.of(lanes), k.at(base, at, kind), mask)
-    wide = raw if dtype == "f32" else widened(k, raw, dtype)
+    wide = raw if kind.is_float else widened(k, raw, dtype)
     return wide if mask is None or other == 0.0 else k.select(mask, wide, other)
 
 
@@ -61,9 +62,9 @@ def narrowed(k: Kernel, v: Value, dtype: str) -> Value:
 def store_wide(
     k: Kernel, v: Value, base: Value, dtype: str, at: Value | int, mask: Value | None = None
 ) -> None:
-    """Stores f32 as elements of the dtype."""
-    made = v if dtype == "f32" else narrowed(k, v, dtype)
-    k.store(made, k.at(base, at, STORED[dtype]), mask)
+    """Stores f32 (for f64 itself) as elements of the dtype."""
+    kind = LOADED[dtype]
+    k.store(v if kind.is_float else narrowed(k, v, dtype), k.at(base, at, kind), mask)
 
 
 def kept(k: Kernel, v: Value, mask: Value | None, other: float = 0.0) -> Value:
@@ -163,3 +164,15 @@ def transposed(k: Kernel, rows: Sequence[Value]) -> list[Value]:
 def larger(k: Kernel, held: Value, v: Value) -> Value:
     """The greater float; NaN once either is NaN. Shorter than `k.max`: one comparison, for the new value."""
     return k.select(k.cmp("uno", v, v), v, greater(k, v, held))
+
+
+def sums_of_rows(k: Kernel, rows: Sequence[Value]) -> Value:
+    """The sum of each of as many vectors as a vector has lanes, row i's in lane i: pairs are added in a fixed order."""
+    made, lanes = list(rows), len(rows)
+    step = 1
+    while step < lanes:
+        low = [i if not i & step else lanes + i - step for i in range(lanes)]
+        high = [i + step if not i & step else lanes + i for i in range(lanes)]
+        made = [k.shuffle(a, b, low) + k.shuffle(a, b, high) for a, b in zip(made[::2], made[1::2], strict=True)]
+        step *= 2
+    return made[0]
