@@ -12,7 +12,7 @@ import numpy as np
 
 from rlx.backends.cpu.context import Array
 from rlx.backends.cpu.engine.elementwise import tree_step
-from rlx.backends.cpu.engine.ir import I64, PTR, Kernel, Value
+from rlx.backends.cpu.engine.ir import PTR, Kernel, Value
 from rlx.backends.cpu.engine.rowwise import LOADED, blocks, contiguous, load_wide, name_of, store_wide
 from rlx.backends.cpu.engine.scans.rows import held, lanes_of, silu, type_of
 from rlx.backends.cpu.engine.step import EngineContext, EngineStep, address, engine
@@ -115,7 +115,7 @@ def bind_causal_conv(
         )
     )  # fmt: skip
     last, count = outs[1], min(width - 1, length)
-    copies = [(x[:, length - count :], last[:, width - 1 - count :])]
+    copies: list[tuple[Array | None, Array]] = [(x[:, length - count :], last[:, width - 1 - count :])]
     if count < width - 1:
         old = given["state"][:, length:] if "state" in given else None
         copies.append((old, last[:, : width - 1 - count]))

@@ -10,9 +10,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rlx.backends.cpu.context import Array
-from rlx.backends.cpu.engine.ir import I64, PTR, Kernel
+from rlx.backends.cpu.engine.ir import I64, PTR, Kernel, Value
 from rlx.backends.cpu.engine.rowwise import load_wide, name_of, store_wide
-from rlx.backends.cpu.engine.scans.rows import Row, Sums, each, exp, fits, held, lanes_of, silu, softplus, spread, type_of
+from rlx.backends.cpu.engine.scans.rows import (
+    Row,
+    Sums,
+    each,
+    exp,
+    fits,
+    held,
+    lanes_of,
+    silu,
+    softplus,
+    spread,
+    type_of,
+)
 from rlx.backends.cpu.engine.step import EngineContext, EngineStep, address, engine
 from rlx.ir import Node
 from rlx.ops.scans import selective
@@ -65,7 +77,7 @@ class SelectiveScan:
                 start = row.load(at[_STATE], inner_kind, place) if "state" in self.operands else zeros
                 row.store(start, at[_LAST], place)
 
-            def some(first, steps) -> None:
+            def some(first: Value, steps: Value) -> None:
                 with k.loop(0, steps) as t:
                     place = batch * length + first + t
                     u = load_wide(k, at[_X], kind, place * channels + channel, lanes, mask)
