@@ -10,7 +10,15 @@ from dataclasses import dataclass
 
 from rlx.backends.cpu.context import Array
 from rlx.backends.cpu.engine.ir import F32, F64, I8, I32, I64, PTR, Kernel, Type, Value
-from rlx.backends.cpu.engine.rowwise import LOADED, STORED, contiguous, grain_of, load_wide, name_of, store_wide
+from rlx.backends.cpu.engine.rowwise import (
+    LOADED,
+    STORED,
+    contiguous,
+    grain_of,
+    load_wide,
+    name_of,
+    store_wide,
+)
 from rlx.backends.cpu.engine.step import EngineContext, EngineStep, address, engine
 from rlx.ir import Node
 

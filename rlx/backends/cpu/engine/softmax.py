@@ -76,6 +76,8 @@ def _result(k: Kernel, how: str, x: Value, shift: Value, factor: Value, dtype: s
         return x - shift - factor
     return (x if dtype == "f32" else exp_of_difference(k, x - shift)) * factor
 
+_ROWS = 1 << 9  # terms of a column that are added up by one sum
+
 
 @dataclass(frozen=True, slots=True)
 class Softmax:
@@ -207,16 +209,17 @@ def bind_softmax_grad(
     node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: EngineContext
 ) -> list[EngineStep] | None:
     dtypes = [name_of(a) for a in (*ins, *outs)]
-    n = outs[0].shape[-1] if outs[0].ndim else 1
-    if (
-        not set(dtypes) <= STORED.keys()
-        or node.attrs["axis"] != outs[0].ndim - 1
-        or not contiguous(*ins, *outs)
-    ):
+    if not set(dtypes) <= STORED.keys() or not contiguous(*ins, *outs):
         return None
-    spec = SoftmaxGradient(dtypes[0], dtypes[1], dtypes[2], ctx.machine.lanes())
-    words = (*map(address, (*ins, *outs)), n)
-    return [EngineStep(spec, words, outs[0].size // n, grain_of(n), cost_ns=n * _NS)]
+    axis, shape, lanes = node.attrs["axis"], outs[0].shape, ctx.machine.lanes()
+    n, after = shape[axis], math.prod(shape[axis + 1 :])
+    words = (*map(address, (*ins, *outs)), n, after)
+    if after == 1:
+        spec = SoftmaxGradient(dtypes[0], dtypes[1], dtypes[2], lanes)
+        return [EngineStep(spec, words, outs[0].size // n, grain_of(n), cost_ns=n * _NS)]
+    items = outs[0].size // (n * after) * -(-after // lanes)
+    columns = SoftmaxGradientColumns(dtypes[0], dtypes[1], dtypes[2], lanes)
+    return [EngineStep(columns, words, items, grain_of(n * lanes), cost_ns=n * lanes * _NS)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,4 +255,42 @@ class SoftmaxGradient:
                 store_wide(k, v, made, kinds[2], i, mask)
 
             blocks(k, n, lanes, write)
+        return k.text()
+
+
+@dataclass(frozen=True, slots=True)
+class SoftmaxGradientColumns:
+    """(before, n, after) elements of y·(d - Σ d·y) along n: an item is a vector of columns. Words: d, y, result, n,
+    after."""
+
+    gradient: str
+    dtype: str
+    result: str
+    lanes: int
+
+    def ir(self) -> str:
+        k, lanes = Kernel("kernel"), self.lanes
+        n, after = k.word(3), k.word(4)
+        count = k.binary("udiv", after + (lanes - 1), k.const(I64, lanes))
+        zero = k.const(F32.of(lanes), 0.0)
+        with k.loop(k.first, k.last) as item:
+            outer = k.binary("udiv", item, count)
+            column = (item - outer * count) * lanes
+            mask = k.tail(k.min(after - column, lanes), lanes)
+            base = outer * n * after + column
+
+            def given(i: Value, base: Value = base, mask: Value = mask) -> list[Value]:
+                kinds = enumerate((self.gradient, self.dtype))
+                return [load_wide(k, k.word(w, PTR), kind, base + i * after, lanes, mask) for w, kind in kinds]
+
+            total = k.variable(zero)
+            with k.loop(0, n, _ROWS) as start:
+                part = k.variable(zero)
+                with k.loop(start, k.min(start + _ROWS, n)) as i:
+                    d, y = given(i)
+                    part.value = k.fma(d, y, part.value)
+                total.value = total.value + part.value
+            with k.loop(0, n) as i:
+                d, y = given(i)
+                store_wide(k, y * (d - total.value), k.word(2, PTR), self.result, base + i * after, mask)
         return k.text()
