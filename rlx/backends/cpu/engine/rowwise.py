@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from rlx.backends.cpu.context import Array
+from rlx.backends.cpu.engine.formulas import apply
 from rlx.backends.cpu.engine.ir import F16, F32, F64, I16, I32, I64, PTR, Kernel, Type, Value, Variable
+from rlx.backends.cpu.engine.step import f32_word, f64_word
 from rlx.dtypes import as_dtype
 
 STORED = {"f32": F32, "f16": I16, "bf16": I16}  # the dtypes that are computed in f32, as they are loaded
@@ -98,7 +100,7 @@ def total(k: Kernel, parts: Sequence[Variable]) -> Value:
 def added(k: Kernel, n: Value, lanes: int, sums: Sequence[Variable], body: Body) -> Value:
     """Calls the body for every vector of n elements, as `blocks`, and gives the total of the sums that it adds to. They
     are moved to other sums every _RUN elements: a long row would lose the last digits of terms beside its sum."""
-    totals = accumulators(k, lanes, count=len(sums))
+    totals = accumulators(k, lanes, type=sums[0].type.of(1), count=len(sums))
     with k.loop(0, n, _RUN) as start:
         left = n - start
         count = k.select(k.cmp("slt", left, _RUN), left, k.const(I64, _RUN))
@@ -111,7 +113,9 @@ def added(k: Kernel, n: Value, lanes: int, sums: Sequence[Variable], body: Body)
 
 
 def exp_of_difference(k: Kernel, x: Value) -> Value:
-    """exp(x) of x ≤ 0 or NaN, as softmax needs it: m_exp of math32.h, with results below 2^-126 as 0."""
+    """exp(x) of x ≤ 0 or NaN, as softmax needs it: m_exp of math32.h, with results below 2^-126 as 0; in f64 any."""
+    if x.type.scalar == "double":
+        return apply(k, "p_exp_d", x)
     low = k.cmp("olt", x, -87.33)
     held = k.select(low, k.const(x.type, -87.33), x)
     # The last bits of x / ln 2 + 3 * 2^22 + 127 are the exponent of the power of two as f32 has it.
@@ -135,6 +139,21 @@ def room(k: Kernel, nbytes: int) -> Value:
 
 def name_of(array: Array) -> str:
     return as_dtype(array.dtype).name
+
+
+def computed(*dtypes: str) -> Type:
+    """The type in which numbers of these dtypes, which `alike` allows beside each other, are computed."""
+    return F64 if "f64" in dtypes else F32
+
+
+def alike(dtypes: Collection[str]) -> bool:
+    """Whether these are dtypes that are computed in f32, or f64 alone."""
+    return set(dtypes) <= STORED.keys() or set(dtypes) == {"f64"}
+
+
+def float_word(kind: Type, x: float) -> int:
+    """The bits of a number of that type as a word of args."""
+    return f64_word(x) if kind == F64 else f32_word(x)
 
 
 def grain_of(n: int) -> int:

@@ -13,8 +13,16 @@ import numpy as np
 from rlx.backends.cpu.context import Array
 from rlx.backends.cpu.engine.elementwise import tree_step
 from rlx.backends.cpu.engine.ir import PTR, Kernel, Value
-from rlx.backends.cpu.engine.rowwise import LOADED, blocks, contiguous, load_wide, name_of, store_wide
-from rlx.backends.cpu.engine.scans.rows import held, lanes_of, silu, type_of
+from rlx.backends.cpu.engine.rowwise import (
+    LOADED,
+    blocks,
+    computed,
+    contiguous,
+    load_wide,
+    name_of,
+    store_wide,
+)
+from rlx.backends.cpu.engine.scans.rows import held, lanes_of, silu
 from rlx.backends.cpu.engine.step import EngineContext, EngineStep, address, engine
 from rlx.dtypes import as_dtype
 from rlx.ir import Node
@@ -40,7 +48,7 @@ class CausalConv:
         k, lanes, kind = Kernel("kernel"), self.lanes, self.kind
         x, w, bias, state, y = (k.word(i, PTR) for i in range(_Y + 1))
         length, channels, parts = (k.word(_Y + 1 + i) for i in range(3))
-        zero, before = k.const(type_of(kind).of(lanes), 0.0), self.width - 1
+        zero, before = k.const(computed(kind).of(lanes), 0.0), self.width - 1
         with k.loop(k.first, k.last) as item:
             step = k.binary("udiv", item, parts)
             first = (item - step * parts) * _PART

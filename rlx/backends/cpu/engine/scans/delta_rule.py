@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 from rlx.backends.cpu.context import Array
 from rlx.backends.cpu.engine.ir import I64, PTR, Kernel
-from rlx.backends.cpu.engine.rowwise import load_wide, name_of, store_wide
-from rlx.backends.cpu.engine.scans.rows import Row, Sums, exp, fits, held, lanes_of, spread, type_of
+from rlx.backends.cpu.engine.rowwise import computed, load_wide, name_of, store_wide
+from rlx.backends.cpu.engine.scans.rows import Row, Sums, exp, fits, held, lanes_of, spread
 from rlx.backends.cpu.engine.step import EngineContext, EngineStep, address, engine, f32_word, f64_word
 from rlx.ir import Node
 from rlx.ops.scans import delta
@@ -33,7 +33,7 @@ class DeltaRule:
 
     def ir(self) -> str:
         k, lanes, kind, inner_kind = Kernel("kernel"), self.lanes, self.kind, held(self.kind)
-        number = type_of(kind)
+        number = computed(kind)
         row, sums = Row(k, self.keys, lanes), Sums(k, number, lanes)
         at = [k.word(i, PTR) for i in range(_LAST + 1)]
         length, heads, values, per = (k.word(_LAST + 1 + i) for i in range(4))

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from rlx.backends.cpu.context import Array
 from rlx.backends.cpu.engine import formulas
-from rlx.backends.cpu.engine.ir import F32, F64, Kernel, Type, Value
+from rlx.backends.cpu.engine.ir import Kernel, Type, Value
 from rlx.backends.cpu.engine.machine import Machine
 from rlx.backends.cpu.engine.rowwise import LOADED, load_wide, name_of, sums_of_rows
 
@@ -16,11 +16,6 @@ LONGEST = 32  # vectors of a row, which loops over it are unrolled for
 def held(kind: str) -> str:
     """The dtype in which a recurrence of this dtype is computed."""
     return "f64" if kind == "f64" else "f32"
-
-
-def type_of(kind: str) -> Type:
-    """The type of numbers in that dtype."""
-    return F64 if kind == "f64" else F32
 
 
 def lanes_of(kind: str, machine: Machine) -> int:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from rlx.backends.cpu.context import Array
 from rlx.backends.cpu.engine.ir import I64, PTR, Kernel, Value
-from rlx.backends.cpu.engine.rowwise import load_wide, name_of, store_wide
+from rlx.backends.cpu.engine.rowwise import computed, load_wide, name_of, store_wide
 from rlx.backends.cpu.engine.scans.rows import (
     Row,
     Sums,
@@ -23,7 +23,6 @@ from rlx.backends.cpu.engine.scans.rows import (
     silu,
     softplus,
     spread,
-    type_of,
 )
 from rlx.backends.cpu.engine.step import EngineContext, EngineStep, address, engine
 from rlx.ir import Node
@@ -50,7 +49,7 @@ class SelectiveScan:
 
     def ir(self) -> str:
         k, lanes, kind, inner_kind = Kernel("kernel"), self.lanes, self.kind, held(self.kind)
-        number = type_of(kind)
+        number = computed(kind)
         row = Row(k, self.states, lanes)
         at = [k.word(i, PTR) for i in range(_LAST + 1)]
         length, inner, outer, per = (k.word(_LAST + 1 + i) for i in range(4))
