@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -233,12 +234,10 @@ def _unit(numerator: Array, n: int) -> Array:
     return np.stack([np.cos(angle), np.sin(angle)], -1).astype(np.float32)
 
 
-@engine("fft", "rfft", "irfft")
-def bind_fft(
-    node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: EngineContext
+def _bind(
+    real: str, node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: EngineContext
 ) -> list[EngineStep] | None:
     x, y, n = ins[0], outs[0], node.attrs["n"]
-    real = {"fft": "", "rfft": "in", "irfft": "out"}[node.op.name]
     if x.dtype != np.float32 or not contiguous(x, y) or x.size == 0 or (real and n % 2):
         return None
     size = n // 2 if real else n
@@ -274,3 +273,7 @@ def bind_fft(
     )  # fmt: skip
     cost = each * lanes * size * (2.0 + len(radices)) * 0.4
     return [EngineStep(spec, words, items, 1, (x, y, stages, table, turns, memory), cost_ns=cost)]
+
+
+for _op, _real in (("fft", ""), ("rfft", "in"), ("irfft", "out")):
+    engine(_op)(partial(_bind, _real))
