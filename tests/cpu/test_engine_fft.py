@@ -45,3 +45,18 @@ def test_lines_are_transformed_alike_however_work_is_cut(
     assert np.array_equal(once, parts, equal_nan=True) and np.isnan(once[3]).any()
     rows = [i for i in range(LINES) if i != 3]
     assert close(once[rows], evaluate(graph, values)[y.id][rows])
+
+
+@on_machines
+def test_segments_of_signals_between_zeros(machine: Machine) -> None:
+    rng = np.random.default_rng(0)
+    values = {"x": rng.standard_normal((2, 1000)).astype(np.float32), "w": rng.random(200, np.float32)}
+    graph = rlx.Graph("segments")
+    ins = [graph.input(n, a.shape) for n, a in values.items()]
+    y = apply("segment_spectra", *ins, hop=50, nfft=256, start=100, count=21)
+    graph.output("y", y)
+    once, parts = (np.zeros(y.shape, np.float32) for _ in range(2))
+    for pieces, out in ((1, once), (3, parts)):
+        run(bound(y.node, [*values.values()], [out], machine, False), machine, pieces)
+    assert np.array_equal(once, parts)
+    assert close(once, evaluate(graph, values)[y.id])

@@ -9,7 +9,7 @@ and f64 are left to NumPy's binder, which calls pocketfft."""
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -19,6 +19,7 @@ from rlx.backends.cpu.context import Array
 from rlx.backends.cpu.engine.ir import F32, I64, PTR, Kernel, Value
 from rlx.backends.cpu.engine.rowwise import contiguous, transposed
 from rlx.backends.cpu.engine.step import EngineContext, EngineStep, address, engine, f32_word
+from rlx.driver.device import Bytes
 from rlx.ir import Node
 
 _RADICES = (4, 2, 3, 5, 7)
@@ -31,17 +32,19 @@ _STAGE = 4  # words of a stage: radix, m, s, where its factors are
 @dataclass(frozen=True, slots=True)
 class Transform:
     """Lines of floats to lines of floats. Words: x, y, stages, how many, their factors, factors of real lines, memory,
-    lines, groups of lines of an item, floats of a line of x that are read, floats of a line of x and of y, elements of
-    the transform, floats of a line of y that are made, the scale.
+    lines, groups of lines of an item, floats of a line of x that are read, floats from one line of x, and of y, to the
+    next, elements of the transform, floats of a line of y that are made, the scale, and a window.
 
     `radices`: those of the stages. `real`: "in" where x is real, "out" where y is. `inverse`: of the transform;
-    `conjugate`: of the complex side of a real one."""
+    `conjugate`: of the complex side of a real one. `segments`: lines of x are multiplied by the window, and y has all
+    lines' first numbers, then all second ones."""
 
     radices: tuple[int, ...]
     real: str
     inverse: bool
     conjugate: bool
     lanes: int
+    segments: bool = False
 
     def ir(self) -> str:
         k, lanes = Kernel("kernel"), self.lanes
@@ -76,7 +79,10 @@ class Transform:
                 if self.real == "in":
                     self._unfold(k, here.value, there.value, n, turns)
                     swap()
-                self._write(k, here.value, y, first, lines, out_pitch, made, scale)
+                if self.segments:
+                    self._write_across(k, here.value, y, first, lines, n + 1)
+                else:
+                    self._write(k, here.value, y, first, lines, out_pitch, made, scale)
         return k.text()
 
     # -- lines
@@ -92,8 +98,11 @@ class Transform:
         rows = [self._row(k, x, first + i, lines, pitch) for i in range(lanes)]
 
         def square(c: Value, mask: Value | None, count: Value | None) -> None:
-            found = transposed(k, [k.load(F32.of(lanes), k.at(r, c, F32), mask) for r in rows])
-            for i, v in enumerate(found):
+            found = [k.load(F32.of(lanes), k.at(r, c, F32), mask) for r in rows]
+            if self.segments:
+                window = k.load(F32.of(lanes), k.at(k.word(15, PTR), c, F32), mask)
+                found = [v * window for v in found]
+            for i, v in enumerate(transposed(k, found)):
                 if count is None:
                     k.store(v, k.at(to, (c + i) * lanes, F32))
                     continue
@@ -128,6 +137,18 @@ class Transform:
             square(c, None)
         with k.when(k.cmp("slt", plain, made)):
             square(plain, k.tail(made - plain, lanes))
+
+    def _write_across(self, k: Kernel, source: Value, y: Value, first: Value, lines: Value, count: Value) -> None:
+        """Number after number of all lines."""
+        lanes = self.lanes
+        left = k.min(lines - first, lanes) * 2
+        masks = [k.tail(k.min(k.max(left - shift, 0), lanes), lanes) for shift in (0, lanes)]
+        order = [i // 2 + i % 2 * lanes for i in range(2 * lanes)]
+        with k.loop(0, count) as i:
+            a, b = self._load(k, source, i, True)
+            for half, mask in enumerate(masks):
+                pairs = k.shuffle(a, b, order[half * lanes : (half + 1) * lanes])
+                k.store(pairs, k.at(y, (i * lines + first) * 2 + half * lanes, F32), mask)
 
     # -- complex vectors
 
@@ -234,20 +255,20 @@ def _unit(numerator: Array, n: int) -> Array:
     return np.stack([np.cos(angle), np.sin(angle)], -1).astype(np.float32)
 
 
-def _bind(
-    real: str, node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: EngineContext
-) -> list[EngineStep] | None:
-    x, y, n = ins[0], outs[0], node.attrs["n"]
-    if x.dtype != np.float32 or not contiguous(x, y) or x.size == 0 or (real and n % 2):
-        return None
+def transform_step(
+    x: Array, y: Array, n: int, lines: int, ctx: EngineContext, *, real: str = "", inverse: bool = False,
+    scale: float = 1.0, window: Array | None = None, hop: int = 0, borrow: Callable[[int], Bytes] | None = None,
+) -> EngineStep | None:  # fmt: skip
+    """The step that transforms lines of x into y; None for a length, or a number of lines, that the kernel is not for.
+    `real`: "in" or "out", the side whose lines are real. With a window, the lines of a real x are segments of a signal,
+    `hop` apart, and y is (frequencies, segments, 2). `borrow` gives the step's memory, as ctx does."""
     size = n // 2 if real else n
     lanes = ctx.machine.lanes() if size <= _SHORT else min(8, ctx.machine.lanes())
-    given, made = (math.prod(a.shape[-1:] if real == side else a.shape[-2:]) for a, side in ((x, "in"), (y, "out")))
-    lines = y.size // made
     radices = stages_of(size)
-    if radices is None or not 2 <= size <= _LONGEST or 2 * lines < lanes:
+    if radices is None or not 2 <= size <= _LONGEST or 2 * lines < lanes or (real and n % 2):
         return None
-    inverse = node.attrs["inverse"]
+    given, made = (math.prod(a.shape[-1:] if real == side else a.shape[-2:]) for a, side in ((x, "in"), (y, "out")))
+    pitch, given = (given, given) if window is None else (hop, window.size)
     todo, s, m = [], 1, size
     factors, at = [], 0
     for r in radices:
@@ -261,18 +282,29 @@ def _bind(
     groups = -(-lines // lanes)
     each = -(-groups // _ITEMS)
     items = -(-groups // each)
-    memory = ctx.borrow(4 * (items * 2 * (size + 1) * 2 * lanes + lanes * lanes))
+    memory = (borrow or ctx.borrow)(4 * (items * 2 * (size + 1) * 2 * lanes + lanes * lanes))
     spec = Transform(
         tuple(r for r in _RADICES if r in radices), real, real == "out" or (not real and inverse),
-        inverse if real == "in" else not inverse, lanes,
+        inverse if real == "in" else not inverse, lanes, window is not None,
     )  # fmt: skip
     read = 2 * (size + 1) if real == "out" else 2 * size
     words = (
         address(x), address(y), address(stages), len(radices), address(table), address(turns), address(memory), lines,
-        each, min(given, read), given, made, size, made, f32_word(node.attrs["scale"]),
+        each, min(given, read), pitch, made, size, made, f32_word(scale), 0 if window is None else address(window),
     )  # fmt: skip
     cost = each * lanes * size * (2.0 + len(radices)) * 0.4
-    return [EngineStep(spec, words, items, 1, (x, y, stages, table, turns, memory), cost_ns=cost)]
+    return EngineStep(spec, words, items, 1, (x, y, stages, table, turns, memory, window), cost_ns=cost)
+
+
+def _bind(
+    real: str, node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: EngineContext
+) -> list[EngineStep] | None:
+    x, y, attrs = ins[0], outs[0], node.attrs
+    if x.dtype != np.float32 or not contiguous(x, y) or x.size == 0:
+        return None
+    lines = math.prod(y.shape[:-1] if real == "out" else y.shape[:-2])
+    step = transform_step(x, y, attrs["n"], lines, ctx, real=real, inverse=attrs["inverse"], scale=attrs["scale"])
+    return None if step is None else [step]
 
 
 for _op, _real in (("fft", ""), ("rfft", "in"), ("irfft", "out")):
