@@ -264,8 +264,8 @@ def transform_step(
     `hop` apart, and y is (frequencies, segments, 2). `borrow` gives the step's memory, as ctx does."""
     size = n // 2 if real else n
     lanes = ctx.machine.lanes() if size <= _SHORT else min(8, ctx.machine.lanes())
-    radices = stages_of(size)
-    if radices is None or not 2 <= size <= _LONGEST or 2 * lines < lanes or (real and n % 2):
+    radices = stages_of(size) if 2 <= size <= _LONGEST else None
+    if radices is None or 2 * lines < lanes or (real and n % 2):
         return None
     given, made = (math.prod(a.shape[-1:] if real == side else a.shape[-2:]) for a, side in ((x, "in"), (y, "out")))
     pitch, given = (given, given) if window is None else (hop, window.size)
