@@ -1,5 +1,5 @@
-"""cumsum and cumprod. Floats of up to 32 bits are added in f64, whose range no sum of them leaves, and multiplied as a
-mantissa in f64 and a power of two. Sums of f64 have a second sum, of scaled-down terms, where they leave the range;
+"""cumsum and cumprod. Floats of up to 32 bits are added in f64, whose range no sum of them leaves, and multiplied in
+f64 beside a power of two. Sums of f64 have a second sum, of scaled-down terms, where they leave the range;
 their products have a mantissa of two f64 (Dekker, 1971). Integers wrap."""
 
 from __future__ import annotations
@@ -59,17 +59,19 @@ class _WideSum(_Plain):
 
 
 class _Product:
-    """A running product: a mantissa with an absolute value in [1, 2), of `parts` numbers of f64, and a power of two.
-    Zeros, infinities and NaN have the power 0."""
+    """A running product: a number of f64, or the sum of two where `wide`, times a power of two, which is kept as two
+    factors, since f64 has not all of them. The number is brought back into [1, 2) where it is neither in the middle of
+    f64's range nor zero, infinite or NaN; rounding does not depend on it."""
 
-    def __init__(self, k: Kernel, kind: Type, parts: int) -> None:
-        self.k, self.wide = k, parts == 2
+    def __init__(self, k: Kernel, kind: Type, wide: bool) -> None:
+        self.k, self.wide = k, wide
         self.high = k.variable(k.const(kind, 1))
         self.low = k.variable(k.const(kind, 0))
         self.power = k.variable(k.const(I64.of(kind.lanes), 0))
+        self.factors = [k.variable(k.const(kind, 1)) for _ in range(2)]
 
     def _normal(self, x: Value) -> tuple[Value, Value, Value]:
-        """The mantissa of x, its power of two, and where x is a normal number."""
+        """The mantissa of x, its power of two, and where x is a normal number; others are their own mantissas."""
         k = self.k
         bits = k.bits(x, I64)
         field = (bits & _FIELD) >> 52
@@ -79,34 +81,42 @@ class _Product:
         return k.select(normal, mantissa, x), power, normal
 
     def join(self, x: Value) -> None:
-        k, more = self.k, self.power.value
-        if self.wide:
-            tiny = k.cmp("olt", k.unary("fabs", x), 2.0**-1022)  # 0 too
-            x, power, _ = self._normal(k.select(tiny, x * 2.0**54, x))
-            more = more + power + k.select(tiny, k.const(more.type, -54), 0)
-        old, rest = self.high.value, self.low.value
+        k, old, rest = self.k, self.high.value, self.low.value
+        if not self.wide:
+            made = self.high.value = old * x  # x is an f32: two of these cannot leave the range
+            size = k.unary("fabs", made)
+            with k.when(k.any(~(k.cmp("ogt", size, 2.0**-600) & k.cmp("olt", size, 2.0**600)))):
+                self.high.value, power, _ = self._normal(made)
+                self._raise(power)
+            return
+        tiny = k.cmp("olt", k.unary("fabs", x), 2.0**-1022)  # 0 too
+        x, power, _ = self._normal(k.select(tiny, x * 2.0**54, x))
+        power = power + k.select(tiny, k.const(power.type, -54), 0)
         p = old * x
-        if self.wide:
-            rest = k.fma(rest, x, k.fma(old, x, -p))
-            whole = p + rest
-            high, power, normal = self._normal(whole)
-            rest = ((p - whole) + rest) * self._two_to(-power)
-            self.low.value = k.select(normal, rest, 0.0)
-            self.high.value = k.select(normal, high, p)
-        else:
-            self.high.value, power, _ = self._normal(p)
-        self.power.value = more + power
+        rest = k.fma(rest, x, k.fma(old, x, -p))
+        whole = p + rest
+        high, more, normal = self._normal(whole)
+        self.low.value = k.select(normal, ((p - whole) + rest) * self._two_to(-more), 0.0)
+        self.high.value = k.select(normal, high, p)
+        self._raise(power + more)
+
+    def _raise(self, power: Value) -> None:
+        k = self.k
+        self.power.value = self.power.value + power
+        held = k.min(k.max(self.power.value, -1300), 1300)
+        first = ((held + 2048) >> 1) - 1024
+        for factor, part in zip(self.factors, (first, held - first), strict=True):
+            factor.value = self._two_to(part)
 
     def _two_to(self, power: Value) -> Value:
         """2^power, for -1023 < power < 1024."""
         return self.k.bits((power + 1023) << 52, F64)
 
     def value(self) -> Value:
-        """Rounded once, but twice below 2^-1022. The power is halved, since f64 has no such powers of two."""
-        k = self.k
-        power = k.min(k.max(self.power.value, -1300), 1300)
-        first = ((power + 2048) >> 1) - 1024
-        return (self.high.value + self.low.value) * self._two_to(first) * self._two_to(power - first)
+        """Rounded once, but twice below 2^-1022."""
+        a, b = self.factors
+        whole = self.high.value + self.low.value if self.wide else self.high.value
+        return whole * a.value * b.value
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +161,7 @@ class Running:
         kind, wide = F64.of(self.lanes), self.target == "f64"
         if sums:
             return _WideSum(k, kind) if wide else _Plain(k, kind, True)
-        return _Product(k, kind, 1 + wide)
+        return _Product(k, kind, wide)
 
     def _load(self, k: Kernel, at: Value, mask: Value | None) -> Value:
         x = k.word(0, PTR)
