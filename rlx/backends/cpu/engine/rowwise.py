@@ -112,12 +112,13 @@ def added(k: Kernel, n: Value, lanes: int, sums: Sequence[Variable], body: Body)
     return total(k, totals)
 
 
-def exp_of_difference(k: Kernel, x: Value) -> Value:
-    """exp(x) of x ≤ 0 or NaN, as softmax needs it: m_exp of math32.h, with results below 2^-126 as 0; in f64 any."""
+def exp_of_difference(k: Kernel, x: Value, near: bool = False) -> Value:
+    """exp(x) of x ≤ 0 or NaN, as softmax needs it: m_exp of math32.h, with results below 2^-126 as 0; in f64 any.
+    `near`: of |x| < 87 alone; others give any number."""
     if x.type.scalar == "double":
         return apply(k, "p_exp_d", x)
     low = k.cmp("olt", x, -87.33)
-    held = k.select(low, k.const(x.type, -87.33), x)
+    held = x if near else k.select(low, k.const(x.type, -87.33), x)
     # The last bits of x / ln 2 + 3 * 2^22 + 127 are the exponent of the power of two as f32 has it.
     t = k.fma(held, 1.442695022, 12583039.0)
     n = t - 12583039.0
@@ -127,7 +128,7 @@ def exp_of_difference(k: Kernel, x: Value) -> Value:
         p = k.fma(p, r, c)
     e = k.fma(r * r, p, r) + 1.0
     made = e * k.bits(k.bits(t, I32) << 23, F32)  # adding to the exponent would make a number of some NaNs
-    return k.select(low, k.const(x.type, 0.0), made)
+    return made if near else k.select(low, k.const(x.type, 0.0), made)
 
 
 def room(k: Kernel, nbytes: int) -> Value:
