@@ -175,10 +175,9 @@ RLX_FN float m_pow(const float x, const float y) {
     p = RLX_MAD64(p, f, -0.72134752074614583);
     p = RLX_MAD64(p, f, 1.4426950408667929);
     const double e = double(y) * RLX_MAD64(p, f, double(k));
-    const float g = float(e);
-    const float t = g + 12582912.0f;
-    float z = q_exp2(float(e - double(t - 12582912.0f)), RLX_BITS(t));
-    if (!(u - 0x00800000u < 0x7f000000u && RLX_ABS(g) < 125.0f)) { z = m_pow_any(x, y); }
+    const double t = e + 6755399441055744.0;  // the last bits are e rounded to an integer
+    float z = q_exp2(float(e - (t - 6755399441055744.0)), uint(RLX_DBITS(t)));
+    if (!(u - 0x00800000u < 0x7f000000u && RLX_DABS(e) < 125.0)) { z = m_pow_any(x, y); }
     return z;
 }
 
