@@ -260,6 +260,38 @@ RLX_FN float m_atan(const float x) {
     const float far = w + ((((1.5707963705e+00f - w) - t) - v) + -4.3711388287e-08f);
     return m_with_sign(a > 1.0f ? far : t + v, x);
 }
+RLX_FN float m_atan2(const float y, const float x) {
+    const float a = RLX_ABS(y);
+    const float b = RLX_ABS(x);
+    const bool steep = a > b;
+    const float small = steep ? b : a;
+    const float large = steep ? a : b;
+    const float by = 1.0f / large;
+    const float t = small * by;
+    const float z = t * t;
+    float p = 1.565795275e-03f;  // as in m_atan
+    p = RLX_MAD(p, z, -9.493120946e-03f);
+    p = RLX_MAD(p, z, 2.696172707e-02f);
+    p = RLX_MAD(p, z, -4.962843657e-02f);
+    p = RLX_MAD(p, z, 7.071545720e-02f);
+    p = RLX_MAD(p, z, -8.945658803e-02f);
+    p = RLX_MAD(p, z, 1.109097824e-01f);
+    p = RLX_MAD(p, z, -1.428427100e-01f);
+    p = RLX_MAD(p, z, 1.999996006e-01f);
+    p = RLX_MAD(p, z, -3.333333433e-01f);
+    const float rest = RLX_MAD(-t, large, small) * by;  // of the quotient; atan' = 1 - z / 2, about
+    const float v = RLX_MAD(rest, RLX_MAD(-0.5f, z, 1.0f), (t * z) * p);
+    const float w = 1.5707963705e+00f - t;
+    const float h = steep ? w : t;
+    const float low = steep ? (((1.5707963705e+00f - w) - t) - v) + -4.3711388287e-08f : v;
+    const float g = 3.1415927410e+00f - h;
+    const float far = g + ((((3.1415927410e+00f - g) - h) - low) + -8.7422776573e-08f);
+    float r = m_with_sign(RLX_BITS(x) >= 0x80000000u ? far : h + low, y);
+    // Between 2^-60 and 2^60 nothing overflows, and the quotient's rest is no subnormal number.
+    const bool plain = small == 0.0f || small >= 8.6736173799e-19f;
+    if (!(plain && large >= 8.6736173799e-19f && large < 1.1529215046e+18f)) { r = m_atan2_any(y, x); }
+    return r;
+}
 // (asin(s) / s - 1) s of z = s^2 <= 1/4.
 RLX_FN float q_asin_rest(const float s, const float z) {
     float p = 3.392107785e-02f;
