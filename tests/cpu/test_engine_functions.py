@@ -23,6 +23,7 @@ _FUNCTIONS: dict[str, Any] = {
     "exp2": np.exp2, "expm1": np.expm1, "log": np.log, "log2": np.log2, "log10": np.log10, "log1p": np.log1p,
     "sin": np.sin, "cos": np.cos, "tan": np.tan, "sinh": np.sinh, "cosh": np.cosh, "asin": np.arcsin,
     "acos": np.arccos, "atan": np.arctan, "atanh": np.arctanh, "pow": np.power, "atan2": np.arctan2,
+    "cbrt": np.cbrt,
 }  # fmt: skip
 _SPECIAL = [
     0.0, -0.0, np.inf, -np.inf, np.nan, 1, -1, 0.5, -0.5, 2.0, 3.0, 2.0**-126, -(2.0**-130), 2.0**-149, 3.4e38, -3.4e38,

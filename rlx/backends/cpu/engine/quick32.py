@@ -292,6 +292,25 @@ RLX_FN float m_atan2(const float y, const float x) {
     if (!(plain && large >= 8.6736173799e-19f && large < 1.1529215046e+18f)) { r = m_atan2_any(y, x); }
     return r;
 }
+// r = x^(-1/3) by Halley's rule, whose error is cubed in each step, then x r^2 and its own error.
+RLX_FN float q_root_step(const float a, const float r) {
+    const float e = RLX_MAD(-a * r, r * r, 1.0f);
+    return RLX_MAD(r * e, RLX_MAD(e, 2.2222222388e-01f, 3.3333334327e-01f), r);
+}
+RLX_FN float m_cbrt(const float x) {
+    const float a = RLX_ABS(x);
+    const uint u = RLX_BITS(a);
+    float r = RLX_FLOAT(uint(int(RLX_MAD(float(int(u)), -3.3333334327e-01f, 1.4200478720e+09f))));
+    r = q_root_step(a, r);
+    r = q_root_step(a, r);
+    const float s = r * r;
+    const float y = a * s;
+    const float z = y * y;
+    const float rest = RLX_MAD(z, y, -a) + RLX_MAD(y, y, -z) * y;
+    float w = m_with_sign(RLX_MAD(rest * s, -3.3333334327e-01f, y), x);
+    if (u - 0x00800000u >= 0x7f000000u) { w = m_cbrt_any(x); }
+    return w;
+}
 // (asin(s) / s - 1) s of z = s^2 <= 1/4.
 RLX_FN float q_asin_rest(const float s, const float z) {
     float p = 3.392107785e-02f;
