@@ -11,8 +11,10 @@ import pytest
 
 import rlx
 from rlx.backends.cpu.context import ArrayMemory
+from rlx.backends.cpu.device import CpuBackend
 from rlx.backends.cpu.engine import choice
 from rlx.backends.cpu.engine.step import ENGINE_BINDERS, Declined, EngineContext, load_binders
+from rlx.backends.cpu.engine.weights import PackedWeights
 from rlx.conformance.case import cases_of
 from rlx.ir import Tensor
 from tests.cpu import aarch64
@@ -38,14 +40,17 @@ def emulated(outputs: tuple[Tensor, ...], ins: list[Array], folder: Path) -> lis
     load_binders()
     node = outputs[0].node
     outs = [np.zeros(t.type.array_shape, t.dtype.np) for t in node.outputs]
-    ctx = EngineContext(aarch64.MACHINE, 1, ArrayMemory(), lambda t: False)
+    device = CpuBackend().open(0)
+    weights = PackedWeights([device.foreign(x.ctypes.data, x.nbytes, x) for x in ins], device.acquire)
+    ctx = EngineContext(aarch64.MACHINE, 1, ArrayMemory(), lambda t: False, weights)
     for binder in ENGINE_BINDERS.get(node.op.name) or ENGINE_BINDERS["*"]:
         try:
             steps = binder(node, ins, outs, ctx)
         except Declined:
             continue
         if steps:
-            aarch64.run(steps, [*ins, *outs], folder)
+            packing = [step for packed in weights.made for step in packed.steps]
+            aarch64.run([*packing, *steps], [*ins, *outs], folder)
             return outs
     return None
 
