@@ -11,8 +11,10 @@ import pytest
 
 import rlx
 from rlx.backends.cpu.context import ArrayMemory
+from rlx.backends.cpu.device import CpuBackend
 from rlx.backends.cpu.engine import choice
 from rlx.backends.cpu.engine.step import ENGINE_BINDERS, Declined, EngineContext, load_binders
+from rlx.backends.cpu.engine.weights import PackedWeights
 from rlx.conformance.case import cases_of
 from rlx.ir import Tensor
 from tests.cpu import aarch64
@@ -28,7 +30,8 @@ OPS = (
     "matmul conv conv_transpose conv_grad_weight integer_matmul softmax layer_norm rms_norm group_norm sum "
     "max argmax cumsum attention attention_grad max_pool avg_pool max_pool_grad resize grid_sample rope gather scatter "
     "transpose concat pad sort top_k packed_matmul dequantize cross_entropy layer_norm_grad exp sin pow log tanh erf "
-    "div cast floor_divide bitwise_and"
+    "div cast floor_divide bitwise_and atan2 cbrt cumprod fft rfft irfft softmax_grad group_norm_grad causal_conv "
+    "selective_scan selective_scan_grad gated_delta_rule gated_delta_rule_grad"
 ).split()
 
 
@@ -37,14 +40,17 @@ def emulated(outputs: tuple[Tensor, ...], ins: list[Array], folder: Path) -> lis
     load_binders()
     node = outputs[0].node
     outs = [np.zeros(t.type.array_shape, t.dtype.np) for t in node.outputs]
-    ctx = EngineContext(aarch64.MACHINE, 1, ArrayMemory(), lambda t: False)
+    device = CpuBackend().open(0)
+    weights = PackedWeights([device.foreign(x.ctypes.data, x.nbytes, x) for x in ins], device.acquire)
+    ctx = EngineContext(aarch64.MACHINE, 1, ArrayMemory(), lambda t: False, weights)
     for binder in ENGINE_BINDERS.get(node.op.name) or ENGINE_BINDERS["*"]:
         try:
             steps = binder(node, ins, outs, ctx)
         except Declined:
             continue
         if steps:
-            aarch64.run(steps, [*ins, *outs], folder)
+            packing = [step for packed in weights.made for step in packed.steps]
+            aarch64.run([*packing, *steps], [*ins, *outs], folder)
             return outs
     return None
 

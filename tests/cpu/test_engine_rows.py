@@ -10,9 +10,13 @@ import pytest
 
 import rlx
 from rlx.backends.cpu.engine import choice, program
-from rlx.backends.cpu.engine.machine import this_machine
+from rlx.backends.cpu.engine.machine import Machine, this_machine
 from rlx.conformance.case import all_cases
+from rlx.conformance.oracle import evaluate
 from rlx.conformance.runner import run_case, sample
+from rlx.dtypes import as_dtype
+from rlx.ir.graph import apply_multi
+from tests.cpu.test_engine_products import bound, close, on_machines, run
 from tests.full import count
 
 pytestmark = pytest.mark.skipif(
@@ -24,7 +28,8 @@ OPS = frozenset(
     layer_norm_channels sum mean max min attention transpose expand slice concat pad gather gather_elements
     dynamic_slice dynamic_update_slice max_pool avg_pool resize rope argmax cumsum grid_sample
     attention_grad layer_norm_grad rms_norm_grad cross_entropy cross_entropy_grad conv_transpose conv_grad_input
-    conv_grad_weight max_pool_grad sort argsort top_k prod""".split()
+    conv_grad_weight max_pool_grad sort argsort top_k prod cumprod group_norm_grad selective_scan selective_scan_grad
+    gated_delta_rule gated_delta_rule_grad causal_conv""".split()
 )
 CASES = [c for c in all_cases() if c.op in OPS]
 
@@ -138,3 +143,25 @@ def test_attention_of_many_queries(dtype: Any, atol: float) -> None:
 def test_heads_too_large_for_the_stack_are_left_to_numpy() -> None:
     x = np.ones((1, 1, 3, 40_000), np.float32)
     assert (rlx.jit(lambda x: rlx.attention(x, x, x), device=session())(x) == 1).all()
+
+
+@on_machines
+def test_the_gradient_of_a_group_norm_does_not_depend_on_the_order_of_images_nor_on_pieces(machine: Machine) -> None:
+    shape, rng = (2, 6, 5, 7), np.random.default_rng(0)
+    graph = rlx.Graph("groups")
+    values = {n: rng.standard_normal(s).astype(np.float32) for n, s in {"d": shape, "x": shape, "gamma": (6,)}.items()}
+    ins = [graph.input(n, x.shape) for n, x in values.items()]
+    made = apply_multi("group_norm_grad", *ins, groups=3, eps=1e-5, beta=as_dtype("f32"))
+    for i, t in enumerate(made):
+        graph.output(f"y{i}", t)
+    wanted = evaluate(graph, values)
+    found = []
+    for last in (False, True):
+        arrays = [np.moveaxis(np.ascontiguousarray(np.moveaxis(x, 1, -1)), -1, 1) if last and x.ndim == 4 else x
+                  for x in values.values()]  # fmt: skip
+        outs = [np.full_like(arrays[1] if t.ndim == 4 else arrays[2], np.nan) for t in made]
+        run(bound(made[0].node, arrays, outs, machine, False), machine, 1 + 2 * last)
+        found.append(outs)
+    for plain, turned, t in zip(*found, made, strict=True):
+        assert np.array_equal(plain, turned)
+        assert close(plain, wanted[t.id])

@@ -22,7 +22,7 @@ from rlx.ops.signal.transforms import reaches
 _NS = 0.5  # a sample of a segment takes about so many nanoseconds for each binary digit of the transform's length
 
 
-def _frames(x: Array, shape: tuple[int, ...], hop: int) -> Array:
+def frames_of(x: Array, shape: tuple[int, ...], hop: int) -> Array:
     """The view of a signal as (..., frames, samples)."""
     return as_strided(x, (*x.shape[:-1], *shape), (*x.strides[:-1], hop * x.strides[-1], x.strides[-1]))
 
@@ -31,13 +31,13 @@ def _frames(x: Array, shape: tuple[int, ...], hop: int) -> Array:
 def bind_frame(node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: BindContext) -> list[Step]:
     if outs[0].size == 0:
         return []
-    return copies(_frames(ins[0], outs[0].shape[-2:], node.attrs["hop"]), outs[0], ctx)
+    return copies(frames_of(ins[0], outs[0].shape[-2:], node.attrs["hop"]), outs[0], ctx)
 
 
 @cpu_kernel("windowed_frames")
 def bind_windowed_frames(node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: BindContext) -> list[Step]:
     (x, window), out = ins, outs[0]
-    return [partial(np.multiply, _frames(x, out.shape[-2:], node.attrs["hop"]), window, out)] if out.size else []
+    return [partial(np.multiply, frames_of(x, out.shape[-2:], node.attrs["hop"]), window, out)] if out.size else []
 
 
 @cpu_kernel("overlap_add")
@@ -51,7 +51,7 @@ def bind_overlap_add(node: Node, ins: Sequence[Array], outs: Sequence[Array], ct
     if x.size:
         for start in reversed(range(0, x.shape[-1], hop)):
             part = x[..., start : start + hop]
-            where = _frames(total[..., start:], part.shape[-2:], hop)
+            where = frames_of(total[..., start:], part.shape[-2:], hop)
             steps.append(partial(np.add, where, part, where))
     if total is not out:
         steps.append(partial(np.copyto, out, total, "unsafe"))
@@ -66,7 +66,7 @@ def bind_segment_power(node: Node, ins: Sequence[Array], outs: Sequence[Array], 
         return []
     attrs, length = node.attrs, len(window)
     count = frame_count(x.shape[-1], length, attrs["hop"])
-    seen = _frames(x.reshape(-1, x.shape[-1]), (count, length), attrs["hop"])
+    seen = frames_of(x.reshape(-1, x.shape[-1]), (count, length), attrs["hop"])
     target = out.reshape(-1, out.shape[-1])
     weight = sides(attrs["nfft"]).astype(out.dtype)
     parts = blocks(count, length)
@@ -93,7 +93,7 @@ def bind_segment_spectra(node: Node, ins: Sequence[Array], outs: Sequence[Array]
     hop, nfft, count, n, length = node.attrs["hop"], node.attrs["nfft"], out.shape[-2], x.shape[-1], len(window)
     signal, target = x.reshape(-1, n), complex_view(out).reshape(-1, *out.shape[-3:-1])
     wide = ctx.scratch((len(signal), max((count - 1) * hop + length, node.attrs["start"] + n)), x.dtype)
-    seen = _frames(wide, (count, length), hop)
+    seen = frames_of(wide, (count, length), hop)
     parts = blocks(count, nfft)
 
     def transform(row: int, part: slice) -> None:
@@ -139,7 +139,7 @@ def bind_segment_signal(node: Node, ins: Sequence[Array], outs: Sequence[Array],
             made = library().irfft(source[row, :, from_:to].T, nfft)[:, :length] * window
             for i in range(0, length, hop):
                 part = made[:, i : i + hop]
-                where = _frames(total[i:], part.shape, hop)
+                where = frames_of(total[i:], part.shape, hop)
                 np.add(where, part, where, casting="same_kind")
         target[row, low - start : high - start] = total[low - from_ * hop : high - from_ * hop]
 
@@ -160,7 +160,7 @@ def bind_block_convolution(node: Node, ins: Sequence[Array], outs: Sequence[Arra
     count = -(-size // step)
     signal, target = x.reshape(-1, n), out.reshape(-1, size)
     wide = ctx.scratch((len(signal), count * step + taps - 1), x.dtype)
-    seen = _frames(wide, (count, nfft), step)
+    seen = frames_of(wide, (count, nfft), step)
     parts = blocks(count, nfft)
     spectra: list[Array] = []
 

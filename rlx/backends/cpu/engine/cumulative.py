@@ -1,4 +1,6 @@
-"""cumsum: floats of up to 32 bits are added in f64, whose range no sum of them leaves; integers wrap."""
+"""cumsum and cumprod. Floats of up to 32 bits are added in f64, whose range no sum of them leaves, and multiplied in
+f64 beside a power of two. Sums of f64 have a second sum, of scaled-down terms, where they leave the range;
+their products have a mantissa of two f64 (Dekker, 1971). Integers wrap."""
 
 from __future__ import annotations
 
@@ -7,19 +9,122 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rlx.backends.cpu.context import Array
-from rlx.backends.cpu.engine.ir import F32, F64, I8, I32, I64, PTR, Kernel, Value
-from rlx.backends.cpu.engine.rowwise import STORED, contiguous, grain_of, load_wide, name_of, store_wide
+from rlx.backends.cpu.engine.ir import F32, F64, I8, I32, I64, PTR, Kernel, Type, Value
+from rlx.backends.cpu.engine.rowwise import (
+    LOADED,
+    STORED,
+    contiguous,
+    grain_of,
+    load_wide,
+    name_of,
+    store_wide,
+)
 from rlx.backends.cpu.engine.step import EngineContext, EngineStep, address, engine
 from rlx.ir import Node
 
-_SOURCES = {"i32": I32, "i64": I64, "bool": I8}
+_SOURCES = {"i32": I32, "i64": I64, "bool": I8, "u8": I8, "i8": I8}
+_DOWN = 2.0**-256  # no sum of terms that are scaled by it leaves the range
+_FIELD = 0x7FF << 52  # the exponent's bits of an f64
+
+
+class _Plain:
+    """A running sum or product in one number."""
+
+    def __init__(self, k: Kernel, kind: Type, sums: bool) -> None:
+        self.k, self.sums = k, sums
+        self.held = k.variable(k.const(kind, 0 if sums else 1))
+
+    def join(self, x: Value) -> None:
+        self.held.value = self.held.value + x if self.sums else self.held.value * x
+
+    def value(self) -> Value:
+        return self.held.value
+
+
+class _WideSum(_Plain):
+    """A running sum of f64."""
+
+    def __init__(self, k: Kernel, kind: Type) -> None:
+        super().__init__(k, kind, True)
+        self.scaled = k.variable(k.const(kind, 0))
+
+    def join(self, x: Value) -> None:
+        super().join(x)
+        self.scaled.value = self.k.fma(x, _DOWN, self.scaled.value)
+
+    def value(self) -> Value:
+        total = super().value()
+        finite = self.k.cmp("olt", self.k.unary("fabs", total), math.inf)
+        return self.k.select(finite, total, self.scaled.value * (1 / _DOWN))
+
+
+class _Product:
+    """A running product: a number of f64, or the sum of two where `wide`, times a power of two, which is kept as two
+    factors, since f64 has not all of them. The number is brought back into [1, 2) where it is neither in the middle of
+    f64's range nor zero, infinite or NaN; rounding does not depend on it."""
+
+    def __init__(self, k: Kernel, kind: Type, wide: bool) -> None:
+        self.k, self.wide = k, wide
+        self.high = k.variable(k.const(kind, 1))
+        self.low = k.variable(k.const(kind, 0))
+        self.power = k.variable(k.const(I64.of(kind.lanes), 0))
+        self.factors = [k.variable(k.const(kind, 1)) for _ in range(2)]
+
+    def _normal(self, x: Value) -> tuple[Value, Value, Value]:
+        """The mantissa of x, its power of two, and where x is a normal number; others are their own mantissas."""
+        k = self.k
+        bits = k.bits(x, I64)
+        field = (bits & _FIELD) >> 52
+        normal = k.cmp("ne", field, 0) & k.cmp("ne", field, 0x7FF)
+        mantissa = k.bits(k.fence((bits & ~_FIELD) | (1023 << 52)), F64)
+        power = k.select(normal, field - 1023, 0)
+        return k.select(normal, mantissa, x), power, normal
+
+    def join(self, x: Value) -> None:
+        k, old, rest = self.k, self.high.value, self.low.value
+        if not self.wide:
+            made = self.high.value = old * x  # x is an f32: two of these cannot leave the range
+            size = k.unary("fabs", made)
+            with k.when(k.any(~(k.cmp("ogt", size, 2.0**-600) & k.cmp("olt", size, 2.0**600)))):
+                self.high.value, power, _ = self._normal(made)
+                self._raise(power)
+            return
+        tiny = k.cmp("olt", k.unary("fabs", x), 2.0**-1022)  # 0 too
+        x, power, _ = self._normal(k.select(tiny, x * 2.0**54, x))
+        power = power + k.select(tiny, k.const(power.type, -54), 0)
+        p = old * x
+        rest = k.fma(rest, x, k.fma(old, x, -p))
+        whole = p + rest
+        high, more, normal = self._normal(whole)
+        self.low.value = k.select(normal, ((p - whole) + rest) * self._two_to(-more), 0.0)
+        self.high.value = k.select(normal, high, p)
+        self._raise(power + more)
+
+    def _raise(self, power: Value) -> None:
+        k = self.k
+        self.power.value = self.power.value + power
+        held = k.min(k.max(self.power.value, -1300), 1300)
+        first = ((held + 2048) >> 1) - 1024
+        for factor, part in zip(self.factors, (first, held - first), strict=True):
+            factor.value = self._two_to(part)
+
+    def _two_to(self, power: Value) -> Value:
+        """2^power, for -1023 < power < 1024."""
+        return self.k.bits((power + 1023) << 52, F64)
+
+    def value(self) -> Value:
+        """Rounded once, but twice below 2^-1022."""
+        a, b = self.factors
+        whole = self.high.value + self.low.value if self.wide else self.high.value
+        return whole * a.value * b.value
 
 
 @dataclass(frozen=True, slots=True)
-class RunningSum:
+class Running:
     """(before, n, after) elements along n: an item is a vector of columns, or one row. Words: x, y, n, after, the first
-    element and the step along n, for sums from the end."""
+    element and the step along n, for results from the end."""
 
+    join: str
     source: str
     target: str
     exclusive: bool
@@ -28,7 +133,6 @@ class RunningSum:
     def ir(self) -> str:
         k, lanes = Kernel("kernel"), self.lanes
         n, after, start, step = (k.word(i) for i in range(2, 6))
-        held = F64 if self.target in STORED else _SOURCES[self.target]
         with k.loop(k.first, k.last) as item:
             mask, base = None, item * n
             if lanes > 1:
@@ -38,43 +142,58 @@ class RunningSum:
                 left = after - column
                 mask = k.tail(k.select(k.cmp("slt", left, lanes), left, lanes), lanes)
                 base = outer * n * after + column
-            total = k.variable(k.const(held.of(lanes), 0))
+            held = self._held(k)
             with k.loop(0, n) as i:
                 at = base + (start + i * step) * after
-                before, v = total.value, self._load(k, at, mask)
-                total.value = before + v
-                self._store(k, before if self.exclusive else total.value, at, mask)
+                x = self._load(k, at, mask)  # before the result is stored, which may lie over it
+                if self.exclusive:
+                    self._store(k, held.value(), at, mask)
+                    held.join(x)
+                else:
+                    held.join(x)
+                    self._store(k, held.value(), at, mask)
         return k.text()
+
+    def _held(self, k: Kernel) -> _Plain | _Product:
+        sums = self.join == "add"
+        if self.target not in LOADED:
+            return _Plain(k, _SOURCES[self.target].of(self.lanes), sums)
+        kind, wide = F64.of(self.lanes), self.target == "f64"
+        if sums:
+            return _WideSum(k, kind) if wide else _Plain(k, kind, True)
+        return _Product(k, kind, wide)
 
     def _load(self, k: Kernel, at: Value, mask: Value | None) -> Value:
         x = k.word(0, PTR)
-        if self.source in STORED:
+        if self.source in LOADED:
             return k.cast("fpext", load_wide(k, x, self.source, at, self.lanes, mask), F64)
         kind, target = _SOURCES[self.source], _SOURCES[self.target]
         v = k.load(kind.of(self.lanes), k.at(x, at, kind), mask)
-        return v if kind == target else k.cast("zext", v, target)
+        return v if kind == target else k.cast("sext" if self.source == "i8" else "zext", v, target)
 
     def _store(self, k: Kernel, v: Value, at: Value, mask: Value | None) -> None:
         y = k.word(1, PTR)
-        if self.target in STORED:
-            store_wide(k, k.cast("fptrunc", v, F32), y, self.target, at, mask)
+        if self.target in LOADED:
+            narrow = k.cast("fptrunc", v, F32) if self.target in STORED else v
+            store_wide(k, narrow, y, self.target, at, mask)
         else:
             k.store(v, k.at(y, at, _SOURCES[self.target]), mask)
 
 
-@engine("cumsum")
-def bind_cumsum(
+@engine("cumsum", "cumprod")
+def bind_cumulative(
     node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: EngineContext
 ) -> list[EngineStep] | None:
     x, y, axis = ins[0], outs[0], node.attrs["axis"]
     source, target = name_of(x), name_of(y)
-    known = (source == target and source in (*STORED, "i32", "i64")) or (source, target) == ("bool", "i32")
-    if not known or not contiguous(x, y):
+    known = source == target and source in (*LOADED, "i32", "i64")
+    if not (known or (source in ("bool", "u8", "i8") and target == "i32")) or not contiguous(x, y):
         return None
     n, after = x.shape[axis], math.prod(x.shape[axis + 1 :])
     lanes = ctx.machine.lanes() if after > 1 else 1
     start, step = (n - 1, -1) if node.attrs["reverse"] else (0, 1)
-    spec = RunningSum(source, target, node.attrs["exclusive"], lanes)
+    spec = Running(str(node.op.joins), source, target, node.attrs["exclusive"], lanes)
     items = x.size // (n * after) * (-(-after // lanes))
     words = (address(x), address(y), n, after, start, step)
-    return [EngineStep(spec, words, items, grain_of(n * lanes), cost_ns=n * 2.0)]
+    cost = n * (2.0 if spec.join == "add" or target not in LOADED else 8.0)
+    return [EngineStep(spec, words, items, grain_of(n * lanes), cost_ns=cost)]

@@ -10,13 +10,17 @@ from dataclasses import dataclass
 import numpy as np
 
 from rlx.backends.cpu.context import Array
-from rlx.backends.cpu.engine.ir import F32, I64, PTR, Kernel, Value
+from rlx.backends.cpu.engine.ir import F32, I64, PTR, Kernel, Type, Value
 from rlx.backends.cpu.engine.rowwise import (
+    LOADED,
     STORED,
     accumulators,
     added,
+    alike,
     blocks,
+    computed,
     contiguous,
+    float_word,
     grain_of,
     kept,
     load_wide,
@@ -37,15 +41,15 @@ def bind_norm(
     residual = node.op.name.startswith("add_")
     operands, weights = ins[: 1 + residual], ins[1 + residual :]
     dtypes = [name_of(a) for a in (ins[0], *weights)]
-    if not (set(dtypes) <= STORED.keys() and contiguous(*ins, *outs)):
+    if not (alike(dtypes) and contiguous(*ins, *outs)):
         return None
-    x, y, n = ins[0], outs[-1], ins[0].shape[-1]
+    x, y, n, kind = ins[0], outs[-1], ins[0].shape[-1], computed(dtypes[0])
     spec = Norm(
         dtypes[0], dtypes[1], dtypes[2] if len(weights) == 2 else None, node.op.centres, residual, len(outs) == 2,
-        False, ctx.machine.lanes(),
+        False, ctx.machine.lanes(kind.bits),
     )  # fmt: skip
     places = [x, operands[-1], weights[0], weights[-1], outs[0], y]
-    words = (*map(address, places), *_sizes(node, n))
+    words = (*map(address, places), *_sizes(node, n, kind))
     return [EngineStep(spec, words, x.size // n, grain_of(n), cost_ns=n * _NS)]
 
 
@@ -99,10 +103,11 @@ def bind_layer_norm_channels(
     return [EngineStep(columns, words, items, grain_of(n * lanes), cost_ns=n * lanes * _NS)]
 
 
-def _sizes(node: Node, n: int) -> tuple[int, ...]:
+def _sizes(node: Node, n: int, kind: Type = F32) -> tuple[int, ...]:
     """The words behind the addresses."""
     few = -(-n // 16)
-    return n, f32_word(node.attrs["eps"]), f32_word(1 / n), few, f32_word(1 / few)
+    eps, of_n, of_few = (float_word(kind, x) for x in (node.attrs["eps"], 1 / n, 1 / few))
+    return n, eps, of_n, few, of_few
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,12 +129,12 @@ class Norm:
     lanes: int
 
     def ir(self) -> str:
-        k, lanes = Kernel("kernel"), self.lanes
+        k, lanes, number = Kernel("kernel"), self.lanes, computed(self.dtype)
         given = [k.word(i, PTR) for i in range(6)]
         n, few = k.word(6), k.word(9)
-        eps, of_n, of_few = k.word(7, F32), k.word(8, F32), k.word(10, F32)
+        eps, of_n, of_few = k.word(7, number), k.word(8, number), k.word(10, number)
         with k.loop(k.first, k.last) as row:
-            x, residual, total_out, y = (k.at(given[p], row * n, STORED[self.dtype]) for p in (0, 1, 4, 5))
+            x, residual, total_out, y = (k.at(given[p], row * n, LOADED[self.dtype]) for p in (0, 1, 4, 5))
 
             def value(i: Value | int, mask: Value | None, x: Value = x, residual: Value = residual) -> Value:
                 v = load_wide(k, x, self.dtype, i, lanes, mask)
@@ -137,7 +142,7 @@ class Norm:
 
             def mean(count: Value, by: Value, shift: Value) -> Value:
                 """The mean of the differences of the first `count` elements from `shift`."""
-                sums = accumulators(k, lanes)
+                sums = accumulators(k, lanes, type=number)
 
                 def add(i: Value, u: int, mask: Value | None) -> None:
                     sums[u].value = sums[u].value + kept(k, value(i, mask) - shift, mask)
@@ -156,14 +161,14 @@ class Norm:
                     v = v - shift
                 return v
 
-            squares = accumulators(k, lanes)
+            squares = accumulators(k, lanes, type=number)
 
             def square(i: Value, u: int, mask: Value | None) -> None:
                 c = kept(k, centred(value(i, mask)), mask)
                 squares[u].value = k.fma(c, c, squares[u].value)
 
             root = k.unary("sqrt", added(k, n, lanes, squares, square) * of_n + eps)
-            inverse = k.splat(k.const(F32, 1.0) / root, lanes)
+            inverse = k.splat(k.const(number, 1.0) / root, lanes)
 
             def write(
                 i: Value, mask: Value | None, gamma: Value, beta: Value | None,

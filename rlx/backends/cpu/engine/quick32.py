@@ -175,10 +175,9 @@ RLX_FN float m_pow(const float x, const float y) {
     p = RLX_MAD64(p, f, -0.72134752074614583);
     p = RLX_MAD64(p, f, 1.4426950408667929);
     const double e = double(y) * RLX_MAD64(p, f, double(k));
-    const float g = float(e);
-    const float t = g + 12582912.0f;
-    float z = q_exp2(float(e - double(t - 12582912.0f)), RLX_BITS(t));
-    if (!(u - 0x00800000u < 0x7f000000u && RLX_ABS(g) < 125.0f)) { z = m_pow_any(x, y); }
+    const double t = e + 6755399441055744.0;  // the last bits are e rounded to an integer
+    float z = q_exp2(float(e - (t - 6755399441055744.0)), uint(RLX_DBITS(t)));
+    if (!(u - 0x00800000u < 0x7f000000u && RLX_DABS(e) < 125.0)) { z = m_pow_any(x, y); }
     return z;
 }
 
@@ -260,6 +259,57 @@ RLX_FN float m_atan(const float x) {
     const float w = 1.5707963705e+00f - t;
     const float far = w + ((((1.5707963705e+00f - w) - t) - v) + -4.3711388287e-08f);
     return m_with_sign(a > 1.0f ? far : t + v, x);
+}
+RLX_FN float m_atan2(const float y, const float x) {
+    const float a = RLX_ABS(y);
+    const float b = RLX_ABS(x);
+    const bool steep = a > b;
+    const float small = steep ? b : a;
+    const float large = steep ? a : b;
+    const float by = 1.0f / large;
+    const float t = small * by;
+    const float z = t * t;
+    float p = 1.565795275e-03f;  // as in m_atan
+    p = RLX_MAD(p, z, -9.493120946e-03f);
+    p = RLX_MAD(p, z, 2.696172707e-02f);
+    p = RLX_MAD(p, z, -4.962843657e-02f);
+    p = RLX_MAD(p, z, 7.071545720e-02f);
+    p = RLX_MAD(p, z, -8.945658803e-02f);
+    p = RLX_MAD(p, z, 1.109097824e-01f);
+    p = RLX_MAD(p, z, -1.428427100e-01f);
+    p = RLX_MAD(p, z, 1.999996006e-01f);
+    p = RLX_MAD(p, z, -3.333333433e-01f);
+    const float rest = RLX_MAD(-t, large, small) * by;  // of the quotient; atan' = 1 - z / 2, about
+    const float v = RLX_MAD(rest, RLX_MAD(-0.5f, z, 1.0f), (t * z) * p);
+    const float w = 1.5707963705e+00f - t;
+    const float h = steep ? w : t;
+    const float low = steep ? (((1.5707963705e+00f - w) - t) - v) + -4.3711388287e-08f : v;
+    const float g = 3.1415927410e+00f - h;
+    const float far = g + ((((3.1415927410e+00f - g) - h) - low) + -8.7422776573e-08f);
+    float r = m_with_sign(RLX_BITS(x) >= 0x80000000u ? far : h + low, y);
+    // Between 2^-60 and 2^60 nothing overflows, and the quotient's rest is no subnormal number.
+    const bool plain = small == 0.0f || small >= 8.6736173799e-19f;
+    if (!(plain && large >= 8.6736173799e-19f && large < 1.1529215046e+18f)) { r = m_atan2_any(y, x); }
+    return r;
+}
+// r = x^(-1/3) by Halley's rule, whose error is cubed in each step, then x r^2 and its own error.
+RLX_FN float q_root_step(const float a, const float r) {
+    const float e = RLX_MAD(-a * r, r * r, 1.0f);
+    return RLX_MAD(r * e, RLX_MAD(e, 2.2222222388e-01f, 3.3333334327e-01f), r);
+}
+RLX_FN float m_cbrt(const float x) {
+    const float a = RLX_ABS(x);
+    const uint u = RLX_BITS(a);
+    float r = RLX_FLOAT(uint(int(RLX_MAD(float(int(u)), -3.3333334327e-01f, 1.4200478720e+09f))));
+    r = q_root_step(a, r);
+    r = q_root_step(a, r);
+    const float s = r * r;
+    const float y = a * s;
+    const float z = y * y;
+    const float rest = RLX_MAD(z, y, -a) + RLX_MAD(y, y, -z) * y;
+    float w = m_with_sign(RLX_MAD(rest * s, -3.3333334327e-01f, y), x);
+    if (u - 0x00800000u >= 0x7f000000u) { w = m_cbrt_any(x); }
+    return w;
 }
 // (asin(s) / s - 1) s of z = s^2 <= 1/4.
 RLX_FN float q_asin_rest(const float s, const float z) {

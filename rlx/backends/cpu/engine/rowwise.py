@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from rlx.backends.cpu.context import Array
-from rlx.backends.cpu.engine.ir import F16, F32, I16, I32, I64, PTR, Kernel, Type, Value, Variable
+from rlx.backends.cpu.engine.formulas import apply
+from rlx.backends.cpu.engine.ir import F16, F32, F64, I16, I32, I64, PTR, Kernel, Type, Value, Variable
+from rlx.backends.cpu.engine.step import f32_word, f64_word
 from rlx.dtypes import as_dtype
 
 STORED = {"f32": F32, "f16": I16, "bf16": I16}  # the dtypes that are computed in f32, as they are loaded
+LOADED = {**STORED, "f64": F64}  # those and f64, which is computed in itself
 UNROLL = 4  # vectors in flight: one sum's additions would wait for each other
 _RUN = 1 << 13  # elements that are added up in f32 by one set of sums
 # (first element, number of the vector in its group, mask or None)
@@ -35,10 +38,10 @@ def load_wide(
     mask: Value | None = None,
     other: float = 0.0,
 ) -> Value:
-    """A vector of an array's elements as f32; masked lanes are `other`."""
-    kind = STORED[dtype]
+    """A vector of an array's elements as f32, of f64 as they are; masked lanes are `other`."""
+    kind = LOADED[dtype]
     raw = k.load(kind.of(lanes), k.at(base, at, kind), mask)
-    wide = raw if dtype == "f32" else widened(k, raw, dtype)
+    wide = raw if kind.is_float else widened(k, raw, dtype)
     return wide if mask is None or other == 0.0 else k.select(mask, wide, other)
 
 
@@ -61,9 +64,9 @@ def narrowed(k: Kernel, v: Value, dtype: str) -> Value:
 def store_wide(
     k: Kernel, v: Value, base: Value, dtype: str, at: Value | int, mask: Value | None = None
 ) -> None:
-    """Stores f32 as elements of the dtype."""
-    made = v if dtype == "f32" else narrowed(k, v, dtype)
-    k.store(made, k.at(base, at, STORED[dtype]), mask)
+    """Stores f32 (for f64 itself) as elements of the dtype."""
+    kind = LOADED[dtype]
+    k.store(v if kind.is_float else narrowed(k, v, dtype), k.at(base, at, kind), mask)
 
 
 def kept(k: Kernel, v: Value, mask: Value | None, other: float = 0.0) -> Value:
@@ -97,7 +100,7 @@ def total(k: Kernel, parts: Sequence[Variable]) -> Value:
 def added(k: Kernel, n: Value, lanes: int, sums: Sequence[Variable], body: Body) -> Value:
     """Calls the body for every vector of n elements, as `blocks`, and gives the total of the sums that it adds to. They
     are moved to other sums every _RUN elements: a long row would lose the last digits of terms beside its sum."""
-    totals = accumulators(k, lanes, count=len(sums))
+    totals = accumulators(k, lanes, type=sums[0].type.of(1), count=len(sums))
     with k.loop(0, n, _RUN) as start:
         left = n - start
         count = k.select(k.cmp("slt", left, _RUN), left, k.const(I64, _RUN))
@@ -109,10 +112,13 @@ def added(k: Kernel, n: Value, lanes: int, sums: Sequence[Variable], body: Body)
     return total(k, totals)
 
 
-def exp_of_difference(k: Kernel, x: Value) -> Value:
-    """exp(x) of x ≤ 0 or NaN, as softmax needs it: m_exp of math32.h, with results below 2^-126 as 0."""
+def exp_of_difference(k: Kernel, x: Value, near: bool = False) -> Value:
+    """exp(x) of x ≤ 0 or NaN, as softmax needs it: m_exp of math32.h, with results below 2^-126 as 0; in f64 any.
+    `near`: of |x| < 87 alone; others give any number."""
+    if x.type.scalar == "double":
+        return apply(k, "p_exp_d", x)
     low = k.cmp("olt", x, -87.33)
-    held = k.select(low, k.const(x.type, -87.33), x)
+    held = x if near else k.select(low, k.const(x.type, -87.33), x)
     # The last bits of x / ln 2 + 3 * 2^22 + 127 are the exponent of the power of two as f32 has it.
     t = k.fma(held, 1.442695022, 12583039.0)
     n = t - 12583039.0
@@ -122,7 +128,7 @@ def exp_of_difference(k: Kernel, x: Value) -> Value:
         p = k.fma(p, r, c)
     e = k.fma(r * r, p, r) + 1.0
     made = e * k.bits(k.bits(t, I32) << 23, F32)  # adding to the exponent would make a number of some NaNs
-    return k.select(low, k.const(x.type, 0.0), made)
+    return made if near else k.select(low, k.const(x.type, 0.0), made)
 
 
 def room(k: Kernel, nbytes: int) -> Value:
@@ -134,6 +140,21 @@ def room(k: Kernel, nbytes: int) -> Value:
 
 def name_of(array: Array) -> str:
     return as_dtype(array.dtype).name
+
+
+def computed(*dtypes: str) -> Type:
+    """The type in which numbers of these dtypes, which `alike` allows beside each other, are computed."""
+    return F64 if "f64" in dtypes else F32
+
+
+def alike(dtypes: Collection[str]) -> bool:
+    """Whether these are dtypes that are computed in f32, or f64 alone."""
+    return set(dtypes) <= STORED.keys() or set(dtypes) == {"f64"}
+
+
+def float_word(kind: Type, x: float) -> int:
+    """The bits of a number of that type as a word of args."""
+    return f64_word(x) if kind == F64 else f32_word(x)
 
 
 def grain_of(n: int) -> int:
@@ -163,3 +184,15 @@ def transposed(k: Kernel, rows: Sequence[Value]) -> list[Value]:
 def larger(k: Kernel, held: Value, v: Value) -> Value:
     """The greater float; NaN once either is NaN. Shorter than `k.max`: one comparison, for the new value."""
     return k.select(k.cmp("uno", v, v), v, greater(k, v, held))
+
+
+def sums_of_rows(k: Kernel, rows: Sequence[Value]) -> Value:
+    """The sum of each of as many vectors as a vector has lanes, row i's in lane i: pairs are added in a fixed order."""
+    made, lanes = list(rows), len(rows)
+    step = 1
+    while step < lanes:
+        low = [i if not i & step else lanes + i - step for i in range(lanes)]
+        high = [i + step if not i & step else lanes + i for i in range(lanes)]
+        made = [k.shuffle(a, b, low) + k.shuffle(a, b, high) for a, b in zip(made[::2], made[1::2], strict=True)]
+        step *= 2
+    return made[0]

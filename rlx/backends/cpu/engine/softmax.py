@@ -9,12 +9,14 @@ from functools import partial
 
 from rlx.backends.cpu.context import Array
 from rlx.backends.cpu.engine.formulas import apply
-from rlx.backends.cpu.engine.ir import F32, I64, PTR, Kernel, Value
+from rlx.backends.cpu.engine.ir import I64, PTR, Kernel, Value
 from rlx.backends.cpu.engine.rowwise import (
-    STORED,
+    LOADED,
     accumulators,
     added,
+    alike,
     blocks,
+    computed,
     contiguous,
     exp_of_difference,
     folded,
@@ -38,9 +40,9 @@ def _bind(
     how: str, node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: EngineContext
 ) -> list[EngineStep] | None:
     x, y, axis, dtype = ins[0], outs[0], node.attrs["axis"], name_of(ins[0])
-    if dtype not in STORED or x.size == 0 or not contiguous(x, y):
+    if dtype not in LOADED or x.size == 0 or not contiguous(x, y):
         return None
-    n, after, lanes = x.shape[axis], math.prod(x.shape[axis + 1 :]), ctx.machine.lanes()
+    n, after, lanes = x.shape[axis], math.prod(x.shape[axis + 1 :]), ctx.machine.lanes(computed(dtype).bits)
     words = (address(x), address(y), n, after)
     if after == 1:
         rows = Softmax(how, dtype, lanes)
@@ -74,7 +76,13 @@ def _result(k: Kernel, how: str, x: Value, shift: Value, factor: Value, dtype: s
     """An element of the result from the row's element (f32 softmax: its exponential) and its 1 / sum or log(sum)."""
     if how == "logs":
         return x - shift - factor
-    return (x if dtype == "f32" else exp_of_difference(k, x - shift)) * factor
+    return (exp_of_difference(k, x - shift) if dtype in ("f16", "bf16") else x) * factor
+
+
+def _log(k: Kernel, x: Value) -> Value:
+    return apply(k, "p_log_d" if x.type.scalar == "double" else "m_log", x)
+
+_ROWS = 1 << 9  # terms of a column that are added up by one sum
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,12 +96,13 @@ class Softmax:
 
     def ir(self) -> str:
         k, how, dtype, lanes = Kernel("kernel"), self.how, self.dtype, self.lanes
-        stores = how == "shares" and dtype == "f32"
+        number = computed(dtype)
+        stores = how == "shares" and dtype in ("f32", "f64")
         xs, ys, n = k.word(0, PTR), k.word(1, PTR), k.word(2)
         with k.loop(k.first, k.last) as row:
-            x = k.at(xs, row * n, STORED[dtype])
-            y = k.at(ys, row if how == "total" else row * n, STORED[dtype])
-            tops = accumulators(k, lanes, -math.inf)
+            x = k.at(xs, row * n, LOADED[dtype])
+            y = k.at(ys, row if how == "total" else row * n, LOADED[dtype])
+            tops = accumulators(k, lanes, -math.inf, number)
 
             def top(i: Value, u: int, mask: Value | None, x: Value = x) -> None:
                 v = load_wide(k, x, dtype, i, lanes, mask, -math.inf)
@@ -103,7 +112,7 @@ class Softmax:
             blocks(k, n, lanes, top)
             best = folded(k, tops, lambda a, b: greater(k, a, b))
             shift = k.splat(_shift(k, how, best), lanes)
-            sums = accumulators(k, lanes)
+            sums = accumulators(k, lanes, type=number)
 
             def add(i: Value, u: int, mask: Value | None, x: Value = x, y: Value = y) -> None:
                 e = _exponential(k, how, load_wide(k, x, dtype, i, lanes, mask) - shift)
@@ -112,7 +121,7 @@ class Softmax:
                 sums[u].value = sums[u].value + kept(k, e, mask)
 
             whole = k.splat(added(k, n, lanes, sums, add), lanes)
-            factor = 1.0 / whole if how == "shares" else apply(k, "m_log", whole)
+            factor = 1.0 / whole if how == "shares" else _log(k, whole)
             if how == "total":
                 one = k.tail(1, lanes)
                 store_wide(k, factor + k.splat(best, lanes), y, dtype, 0, one)
@@ -142,11 +151,12 @@ class SoftmaxColumns:
 
     def ir(self) -> str:
         k, how, dtype, lanes = Kernel("kernel"), self.how, self.dtype, self.lanes
-        stores = how == "shares" and dtype == "f32"
+        number = computed(dtype)
+        stores = how == "shares" and dtype in ("f32", "f64")
         x, y, n, after = k.word(0, PTR), k.word(1, PTR), k.word(2), k.word(3)
         count = k.binary("udiv", after + (self.width - 1), k.const(I64, self.width))
-        tops, sums = (room(k, 4 * self.width) for _ in range(2))
-        vector = F32.of(lanes)
+        tops, sums = (room(k, number.size * self.width) for _ in range(2))
+        vector = number.of(lanes)
         with k.loop(k.first, k.last) as item:
             outer = k.binary("udiv", item, count)
             first = (item - outer * count) * self.width
@@ -161,7 +171,7 @@ class SoftmaxColumns:
                 with k.loop(0, size, lanes) as c:
                     left = size - c
                     mask = k.tail(k.select(k.cmp("slt", left, lanes), left, lanes), lanes)
-                    body(start + c, mask, k.at(tops, c, F32), k.at(sums, c, F32))
+                    body(start + c, mask, k.at(tops, c, number), k.at(sums, c, number))
 
             def begin(at: Value, mask: Value, top: Value, total: Value) -> None:
                 k.store(k.const(vector, -math.inf), top)
@@ -179,7 +189,7 @@ class SoftmaxColumns:
 
             def divide(at: Value, mask: Value, top: Value, total: Value) -> None:
                 t = k.load(vector, total)
-                k.store(1.0 / t if how == "shares" else apply(k, "m_log", t), total)
+                k.store(1.0 / t if how == "shares" else _log(k, t), total)
 
             def write(at: Value, mask: Value, top: Value, total: Value) -> None:
                 v = load_wide(k, y if stores else x, dtype, at, lanes, mask)
@@ -207,16 +217,17 @@ def bind_softmax_grad(
     node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: EngineContext
 ) -> list[EngineStep] | None:
     dtypes = [name_of(a) for a in (*ins, *outs)]
-    n = outs[0].shape[-1] if outs[0].ndim else 1
-    if (
-        not set(dtypes) <= STORED.keys()
-        or node.attrs["axis"] != outs[0].ndim - 1
-        or not contiguous(*ins, *outs)
-    ):
+    if not alike(dtypes) or not contiguous(*ins, *outs):
         return None
-    spec = SoftmaxGradient(dtypes[0], dtypes[1], dtypes[2], ctx.machine.lanes())
-    words = (*map(address, (*ins, *outs)), n)
-    return [EngineStep(spec, words, outs[0].size // n, grain_of(n), cost_ns=n * _NS)]
+    axis, shape, lanes = node.attrs["axis"], outs[0].shape, ctx.machine.lanes(computed(*dtypes).bits)
+    n, after = shape[axis], math.prod(shape[axis + 1 :])
+    words = (*map(address, (*ins, *outs)), n, after)
+    if after == 1:
+        spec = SoftmaxGradient(dtypes[0], dtypes[1], dtypes[2], lanes)
+        return [EngineStep(spec, words, outs[0].size // n, grain_of(n), cost_ns=n * _NS)]
+    items = outs[0].size // (n * after) * -(-after // lanes)
+    columns = SoftmaxGradientColumns(dtypes[0], dtypes[1], dtypes[2], lanes)
+    return [EngineStep(columns, words, items, grain_of(n * lanes), cost_ns=n * lanes * _NS)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,8 +244,8 @@ class SoftmaxGradient:
         kinds = (self.gradient, self.dtype, self.result)
         n = k.word(3)
         with k.loop(k.first, k.last) as row:
-            d, y, made = (k.at(k.word(i, PTR), row * n, STORED[kind]) for i, kind in enumerate(kinds))
-            sums = accumulators(k, lanes)
+            d, y, made = (k.at(k.word(i, PTR), row * n, LOADED[kind]) for i, kind in enumerate(kinds))
+            sums = accumulators(k, lanes, type=computed(*kinds))
 
             def add(i: Value, u: int, mask: Value | None, d: Value = d, y: Value = y) -> None:
                 term = load_wide(k, d, kinds[0], i, lanes, mask) * load_wide(k, y, kinds[1], i, lanes, mask)
@@ -252,4 +263,42 @@ class SoftmaxGradient:
                 store_wide(k, v, made, kinds[2], i, mask)
 
             blocks(k, n, lanes, write)
+        return k.text()
+
+
+@dataclass(frozen=True, slots=True)
+class SoftmaxGradientColumns:
+    """(before, n, after) elements of y·(d - Σ d·y) along n: an item is a vector of columns. Words: d, y, result, n,
+    after."""
+
+    gradient: str
+    dtype: str
+    result: str
+    lanes: int
+
+    def ir(self) -> str:
+        k, lanes = Kernel("kernel"), self.lanes
+        n, after = k.word(3), k.word(4)
+        count = k.binary("udiv", after + (lanes - 1), k.const(I64, lanes))
+        zero = k.const(computed(self.dtype).of(lanes), 0.0)
+        with k.loop(k.first, k.last) as item:
+            outer = k.binary("udiv", item, count)
+            column = (item - outer * count) * lanes
+            mask = k.tail(k.min(after - column, lanes), lanes)
+            base = outer * n * after + column
+
+            def given(i: Value, base: Value = base, mask: Value = mask) -> list[Value]:
+                kinds = enumerate((self.gradient, self.dtype))
+                return [load_wide(k, k.word(w, PTR), kind, base + i * after, lanes, mask) for w, kind in kinds]
+
+            total = k.variable(zero)
+            with k.loop(0, n, _ROWS) as start:
+                part = k.variable(zero)
+                with k.loop(start, k.min(start + _ROWS, n)) as i:
+                    d, y = given(i)
+                    part.value = k.fma(d, y, part.value)
+                total.value = total.value + part.value
+            with k.loop(0, n) as i:
+                d, y = given(i)
+                store_wide(k, y * (d - total.value), k.word(2, PTR), self.result, base + i * after, mask)
         return k.text()
