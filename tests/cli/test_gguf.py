@@ -14,6 +14,7 @@ from tests.cli.conftest import Rlx
 from tests.formats.gguf.test_convert import LLAMA, folder
 from tests.formats.test_quantized import gptq
 from tests.models.gguf_encoders import write as write_encoder
+from tests.models.language.tiny import write_mamba
 from tests.models.speech.tiny import write_model as write_whisper
 from tests.models.tiny import write_model
 
@@ -92,7 +93,9 @@ def test_a_folder_is_shown(rlx: Rlx, model: Path, tmp_path: Path) -> None:
         (model / "config.json").write_text(json.dumps({**config, **changed}))
         ran = rlx("inspect", model, "--device", "cpu")
         assert ran.status == 0 and words in ran.out.splitlines()[-1], ran
-    for path in (write_model(tmp_path / "bert"), write_whisper(tmp_path / "whisper")):
+    (tmp_path / "mamba").mkdir()
+    others = write_model(tmp_path / "bert"), write_whisper(tmp_path / "whisper"), write_mamba(tmp_path / "mamba")
+    for path in others:
         ran = rlx("inspect", path, "--device", "cpu")
         assert ran.status == 0 and ran.out.splitlines()[-1].endswith("fits") and "keys" not in ran.out
 
