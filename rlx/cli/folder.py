@@ -27,10 +27,13 @@ def inspect_folder(path: Path, tensors: bool, devices: Sequence[str] | None) -> 
     """Lines that describe the folder; `tensors` lists every tensor. Types and bytes are those of the files; what fits
     is told of the weights as they are loaded.
 
-    Raises: ModelFormatError for a damaged folder."""
+    Raises: ModelFormatError for a damaged folder, RlxError for one with an ONNX model alone."""
     from rlx.models.language.weights import Arrays
 
     folder = ModelFolder(path)
+    onnx = sorted([*path.glob("*.onnx"), *path.glob("onnx/*.onnx")])
+    if onnx and not any(path.glob("*.safetensors")):
+        raise RlxError(f"{path} holds no safetensors, but an ONNX model; give that file, {onnx[0]}")
     held = safetensors.load(path)
     files = len(list(path.glob("*.safetensors"))) if (path / safetensors.INDEX_NAME).exists() else 1
     kinds = {name: (_type(array.dtype), array.shape, array.nbytes) for name, array in held.items()}

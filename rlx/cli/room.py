@@ -86,7 +86,9 @@ def fits(config: LanguageConfig | None, sizes: Mapping[str, int], devices: Seque
             cells.append(said)
         rows.append((info.id, info.name, f"{free / 2**30:.1f} GiB", *cells))
     if rows:
-        known = [f"{_size(sum(room.caches))} for {n:,}" for n, room in (rooms or {}).items()]
+        # A recurrent model has no keys and values, and is refused with --cache.
+        caches = {n: sum(room.caches) for n, room in (rooms or {}).items()}
+        known = [f"{_size(nbytes)} for {n:,}" for n, nbytes in caches.items() if nbytes]
         told = f"; keys and values in f32: {', '.join(known)}; --cache f16 takes half" if known else ""
         yield f"weights: {_size(weights)}{told}"
         yield from format_table(titles if rooms else ("device", "name", "free", "weights"), rows, right={"free"})

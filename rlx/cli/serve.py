@@ -108,8 +108,9 @@ def serve(
 
 
 def _called(model: Path) -> str:
-    """The name of a file without its ending, or that of a folder as it is, which may have dots: Llama-3.2-1B."""
-    return model.resolve().name if model.is_dir() else model.stem
+    """The name of a file without its ending, or that of a folder (a link's own) as it is, which may have dots:
+    Llama-3.2-1B."""
+    return os.path.basename(os.path.abspath(model)) if model.is_dir() else model.stem
 
 
 def _adapters(given: list[str]) -> dict[str, Path]:

@@ -74,7 +74,7 @@ class FourBits:
         """The weight in its dtype, each number rounded once, as bitsandbytes multiplies by it."""
         count = math.prod(self.shape)
         made = np.empty(count, self.dtype.np)
-        step = _PART // self.block * self.block or self.block
+        step = max(1, _PART // (2 * self.block)) * 2 * self.block  # even: two codes are a byte
         for at in range(0, count, step):
             part = self.codes[at // 2 : (min(at + step, count) + 1) // 2]
             pairs = np.stack([part >> 4, part & 15], -1).reshape(-1)[: min(step, count - at)]

@@ -14,6 +14,7 @@ from tests.cli.conftest import Rlx
 from tests.formats.gguf.test_convert import LLAMA, folder
 from tests.formats.test_quantized import gptq
 from tests.models.gguf_encoders import write as write_encoder
+from tests.models.language.tiny import write_mamba
 from tests.models.speech.tiny import write_model as write_whisper
 from tests.models.tiny import write_model
 
@@ -92,7 +93,9 @@ def test_a_folder_is_shown(rlx: Rlx, model: Path, tmp_path: Path) -> None:
         (model / "config.json").write_text(json.dumps({**config, **changed}))
         ran = rlx("inspect", model, "--device", "cpu")
         assert ran.status == 0 and words in ran.out.splitlines()[-1], ran
-    for path in (write_model(tmp_path / "bert"), write_whisper(tmp_path / "whisper")):
+    (tmp_path / "mamba").mkdir()
+    others = write_model(tmp_path / "bert"), write_whisper(tmp_path / "whisper"), write_mamba(tmp_path / "mamba")
+    for path in others:
         ran = rlx("inspect", path, "--device", "cpu")
         assert ran.status == 0 and ran.out.splitlines()[-1].endswith("fits") and "keys" not in ran.out
 
@@ -101,6 +104,9 @@ def test_mistakes(rlx: Rlx, model: Path, tmp_path: Path) -> None:
     (tmp_path / "x.gguf").write_bytes(b"GGUF\1\0\0\0")
     bert, whisper = write_model(tmp_path / "bert"), write_whisper(tmp_path / "whisper")
     write_encoder(tmp_path / "bert.gguf", "bert")
+    for name in ("config.json", "model.onnx"):
+        (tmp_path / "exported").mkdir(exist_ok=True)
+        (tmp_path / "exported" / name).write_text("{}")
     for arguments, words in (
         (("convert", model, "--to", "Q9_K", "-o", tmp_path / "m.gguf"), "not an rlx dtype"),
         (("convert", model, "-o", tmp_path / "none" / "m.gguf"), "no such folder"),
@@ -112,6 +118,7 @@ def test_mistakes(rlx: Rlx, model: Path, tmp_path: Path) -> None:
         (("inspect", tmp_path / "x.gguf"), "version 1"),
         (("inspect", tmp_path / "x.gguf", "--strict"), "no --strict"),
         (("inspect", model, "--dim", "a=1"), "a Hugging Face folder, which holds no graph: it takes no --dim"),
+        (("inspect", tmp_path / "exported"), "give that file, "),
         (("inspect", model, "--device", "cpu:9"), "there is only cpu"),
         (("run", model), "a Hugging Face folder without an ONNX file"),
         (("transcribe", whisper, tmp_path), "is no file; give a WAV file"),

@@ -161,6 +161,7 @@ def test_inspect(rlx: Rlx, file: Path, tmp_path: Path, device: str) -> None:
         (b"version https://git-lfs.github.com/spec/v1\noid sha256:0\n", "git lfs pull"),
         (b"GGUF\x03\x00\x00\x00" + bytes(60), "is a GGUF file"),
         (b"\x1c\x00\x00\x00TFL3" + bytes(60), "TensorFlow Lite"),
+        (b"\x02" + bytes(7) + b'{"a": 1}', "take the folder that holds it"),
     ],
 )
 def test_files_that_are_taken_for_onnx_models(rlx: Rlx, tmp_path: Path, content: bytes, text: str) -> None:

@@ -85,3 +85,16 @@ def test_a_recurrence_is_right_and_does_not_depend_on_its_pieces(case: str, mach
     for once, parts, t in zip(*found, made, strict=True):
         assert np.array_equal(once, parts)
         assert close(once, wanted[t.id])
+
+
+@on_machines
+def test_zeros_before_a_sequence_are_multiplied(machine: Machine) -> None:
+    """An infinite weight makes NaN of them, as on every device."""
+    x, w = given("x", (1, 4, 37)), given("w", (37, 3))
+    w[5, 0] = np.inf
+    graph = rlx.Graph("start")
+    ins = [graph.input("x", x.shape), graph.input("w", w.shape)]
+    made = apply_multi("causal_conv", *ins, operands=(), activation=None)
+    outs = [np.zeros(t.shape, np.float32) for t in made]
+    run(bound(made[0].node, [x, w], outs, machine, False), machine, 1)
+    assert np.isnan(outs[0][0, :2, 5]).all() and np.isnan(outs[0]).sum() == 2

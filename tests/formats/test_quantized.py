@@ -13,7 +13,7 @@ import pytest
 
 import rlx
 from rlx.errors import ModelFormatError
-from rlx.formats import safetensors
+from rlx.formats import bitsandbytes, safetensors
 from rlx.formats.huggingface import ModelFolder
 from rlx.models.language.architectures.gpt2 import ARCHITECTURES
 from rlx.packed import PackedArray
@@ -266,6 +266,16 @@ def test_a_model_of_quantized_weights_gives_what_its_numbers_give(method: str, t
         expected, found = a.logits(tokens), b.logits(tokens)
     error = np.square(found - expected, dtype=np.float64).sum() / np.square(expected, dtype=np.float64).sum()
     assert error <= 1e-11
+
+
+@pytest.mark.parametrize("block", [5, 16, 300])
+def test_floats_of_four_bits_that_are_made_in_parts(block: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Parts begin with a byte: ONNX models may have blocks of an odd length."""
+    q, s = codes(16, (7 * 30,)), scales((-(-7 * 30 // block),), np.float32)
+    pairs = (q[0::2] << 4 | q[1::2]).astype(np.uint8)
+    held = bitsandbytes.FourBits("nf4", (7, 30), rlx.dtypes.f32, pairs, NF4, s, block)
+    monkeypatch.setattr(bitsandbytes, "_PART", 25)
+    assert np.array_equal(held.floats(), (NF4[q] * np.repeat(s, block)[: len(q)]).reshape(7, 30))
 
 
 @pytest.mark.parametrize(("part", "third"), [("q_proj", 0), ("k_proj", 1), ("v_proj", 2), ("o_proj", None)])

@@ -536,6 +536,8 @@ def test_the_name_of_a_model_is_that_of_its_file_or_folder(tmp_path: Path) -> No
         (tmp_path / name).mkdir()
         assert _called(tmp_path / name) == name  # folders
     assert _called(tmp_path / "tiny-3.2-q4_k.gguf") == "tiny-3.2-q4_k"
+    (tmp_path / "mine").symlink_to(tmp_path / "x.gguf", target_is_directory=True)
+    assert _called(tmp_path / "mine") == "mine" and _called(tmp_path / "mine" / "..") == tmp_path.name
 
 
 def test_the_command_serves_and_ends_at_a_signal(folder: Path, repo: Path) -> None:

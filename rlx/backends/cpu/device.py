@@ -190,8 +190,8 @@ def _cpu_name() -> str:
     path = Path("/proc/cpuinfo")
     if path.exists():
         for line in path.read_text().splitlines():
-            if line.startswith(("model name", "Model\t", "Hardware")):
-                return line.partition(":")[2].strip()
+            if line.startswith(("model name", "Model\t", "Hardware")) and (name := line.partition(":")[2].strip()):
+                return name  # some virtual machines leave it empty
     return platform.processor() or platform.machine() or "CPU"
 
 

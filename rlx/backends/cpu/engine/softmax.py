@@ -34,6 +34,7 @@ from rlx.ir import Node
 
 _NS = 0.7  # of an element
 COLUMNS = 16  # vectors in a block of columns
+_ROWS = 1 << 9  # terms of a column that are added up by one sum
 
 
 def _bind(
@@ -82,13 +83,11 @@ def _result(k: Kernel, how: str, x: Value, shift: Value, factor: Value, dtype: s
 def _log(k: Kernel, x: Value) -> Value:
     return apply(k, "p_log_d" if x.type.scalar == "double" else "m_log", x)
 
-_ROWS = 1 << 9  # terms of a column that are added up by one sum
-
 
 @dataclass(frozen=True, slots=True)
 class Softmax:
-    """Rows of a dtype. Words: x, y, elements of a row. A softmax in f32 stores the exponentials between its two passes;
-    those of halves are computed twice, since they must not be rounded before they are summed."""
+    """Rows of a dtype. Words: x, y, elements of a row. A softmax in f32 or f64 stores the exponentials between its two
+    passes; those of halves are computed twice, since they must not be rounded before they are summed."""
 
     how: str
     dtype: str

@@ -81,9 +81,11 @@ def _other_kind(content: bytes) -> str | None:
         return "it is an HDF5 file, as Keras saves models; convert it with tf2onnx"
     if content[4:8] in (b"TFL3", b"ORTM"):
         return "it is a TensorFlow Lite or ORT file; give the ONNX model that it was made from"
-    return "it is a GGUF file; rlx.models.load reads it, and `rlx generate` or `rlx embed` runs it" if (
-        content.startswith(b"GGUF")
-    ) else None
+    if content.startswith(b"GGUF"):
+        return "it is a GGUF file; rlx.models.load reads it, and `rlx generate` or `rlx embed` runs it"
+    if content[8:10] == b'{"':  # behind the length of that object
+        return "it is a safetensors file; rlx.models.load and `rlx inspect` take the folder that holds it"
+    return None
 
 
 def opsets(imports: Any, what: str) -> dict[str, int]:

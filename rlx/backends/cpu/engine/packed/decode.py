@@ -5,8 +5,7 @@ elements. So what can be done for many blocks at once is done before (`prepare`)
 row become f32 in memory, from where a load spreads one over a vector at no cost. Integers of at most four bits, and
 codes of a book of 16 numbers, are looked up in a register where the processor can: the table of a group holds its
 elements' values, scale and minimum included. Where registers have eight floats, a book that is no integers is two of
-them. Other integers are put together as bytes, as many as a vector holds, and
-widened by loads.
+them. Other integers are put together as bytes, as many as a vector holds, and widened by loads.
 """
 
 from __future__ import annotations

@@ -70,16 +70,15 @@ class CausalConv:
                 total = load_wide(k, bias, kind, first + i, lanes, mask) if "bias" in self.operands else zero
                 made = k.variable(total)
                 for j, own in enumerate(rows):
-
-                    def add(j: int = j, own: Value = own) -> None:
-                        weight = load_wide(k, w, held(kind), first + i + j * channels, lanes, mask)
-                        made.value = k.fma(weight, load_wide(k, own, kind, i, lanes, mask), made.value)
-
                     if "state" in self.operands or j == before:
-                        add()
+                        given = load_wide(k, own, kind, i, lanes, mask)
                     else:
+                        read = k.variable(zero)  # which is multiplied too: an infinite weight makes NaN of it
                         with k.when(there[j]):
-                            add()
+                            read.value = load_wide(k, own, kind, i, lanes, mask)
+                        given = read.value
+                    weight = load_wide(k, w, held(kind), first + i + j * channels, lanes, mask)
+                    made.value = k.fma(weight, given, made.value)
                 found = silu(k, made.value) if self.activation else made.value
                 store_wide(k, found, y, kind, step * channels + first + i, mask)
 

@@ -2,9 +2,8 @@
 
 The matrix of a product stays packed where its blocks are those of one of rlx's dtypes (4 or 8 bits, blocks of 32 or 128
 numbers that fill the rows, no zero points in floats, no order of columns; nf4 and fp4 in blocks and rows of whole 32).
-Any other is dequantized while the model is
-built. Both are weights of the program as others are, shared by the programs of all shapes. A table from which rows are
-taken stays packed on the device; only its rows are dequantized.
+Any other is dequantized while the model is built. Both are weights of the program as others are, shared by the programs
+of all shapes. A table from which rows are taken stays packed on the device; only its rows are dequantized.
 """
 
 from __future__ import annotations
