@@ -197,7 +197,7 @@ def page(seen: Seen, before: str = "") -> str:
         "",
         "How an op runs: **native**, by kernels of its own; **decomposed**, written with native ops; **host**, by",
         "NumPy, and the report says so; **control**, by recorded bodies that the host launches; numbers where its",
-        "cases differ. The CPU runs every op natively. A device of other features may differ:",
+        "cases differ. The CPU decomposes few. A device of other features may differ:",
         "`CompiledGraph.report()` tells. Dtypes are those of the cases' inputs.", "",
         "Tolerance: *bits* allows no difference; *equal* none but the sign of a zero; *ULP* counts units in the",
         "last place of f32 (f64: of f64), + an absolute floor; *NMSE* is the squared error over the squared reference,",
