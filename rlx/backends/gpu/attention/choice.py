@@ -6,7 +6,6 @@ matrix instructions, for f16 and bf16, and for f32 in sessions of a lower precis
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -76,15 +75,13 @@ class Tiles:
 class Decode:
     """The kernels for few queries: a workgroup has `rows` query rows of a key head; the keys are cut into `splits`
     parts. `lanes`: the threads that share a key, in the kernel whose streams wait for nothing; 0 in the kernel that
-    brings tiles of keys through shared memory. `ahead`: the tiles of keys that the kernel for one query a head has on
-    their way at once."""
+    brings tiles of keys through shared memory."""
 
     algorithm: ClassVar[Algorithm] = "decode"
     cost: Cost
     rows: int
     splits: int
     lanes: int = 0
-    ahead: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +112,6 @@ class Forced:
     splits: int | None = None
     rows: int | None = None
     lanes: int | None = None
-    ahead: int | None = None
     deep: int | None = None
     keys: int | None = None
     scores: Scores | None = None
@@ -138,15 +134,12 @@ def choose_step(target: Target, problem: Problem) -> Decode:
     share = problem.heads // problem.kv_heads
     paired = target.matrices.overlapped and not target.software
     suited = min(2 if paired else 4, 1 << max(0, share - 1).bit_length())
-    lanes = problem.d * problem.stored.itemsize // 16
     found: list[Candidate] = []
-    for rows, ahead in itertools.product((1, 2, 4, 8), (1, 2)):
+    for rows in (1, 2, 4, 8):
         blocks = problem.batch * problem.kv_heads * math.ceil(share / rows)
         splits = _splits(target.units * (2 if paired else 1), blocks, problem.sk)
-        # A workgroup that has a multiprocessor to itself has registers for two tiles, which take longer to come than to
-        # be added up. It is alone where there are no more workgroups, or four rows take the registers of two.
-        alone = not paired and not target.software and (rows > 2 or blocks * splits <= target.units)
-        found.append(Decode((float(rows != suited), float(ahead != 1 + alone)), rows, splits, lanes, ahead))
+        lanes = problem.d * problem.stored.itemsize // 16
+        found.append(Decode((float(rows != suited),), rows, splits, lanes))
     chosen = target.choose(problem, _with_overrides(found))
     assert isinstance(chosen, Decode)
     return chosen
@@ -283,7 +276,7 @@ def _with_overrides(found: Sequence[Candidate]) -> Sequence[Candidate]:
     wish = forced()
     if wish == _NOTHING:
         return found
-    fields = ("algorithm", "lanes", "ahead", "rows", "scores", "keys", "deep")
+    fields = ("algorithm", "lanes", "rows", "scores", "keys", "deep")
     found = narrowed(found, **{name: getattr(wish, name) for name in fields})
     if wish.splits is None:
         return found

@@ -6,9 +6,8 @@
 // Constants: LANES, ROWS: see attention_streams.h; ROWS of the heads that share a key head are one block. SPLITS: the
 // parts into which the keys are cut, one for each workgroup; the last to arrive adds them up in order. TURNED: pairs that
 // are turned, INTERLEAVED: as in rope.h. WINDOWED: at most `window` keys before the own one are seen. CAPPED: scores are
-// bent at `cap`. SINKS: each head has one more term in its total. AHEAD: the tiles of keys, 1 or 2, that are on their way
-// at once. RING: `at` is position[b] from 0 on, whose row is that modulo `rows`; window < rows, so that the keys that are
-// seen lie in other rows.
+// bent at `cap`. SINKS: each head has one more term in its total. RING: `at` is position[b] from 0 on, whose row is that
+// modulo `rows`; window < rows, so that the keys that are seen lie in other rows.
 #include "attention_sums.h"
 #include "begin.h"
 #include "pair.h"
@@ -59,29 +58,6 @@ RLX_FN uint first_key(const uint row, const uint there, const uint rows) {
 RLX_FN uint part_size(const uint keys) { return ((keys + SPLITS - 1u) / SPLITS + STREAMS - 1u) / STREAMS * STREAMS; }
 RLX_FN float bent(const float s, const float cap) { return CAPPED ? cap * p_tanh_f(s * p_recip_f(cap)) : s; }
 
-// The sums, with TILE keys from k0 on, whose units are in wk and wv. What these registers hold next is asked for as soon as
-// they are free.
-#define TILE (4u * STREAMS)
-#define ATTEND(wk, wv, k0)                                                                                          \
-    {                                                                                                               \
-        const uint first = k0, later = first + AHEAD * TILE;                                                        \
-        float scores[4u * MOST];                                                                                    \
-        SCORE_KEYS(scores, wk)                                                                                      \
-        if (later < to) { READ_ROWS(wk, later, to, pk, step) }                                                      \
-        EACH_ROW(r) {                                                                                               \
-            float greatest = top[r];                                                                                \
-            UNROLL for (uint n = 0u; n < 4u; n++) {                                                                 \
-                const bool inside = first + n * STREAMS + stream < to;                                              \
-                const float s = inside ? bent(scores[n * MOST + r] * scale, cap) : -INFINITE;                       \
-                scores[n * MOST + r] = s;                                                                           \
-                greatest = larger(s, greatest);                                                                     \
-            }                                                                                                       \
-            WEIGH_KEYS(scores, r, greatest)                                                                         \
-        }                                                                                                           \
-        ADD_VALUES(scores, wv, first, to)                                                                           \
-        if (later < to) { READ_ROWS(wv, later, to, pv, step) }                                                      \
-    }
-
 RLX_FN void attention_step_body(PTR(TA) q, PTR(TA) k, PTR(TA) v, PTR(TB) keys, PTR(TB) values, PTR(i32) position,
                                 PTR(f32) cosine, PTR(f32) sine, PTR(f32) sinks, PTR(TA) y, PTR(f32) parts,
                                 PTR(u32) counters, const uint count, const uint heads, const uint kv_heads,
@@ -112,18 +88,11 @@ RLX_FN void attention_step_body(PTR(TA) q, PTR(TA) k, PTR(TA) v, PTR(TB) keys, P
     const uint from = begin + least(split * chunk, there), to = least(from + chunk, begin + there);
 
     // The first keys are asked for before the query, whose tables take as long to come.
-    uvec4 wk[4], wv[4], next_k[4], next_v[4];
-    if (from < to) {
-        READ_ROWS(wk, from, to, pk, step)
-        READ_ROWS(wv, from, to, pv, step)
-    }
-    if (AHEAD > 1u && from + TILE < to) {
-        READ_ROWS(next_k, from + TILE, to, pk, step)
-        READ_ROWS(next_v, from + TILE, to, pv, step)
-    }
-    vec4 query[MOST * QUADS], out_[MOST * QUADS];
-    float top[MOST], total[MOST];
-    EACH_ROW(r) {
+    uvec4 wk[4], wv[4];
+    if (from < to) { READ_KEYS(wk, wv, from, to, pk, pv, step, step) }
+    vec4 query[ROWS * QUADS], out_[ROWS * QUADS];
+    float top[ROWS], total[ROWS];
+    UNROLL for (uint r = 0u; r < ROWS; r++) {
         const uint head = b * heads + h * share + least(r0 + r, share - 1u);
         UNROLL for (uint e = 0u; e < QUADS; e++) {
             query[r * QUADS + e] = turned(SKIP(TA, q, head, SIZE), cosine, sine, entry, lane * PER + e * 4u);
@@ -144,10 +113,10 @@ RLX_FN void attention_step_body(PTR(TA) q, PTR(TA) k, PTR(TA) v, PTR(TB) keys, P
                 STORE4(TB, pv, i, value[e]);
             }
         }
-        EACH_ROW(r) {
+        UNROLL for (uint r = 0u; r < ROWS; r++) {
             float sum = dot_of(query[r * QUADS], key[0], 0.0f);
             if (QUADS == 2u) sum = dot_of(query[r * QUADS + QUADS - 1u], key[QUADS - 1u], sum);
-            const float s = bent(sum_of_lanes(sum) * scale, cap);
+            const float s = bent(lanes_sum(sum) * scale, cap);
             if (stream == 0u) {
                 top[r] = larger(s, -INFINITE);
                 total[r] = weight_of(s - base_of(top[r]));
@@ -160,9 +129,20 @@ RLX_FN void attention_step_body(PTR(TA) q, PTR(TA) k, PTR(TA) v, PTR(TB) keys, P
             }
         }
     }
-    ROLLED for (uint k0 = from; k0 < to; k0 += AHEAD * TILE) {
-        ATTEND(wk, wv, k0)
-        if (AHEAD > 1u && k0 + TILE < to) { ATTEND(next_k, next_v, k0 + TILE) }
+    for (uint k0 = from; k0 < to; k0 += 4u * STREAMS) {
+        float scores[4u * ROWS];
+        SCORE_KEYS(scores, wk)
+        UNROLL for (uint r = 0u; r < ROWS; r++) {
+            float greatest = top[r];
+            UNROLL for (uint n = 0u; n < 4u; n++) {
+                const float s = k0 + n * STREAMS + stream < to ? bent(scores[n * ROWS + r] * scale, cap) : -INFINITE;
+                scores[n * ROWS + r] = s;
+                greatest = larger(s, greatest);
+            }
+            WEIGH_KEYS(scores, r, greatest)
+        }
+        ADD_VALUES(scores, wv)
+        if (k0 + 4u * STREAMS < to) { READ_KEYS(wk, wv, k0 + 4u * STREAMS, to, pk, pv, step, step) }
     }
 
     MEET_STREAMS

@@ -32,9 +32,9 @@ RLX_FN void attention_stream_body(PTR(T) q, PTR(T) k, PTR(T) v, PTR(M) mask, PTR
     const float inverse_cap = CAPPED ? p_recip_f(cap) : 0.0f;
     const uint lane = THREAD % LANES, stream = THREAD / LANES;
 
-    vec4 query[MOST * QUADS], out_[MOST * QUADS];
-    float top[MOST], total[MOST];
-    EACH_ROW(r) {
+    vec4 query[ROWS * QUADS], out_[ROWS * QUADS];
+    float top[ROWS], total[ROWS];
+    UNROLL for (uint r = 0u; r < ROWS; r++) {
         const uint row = r0 + r < mine ? r0 + r : mine - 1u;
         PTR(T) ph = SKIP(T, pq, Q_BY_TOKEN ? row / sq : 0u, d);
         const uint i = Q_BY_TOKEN ? row % sq : row;  // without tokens in rows, the queries of a head follow one another
@@ -45,27 +45,26 @@ RLX_FN void attention_stream_body(PTR(T) q, PTR(T) k, PTR(T) v, PTR(M) mask, PTR
         top[r] = -INFINITE;
         total[r] = 0.0f;
     }
-    ROLLED for (uint k0 = from; k0 < to; k0 += 4u * STREAMS) {
+    for (uint k0 = from; k0 < to; k0 += 4u * STREAMS) {
         uvec4 wk[4], wv[4];
-        float scores[4u * MOST];
-        READ_ROWS(wk, k0, to, pk, k_row / PER)
-        READ_ROWS(wv, k0, to, pv, v_row / PER)
+        float scores[4u * ROWS];
+        READ_KEYS(wk, wv, k0, to, pk, pv, k_row / PER, v_row / PER)
         SCORE_KEYS(scores, wk)
-        EACH_ROW(r) {
+        UNROLL for (uint r = 0u; r < ROWS; r++) {
             PTR(M) row_mask = SKIP(M, pm, h0 + (r0 + r) / sq, mh);
             float greatest = top[r];
             UNROLL for (uint n = 0u; n < 4u; n++) {
                 const uint key = k0 + n * STREAMS + stream;
-                float s = scores[n * MOST + r] * scale;
+                float s = scores[n * ROWS + r] * scale;
                 if (CAPPED) s = cap * p_tanh_f(s * inverse_cap);
                 s = r0 + r < mine && key < to ? masked(row_mask, s, (r0 + r) % sq, key, sq, len, reach, mq, mk)
                                               : -INFINITE;
-                scores[n * MOST + r] = s;
+                scores[n * ROWS + r] = s;
                 greatest = larger(s, greatest);
             }
             WEIGH_KEYS(scores, r, greatest)
         }
-        ADD_VALUES(scores, wv, k0, to)
+        ADD_VALUES(scores, wv)
     }
 
     MEET_STREAMS

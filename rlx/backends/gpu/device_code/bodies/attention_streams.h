@@ -2,7 +2,7 @@
 // LANES * PER elements, sixteen bytes for each of LANES threads. Each of the STREAMS groups of LANES threads takes every
 // STREAMS-th key of the workgroup's part and keeps sums and greatest scores of its own, so that there is no barrier before
 // all keys are read: at a few thousand keys, waiting takes longer than reading. At the end the workgroup adds its streams
-// up, always in the same order. Variables of the body: query[MOST * QUADS], out_[MOST * QUADS], top[MOST], total[MOST],
+// up, always in the same order. Variables of the body: query[ROWS * QUADS], out_[ROWS * QUADS], top[ROWS], total[ROWS],
 // lane, stream.
 #include "stream.h"
 #include "units.h"
@@ -13,35 +13,8 @@
 #define STREAMS (256u / LANES)
 #define TOGETHER (ROWS < 2u ? 1u : 2u)  // rows whose sums lie in shared memory at once
 
-// ROLLED: a loop that stays one. A driver that unrolls the loop over keys makes more instructions than their cache holds.
-#ifdef RLX_GLSL
-#define ROLLED [[dont_unroll]]
-#else
-#define ROLLED _Pragma("unroll 1")
-#endif
-// Loops over rows count to MOST and skip what is not there: ROWS is known only when a pipeline is made, and arrays that are
-// indexed by a loop of unknown length may come to lie in memory instead of registers.
-#define MOST 8u
-#define EACH_ROW(r) UNROLL for (uint r = 0u; r < MOST; r++) if (r < ROWS)
-
 RLX_FN float plus(const float a, const float b) { return a + b; }
 LANES_OP(lanes_sum, LANES, plus)
-#if defined(RLX_GLSL) && defined(RLX_SUBGROUPS)
-// The same sum where a row's threads are in one subgroup, without a loop of unknown length.
-#define ADD_ACROSS(v, s) \
-    if (LANES > s) v += subgroupShuffleXor(v, s);
-RLX_FN float sum_of_lanes(float v) {
-    if (LANES > SUBGROUP) return lanes_sum(v);
-    ADD_ACROSS(v, 1u)
-    ADD_ACROSS(v, 2u)
-    ADD_ACROSS(v, 4u)
-    ADD_ACROSS(v, 8u)
-    ADD_ACROSS(v, 16u)
-    return v;
-}
-#else
-#define sum_of_lanes(v) lanes_sum(v)
-#endif
 
 SHARED vec4 tile[TOGETHER * 256u * QUADS];  // [row][stream][lane][quad]
 SHARED float stream_tops[ROWS * STREAMS];   // [row][stream], as the next two
@@ -59,22 +32,28 @@ RLX_FN vec4 scaled(const vec4 v, const float by) { return VEC4(v.x * by, v.y * b
 #define KEY_ROW(i) (i)
 #endif
 
-// Units of four keys or values of a stream, from k0 on, of rows `step` units apart. Beyond the part the last is read again.
-#define READ_ROWS(w, k0, to, p, step)                                                        \
-    UNROLL for (uint n = 0u; n < 4u; n++) {                                                  \
-        const uint i = least((k0) + n * STREAMS + stream, (to) - 1u);                        \
-        w[n] = LOAD_ONCE(p, KEY_ROW(i) * (step) + lane);                                     \
+// Four keys and values of a stream, from k0 on, from units of pk and pv whose rows are k_step and v_step units apart.
+// Beyond the part the last key is read again; its weight there is zero, and so is its v, which may be infinite.
+#define READ_KEYS(wk, wv, k0, to, pk, pv, k_step, v_step)                                        \
+    UNROLL for (uint n = 0u; n < 4u; n++) {                                                      \
+        const uint i = least((k0) + n * STREAMS + stream, (to) - 1u);                            \
+        wk[n] = LOAD_ONCE(pk, KEY_ROW(i) * (k_step) + lane);                                     \
+    }                                                                                            \
+    UNROLL for (uint n = 0u; n < 4u; n++) {                                                      \
+        const uint i = least((k0) + n * STREAMS + stream, (to) - 1u);                            \
+        wv[n] = LOAD_ONCE(pv, KEY_ROW(i) * (v_step) + lane);                                     \
+        if ((k0) + n * STREAMS + stream >= (to)) wv[n] = UVEC4(0u, 0u, 0u, 0u);                  \
     }
 
-// scores[n * MOST + r] = the product of query r and the key in wk[n].
-#define SCORE_KEYS(scores, wk)                                                            \
-    UNROLL for (uint n = 0u; n < 4u; n++) {                                               \
-        const vec4 lower = LOWER(wk[n]), upper = UPPER(wk[n]);                            \
-        EACH_ROW(r) {                                                                     \
-            float sum = dot_of(query[r * QUADS], lower, 0.0f);                            \
-            if (QUADS == 2u) sum = dot_of(query[r * QUADS + QUADS - 1u], upper, sum);     \
-            scores[n * MOST + r] = sum_of_lanes(sum);                                     \
-        }                                                                                 \
+// scores[n * ROWS + r] = the product of query r and the key in wk[n].
+#define SCORE_KEYS(scores, wk)                                                                           \
+    UNROLL for (uint n = 0u; n < 4u; n++) {                                                              \
+        const vec4 lower = LOWER(wk[n]), upper = UPPER(wk[n]);                                           \
+        UNROLL for (uint r = 0u; r < ROWS; r++) {                                                        \
+            float sum = dot_of(query[r * QUADS], lower, 0.0f);                                           \
+            if (QUADS == 2u) sum = dot_of(query[r * QUADS + QUADS - 1u], upper, sum);                    \
+            scores[n * ROWS + r] = lanes_sum(sum);                                                       \
+        }                                                                                                \
     }
 
 // The scores of row r, of which `greatest` is the largest of all so far, become weights; earlier sums shrink to fit.
@@ -85,40 +64,33 @@ RLX_FN vec4 scaled(const vec4 v, const float by) { return VEC4(v.x * by, v.y * b
         total[r] *= less;                                                                                \
         UNROLL for (uint e = 0u; e < QUADS; e++) out_[r * QUADS + e] = scaled(out_[r * QUADS + e], less); \
         UNROLL for (uint n = 0u; n < 4u; n++) {                                                          \
-            const float w = weight_of(scores[n * MOST + r] - base);                                         \
-            scores[n * MOST + r] = w;                                                                    \
+            const float w = weight_of(scores[n * ROWS + r] - base);                                         \
+            scores[n * ROWS + r] = w;                                                                    \
             total[r] += w;                                                                               \
         }                                                                                                \
     }
 
-// Values beyond the part count nothing, though they may be infinite. They are sorted out here, not as they are read, so
-// that nothing waits for one before all are asked for.
-#define ADD_VALUES(scores, wv, k0, to)                                                                         \
+#define ADD_VALUES(scores, wv)                                                                                 \
     UNROLL for (uint n = 0u; n < 4u; n++) {                                                                    \
-        const bool inside = (k0) + n * STREAMS + stream < (to);                                                \
-        const uvec4 w = UVEC4(inside ? wv[n].x : 0u, inside ? wv[n].y : 0u, inside ? wv[n].z : 0u,             \
-                              inside ? wv[n].w : 0u);                                                          \
-        const vec4 lower = LOWER(w), upper = UPPER(w);                                                         \
-        EACH_ROW(r) {                                                                                          \
-            FMA_ROW(out_[r * QUADS], scores[n * MOST + r], lower)                                              \
-            if (QUADS == 2u) { FMA_ROW(out_[r * QUADS + QUADS - 1u], scores[n * MOST + r], upper) }            \
+        const vec4 lower = LOWER(wv[n]), upper = UPPER(wv[n]);                                                 \
+        UNROLL for (uint r = 0u; r < ROWS; r++) {                                                              \
+            FMA_ROW(out_[r * QUADS], scores[n * ROWS + r], lower)                                              \
+            if (QUADS == 2u) { FMA_ROW(out_[r * QUADS + QUADS - 1u], scores[n * ROWS + r], upper) }            \
         }                                                                                                      \
     }
 
 // Rows r … r + TOGETHER - 1 of the streams' sums, in shared memory.
-#define SHARE_SUMS(r)                                                                             \
-    EACH_ROW(g) {                                                                                 \
-        if (g >= (r) && g < (r) + TOGETHER) {                                                     \
-            UNROLL for (uint e = 0u; e < QUADS; e++) {                                            \
-                tile[((g - (r)) * 256u + THREAD) * QUADS + e] = out_[g * QUADS + e];              \
-            }                                                                                     \
-        }                                                                                         \
+#define SHARE_SUMS(r)                                                                   \
+    UNROLL for (uint g = 0u; g < TOGETHER; g++) {                                       \
+        UNROLL for (uint e = 0u; e < QUADS; e++) {                                      \
+            tile[(g * 256u + THREAD) * QUADS + e] = out_[((r) + g) * QUADS + e];        \
+        }                                                                               \
     }
 
 // The first rows' sums, and for all rows the greatest score in tops and the factor of each stream's sums.
 #define MEET_STREAMS                                                                    \
     if (lane == 0u) {                                                                   \
-        EACH_ROW(r) {                                                                   \
+        UNROLL for (uint r = 0u; r < ROWS; r++) {                                       \
             stream_tops[r * STREAMS + stream] = top[r];                                 \
             stream_totals[r * STREAMS + stream] = total[r];                             \
         }                                                                               \

@@ -34,12 +34,12 @@ ATTENTION_STEP = declare(
         variants={"AB": PAIRS},
         constants={
             "LANES": 8, "ROWS": 1, "SPLITS": 1, "TURNED": 0, "INTERLEAVED": False, "WINDOWED": False, "CAPPED": False,
-            "SINKS": False, "RING": False, "AHEAD": 1,
+            "SINKS": False, "RING": False,
         },
         trials=(
-            (8, 4, 16, 32, False, False, False, False, False, 2),
-            (16, 2, 5, 24, True, True, True, True, True, 1),
-            (32, 8, 1, 0, False, True, False, False, False, 2),
+            (8, 4, 16, 32, False, False, False, False, False),
+            (16, 2, 5, 24, True, True, True, True, True),
+            (32, 8, 1, 0, False, True, False, False, False),
         ),
         subgroups=True,
         begins=True,
@@ -81,7 +81,7 @@ def lower_attention_step(ctx: Lowering, node: Node) -> None:
     kernel = ATTENTION_STEP(
         AB=f"{stored}_{kept}", LANES=chosen.lanes, ROWS=chosen.rows, SPLITS=splits, TURNED=pairs,
         INTERLEAVED=attrs["interleaved"], WINDOWED=window is not None, CAPPED=cap is not None, SINKS=sinks is not None,
-        RING=attrs["ring"], AHEAD=chosen.ahead,
+        RING=attrs["ring"],
     )  # fmt: skip
     fresh = [cast_ref(ctx, ctx.ref(t), ctx.storage(t), stored, t.size) for t in node.inputs[:3]]
     angles = [cast_ref(ctx, ctx.ref(t), ctx.storage(t), f32, t.size) for t in tables] or [fresh[0]] * 2
