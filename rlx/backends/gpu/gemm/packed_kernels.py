@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from rlx.backends.gpu.gemm.operands import from_
 from rlx.backends.gpu.gemm.packed import COLUMNS, ROWS
-from rlx.backends.gpu.program.casts import THREADS, quads
+from rlx.backends.gpu.program.casts import THREADS
 from rlx.backends.gpu.program.kernel import FLOATS, KernelDecl, declare, floats, reads, uints, writes
 from rlx.backends.gpu.program.lowering import Lowering
 from rlx.backends.gpu.program.steps import Ref
@@ -27,6 +27,7 @@ _ONE_RUN = frozenset({"q8_0", "int8", "int8_zp", "fp8_e4m3", "fp8_e5m2"})
 _FOUR_RUNS = frozenset({"q2_k", "q3_k", "tq2_0"})
 _BOOKED = ("iq1", "iq2", "iq3")  # how the names of formats with a codebook begin
 _NO_RUNS = frozenset({"tq1_0", "nvfp4", *(n for n in PACKED if n.startswith(_BOOKED))})
+_PIECES = 2  # of 16 bytes, which a thread decodes
 
 
 def layout(dtype: DType, align: int) -> dict[str, int]:
@@ -72,12 +73,13 @@ DEQUANTIZE = declare(
     KernelDecl(
         "dequantize",
         about="y (rows, blocks * BLOCK) = the elements of packed rows q, `pitch` bytes apart; book: the codebook.",
-        grid="a thread for each 16 bytes of quants, or each 8 elements",
+        grid="a group of 256 for each 256 * PIECES times 16 bytes of y in each run of a chunk",
         args=(*reads(q="u32", book="u32"), *writes(y="T"), *uints("rows", "blocks", "pitch")),
         variants={"T": FLOATS},
-        constants={**_CONSTANTS, "Y_QUADS": False},
-        trials=tuple((*_trial(name, align), quads) for name, align, quads in (
-            ("q4_0", 1, False), ("q4_k", 16, True), ("iq2_s", 4, True), ("iq1_m", 4, True))),
+        constants={**_CONSTANTS, "WIDE": False, "PIECES": 1},
+        trials=tuple((*_trial(name, align), wide, pieces) for name, align, wide, pieces in (
+            ("q4_0", 1, False, 1), ("q4_k", 16, True, 2), ("iq2_s", 4, True, 1), ("iq1_m", 4, True, 2))),
+        headers=("rounding",),
     )
 )  # fmt: skip
 PACKED_ROWS = declare(
@@ -256,13 +258,14 @@ class Weight:
 
     def decoded(self, ctx: Lowering, first: int, rows: int, out: Ref, dtype: DType) -> None:
         """Appends the launch that decodes some of the rows."""
-        kernel = DEQUANTIZE(T=dtype.name, **self.constants, Y_QUADS=quads(out, itemsize=dtype.itemsize))
-        threads = rows * self.blocks * self.units
+        size, runs = self.constants["BLOCK"] * dtype.itemsize // 16, max(1, self.constants["RUNS"])
+        threads = rows * self.blocks * math.ceil(size / runs)
+        kernel = DEQUANTIZE(T=dtype.name, **self.constants, WIDE=out.offset % 16 == 0, PIECES=_PIECES)
         part = from_(self.ref, first * self.pitch)
         if part.offset % self.constants["ALIGN"]:
             raise ValueError("a row of packed weights begins where its alignment does not allow")
         ctx.launch(
             kernel,
-            ctx.groups(math.ceil(threads / THREADS)),
+            ctx.groups(math.ceil(threads / (THREADS * _PIECES))),
             [part, self.book, out, rows, self.blocks, self.pitch],
         )
