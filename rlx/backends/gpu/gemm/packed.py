@@ -8,6 +8,7 @@ knows which elements of a matrix a thread holds). The others decode the weight t
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
@@ -60,17 +61,20 @@ class PackedRows:
 @dataclass(frozen=True, slots=True)
 class PackedVector:
     """Fused multiply-adds with quants that no instruction converts, for one row of x a workgroup, `slab` chunks of
-    which lie in shared memory at a time."""
+    which lie in shared memory at a time, and with what stands around the product. `parts` subgroups share four packed
+    rows. A multiprocessor holds `resident` workgroups."""
 
     algorithm: ClassVar[Algorithm] = "vector"
+    high: ClassVar[int] = 4
     cost: Cost
     slab: int
+    parts: int = 1
+    resident: int = 3
 
 
 @dataclass(frozen=True, slots=True)
 class PackedLine:
-    """As PackedVector, with two neighbouring chunks a lane and several tiles of rows a workgroup, and with what stands
-    around the product. `parts` subgroups share `high` packed rows. A multiprocessor holds `resident` workgroups."""
+    """As PackedVector, with two neighbouring chunks a lane. `parts` subgroups share `high` packed rows."""
 
     algorithm: ClassVar[Algorithm] = "line"
     cost: Cost
@@ -212,10 +216,9 @@ def _decoded(target: Target, p: PackedProblem) -> DecodedTiles:
 def _lifted(target: Target, p: PackedProblem) -> list[PackedCandidate]:
     """The kernels that multiply quants as they lie in their words. Software drivers take seconds to compile them, and
     gain nothing."""
-    large, chunk = target.limits.shared_bytes >= _LARGE, p.k // p.units
-    slab = min((8192 if large else 4096) // chunk, math.ceil(p.units / 32) * 32)
+    large = target.limits.shared_bytes >= _LARGE
     cost = 8 if target.software or p.m > _ONE_BY_ONE else 1 if p.m == 1 else 3
-    found: list[PackedCandidate] = [PackedVector((cost + 0.2,), slab)]
+    found: list[PackedCandidate] = [vector(target, p, cost + 0.2)]
     if "denorm_preserve" in target.features:
         found.append(line(target, p, cost))
     if large:
@@ -223,21 +226,35 @@ def _lifted(target: Target, p: PackedProblem) -> list[PackedCandidate]:
     return found
 
 
-def choose_row(target: Target, problem: PackedProblem) -> PackedLine:
+def choose_row(target: Target, problem: PackedProblem) -> PackedLine | PackedVector:
     """The kernel that computes a product of one row together with what stands around it."""
-    chosen = target.choose(problem, [_resized(line(target, problem), forced())])
-    assert isinstance(chosen, PackedLine)
+    found: list[PackedCandidate] = [vector(target, problem, 1.2)]
+    if "denorm_preserve" in target.features:
+        found.append(line(target, problem, 1))
+    wish = forced()
+    chosen = target.choose(problem, [_resized(c, wish) for c in narrowed(found, algorithm=wish.algorithm)])
+    assert isinstance(chosen, PackedLine | PackedVector)
     return chosen
 
 
-def line(target: Target, p: PackedProblem, cost: float = 0) -> PackedLine:
+def line(target: Target, p: PackedProblem, cost: float) -> PackedLine:
     """The sizes of packed_line, as measured on an H200: two subgroups share rows, or more where multiprocessors would
     have none, as far as there are chunks for all of them."""
+    return PackedLine((cost,), *_row_sizes(target, p, 64, (2, 4, 8)))
+
+
+def vector(target: Target, p: PackedProblem, cost: float) -> PackedVector:
+    """Those of packed_vector."""
+    return PackedVector((cost,), *_row_sizes(target, p, 32, (1, 2, 4, 8)))
+
+
+def _row_sizes(target: Target, p: PackedProblem, width: int, parts: Sequence[int]) -> tuple[int, int]:
+    """Chunks of x in shared memory, and how many subgroups, which take `width` chunks in a step, share rows."""
     most = (8192 if target.limits.shared_bytes >= _LARGE else 4096) // (p.k // p.units)
-    allowed = [s for s in (2, 4, 8) if p.units >= 64 * s and most >= 64 * s]
-    parts = next((s for s in allowed if p.n * s >= 32 * target.units), (allowed or [1])[-1])
-    step = 64 * parts
-    return PackedLine((cost,), min(most // step, math.ceil(p.units / step)) * step, parts)
+    allowed = [s for s in parts if p.units >= width * s and most >= width * s]
+    chosen = next((s for s in allowed if p.n * s >= 32 * target.units), (allowed or [1])[-1])
+    step = width * chosen
+    return min(most // step, math.ceil(p.units / step)) * step, chosen
 
 
 def _matrix(target: Target, p: PackedProblem) -> list[PackedCandidate]:
@@ -318,10 +335,9 @@ def _resized(c: PackedCandidate, wish: Forced) -> PackedCandidate:
         return replace(c, across=wish.across)
     if isinstance(c, PackedFew) and wish.across is not None:
         return replace(c, across=wish.across)
-    if isinstance(c, PackedVector) and wish.slab is not None:
-        return replace(c, slab=wish.slab)
-    if isinstance(c, PackedLine):
-        wanted = {name: getattr(wish, name) for name in ("slab", "parts", "high", "resident")}
+    if isinstance(c, PackedLine | PackedVector):
+        names = ("slab", "parts", "resident", *(("high",) if isinstance(c, PackedLine) else ()))
+        wanted = {name: getattr(wish, name) for name in names}
         return replace(c, **{name: size for name, size in wanted.items() if size is not None})
     if isinstance(c, PackedMatrix) and wish.parts is not None:
         return replace(c, parts=wish.parts)
