@@ -23,7 +23,8 @@ def _one_row(node: Node, features: frozenset[str]) -> bool:
     return one and in_chunks and all(stores(t.dtype, features) for t in plain) and fits(*(t.type for t in plain))
 
 
-@lowers("packed_linear", when=_one_row)
+# Software drivers compile the kernel for seconds, and packed_rows is faster there.
+@lowers("packed_linear", when=_one_row, software=False)
 def lower_packed_linear(ctx: Lowering, node: Node) -> None:
     """Every workgroup norms the row again, which it has to read anyway."""
     if node.output.size == 0:
