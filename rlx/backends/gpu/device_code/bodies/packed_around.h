@@ -117,3 +117,20 @@ RLX_FN void put_rows(PTR(T) y, PTR(T) x, PTR(f32) gamma, PTR(u32) q, PTR(f32) bi
         STORE(T, y, skipped + to, v);
     }
 }
+
+// The packed rows of a team in tile `tile`.
+#ifdef RLX_GLSL
+// As two words: SwiftShader's compiler dies of addresses that a loop changes.
+#define Aim uvec2
+#define AIMED(q, row, pitch) rlx_skip(uvec2(q), row, pitch, 0u)
+#define ROW_AIMED(aim) row_of(ptr_u32(aim), 0u, 0u)
+#else
+#define Aim Row
+#define AIMED(q, row, pitch) row_of(q, row, pitch)
+#define ROW_AIMED(aim) (aim)
+#endif
+#define AIM(tile)                                                                                   \
+    UNROLL for (uint r = 0u; r < ROWS; r++) {                                                       \
+        const uint of = (tile) * ROWS_HELD + team * MADE + r % MADE;                                \
+        rows[r] = AIMED(q, (of < n ? of : n - 1u) + (GATED && r >= MADE ? n : 0u), pitch);          \
+    }

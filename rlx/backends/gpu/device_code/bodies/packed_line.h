@@ -14,16 +14,9 @@
 // spirv-opt unrolls no loop around one whose length it does not know; what such a loop indexes would stay in memory.
 #define OUTER_RUNS RUNS
 #define INNER_RUNS 1u
-// A row that a workgroup goes on to is known by its number: SwiftShader's compiler dies of addresses that a loop changes.
-#define Aim uint
-#define AIMED(q, row, pitch) (row)
-#define ROW_AIMED(q, aim, pitch) row_of(q, aim, pitch)
 #else
 #define OUTER_RUNS 1u
 #define INNER_RUNS RUNS
-#define Aim Row
-#define AIMED(q, row, pitch) row_of(q, row, pitch)
-#define ROW_AIMED(q, aim, pitch) (aim)
 #endif
 #define WIDE (64u * PARTS)
 // Whether two neighbouring chunks have the same words of scales, and the same scales.
@@ -34,7 +27,7 @@
     UNROLL for (uint p = 0u; p < 2u; p++) {                                                         \
         const uint from = (c) + p < chunks ? (c) + p : chunks - 1u;                                 \
         UNROLL for (uint r = 0u; r < ROWS; r++) {                                                   \
-            Row of = ROW_AIMED(q, rows[r], pitch);                                                  \
+            Row of = ROW_AIMED(rows[r]);                                                            \
             held[p * ROWS + r] = chunk_of(of, at, from / UNITS, from % UNITS);                      \
             if (p == 0u) {                                                                          \
                 words[r] = scale_words(of, at, from / UNITS, from % UNITS);                         \
@@ -43,12 +36,6 @@
             }                                                                                       \
         }                                                                                           \
     }
-#define AIM(tile)                                                                                   \
-    UNROLL for (uint r = 0u; r < ROWS; r++) {                                                       \
-        const uint of = (tile) * ROWS_HELD + team * MADE + r % MADE;                                \
-        rows[r] = AIMED(q, (of < n ? of : n - 1u) + (GATED && r >= MADE ? n : 0u), pitch);          \
-    }
-
 RLX_FN void packed_line_body(PTR(T) x, PTR(f32) gamma, PTR(u32) q, PTR(f32) bias, PTR(T) y, const uint m,
                                const uint n, const uint blocks, const uint pitch, const uint step, const float eps) {
     const uint k = blocks * BLOCK, chunks = blocks * UNITS, tiles = (n + ROWS_HELD - 1u) / ROWS_HELD;

@@ -11,13 +11,9 @@
 // Chunk c of each row, and the words of its scales.
 #define FETCH(c)                                                                                    \
     UNROLL for (uint r = 0u; r < ROWS; r++) {                                                       \
-        next[r] = chunk_of(rows[r], at, (c) / UNITS, (c) % UNITS);                                  \
-        next_words[r] = scale_words(rows[r], at, (c) / UNITS, (c) % UNITS);                         \
-    }
-#define AIM(tile)                                                                                   \
-    UNROLL for (uint r = 0u; r < ROWS; r++) {                                                       \
-        const uint of = (tile) * ROWS_HELD + team * MADE + r % MADE;                                \
-        rows[r] = row_of(q, (of < n ? of : n - 1u) + (GATED && r >= MADE ? n : 0u), pitch);         \
+        Row of = ROW_AIMED(rows[r]);                                                                \
+        next[r] = chunk_of(of, at, (c) / UNITS, (c) % UNITS);                                       \
+        next_words[r] = scale_words(of, at, (c) / UNITS, (c) % UNITS);                              \
     }
 
 RLX_FN void packed_vector_body(PTR(T) x, PTR(f32) gamma, PTR(u32) q, PTR(f32) bias, PTR(T) y, const uint m,
@@ -29,7 +25,7 @@ RLX_FN void packed_vector_body(PTR(T) x, PTR(f32) gamma, PTR(u32) q, PTR(f32) bi
     fill_table();
     PTR(T) px = SKIP(T, x, GROUP % m, k);
     const Planes at = planes_of(blocks);
-    Row rows[ROWS];
+    Aim rows[ROWS];
     Chunk next[ROWS];
     uvec4 next_words[ROWS];
     AIM(tile)
