@@ -58,23 +58,23 @@ RLX_FN vec4 four_of(const Piece piece, const Scale s, const uint u, const uint r
     return VEC4(RLX_MAD(s.s, v.x, s.m), RLX_MAD(s.s, v.y, s.m), RLX_MAD(s.s, v.z, s.m), RLX_MAD(s.s, v.w, s.m));
 }
 
-// Writes elements 4 QUADS i and so on; with one four, b is a.
+// Writes fours QUADS i and so on; with one four, b is nothing.
 RLX_FN void put_piece(PTR(T) y, const uint i, const vec4 a, const vec4 b) {
-    if (WIDE && QUADS == 2u) {
-        STORE8(T, y, i, a, b);
-    } else if (WIDE) {
+    if (WIDE) {
+#ifdef T_f32
         STORE4(T, y, i, a);
-    } else {
-        STORE(T, y, i * EACH, a.x);
-        STORE(T, y, i * EACH + 1u, a.y);
-        STORE(T, y, i * EACH + 2u, a.z);
-        STORE(T, y, i * EACH + 3u, a.w);
-        if (QUADS == 2u) {
-            STORE(T, y, i * EACH + 4u, b.x);
-            STORE(T, y, i * EACH + 5u, b.y);
-            STORE(T, y, i * EACH + 6u, b.z);
-            STORE(T, y, i * EACH + 7u, b.w);
-        }
+#else
+        STORE8(T, y, i, a, b);
+#endif
+        return;
+    }
+    UNROLL for (uint j = 0u; j < QUADS; j++) {
+        const vec4 v = j == 0u ? a : b;
+        const uint at = i * EACH + 4u * j;
+        STORE(T, y, at, v.x);
+        STORE(T, y, at + 1u, v.y);
+        STORE(T, y, at + 2u, v.z);
+        STORE(T, y, at + 3u, v.w);
     }
 }
 
@@ -98,8 +98,12 @@ RLX_FN void dequantize_body(PTR(u32) q, PTR(u32) book, PTR(T) y, const uint rows
             if (row >= rows) return;
             UNROLL for (uint run = 0u; run < RUNS; run++) {
                 const Scale s = scale_from(held[p].words, u, run);
-                const uint e = element_of(row * blocks + in_row / BLOCK_PIECES, u, run) + 4u * w;
-                put_piece(y, e / EACH, four_of(held[p], s, u, run, w, 0u), four_of(held[p], s, u, run, w, QUADS - 1u));
+                vec4 first_four, v;
+                UNROLL for (uint j = 0u; j < QUADS; j++) {
+                    v = four_of(held[p], s, u, run, w, j);
+                    if (j == 0u) first_four = v;
+                }
+                put_piece(y, (element_of(row * blocks + in_row / BLOCK_PIECES, u, run) + 4u * w) / EACH, first_four, v);
             }
         }
     } else {
@@ -107,12 +111,15 @@ RLX_FN void dequantize_body(PTR(u32) q, PTR(u32) book, PTR(T) y, const uint rows
             const uint i = first + 256u * p, row = i / each, in_row = i % each;
             if (row >= rows) return;
             Row from = row_of(q, row, pitch);
-            const uint b = in_row / BLOCK_PIECES, e = in_row % BLOCK_PIECES * EACH, l = e + EACH - 4u;
-            put_piece(y, i,
-                      VEC4(element(from, at, book, b, e), element(from, at, book, b, e + 1u),
-                           element(from, at, book, b, e + 2u), element(from, at, book, b, e + 3u)),
-                      VEC4(element(from, at, book, b, l), element(from, at, book, b, l + 1u),
-                           element(from, at, book, b, l + 2u), element(from, at, book, b, l + 3u)));
+            const uint b = in_row / BLOCK_PIECES;
+            vec4 first_four, v;
+            UNROLL for (uint j = 0u; j < QUADS; j++) {
+                const uint e = in_row % BLOCK_PIECES * EACH + 4u * j;
+                v = VEC4(element(from, at, book, b, e), element(from, at, book, b, e + 1u),
+                         element(from, at, book, b, e + 2u), element(from, at, book, b, e + 3u));
+                if (j == 0u) first_four = v;
+            }
+            put_piece(y, i, first_four, v);
         }
     }
 }
