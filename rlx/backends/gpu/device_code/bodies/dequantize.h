@@ -61,11 +61,11 @@ RLX_FN vec4 four_of(const Piece piece, const Scale s, const uint u, const uint r
 // Writes fours QUADS i and so on; with one four, b is nothing.
 RLX_FN void put_piece(PTR(T) y, const uint i, const vec4 a, const vec4 b) {
     if (WIDE) {
-#ifdef T_f32
-        STORE4(T, y, i, a);
-#else
-        STORE8(T, y, i, a, b);
-#endif
+        if (QUADS == 2u) {
+            STORE8(T, y, i, a, b);
+        } else {
+            STORE4(T, y, i, a);
+        }
         return;
     }
     UNROLL for (uint j = 0u; j < QUADS; j++) {
