@@ -114,11 +114,17 @@ def test_dequantized_halves(dtype: rlx.DType) -> None:
 
 
 @on_host
-@pytest.mark.parametrize("name", ["q4_0", "q6_k", "iq1_m", "fp8_e4m3_128", "nf4", "fp4_64"])
-def test_dequantized_bits_of_the_cuda_source(name: str) -> None:
-    q = packed(name, 3, 3)
-    got = run("dequantize", q, backend="cuda", dtype=f32)
-    np.testing.assert_array_equal(bits(got), bits(q.dequantize()))
+@pytest.mark.parametrize(
+    "name, dtype",
+    [
+        ("q4_0", f32), ("q6_k", f16), ("iq1_m", bf16), ("fp8_e4m3_128", bf16), ("nf4", f16), ("fp4_64", f32),
+        ("q4_k", bf16), ("q3_k", f32), ("int4_128", bf16),
+    ],
+)  # fmt: skip
+def test_dequantized_bits_of_the_cuda_source(name: str, dtype: rlx.DType) -> None:
+    q = packed(name, 3, 4)
+    got = run("dequantize", q, backend="cuda", dtype=dtype)
+    np.testing.assert_array_equal(bits(got), bits(q.dequantize(dtype)))
 
 
 @on_vulkan
