@@ -272,7 +272,7 @@ def test_four_rows_where_subnormal_floats_are_lost(name: str) -> None:
 
 @on_host
 @pytest.mark.usefixtures("subnormals")
-@pytest.mark.parametrize("words", [{"algorithm": "vector", "slab": 32, "parts": 1}, {"algorithm": "few", "across": 32}])
+@pytest.mark.parametrize("words", [{"algorithm": "vector", "slab": 32}, {"algorithm": "few", "across": 32}])
 def test_rows_of_several_slabs(words: dict[str, Any]) -> None:
     product("q4_0", 3, 37, 80, "f32", "cuda", **words)
     product("q8_0", 1, 37, 24, "bf16", "cuda", **words)

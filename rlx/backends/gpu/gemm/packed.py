@@ -8,7 +8,6 @@ knows which elements of a matrix a thread holds). The others decode the weight t
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
@@ -61,20 +60,17 @@ class PackedRows:
 @dataclass(frozen=True, slots=True)
 class PackedVector:
     """Fused multiply-adds with quants that no instruction converts, for one row of x a workgroup, `slab` chunks of
-    which lie in shared memory at a time, and with what stands around the product. `parts` subgroups share four packed
-    rows. A multiprocessor holds `resident` workgroups."""
+    which lie in shared memory at a time, and with what stands around the product."""
 
     algorithm: ClassVar[Algorithm] = "vector"
-    high: ClassVar[int] = 4
     cost: Cost
     slab: int
-    parts: int = 1
-    resident: int = 3
 
 
 @dataclass(frozen=True, slots=True)
 class PackedLine:
-    """As PackedVector, with two neighbouring chunks a lane. `parts` subgroups share `high` packed rows."""
+    """As PackedVector, with two neighbouring chunks a lane and several tiles of rows a workgroup. `parts` subgroups share
+    `high` packed rows. A multiprocessor holds `resident` workgroups."""
 
     algorithm: ClassVar[Algorithm] = "line"
     cost: Cost
@@ -240,21 +236,20 @@ def choose_row(target: Target, problem: PackedProblem) -> PackedLine | PackedVec
 def line(target: Target, p: PackedProblem, cost: float) -> PackedLine:
     """The sizes of packed_line, as measured on an H200: two subgroups share rows, or more where multiprocessors would
     have none, as far as there are chunks for all of them."""
-    return PackedLine((cost,), *_row_sizes(target, p, 64, (2, 4, 8)))
+    most = _most_chunks(target, p)
+    allowed = [s for s in (2, 4, 8) if p.units >= 64 * s and most >= 64 * s]
+    parts = next((s for s in allowed if p.n * s >= 32 * target.units), (allowed or [1])[-1])
+    step = 64 * parts
+    return PackedLine((cost,), min(most // step, math.ceil(p.units / step)) * step, parts)
 
 
 def vector(target: Target, p: PackedProblem, cost: float) -> PackedVector:
-    """Those of packed_vector."""
-    return PackedVector((cost,), *_row_sizes(target, p, 32, (1, 2, 4, 8)))
+    return PackedVector((cost,), min(_most_chunks(target, p), math.ceil(p.units / 32) * 32))
 
 
-def _row_sizes(target: Target, p: PackedProblem, width: int, parts: Sequence[int]) -> tuple[int, int]:
-    """Chunks of x in shared memory, and how many subgroups, which take `width` chunks in a step, share rows."""
-    most = (8192 if target.limits.shared_bytes >= _LARGE else 4096) // (p.k // p.units)
-    allowed = [s for s in parts if p.units >= width * s and most >= width * s]
-    chosen = next((s for s in allowed if p.n * s >= 32 * target.units), (allowed or [1])[-1])
-    step = width * chosen
-    return min(most // step, math.ceil(p.units / step)) * step, chosen
+def _most_chunks(target: Target, p: PackedProblem) -> int:
+    """Of x, in shared memory."""
+    return (8192 if target.limits.shared_bytes >= _LARGE else 4096) // (p.k // p.units)
 
 
 def _matrix(target: Target, p: PackedProblem) -> list[PackedCandidate]:
@@ -335,9 +330,10 @@ def _resized(c: PackedCandidate, wish: Forced) -> PackedCandidate:
         return replace(c, across=wish.across)
     if isinstance(c, PackedFew) and wish.across is not None:
         return replace(c, across=wish.across)
-    if isinstance(c, PackedLine | PackedVector):
-        names = ("slab", "parts", "resident", *(("high",) if isinstance(c, PackedLine) else ()))
-        wanted = {name: getattr(wish, name) for name in names}
+    if isinstance(c, PackedVector) and wish.slab is not None:
+        return replace(c, slab=wish.slab)
+    if isinstance(c, PackedLine):
+        wanted = {name: getattr(wish, name) for name in ("slab", "parts", "high", "resident")}
         return replace(c, **{name: size for name, size in wanted.items() if size is not None})
     if isinstance(c, PackedMatrix) and wish.parts is not None:
         return replace(c, parts=wish.parts)

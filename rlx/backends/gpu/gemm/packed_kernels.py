@@ -133,20 +133,20 @@ PACKED_VECTOR = declare(
             "y (m, n) = x (m, blocks * BLOCK), or its RMS norm (NORMED), times the transposed packed rows of q, plus "
             "the bias or with a gate (GATED), for very few rows of x."
         ),
-        grid="a group of 256 for tiles of 32 / PARTS rows of q, every `step`-th of them, for each row of x",
+        grid="a group of 256 for each 32 rows of q, for each row of x",
         args=(
             *reads(x="T", gamma="f32", q="u32", bias="f32"), *writes(y="T"),
-            *uints("m", "n", "blocks", "pitch", "step"), *floats("eps"),
+            *uints("m", "n", "blocks", "pitch"), *floats("eps"),
         ),
         variants={"T": FLOATS},
         constants={
-            **_CONSTANTS, "SLAB": 32, "PARTS": 1, "SUBNORMALS": False, "NORMED": False, "GATED": False,
+            **_CONSTANTS, "SLAB": 32, "SUBNORMALS": False, "NORMED": False, "GATED": False,
             "ACTIVATION": 0, "BIAS": 0,
         },
-        trials=tuple((*_trial(name, align), slab, parts, normal, normed, gated, activation, bias)
-            for name, align, slab, parts, normal, normed, gated, activation, bias in (
-            ("q4_0", 1, 32, 1, True, False, False, 0, 2), ("q6_k", 16, 128, 2, False, True, True, 4, 0),
-            ("fp8_e4m3", 4, 64, 2, True, True, False, 0, 1))),
+        trials=tuple((*_trial(name, align), slab, normal, normed, gated, activation, bias)
+            for name, align, slab, normal, normed, gated, activation, bias in (
+            ("q4_0", 1, 32, True, False, False, 0, 2), ("q6_k", 16, 128, False, True, True, 4, 0),
+            ("fp8_e4m3", 4, 64, True, True, False, 0, 1))),
         headers=("prims",),
         resident="(HIGH_WORDS || HIGH_WORD ? 2 : 3)",
         unroll=True,

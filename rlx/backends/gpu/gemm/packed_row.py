@@ -39,20 +39,21 @@ def never_written(weight: Tensor) -> bool:
 
 
 def row_launch(ctx: Lowering, chosen: PackedLine | PackedVector, call: RowCall) -> None:
-    """Appends a launch of packed_line or packed_vector. Where all of x lies in shared memory, a workgroup takes several
-    tiles of rows, so that x is placed there as often as there are workgroups on the device at once."""
+    """Appends a launch of packed_line or packed_vector. Where all of x lies in shared memory, a workgroup of packed_line
+    takes several tiles of rows, so that x is placed there as often as there are workgroups on the device at once."""
     w, sides = call.weight, 1 if call.gate is None else 2
     n = w.rows // sides
     words = {
-        **w.constants, "SLAB": chosen.slab, "PARTS": chosen.parts,
-        "SUBNORMALS": "denorm_preserve" in ctx.target.features, "NORMED": call.gamma is not None,
-        "GATED": call.gate is not None, "ACTIVATION": CODE[call.gate], "BIAS": call.bias_kind,
+        **w.constants, "SLAB": chosen.slab, "SUBNORMALS": "denorm_preserve" in ctx.target.features,
+        "NORMED": call.gamma is not None, "GATED": call.gate is not None, "ACTIVATION": CODE[call.gate],
+        "BIAS": call.bias_kind,
     }  # fmt: skip
-    if isinstance(chosen, PackedLine):
-        kernel = PACKED_LINE(T=call.stored.name, HIGH=str(chosen.high), **words, EARLY=call.kept)
-    else:
-        kernel = PACKED_VECTOR(T=call.stored.name, **words)
+    args: list[Arg] = [call.x, call.gamma or call.x, w.ref, call.bias or call.x, call.y, call.m, n, w.blocks, w.pitch]
+    if isinstance(chosen, PackedVector):
+        groups = ctx.groups(math.ceil(n / (32 // sides)) * call.m)
+        ctx.launch(PACKED_VECTOR(T=call.stored.name, **words), groups, [*args, call.eps])
+        return
+    kernel = PACKED_LINE(T=call.stored.name, HIGH=str(chosen.high), **words, PARTS=chosen.parts, EARLY=call.kept)
     tiles = math.ceil(n / (8 * chosen.high // chosen.parts // sides))
     step = min(tiles, chosen.resident * ctx.target.units) if w.blocks * w.units <= chosen.slab else tiles
-    args: list[Arg] = [call.x, call.gamma or call.x, w.ref, call.bias or call.x, call.y]
-    ctx.launch(kernel, ctx.groups(step * call.m), [*args, call.m, n, w.blocks, w.pitch, step, call.eps])
+    ctx.launch(kernel, ctx.groups(step * call.m), [*args, step, call.eps])

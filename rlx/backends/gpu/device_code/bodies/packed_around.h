@@ -13,6 +13,9 @@
 #define LIST (8u * PARTS)  // threads that add up a row
 RLX_FN vec4 times_four(const vec4 a, const vec4 b) { return VEC4(a.x * b.x, a.y * b.y, a.z * b.z, a.w * b.w); }
 RLX_FN vec4 scaled_four(const vec4 a, const float b) { return VEC4(a.x * b, a.y * b, a.z * b, a.w * b); }
+RLX_FN float squares_of(const vec4 a, const float sum) {
+    return FMA(a.x, a.x, FMA(a.y, a.y, FMA(a.z, a.z, FMA(a.w, a.w, sum))));
+}
 RLX_FN vec4 x_four(PTR(T) x, PTR(f32) gamma, const uint i, const float down) {
     const vec4 v = LOAD4(T, x, i);
     if (!NORMED) return v;
@@ -47,8 +50,7 @@ RLX_FN float placed_x(PTR(T) x, PTR(f32) gamma, const uint slab, const uint chun
                 four = LOAD4(T, x, e);
                 if (NORMED) {
                     four = scaled_four(four, down);
-                    sum_of_squares = FMA(four.x, four.x, FMA(four.y, four.y, FMA(four.z, four.z,
-                                                                                 FMA(four.w, four.w, sum_of_squares))));
+                    sum_of_squares = squares_of(four, sum_of_squares);
                     four = times_four(four, LOAD4(f32, gamma, e));
                 }
             }
@@ -97,21 +99,21 @@ RLX_FN float row_made(const uint row) {
     for (uint j = 0u; j < LIST; j++) sum += joined[row * LIST + j];
     return sum;
 }
-// A sum with infinity in it may be NaN because zeros and minimums are added up apart.
+// Writes the elements of y from `first` on. `again`: sums are to be computed once more, since x overflows without `down`.
 RLX_FN float checked_sum(const float v, PTR(T) x, PTR(f32) gamma, const float down, PTR(u32) q, const uint row,
-                         const uint pitch, const Planes at, const uint chunks) {
-    return IS_NAN(v) ? dot_of(x, gamma, down, row_of(q, row, pitch), at, chunks, 0u) : v;
+                         const uint pitch, const Planes at, const uint chunks, const bool again) {
+    // A sum with infinity in it may be NaN because zeros and minimums are added up apart.
+    return IS_NAN(v) || again ? dot_of(x, gamma, down, row_of(q, row, pitch), at, chunks, 0u) : v;
 }
-// Writes the elements of y from `first` on.
 RLX_FN void put_rows(PTR(T) y, PTR(T) x, PTR(f32) gamma, PTR(u32) q, PTR(f32) bias, const uint first, const uint n,
                      const uint skipped, const uint pitch, const Planes at, const uint chunks, const float down,
-                     const float inverse) {
+                     const float inverse, const bool again) {
     const uint to = first + THREAD, row = THREAD / MADE * ROWS + THREAD % MADE;
     if (THREAD < ROWS_HELD && to < n) {
-        float v = checked_sum(row_made(row), x, gamma, down, q, to, pitch, at, chunks) * inverse;
+        float v = checked_sum(row_made(row), x, gamma, down, q, to, pitch, at, chunks, again) * inverse;
         if (HAS_BIAS) v += bias_at(bias, to);
         if (GATED) {
-            const float other = checked_sum(row_made(row + MADE), x, gamma, down, q, to + n, pitch, at, chunks);
+            const float other = checked_sum(row_made(row + MADE), x, gamma, down, q, to + n, pitch, at, chunks, again);
             v = activated(v) * (other * inverse);
         }
         STORE(T, y, skipped + to, v);

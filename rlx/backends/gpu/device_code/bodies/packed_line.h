@@ -138,7 +138,7 @@ RLX_FN void packed_line_body(PTR(T) x, PTR(f32) gamma, PTR(u32) q, PTR(f32) bias
         BARRIER;
         join_parts();
         BARRIER;
-        put_rows(y, px, gamma, q, bias, first_row, n, GROUP % m * n, pitch, at, chunks, down, inverse);
+        put_rows(y, px, gamma, q, bias, first_row, n, GROUP % m * n, pitch, at, chunks, down, inverse, false);
         tile = next;
     }
 }
