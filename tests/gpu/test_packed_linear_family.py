@@ -117,10 +117,9 @@ def test_barriers(algorithm: str) -> None:
 
 
 @on_vulkan
+@pytest.mark.usefixtures("subnormals")
 @pytest.mark.few_on_vulkan(2)
 @pytest.mark.parametrize("gate", [None, "silu"])
 @pytest.mark.parametrize("algorithm", ["line", "vector"])
-def test_on_vulkan(algorithm: str, gate: str | None, request: pytest.FixtureRequest) -> None:
-    if algorithm == "line":
-        request.getfixturevalue("subnormals")
+def test_on_vulkan(algorithm: str, gate: str | None) -> None:
     fused("q8_0", 66, 288, "f32", "vulkan", gate=gate, algorithm=algorithm)

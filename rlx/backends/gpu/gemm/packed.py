@@ -69,8 +69,8 @@ class PackedVector:
 
 @dataclass(frozen=True, slots=True)
 class PackedLine:
-    """As PackedVector, with two neighbouring chunks a lane and several tiles of rows a workgroup. `parts` subgroups share
-    `high` packed rows. A multiprocessor holds `resident` workgroups."""
+    """As PackedVector, with two neighbouring chunks a lane and several tiles of rows a workgroup. `parts` subgroups
+    share `high` packed rows. A multiprocessor holds `resident` workgroups."""
 
     algorithm: ClassVar[Algorithm] = "line"
     cost: Cost

@@ -39,8 +39,8 @@ def never_written(weight: Tensor) -> bool:
 
 
 def row_launch(ctx: Lowering, chosen: PackedLine | PackedVector, call: RowCall) -> None:
-    """Appends a launch of packed_line or packed_vector. Where all of x lies in shared memory, a workgroup of packed_line
-    takes several tiles of rows, so that x is placed there as often as there are workgroups on the device at once."""
+    """Appends a launch of packed_line or packed_vector. Where all of x lies in shared memory, a workgroup of
+    packed_line takes several tiles of rows: x is placed as often as there are workgroups on the device at once."""
     w, sides = call.weight, 1 if call.gate is None else 2
     n = w.rows // sides
     words = {
