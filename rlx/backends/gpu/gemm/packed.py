@@ -60,7 +60,7 @@ class PackedRows:
 @dataclass(frozen=True, slots=True)
 class PackedVector:
     """Fused multiply-adds with quants that no instruction converts, for one row of x a workgroup, `slab` chunks of
-    which lie in shared memory at a time, and with what stands around the product."""
+    which lie in shared memory at a time."""
 
     algorithm: ClassVar[Algorithm] = "vector"
     cost: Cost
@@ -69,8 +69,8 @@ class PackedVector:
 
 @dataclass(frozen=True, slots=True)
 class PackedLine:
-    """As PackedVector, with two neighbouring chunks a lane and several tiles of rows a workgroup. `parts` subgroups
-    share `high` packed rows. A multiprocessor holds `resident` workgroups."""
+    """As PackedVector, with two neighbouring chunks a lane and several tiles of rows a workgroup, and with what stands
+    around the product. `parts` subgroups share `high` packed rows. A multiprocessor holds `resident` workgroups."""
 
     algorithm: ClassVar[Algorithm] = "line"
     cost: Cost
@@ -212,9 +212,10 @@ def _decoded(target: Target, p: PackedProblem) -> DecodedTiles:
 def _lifted(target: Target, p: PackedProblem) -> list[PackedCandidate]:
     """The kernels that multiply quants as they lie in their words. Software drivers take seconds to compile them, and
     gain nothing."""
-    large = target.limits.shared_bytes >= _LARGE
+    large, chunk = target.limits.shared_bytes >= _LARGE, p.k // p.units
+    slab = min((8192 if large else 4096) // chunk, math.ceil(p.units / 32) * 32)
     cost = 8 if target.software or p.m > _ONE_BY_ONE else 1 if p.m == 1 else 3
-    found: list[PackedCandidate] = [vector(target, p, cost + 0.2)]
+    found: list[PackedCandidate] = [PackedVector((cost + 0.2,), slab)]
     if "denorm_preserve" in target.features:
         found.append(line(target, p, cost))
     if large:
@@ -222,34 +223,21 @@ def _lifted(target: Target, p: PackedProblem) -> list[PackedCandidate]:
     return found
 
 
-def choose_row(target: Target, problem: PackedProblem) -> PackedLine | PackedVector:
+def choose_row(target: Target, problem: PackedProblem) -> PackedLine:
     """The kernel that computes a product of one row together with what stands around it."""
-    found: list[PackedCandidate] = [vector(target, problem, 1.2)]
-    if "denorm_preserve" in target.features:
-        found.append(line(target, problem, 1))
-    wish = forced()
-    chosen = target.choose(problem, [_resized(c, wish) for c in narrowed(found, algorithm=wish.algorithm)])
-    assert isinstance(chosen, PackedLine | PackedVector)
+    chosen = target.choose(problem, [_resized(line(target, problem), forced())])
+    assert isinstance(chosen, PackedLine)
     return chosen
 
 
-def line(target: Target, p: PackedProblem, cost: float) -> PackedLine:
+def line(target: Target, p: PackedProblem, cost: float = 0) -> PackedLine:
     """The sizes of packed_line, as measured on an H200: two subgroups share rows, or more where multiprocessors would
     have none, as far as there are chunks for all of them."""
-    most = _most_chunks(target, p)
+    most = (8192 if target.limits.shared_bytes >= _LARGE else 4096) // (p.k // p.units)
     allowed = [s for s in (2, 4, 8) if p.units >= 64 * s and most >= 64 * s]
     parts = next((s for s in allowed if p.n * s >= 32 * target.units), (allowed or [1])[-1])
     step = 64 * parts
     return PackedLine((cost,), min(most // step, math.ceil(p.units / step)) * step, parts)
-
-
-def vector(target: Target, p: PackedProblem, cost: float) -> PackedVector:
-    return PackedVector((cost,), min(_most_chunks(target, p), math.ceil(p.units / 32) * 32))
-
-
-def _most_chunks(target: Target, p: PackedProblem) -> int:
-    """Of x, in shared memory."""
-    return (8192 if target.limits.shared_bytes >= _LARGE else 4096) // (p.k // p.units)
 
 
 def _matrix(target: Target, p: PackedProblem) -> list[PackedCandidate]:

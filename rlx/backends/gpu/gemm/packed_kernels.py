@@ -27,7 +27,6 @@ _ONE_RUN = frozenset({"q8_0", "int8", "int8_zp", "fp8_e4m3", "fp8_e5m2"})
 _FOUR_RUNS = frozenset({"q2_k", "q3_k", "tq2_0"})
 _BOOKED = ("iq1", "iq2", "iq3")  # how the names of formats with a codebook begin
 _NO_RUNS = frozenset({"tq1_0", "nvfp4", *(n for n in PACKED if n.startswith(_BOOKED))})
-_PIECES = 2  # of 16 bytes, which a thread decodes
 
 
 def layout(dtype: DType, align: int) -> dict[str, int]:
@@ -73,12 +72,12 @@ DEQUANTIZE = declare(
     KernelDecl(
         "dequantize",
         about="y (rows, blocks * BLOCK) = the elements of packed rows q, `pitch` bytes apart; book: the codebook.",
-        grid="a group of 256 for each 256 * PIECES times 16 bytes of y in each run of a chunk",
+        grid="a group of 256 for each 512 times 16 bytes of y in each run of a chunk",
         args=(*reads(q="u32", book="u32"), *writes(y="T"), *uints("rows", "blocks", "pitch")),
         variants={"T": FLOATS},
-        constants={**_CONSTANTS, "WIDE": False, "PIECES": 1},
-        trials=tuple((*_trial(name, align), wide, pieces) for name, align, wide, pieces in (
-            ("q4_0", 1, False, 1), ("q4_k", 16, True, 2), ("iq2_s", 4, True, 1), ("iq1_m", 4, True, 2))),
+        constants={**_CONSTANTS, "WIDE": False},
+        trials=tuple((*_trial(name, align), wide) for name, align, wide in (
+            ("q4_0", 1, False), ("q4_k", 16, True), ("iq2_s", 4, True), ("iq1_m", 4, True))),
         headers=("rounding",),
     )
 )  # fmt: skip
@@ -129,25 +128,13 @@ PACKED_LINE = declare(
 PACKED_VECTOR = declare(
     KernelDecl(
         "packed_vector",
-        about=(
-            "y (m, n) = x (m, blocks * BLOCK), or its RMS norm (NORMED), times the transposed packed rows of q, plus "
-            "the bias or with a gate (GATED), for very few rows of x."
-        ),
+        about="y (m, n) = x (m, blocks * BLOCK) times the transposed packed rows of q, for very few rows of x.",
         grid="a group of 256 for each 32 rows of q, for each row of x",
-        args=(
-            *reads(x="T", gamma="f32", q="u32", bias="f32"), *writes(y="T"),
-            *uints("m", "n", "blocks", "pitch"), *floats("eps"),
-        ),
+        args=(*reads(x="T", q="u32"), *writes(y="T"), *uints("m", "n", "blocks", "pitch")),
         variants={"T": FLOATS},
-        constants={
-            **_CONSTANTS, "SLAB": 32, "SUBNORMALS": False, "NORMED": False, "GATED": False,
-            "ACTIVATION": 0, "BIAS": 0,
-        },
-        trials=tuple((*_trial(name, align), slab, normal, normed, gated, activation, bias)
-            for name, align, slab, normal, normed, gated, activation, bias in (
-            ("q4_0", 1, 32, True, False, False, 0, 2), ("q6_k", 16, 128, False, True, True, 4, 0),
-            ("fp8_e4m3", 4, 64, True, True, False, 0, 1))),
-        headers=("prims",),
+        constants={**_CONSTANTS, "SLAB": 32, "SUBNORMALS": False},
+        trials=tuple((*_trial(name, align), slab, normal) for name, align, slab, normal in (
+            ("q4_0", 1, 32, True), ("q6_k", 16, 128, False), ("fp8_e4m3", 4, 64, True))),
         resident="(HIGH_WORDS || HIGH_WORD ? 2 : 3)",
         unroll=True,
     )
@@ -272,12 +259,12 @@ class Weight:
         """Appends the launch that decodes some of the rows."""
         size, runs = self.constants["BLOCK"] * dtype.itemsize // 16, max(1, self.constants["RUNS"])
         threads = rows * self.blocks * math.ceil(size / runs)
-        kernel = DEQUANTIZE(T=dtype.name, **self.constants, WIDE=out.offset % 16 == 0, PIECES=_PIECES)
+        kernel = DEQUANTIZE(T=dtype.name, **self.constants, WIDE=out.offset % 16 == 0)
         part = from_(self.ref, first * self.pitch)
         if part.offset % self.constants["ALIGN"]:
             raise ValueError("a row of packed weights begins where its alignment does not allow")
         ctx.launch(
             kernel,
-            ctx.groups(math.ceil(threads / (THREADS * _PIECES))),
+            ctx.groups(math.ceil(threads / (2 * THREADS))),
             [part, self.book, out, rows, self.blocks, self.pitch],
         )

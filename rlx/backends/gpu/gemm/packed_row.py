@@ -1,4 +1,4 @@
-"""Launches of the kernels that compute a product of one row with a packed weight and what stands around it."""
+"""Launches of the kernel that computes a product of one row with a packed weight and what stands around it."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import math
 from dataclasses import dataclass
 
 from rlx.backends.gpu.gemm.launch import CODE
-from rlx.backends.gpu.gemm.packed import PackedLine, PackedVector
-from rlx.backends.gpu.gemm.packed_kernels import PACKED_LINE, PACKED_VECTOR, Weight
+from rlx.backends.gpu.gemm.packed import PackedLine
+from rlx.backends.gpu.gemm.packed_kernels import PACKED_LINE, Weight
 from rlx.backends.gpu.program.lowering import Lowering
 from rlx.backends.gpu.program.steps import Arg, Ref
 from rlx.dtypes import DType
@@ -38,22 +38,17 @@ def never_written(weight: Tensor) -> bool:
     return weight.node.op.leaf in (Leaf.PARAM, Leaf.CONSTANT)
 
 
-def row_launch(ctx: Lowering, chosen: PackedLine | PackedVector, call: RowCall) -> None:
-    """Appends a launch of packed_line or packed_vector. Where all of x lies in shared memory, a workgroup of
-    packed_line takes several tiles of rows: x is placed as often as there are workgroups on the device at once."""
+def line_launch(ctx: Lowering, chosen: PackedLine, call: RowCall) -> None:
+    """Appends a launch of packed_line. Where all of x lies in shared memory, a workgroup takes several tiles of rows,
+    so that x is placed there as often as there are workgroups on the device at once."""
     w, sides = call.weight, 1 if call.gate is None else 2
     n = w.rows // sides
-    words = {
-        **w.constants, "SLAB": chosen.slab, "SUBNORMALS": "denorm_preserve" in ctx.target.features,
-        "NORMED": call.gamma is not None, "GATED": call.gate is not None, "ACTIVATION": CODE[call.gate],
-        "BIAS": call.bias_kind,
-    }  # fmt: skip
-    args: list[Arg] = [call.x, call.gamma or call.x, w.ref, call.bias or call.x, call.y, call.m, n, w.blocks, w.pitch]
-    if isinstance(chosen, PackedVector):
-        groups = ctx.groups(math.ceil(n / (32 // sides)) * call.m)
-        ctx.launch(PACKED_VECTOR(T=call.stored.name, **words), groups, [*args, call.eps])
-        return
-    kernel = PACKED_LINE(T=call.stored.name, HIGH=str(chosen.high), **words, PARTS=chosen.parts, EARLY=call.kept)
+    kernel = PACKED_LINE(
+        T=call.stored.name, HIGH=str(chosen.high), **w.constants, SLAB=chosen.slab, PARTS=chosen.parts,
+        SUBNORMALS="denorm_preserve" in ctx.target.features, NORMED=call.gamma is not None, GATED=call.gate is not None,
+        ACTIVATION=CODE[call.gate], BIAS=call.bias_kind, EARLY=call.kept,
+    )  # fmt: skip
     tiles = math.ceil(n / (8 * chosen.high // chosen.parts // sides))
     step = min(tiles, chosen.resident * ctx.target.units) if w.blocks * w.units <= chosen.slab else tiles
-    ctx.launch(kernel, ctx.groups(step * call.m), [*args, step, call.eps])
+    args: list[Arg] = [call.x, call.gamma or call.x, w.ref, call.bias or call.x, call.y]
+    ctx.launch(kernel, ctx.groups(step * call.m), [*args, call.m, n, w.blocks, w.pitch, step, call.eps])

@@ -66,19 +66,15 @@ def _everywhere(node: Node, target: Target) -> bool:
     return True
 
 
-def lowers(*ops: str, when: When = _always, shared: int = 0, software: bool = True) -> Callable[[Rule], Rule]:
-    """Registers a rule for the ops named. `shared`: the bytes of shared memory without which no kernel of it runs;
-    `software`: whether software drivers take it too."""
+def lowers(*ops: str, when: When = _always, shared: int = 0) -> Callable[[Rule], Rule]:
+    """Registers a rule for the ops named. `shared`: the bytes of shared memory without which no kernel of it runs."""
 
     def add(rule: Rule) -> Rule:
         for op in ops:
             if op in LOWERINGS:
                 raise ValueError(f"op {op!r} has two lowering rules")
             LOWERINGS[op] = Lowered(
-                rule,
-                lambda node, target: target.shared_bytes >= shared
-                and (software or not target.software)
-                and when(node, target.features),
+                rule, lambda node, target: target.shared_bytes >= shared and when(node, target.features)
             )
         return rule
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from rlx.backends.gpu.gemm.operands import Epilogue, biases
 from rlx.backends.gpu.gemm.packed import PackedProblem, choose_row
 from rlx.backends.gpu.gemm.packed_kernels import Weight, layout
-from rlx.backends.gpu.gemm.packed_row import RowCall, never_written, row_launch
+from rlx.backends.gpu.gemm.packed_row import RowCall, line_launch, never_written
 from rlx.backends.gpu.program.casts import cast_ref, convert, fits, quads, stores
 from rlx.backends.gpu.program.lowering import Lowering, lowers
 from rlx.backends.gpu.program.steps import Ref
@@ -24,8 +24,7 @@ def _one_row(node: Node, features: frozenset[str]) -> bool:
     return one and in_chunks and all(stores(t.dtype, features) for t in plain) and fits(*(t.type for t in plain))
 
 
-# Software drivers compile the kernel for seconds, and packed_rows is faster there.
-@lowers("packed_linear", when=_one_row, software=False)
+@lowers("packed_linear", when=_one_row)
 def lower_packed_linear(ctx: Lowering, node: Node) -> None:
     """Every workgroup norms the row again, which it has to read anyway."""
     if node.output.size == 0:
@@ -43,7 +42,7 @@ def lower_packed_linear(ctx: Lowering, node: Node) -> None:
         _in_fours(ctx, ctx.ref(x), stored, w.columns), stored, 1, w, ctx.ref(node.output), row, eps or 0.0, gate, bias,
         kind, never_written(q),
     )  # fmt: skip
-    row_launch(ctx, choose_row(ctx.target, problem), call)
+    line_launch(ctx, choose_row(ctx.target, problem), call)
 
 
 def _in_fours(ctx: Lowering, x: Ref, stored: DType, k: int) -> Ref:

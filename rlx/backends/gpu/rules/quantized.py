@@ -32,11 +32,12 @@ from rlx.backends.gpu.gemm.packed_kernels import (
     PACKED_MATRIX,
     PACKED_MMA,
     PACKED_ROWS,
+    PACKED_VECTOR,
     Weight,
     scales_of,
     steps_of,
 )
-from rlx.backends.gpu.gemm.packed_row import RowCall, never_written, row_launch
+from rlx.backends.gpu.gemm.packed_row import RowCall, line_launch, never_written
 from rlx.backends.gpu.gemm.product import Product
 from rlx.backends.gpu.program.casts import THREADS, convert, fits, quads, stores
 from rlx.backends.gpu.program.kernel import FLOATS
@@ -151,9 +152,18 @@ def _product(ctx: Lowering, node: Node, w: Weight, m: int, each: int) -> None:
             X_QUADS=quads(x, itemsize=stored.itemsize), GROUPED=grouped,
         )  # fmt: skip
         args: list[Arg] = [x, w.ref, w.book, sizes, ctx.ref(y), *sides]
-    elif isinstance(chosen, PackedLine | PackedVector):
-        row_launch(ctx, chosen, RowCall(x, stored, m, w, ctx.ref(y), kept=never_written(node.inputs[1])))
+    elif isinstance(chosen, PackedLine):
+        line_launch(ctx, chosen, RowCall(x, stored, m, w, ctx.ref(y), kept=never_written(node.inputs[1])))
         return
+    elif isinstance(chosen, PackedVector):
+        rows, columns = 1, 32
+        kernel = PACKED_VECTOR(
+            T=stored.name,
+            **w.constants,
+            SLAB=chosen.slab,
+            SUBNORMALS="denorm_preserve" in ctx.target.features,
+        )
+        args = [x, w.ref, ctx.ref(y), m, n, w.blocks, w.pitch]
     elif isinstance(chosen, PackedFew):
         rows, columns = 4, 4 * THREADS // chosen.across
         kernel = PACKED_FEW(

@@ -4,8 +4,8 @@
 // of row `at` of the tables, as in rope.h; at = position[b], brought into 0 … rows - 1, is also the number of keys in the
 // cache before it. No workgroup reads the row that another writes: the first part takes the new key from k itself.
 // Constants: LANES, ROWS: see attention_streams.h; ROWS of the heads that share a key head are one block. SPLITS: the
-// parts into which the keys are cut at most, one for each workgroup; the last to arrive adds them up in order. TURNED:
-// pairs that are turned, INTERLEAVED: as in rope.h. WINDOWED: at most `window` keys before the own one are seen. CAPPED: scores are
+// parts into which the keys are cut, one for each workgroup; the last to arrive adds them up in order. TURNED: pairs that
+// are turned, INTERLEAVED: as in rope.h. WINDOWED: at most `window` keys before the own one are seen. CAPPED: scores are
 // bent at `cap`. SINKS: each head has one more term in its total. RING: `at` is position[b] from 0 on, whose row is that
 // modulo `rows`; window < rows, so that the keys that are seen lie in other rows.
 #include "attention_sums.h"
@@ -20,7 +20,6 @@
 #define NEAR_bf16(x) p_round_bf16(x)
 #define NEAR(x) RLX_JOIN(NEAR_, T)(x)
 #define SIZE (LANES * PER)
-#define LEAST_KEYS (4u * STREAMS < 128u ? 128u : 4u * STREAMS)  // of a part: fewer take as long
 
 SHARED bool last;
 
@@ -56,10 +55,7 @@ RLX_FN uint keys_before(const uint at, const uint window) { return WINDOWED ? le
 RLX_FN uint first_key(const uint row, const uint there, const uint rows) {
     return RING && row < there ? row + rows - there : row - there;
 }
-RLX_FN uint part_size(const uint keys) {
-    const uint even = ((keys + SPLITS - 1u) / SPLITS + STREAMS - 1u) / STREAMS * STREAMS;
-    return even < LEAST_KEYS ? LEAST_KEYS : even;
-}
+RLX_FN uint part_size(const uint keys) { return ((keys + SPLITS - 1u) / SPLITS + STREAMS - 1u) / STREAMS * STREAMS; }
 RLX_FN float bent(const float s, const float cap) { return CAPPED ? cap * p_tanh_f(s * p_recip_f(cap)) : s; }
 
 RLX_FN void attention_step_body(PTR(TA) q, PTR(TA) k, PTR(TA) v, PTR(TB) keys, PTR(TB) values, PTR(i32) position,
@@ -90,10 +86,6 @@ RLX_FN void attention_step_body(PTR(TA) q, PTR(TA) k, PTR(TA) v, PTR(TB) keys, P
     const uint row_at = row_of(at, rows), there = keys_before(at, window), chunk = part_size(there);
     const uint begin = first_key(row_at, there, rows);
     const uint from = begin + least(split * chunk, there), to = least(from + chunk, begin + there);
-
-    // Parts without keys have nothing to add: where there is one part, nobody waits for others to be added up.
-    const uint used = there > chunk ? (there + chunk - 1u) / chunk : 1u;
-    if (split >= used) return;
 
     // The first keys are asked for before the query, whose tables take as long to come.
     uvec4 wk[4], wv[4];
@@ -162,7 +154,7 @@ RLX_FN void attention_step_body(PTR(TA) q, PTR(TA) k, PTR(TA) v, PTR(TB) keys, P
         for (uint f = THREAD; f < TOGETHER * SIZE; f += 256u) {
             const uint g = f / SIZE, c = f % SIZE, row = r + g;
             const float sum = streams_sum(row, g, c);
-            if (used > 1u) {
+            if (SPLITS > 1u) {
                 const float whole = c == 0u ? streams_total(row) : 0.0f;
                 show_part(figures, sums, ROWS, row, split, SIZE, c, tops[row], whole, sum);
             } else if (r0 + row < share) {
@@ -170,13 +162,13 @@ RLX_FN void attention_step_body(PTR(TA) q, PTR(TA) k, PTR(TA) v, PTR(TB) keys, P
             }
         }
     }
-    if (used > 1u) {
-        ARRIVE(counters, block, used, last)
+    if (SPLITS > 1u) {
+        ARRIVE(counters, block, SPLITS, last)
         if (!last) return;
         for (uint f = THREAD; f < ROWS * SIZE; f += 256u) {
             const uint row = f / SIZE, c = f % SIZE;
             if (r0 + row < share) {
-                STORE(TA, SKIP(TA, y, b * heads + h * share + r0 + row, SIZE), c, NEAR(parts_sum(figures, sums, ROWS, row, SIZE, c, used)));
+                STORE(TA, SKIP(TA, y, b * heads + h * share + r0 + row, SIZE), c, NEAR(parts_sum(figures, sums, ROWS, row, SIZE, c, SPLITS)));
             }
         }
     }

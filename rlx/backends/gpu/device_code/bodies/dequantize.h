@@ -1,11 +1,12 @@
 // y[row, i] = element i of a packed row: see packed.h. Of formats with chunks, a thread takes what makes 16 bytes of y in
 // each run of a chunk, so that its scales are unpacked once and threads write whole sectors side by side; of others, 16
-// bytes of y. It does so PIECES times, and asks for all that it reads before it decodes anything. WIDE: y begins at a
+// bytes of y. It makes PIECES of these, and asks for all that it reads before it decodes anything. WIDE: y begins at a
 // multiple of 16 bytes.
 #define TABLED
 #include "eights.h"
 #include "packed.h"
 #include "packed_elements.h"
+#define PIECES 2u  // that a thread makes, which hides what reading takes
 #define QUADS_f32 1u
 #define QUADS_f16 2u
 #define QUADS_bf16 2u

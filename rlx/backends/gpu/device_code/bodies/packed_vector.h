@@ -1,43 +1,43 @@
-// y (m, n) = x times the transposed packed rows of q, for one row of x a workgroup, by multiply-adds, and what stands around
-// it: see packed_around.h. 32 threads share four rows of q and take every 32nd chunk of them; the next chunks are under way
-// meanwhile. The row of x lies in shared memory, SLAB chunks of it at a time, a multiple of 32, placed for quants that stay
-// as they lie in their words: see packed_lifted.h.
-#define ROWS 4u
-#define PARTS 1u
-#define PLACE(i) (i)
-#include "packed_around.h"
+// y (m, n) = x times the transposed packed rows of q, for one row of x a workgroup, by multiply-adds: see packed.h. 32
+// threads share four rows of q and take every 32nd chunk of them; the next chunks are under way meanwhile. The row of x
+// lies in shared memory, SLAB chunks of it at a time, a multiple of 32, placed for quants that stay as they lie in
+// their words: see packed_lifted.h. Zeros and minimums are multiplied by the sum of x. IN_CHUNKS holds, and x may be
+// read four at a time.
+#define TABLED
+#include "packed.h"
+#include "packed_dot.h"
+#include "packed_lifted.h"
+#define HIGH 4u
+#define ROWS_HELD 32u
+#define LIST (8u * HIGH)
 
-SHARED float thread_squares[256];
-SHARED float joined_squares[32];
+SHARED vec4 given[RUNS * 4u * SLAB];
+SHARED float given_sums[RUNS * SLAB];
+SHARED float given_back[SLAB];
+SHARED float parts[256u * HIGH];
+SHARED float joined[256u];
 
-// Chunk c of each row, and the words of its scales.
-#define FETCH(c)                                                                                    \
-    UNROLL for (uint r = 0u; r < ROWS; r++) {                                                       \
-        next[r] = chunk_of(rows[r], at, (c) / UNITS, (c) % UNITS);                                  \
-        next_words[r] = scale_words(rows[r], at, (c) / UNITS, (c) % UNITS);                         \
-    }
-
-RLX_FN void packed_vector_body(PTR(T) x, PTR(f32) gamma, PTR(u32) q, PTR(f32) bias, PTR(T) y, const uint m,
-                               const uint n, const uint blocks, const uint pitch, const float eps) {
+RLX_FN void packed_vector_body(PTR(T) x, PTR(u32) q, PTR(T) y, const uint m, const uint n, const uint blocks,
+                               const uint pitch) {
     const uint k = blocks * BLOCK, chunks = blocks * UNITS;
-    const uint lane = THREAD % 32u, start = GROUP / m * ROWS_HELD, first = start + THREAD / 32u * MADE;
+    const uint lane = THREAD % 32u, start = GROUP / m * ROWS_HELD, first = start + THREAD / 32u * HIGH;
     if (start >= n) return;
     fill_table();
     PTR(T) px = SKIP(T, x, GROUP % m, k);
     const Planes at = planes_of(blocks);
-    Row rows[ROWS];
-    Chunk next[ROWS];
-    uvec4 next_words[ROWS];
-    float acc[ROWS];
-    uint special[ROWS];
-    UNROLL for (uint r = 0u; r < ROWS; r++) {
-        const uint of = first + r % MADE;
-        rows[r] = row_of(q, (of < n ? of : n - 1u) + (GATED && r >= MADE ? n : 0u), pitch);
+    Row rows[HIGH];
+    float acc[HIGH];
+    uint special[HIGH];
+    Chunk next[HIGH];
+    uvec4 next_words[HIGH];
+    const uint c0 = lane < chunks ? lane : chunks - 1u;
+    UNROLL for (uint r = 0u; r < HIGH; r++) {
+        rows[r] = row_of(q, first + r < n ? first + r : n - 1u, pitch);
+        next[r] = chunk_of(rows[r], at, c0 / UNITS, c0 % UNITS);
+        next_words[r] = scale_words(rows[r], at, c0 / UNITS, c0 % UNITS);
         acc[r] = 0.0f;
         special[r] = 0u;
     }
-    FETCH(lane < chunks ? lane : chunks - 1u)
-    float squares = 0.0f;
     for (uint slab = 0u; slab < chunks; slab += SLAB) {
         // Chunks that are not there have zeros.
         for (uint i = THREAD; i < SLAB; i += 256u) {
@@ -48,14 +48,7 @@ RLX_FN void packed_vector_body(PTR(T) x, PTR(f32) gamma, PTR(u32) q, PTR(f32) bi
                 float sum = 0.0f;
                 UNROLL for (uint w = 0u; w < 4u; w++) {
                     vec4 four = VEC4(0.0f, 0.0f, 0.0f, 0.0f);
-                    if (from < chunks) {
-                        const uint e = element_of(from / UNITS, from % UNITS, run) / 4u + w;
-                        four = LOAD4(T, px, e);
-                        if (NORMED) {
-                            squares = squares_of(four, squares);
-                            four = times_four(four, LOAD4(f32, gamma, e));
-                        }
-                    }
+                    if (from < chunks) four = LOAD4(T, px, element_of(from / UNITS, from % UNITS, run) / 4u + w);
                     v[run * 4u + w] = four;
                     sum += (four.x + four.y) + (four.z + four.w);
                     if (!NARROW) size += (RLX_ABS(four.x) + RLX_ABS(four.y)) + (RLX_ABS(four.z) + RLX_ABS(four.w));
@@ -73,23 +66,23 @@ RLX_FN void packed_vector_body(PTR(T) x, PTR(f32) gamma, PTR(u32) q, PTR(f32) bi
         BARRIER;
         const uint count = chunks - slab < SLAB ? chunks - slab : SLAB;
         for (uint i = lane; i < (count + 31u) / 32u * 32u; i += 32u) {
-            Chunk held[ROWS];
-            uvec4 words[ROWS];
+            Chunk held[HIGH];
+            uvec4 words[HIGH];
             const uint c = slab + i < chunks ? slab + i : chunks - 1u, u = c % UNITS;
             const uint after = slab + i + 32u < chunks ? slab + i + 32u : chunks - 1u;
-            UNROLL for (uint r = 0u; r < ROWS; r++) {
+            UNROLL for (uint r = 0u; r < HIGH; r++) {
                 held[r] = next[r];
                 words[r] = next_words[r];
                 next[r] = chunk_of(rows[r], at, after / UNITS, after % UNITS);
                 next_words[r] = scale_words(rows[r], at, after / UNITS, after % UNITS);
             }
-            const float back = back_at(i);
+            const float back = NARROW ? 1.0f : given_back[i];
             UNROLL for (uint run = 0u; run < RUNS; run++) {
-                float sums[ROWS];
-                UNROLL for (uint r = 0u; r < ROWS; r++) sums[r] = 0.0f;
+                float sums[HIGH];
+                UNROLL for (uint r = 0u; r < HIGH; r++) sums[r] = 0.0f;
                 UNROLL for (uint w = 0u; w < 4u; w++) {
                     const vec4 a = given[(run * 4u + w) * SLAB + i];
-                    UNROLL for (uint r = 0u; r < ROWS; r++) {
+                    UNROLL for (uint r = 0u; r < HIGH; r++) {
                         const uint bits = NIBBLES ? WORD_OF(held[r].q, w) : quad_of(held[r], u, run, w);
                         if (IS_FP8) special[r] |= special_bits(bits);
                         const vec4 v = lifted_four(bits, run, MAGIC(n));
@@ -100,34 +93,34 @@ RLX_FN void packed_vector_body(PTR(T) x, PTR(f32) gamma, PTR(u32) q, PTR(f32) bi
                     }
                 }
                 const float all = given_sums[run * SLAB + i];
-                UNROLL for (uint r = 0u; r < ROWS; r++) {
-                    acc[r] = with_scale(acc[r], scale_from(words[r], u, run), sums[r] * back, all);
+                UNROLL for (uint r = 0u; r < HIGH; r++) {
+                    const Scale s = scale_from(words[r], u, run);
+                    const float sum = NARROW ? sums[r] : sums[r] * power_left() * back;
+                    if (HAS_LOW) {
+                        acc[r] = FMA(s.s, sum, FMA(s.m, all, acc[r]));
+                    } else {
+                        acc[r] = FMA(s.s, FMA(-s.zero, all, sum), acc[r]);
+                    }
                 }
             }
         }
         if (slab + SLAB < chunks) BARRIER;
     }
-    UNROLL for (uint r = 0u; r < ROWS; r++) parts[r * 256u + THREAD] = part_made(acc[r], special[r]);
-    if (NORMED) thread_squares[THREAD] = squares;
+    UNROLL for (uint r = 0u; r < HIGH; r++) {
+        const bool odd = IS_FP8 && (special[r] & 0x80808080u) != 0u;
+        parts[r * 256u + THREAD] = odd ? RLX_FLOAT(0x7fc00000u) : acc[r] * ALL_BACK;
+    }
     BARRIER;
-    join_parts();
-    if (NORMED && THREAD < 32u) {
+    // Eight threads for each row.
+    const uint own = THREAD / 8u % HIGH * 256u + THREAD / LIST * 32u + THREAD % 8u;
+    joined[THREAD] = (parts[own] + parts[own + 8u]) + (parts[own + 16u] + parts[own + 24u]);
+    BARRIER;
+    const uint to = start + THREAD;
+    if (THREAD < ROWS_HELD && to < n) {
         float sum = 0.0f;
-        UNROLL for (uint j = 0u; j < 8u; j++) sum += thread_squares[j * 32u + THREAD];
-        joined_squares[THREAD] = sum;
+        UNROLL for (uint j = 0u; j < 8u; j++) sum += joined[THREAD * 8u + j];
+        // A sum with infinity in it may be NaN because zeros and minimums are added up apart.
+        if (IS_NAN(sum)) sum = dot_of(px, row_of(q, to, pitch), at, chunks, 0u);
+        STORE(T, y, GROUP % m * n + to, sum);
     }
-    BARRIER;
-    if (THREAD >= ROWS_HELD) return;
-    float down = 1.0f, inverse = 1.0f;
-    if (NORMED) {
-        float total = 0.0f;
-        for (uint j = 0u; j < 32u; j++) total += joined_squares[j];
-        if (!(total < INFINITE)) {  // so rare that each row may be computed by one thread
-            down = LESS;
-            total = 0.0f;
-            for (uint i = 0u; i < k / 4u; i++) total = squares_of(scaled_four(LOAD4(T, px, i), down), total);
-        }
-        inverse = inverse_of(total, k, eps, down);
-    }
-    put_rows(y, px, gamma, q, bias, start, n, GROUP % m * n, pitch, at, chunks, down, inverse, down != 1.0f);
 }
