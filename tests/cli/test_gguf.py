@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from pathlib import Path
 
 import pytest
@@ -151,3 +152,15 @@ def test_what_is_stopped_leaves_nothing(
         ran = rlx("convert", *arguments)
         assert ran.status == status and said in ran.err and ran.err.count("\n") == 1, ran
         assert sorted(tmp_path.iterdir()) == before
+
+
+def test_a_conversion_that_is_stopped_leaves_nothing(rlx: Rlx, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder(tmp_path / "a", LLAMA)
+    left = tmp_path / ".m.gguf.0123456789ab.tmp"
+    left.write_bytes(b"half")
+    before = signal.getsignal(signal.SIGTERM)
+    monkeypatch.setattr(writer, "_content", lambda tensor: signal.raise_signal(signal.SIGTERM))
+    ran = rlx("convert", tmp_path / "a", "-o", tmp_path / "m.gguf")
+    assert ran.status == 143 and "SIGTERM: stopped; nothing is written" in ran.err
+    assert f"{left} was left by a conversion that was killed" in ran.err
+    assert signal.getsignal(signal.SIGTERM) == before and len(list(tmp_path.iterdir())) == 2

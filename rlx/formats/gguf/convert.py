@@ -5,10 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
-import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
@@ -20,7 +17,7 @@ from rlx.driver.progress import report
 from rlx.dtypes import PACKED, DType, DTypeLike, as_dtype, f32
 from rlx.errors import DTypeError, ModelFormatError
 from rlx.formats import safetensors
-from rlx.formats.files import shown
+from rlx.formats.files import folder_made_whole, shown
 from rlx.formats.gguf.encoders import ENCODERS
 from rlx.formats.gguf.model import MAX_LAYERS, GgufModel, Value, gemma_scalar, llama3_factors, taken
 from rlx.formats.gguf.names import BY_MODEL_TYPE, EXPERTS, Family
@@ -32,7 +29,8 @@ from rlx.formats.gguf.writer import write
 from rlx.formats.huggingface import ModelFolder
 from rlx.formats.tokenizer.language import LanguageTokenizer, from_folder
 from rlx.formats.tokenizer.text import read_parts
-from rlx.packed import PackedArray, quantize
+from rlx.packed import PackedArray
+from rlx.runtime.quantize import quantize
 
 SHARD = 4 << 30  # bytes of a folder's file of weights
 _EXPERT = re.compile(r"(.*)\.mlp\.experts\.(\d{1,5})\.(gate_proj|up_proj|down_proj)\.weight")
@@ -318,7 +316,7 @@ def _tensor(
         elif change == "one more":
             value = value.astype(np.float32) + 1
         if target.is_packed:
-            return quantize(value.astype(np.float32), target)
+            return quantize(value, target)
         with np.errstate(over="ignore"):
             return value.astype(target.np, copy=False)
 
@@ -454,7 +452,7 @@ def gguf_to_folder(file: GgufFile, folder: str | os.PathLike[str], dtype: DTypeL
         raise ModelFormatError(f"{file.path}: a folder of {model.family.model_type} is not written")
     if target.exists():
         raise FileExistsError(f"{target}: exists already; give the name of a new folder")
-    with _made_whole(target) as made:
+    with folder_made_whole(target) as made:
         config = {
             **model.config,
             "torch_dtype": {"f32": "float32", "f16": "float16", "bf16": "bfloat16"}[kind.name],
@@ -463,19 +461,6 @@ def gguf_to_folder(file: GgufFile, folder: str | os.PathLike[str], dtype: DTypeL
         if "tokenizer.ggml.model" in file.metadata:
             _write_tokenizer(file, made)
         _write_weights(model, made, kind)
-
-
-@contextmanager
-def _made_whole(target: Path) -> Iterator[Path]:
-    """A new folder beside `target` that takes its name when the block ends, or goes."""
-    made = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
-    try:
-        yield made
-        made.chmod(0o755)
-        made.rename(target)
-    except BaseException:
-        shutil.rmtree(made, ignore_errors=True)
-        raise
 
 
 def _write_tokenizer(file: GgufFile, folder: Path) -> None:
