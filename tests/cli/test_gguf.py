@@ -15,7 +15,7 @@ from tests.cli.conftest import Rlx
 from tests.formats.gguf.test_convert import LLAMA, folder
 from tests.formats.test_quantized import gptq
 from tests.models.gguf_encoders import write as write_encoder
-from tests.models.language.tiny import write_mamba
+from tests.models.language.tiny import write_language_model, write_mamba
 from tests.models.speech.tiny import write_model as write_whisper
 from tests.models.tiny import write_model
 
@@ -164,3 +164,11 @@ def test_a_conversion_that_is_stopped_leaves_nothing(rlx: Rlx, tmp_path: Path, m
     assert ran.status == 143 and "SIGTERM: stopped; nothing is written" in ran.err
     assert f"{left} was left by a conversion that was killed" in ran.err
     assert signal.getsignal(signal.SIGTERM) == before and len(list(tmp_path.iterdir())) == 2
+
+
+def test_lines_without_tokens_are_named(rlx: Rlx, tmp_path: Path) -> None:
+    model = write_language_model(tmp_path / "m", text=True)
+    assert rlx("convert", model, "-o", tmp_path / "m.gguf").status == 0
+    ran = rlx("embed", tmp_path / "m.gguf", stdin=b"a\n\nb\n")
+    assert ran.status == 2 and "standard input: line 2 has no tokens" in ran.err
+    assert "no sentences to embed" in rlx("embed", tmp_path / "m.gguf", "-").err

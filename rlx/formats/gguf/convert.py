@@ -30,6 +30,7 @@ from rlx.formats.huggingface import ModelFolder
 from rlx.formats.tokenizer.language import LanguageTokenizer, from_folder
 from rlx.formats.tokenizer.text import read_parts
 from rlx.packed import PackedArray
+from rlx.packed.search import SEARCHES
 from rlx.runtime.quantize import quantize
 
 SHARD = 4 << 30  # bytes of a folder's file of weights
@@ -72,15 +73,7 @@ def folder_to_gguf(
     Raises: ModelFormatError for a folder that is damaged, of another architecture, or with a tokenizer that GGUF does
     not have; DTypeError for a dtype that GGUF lacks or that rlx does not make; OSError."""
     source = ModelFolder(folder)
-    kind = None if dtype is None else as_dtype(dtype)
-    if kind is not None and kind.name not in _FLOATS and (not kind.is_packed or kind not in TYPE_NUMBERS):
-        raise DTypeError(
-            f"convert: {kind} is no dtype for weights of a GGUF file; {', '.join(_FLOATS)}, q8_0, q4_k … are"
-        )
-    if kind is not None and kind.is_packed:
-        quantize(
-            np.zeros((1, kind.storage.elements), np.float32), kind
-        )  # refuses those that rlx does not make
+    kind = None if dtype is None else _target(dtype)
     config = source.config
     family = BY_MODEL_TYPE.get(str(config.get("model_type")))
     if family is None or family.stacked or family.tiled or family.architecture == "mamba":
@@ -122,6 +115,24 @@ def folder_to_gguf(
         notes.append("the folder has no tokenizer.json: the file has no tokenizer")
     write(path, metadata, tensors)
     return notes
+
+
+def _target(dtype: DTypeLike) -> DType:
+    """The dtype of matrices in a GGUF file. Raises: DTypeError for one that the format lacks, or that rlx does not
+    make."""
+    made = [*_FLOATS, *(n for n in SEARCHES if PACKED[n] in TYPE_NUMBERS)]
+    names = [type_name(as_dtype(n)) for n in made]
+    try:
+        kind = as_dtype(dtype)
+    except DTypeError:
+        kind = None
+    if kind is not None and kind.name in made:
+        return kind
+    why = f"a GGUF file is made with {', '.join(names)}, not with {shown(dtype) if kind is None else type_name(kind)}"
+    stem = str(dtype).lower().removesuffix("_s").removesuffix("_m").removesuffix("_l")
+    if kind is None and stem in made:
+        why += f"; that is llama.cpp's name of a mixture, and {stem.upper()} makes all matrices of one type"
+    raise DTypeError(f"convert: {why}")
 
 
 def _refuse_others(path: Path, kind: str) -> None:
