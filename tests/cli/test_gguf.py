@@ -109,7 +109,7 @@ def test_mistakes(rlx: Rlx, model: Path, tmp_path: Path) -> None:
         (tmp_path / "exported").mkdir(exist_ok=True)
         (tmp_path / "exported" / name).write_text("{}")
     for arguments, words in (
-        (("convert", model, "--to", "Q9_K", "-o", tmp_path / "m.gguf"), "not an rlx dtype"),
+        (("convert", model, "--to", "Q9_K", "-o", tmp_path / "m.gguf"), "not with 'Q9_K'"),
         (("convert", model, "-o", tmp_path / "none" / "m.gguf"), "no such folder"),
         (("convert", tmp_path / "none", "-o", tmp_path / "b"), "none does not exist; give a Hugging Face folder"),
         (("convert", model / "model.safetensors", "-o", tmp_path / "b"), "or the folder of config.json"),
