@@ -128,7 +128,8 @@ def _target(dtype: DTypeLike) -> DType:
         kind = None
     if kind is not None and kind.name in made:
         return kind
-    why = f"a GGUF file is made with {', '.join(names)}, not with {shown(dtype) if kind is None else type_name(kind)}"
+    given = shown(str(dtype).upper()) if kind is None else type_name(kind)
+    why = f"a GGUF file is made with {', '.join(names)}, not with {given}"
     stem = str(dtype).lower().removesuffix("_s").removesuffix("_m").removesuffix("_l")
     if kind is None and stem in made:
         why += f"; that is llama.cpp's name of a mixture, and {stem.upper()} makes all matrices of one type"

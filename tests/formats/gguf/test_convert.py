@@ -285,7 +285,7 @@ def test_dtypes_that_are_refused(tmp_path: Path) -> None:
     folder(tmp_path / "a", LLAMA)
     for to, words in (
         ("i32", "F32, F16, BF16, Q4_0, .*, not with I32$"), ("int4", "not with INT4"), ("iq2_xxs", "not with IQ2_XXS"),
-        ("foo", "not with 'foo'$"), ("q4_k_m", "llama.cpp's name of a mixture, and Q4_K makes"),
+        ("foo", "not with 'FOO'$"), ("q4_k_m", "llama.cpp's name of a mixture, and Q4_K makes"),
     ):  # fmt: skip
         with pytest.raises(DTypeError, match=words):
             convert.folder_to_gguf(tmp_path / "a", tmp_path / "m.gguf", to)
