@@ -347,9 +347,8 @@ def _pages(count: int, decoder: Decoder, context: int) -> int:
     if type(count) is not int or count < least:
         raise DTypeError(f"pages is {count!r}; expected an integer from {least}: those of a context of {context}, and "
                          "one that takes what is nobody's")  # fmt: skip
-    if decoder.config.recurrent or decoder.cache.is_packed:
-        what = "recurrent models, whose states have no rows" if decoder.config.recurrent else "caches in q8_0 yet"
-        raise DTypeError(f"pages are not there for {what}; leave them out")
+    if decoder.config.recurrent:
+        raise DTypeError("pages are not there for recurrent models, whose states have no rows; leave them out")
     return count
 
 
