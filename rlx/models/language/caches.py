@@ -38,7 +38,6 @@ class Size:
     cache: DType = f32
     slots: int = 1  # sequences that the caches have room for: as many as a run has, or more where it has one
     pages: int = 0  # of the pool that all sequences share; 0: each slot has rows of its own
-    fused: bool = True  # whether a step rotates, writes the caches and attends in one op, as GPUs have it
 
 
 class Caches:
@@ -71,7 +70,7 @@ class Caches:
                                        causal=causal, window=window, softcap=softcap)  # fmt: skip
         attrs = {"scale": scale, "softcap": softcap, **self._seen(window)}
         if self.packed and self.size.chunk == 1:
-            if self.size.fused and self.size.slots == self.size.batch and self._table is None:
+            if self.size.slots == self.size.batch and self._table is None:
                 parts = self._updated(index, k, v, window)
             else:
                 parts = self._rows_of(self._blocks(index, k, v), window)

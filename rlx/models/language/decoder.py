@@ -164,9 +164,7 @@ class Decoder(Closing):
         if head == "next" and layers is not None:  # the host begins each step of a part
             head = "token"
         pages = 0 if self.pages is None else self.pages.count
-        own = self.session if layers is None else next(s.session for s in self.stages if s.layers == layers)
-        fused = own.info.kind != "cpu"  # whose kernels attend to caches as they are, with the rope and writes before
-        size = Size(batch, chunk, self.context, self.activations, self.cache, self.slots, pages, fused)
+        size = Size(batch, chunk, self.context, self.activations, self.cache, self.slots, pages)
         return language_graph(self.config, size, self.source, head, picking, self._low, layers)
 
     @property
