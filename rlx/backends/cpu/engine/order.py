@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from rlx.backends.cpu.context import Array
-from rlx.backends.cpu.engine.ir import F32, I32, I64, PTR, Kernel, Value
+from rlx.backends.cpu.engine.ir import F32, F64, I8, I32, I64, PTR, Kernel, Type, Value
 from rlx.backends.cpu.engine.rowwise import (
+    LOADED,
     STORED,
     accumulators,
     blocks,
@@ -23,6 +25,9 @@ from rlx.backends.cpu.engine.step import EngineContext, EngineStep, address, eng
 from rlx.ir import Node
 
 _NONE = (1 << 31) - 1
+_KINDS = {  # what elements are compared as
+    **dict.fromkeys(STORED, F32), "f64": F64, "i64": I64, **dict.fromkeys(("i32", "i8", "u8", "bool"), I32)
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,44 +52,75 @@ class Extreme:
                 left = after - column
                 mask = k.tail(k.select(k.cmp("slt", left, lanes), left, lanes), lanes)
                 base = outer * n * after + column
-                best, found = k.variable(k.const(F32.of(lanes), -math.inf)), k.variable(self._nowhere(k))
+                best, found = k.variable(k.const(self._kind.of(lanes), self._least)), k.variable(self._nowhere(k))
                 with k.loop(0, n) as i:
-                    best.value = larger(k, best.value, self._load(k, base + i * after, mask))
+                    best.value = self._larger(k, best.value, self._load(k, base + i * after, mask))
                 top = best.value
                 with k.loop(0, n) as i:
                     here = k.splat(k.cast("trunc", i, I32), lanes)
-                    found.value = self._nearer(
-                        k, found.value, self._load(k, base + i * after, mask), top, here
-                    )
+                    v = self._load(k, base + i * after, mask)
+                    hit = k.cmp("oeq" if top.type.is_float else "eq", v, top)
+                    if top.type.is_float:
+                        hit = hit | (k.cmp("uno", v, v) & k.cmp("uno", top, top))
+                    found.value = self._nearer(k, found.value, hit, here)
                 where = k.at(y, outer * after + column, I64)
                 k.store(k.cast("sext", found.value, I64), where, mask)
             else:
                 base = item * n
-                tops = accumulators(k, lanes, -math.inf)
+                tops = accumulators(k, lanes, self._least, self._kind)
 
                 def raise_top(i: Value, u: int, mask: Value | None, base: Value = base) -> None:
-                    tops[u].value = larger(k, tops[u].value, self._load(k, base + i, mask))
+                    tops[u].value = self._larger(k, tops[u].value, self._load(k, base + i, mask))
 
                 blocks(k, n, lanes, raise_top)
-                top = k.splat(folded(k, tops, lambda a, b: larger(k, a, b)), lanes)
+                one_top = folded(k, tops, lambda a, b: self._larger(k, a, b))
+                top = k.splat(one_top, lanes)
                 places = [k.variable(self._nowhere(k)) for _ in tops]
 
-                def find(i: Value, u: int, mask: Value | None, base: Value = base, top: Value = top) -> None:
+                def find(
+                    i: Value, u: int, mask: Value | None, how: str, base: Value = base, top: Value = top
+                ) -> None:
                     here = k.splat(k.cast("trunc", i, I32), lanes) + k.lanes(I32, range(lanes))
-                    made = self._nearer(k, places[u].value, self._load(k, base + i, mask), top, here)
-                    places[u].value = made if mask is None else k.select(mask, made, places[u].value)
+                    hit = k.cmp(how, self._load(k, base + i, mask), top)
+                    places[u].value = self._nearer(k, places[u].value, hit if mask is None else hit & mask, here)
 
-                blocks(k, n, lanes, find)
+                if self._kind.is_float:  # elements are NaN only where their extreme is
+                    odd = k.cmp("uno", one_top, one_top)
+                    top = k.splat(k.select(odd, k.const(self._kind, 0.0), one_top), lanes)
+                    with k.when(odd):
+                        blocks(k, n, lanes, partial(find, how="uno", top=top))
+                    with k.when(~odd):
+                        blocks(k, n, lanes, partial(find, how="oeq", top=top))
+                else:
+                    blocks(k, n, lanes, partial(find, how="eq"))
                 one = folded(k, places, lambda a, b: self._first(k, a, b))
                 k.store(k.cast("sext", one, I64), k.at(y, item, I64))
         return k.text()
 
     def _load(self, k: Kernel, at: Value, mask: Value | None) -> Value:
-        """Elements whose greatest is sought; masked ones are never it unless all are -inf."""
-        v = load_wide(k, k.word(0, PTR), self.dtype, at, self.lanes, mask)
+        """Elements whose greatest is sought; masked ones are the least of their type."""
+        x, kind = k.word(0, PTR), self._kind
+        if self.dtype in LOADED:
+            v = load_wide(k, x, self.dtype, at, self.lanes, mask)
+        elif self.dtype in ("i8", "u8", "bool"):
+            v = k.load(I8.of(self.lanes), k.at(x, at), mask)
+            v = k.cast("sext" if self.dtype == "i8" else "zext", v, I32)
+        else:
+            v = k.load(kind.of(self.lanes), k.at(x, at, kind), mask)
         if not self.largest:
-            v = -v
-        return v if mask is None else k.select(mask, v, -math.inf)
+            v = -v if kind.is_float else ~v
+        return v if mask is None else k.select(mask, v, self._least)
+
+    @property
+    def _kind(self) -> Type:
+        return _KINDS[self.dtype]
+
+    @property
+    def _least(self) -> float:
+        return -math.inf if self._kind.is_float else -(1 << (self._kind.bits - 1))
+
+    def _larger(self, k: Kernel, held: Value, v: Value) -> Value:
+        return larger(k, held, v) if self._kind.is_float else k.max(held, v)
 
     def _nowhere(self, k: Kernel) -> Value:
         return k.const(I32.of(self.lanes), -1 if self.last else _NONE)
@@ -92,9 +128,8 @@ class Extreme:
     def _first(self, k: Kernel, a: Value, b: Value) -> Value:
         return k.select(k.cmp("sgt" if self.last else "slt", a, b), a, b)
 
-    def _nearer(self, k: Kernel, found: Value, v: Value, top: Value, here: Value) -> Value:
-        """`here` in the lanes that have the extreme, or NaN where that is NaN, if it is nearer than what was found."""
-        hit = k.cmp("oeq", v, top) | (k.cmp("uno", v, v) & k.cmp("uno", top, top))
+    def _nearer(self, k: Kernel, found: Value, hit: Value, here: Value) -> Value:
+        """`here` in the lanes that are hit, if it is nearer than what was found."""
         return k.select(hit, self._first(k, here, found), found)
 
 
@@ -103,9 +138,9 @@ def bind_extreme(
     node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: EngineContext
 ) -> list[EngineStep] | None:
     x, y, axis, dtype = ins[0], outs[0], node.attrs["axis"], name_of(ins[0])
-    if dtype not in STORED or x.size == 0 or not contiguous(x, y) or x.shape[axis] >= _NONE:
+    if dtype not in _KINDS or x.size == 0 or not contiguous(x, y) or x.shape[axis] >= _NONE:
         return None
-    n, after, lanes = x.shape[axis], math.prod(x.shape[axis + 1 :]), ctx.machine.lanes()
+    n, after, lanes = x.shape[axis], math.prod(x.shape[axis + 1 :]), ctx.machine.lanes(_KINDS[dtype].bits)
     across = after > 1
     spec = Extreme(dtype, node.op.joins == "max", node.attrs["select_last_index"], across, lanes)
     items = x.size // (n * after) * (-(-after // lanes) if across else 1)
