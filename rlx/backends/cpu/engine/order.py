@@ -5,18 +5,20 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 
 from rlx.backends.cpu.context import Array
-from rlx.backends.cpu.engine.ir import F32, F64, I8, I32, I64, PTR, Kernel, Type, Value
+from rlx.backends.cpu.engine.ir import F32, F64, I1, I8, I32, I64, PTR, Kernel, Type, Value
 from rlx.backends.cpu.engine.rowwise import (
     LOADED,
     STORED,
+    UNROLL,
     accumulators,
     blocks,
     contiguous,
     folded,
     grain_of,
+    greater,
+    kept,
     larger,
     load_wide,
     name_of,
@@ -66,36 +68,74 @@ class Extreme:
                 where = k.at(y, outer * after + column, I64)
                 k.store(k.cast("sext", found.value, I64), where, mask)
             else:
-                base = item * n
-                tops = accumulators(k, lanes, self._least, self._kind)
-
-                def raise_top(i: Value, u: int, mask: Value | None, base: Value = base) -> None:
-                    tops[u].value = self._larger(k, tops[u].value, self._load(k, base + i, mask))
-
-                blocks(k, n, lanes, raise_top)
-                one_top = folded(k, tops, lambda a, b: self._larger(k, a, b))
-                top = k.splat(one_top, lanes)
-                places = [k.variable(self._nowhere(k)) for _ in tops]
-
-                def find(
-                    i: Value, u: int, mask: Value | None, how: str, base: Value = base, top: Value = top
-                ) -> None:
-                    here = k.splat(k.cast("trunc", i, I32), lanes) + k.lanes(I32, range(lanes))
-                    hit = k.cmp(how, self._load(k, base + i, mask), top)
-                    places[u].value = self._nearer(k, places[u].value, hit if mask is None else hit & mask, here)
-
-                if self._kind.is_float:  # elements are NaN only where their extreme is
-                    odd = k.cmp("uno", one_top, one_top)
-                    top = k.splat(k.select(odd, k.const(self._kind, 0.0), one_top), lanes)
-                    with k.when(odd):
-                        blocks(k, n, lanes, partial(find, how="uno", top=top))
-                    with k.when(~odd):
-                        blocks(k, n, lanes, partial(find, how="oeq", top=top))
-                else:
-                    blocks(k, n, lanes, partial(find, how="eq"))
-                one = folded(k, places, lambda a, b: self._first(k, a, b))
-                k.store(k.cast("sext", one, I64), k.at(y, item, I64))
+                k.store(k.cast("sext", self._place_in_row(k, item * n, n), I64), k.at(y, item, I64))
         return k.text()
+
+    def _place_in_row(self, k: Kernel, base: Value, n: Value) -> Value:
+        lanes, kind = self.lanes, self._kind
+        top, odd = self._top_of_row(k, base, n)
+        wide = k.splat(top, lanes)
+
+        def hits(i: Value, mask: Value | None) -> Value:
+            v = self._load(k, base + i, mask)
+            hit = k.cmp("oeq" if kind.is_float else "eq", v, wide)
+            if kind.is_float:
+                hit = hit | (k.cmp("uno", v, v) & k.splat(odd, lanes))
+            return hit if mask is None else hit & mask
+
+        # Groups of vectors before the first with a hit are passed over; the last hit may be anywhere behind.
+        start, end = k.variable(0), k.variable(n)
+        if not self.last:
+            step = lanes * UNROLL
+            found = k.variable(False, I1)
+            with k.repeat() as again:
+                again.whilst(k.cmp("sle", start.value + step, n) & ~found.value)
+                masks = [hits(start.value + u * lanes, None) for u in range(UNROLL)]
+                found.value = k.any((masks[0] | masks[1]) | (masks[2] | masks[3]))
+                start.value = k.select(found.value, start.value, start.value + step)
+            end.value = k.min(start.value + step, n)
+        places = [k.variable(self._nowhere(k)) for _ in range(UNROLL)]
+        first = start.value
+
+        def find(i: Value, u: int, mask: Value | None) -> None:
+            here = k.splat(k.cast("trunc", first + i, I32), lanes) + k.lanes(I32, range(lanes))
+            places[u].value = self._nearer(k, places[u].value, hits(first + i, mask), here)
+
+        blocks(k, end.value - first, lanes, find)
+        return folded(k, places, lambda a, b: self._first(k, a, b))
+
+    def _top_of_row(self, k: Kernel, base: Value, n: Value) -> tuple[Value, Value]:
+        """A row's extreme, and whether it is NaN. Zero times each element is added up: a sum that is no zero tells of
+        NaN, or infinities, and the row is read once more with comparisons that keep NaN."""
+        lanes, kind = self.lanes, self._kind
+        tops = accumulators(k, lanes, self._least, kind)
+        if not kind.is_float:
+
+            def raise_top(i: Value, u: int, mask: Value | None) -> None:
+                tops[u].value = k.max(tops[u].value, self._load(k, base + i, mask))
+
+            blocks(k, n, lanes, raise_top)
+            return folded(k, tops, k.max), k.const(I1, False)
+        zeros = accumulators(k, lanes, 0.0, kind)
+
+        def raise_quickly(i: Value, u: int, mask: Value | None) -> None:
+            v = self._load(k, base + i, mask)
+            tops[u].value = greater(k, tops[u].value, v)
+            zeros[u].value = k.fma(kept(k, v, mask), 0.0, zeros[u].value)
+
+        blocks(k, n, lanes, raise_quickly)
+        top = k.variable(folded(k, tops, lambda a, b: greater(k, a, b)))
+        odd = folded(k, zeros, lambda a, b: a + b)
+        with k.when(k.cmp("uno", odd, odd)):
+            for t in tops:
+                t.value = k.const(t.type, self._least)
+
+            def raise_with_care(i: Value, u: int, mask: Value | None) -> None:
+                tops[u].value = larger(k, tops[u].value, self._load(k, base + i, mask))
+
+            blocks(k, n, lanes, raise_with_care)
+            top.value = folded(k, tops, lambda a, b: larger(k, a, b))
+        return top.value, k.cmp("uno", top.value, top.value)
 
     def _load(self, k: Kernel, at: Value, mask: Value | None) -> Value:
         """Elements whose greatest is sought; masked ones are the least of their type."""
