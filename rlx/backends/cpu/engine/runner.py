@@ -35,7 +35,7 @@ _X86 = {
         '"={rax},{rax},{rdi},{rsi},{rdx},{r10},{r8},{r9},~{rcx},~{r11},~{memory}"'
     ),
     "number": "202",
-    "spin": "100000",  # of the time stamp counter: some 40 µs
+    "spin": "1000000",  # of the time stamp counter: some 400 µs
     "slice": "50000000",  # some 20 ms
 }
 _ARM = {
@@ -43,7 +43,7 @@ _ARM = {
     "ticks": 'call i64 asm sideeffect "mrs $0, cntvct_el0", "=r"()',
     "syscall": 'call i64 asm sideeffect "svc #0", "={x0},{x8},{x0},{x1},{x2},{x3},{x4},{x5},~{memory}"',
     "number": "98",
-    "spin": "1000",  # of a counter of 24 MHz to 1 GHz: 1 to 40 µs
+    "spin": "10000",  # of a counter of 24 MHz to 1 GHz: 10 to 400 µs
     "slice": "1000000",
 }
 
