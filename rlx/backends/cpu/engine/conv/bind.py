@@ -92,7 +92,7 @@ def _dense(
     kernel, c, (o, inner) = w.shape[2:], x.shape[1], w.shape[:2]
     counts, pads, strides, dilations = made.shape[1:-1], attrs["pads"], attrs["strides"], attrs["dilations"]
     few = groups == 1 and c <= _FEW_CHANNELS and kernel[-1] > 1 and dilations[-1] == 1 and len(kernel) <= 2
-    zero = np.zeros(0, np.float32)
+    zero, outside = np.zeros(0, np.float32), 0
     if few and x.flags.c_contiguous:
         image = to_channels_last(x, ctx, steps, room_for_rows(node, x, kernel, counts))
         rows = window_addresses(
@@ -103,12 +103,13 @@ def _dense(
         found = channels_last(x)
         image = to_channels_last(x, ctx, steps) if found is None else found
         zero = np.zeros(max(c, 64), np.float32)
-        rows = window_addresses(image, kernel, strides, dilations, pads, counts, address(zero))
+        outside = address(zero)
+        rows = window_addresses(image, kernel, strides, dilations, pads, counts, outside)
         terms = inner
     operands = [(a, o * a.itemsize * matrix, o // groups * a.itemsize) for a, matrix in beside]
     result = made.reshape(-1, groups, o // groups).transpose(1, 0, 2)
     tile = choose_tile(ctx.machine, len(rows), o // groups)
-    product = Product(rows, terms, 4, result, inner * 4, tree, operands, (zero, image))
+    product = Product(rows, terms, 4, result, inner * 4, tree, operands, (zero, image), outside=outside)
     width = tile.vectors * ctx.machine.lanes()
     filters = _as_matrices(w, groups)
     if ctx.is_fixed(node.inputs[1]):
