@@ -14,7 +14,7 @@ from rlx.models.language.config import LanguageConfig
 from rlx.models.language.pages import ROWS
 from rlx.ops.packed_attention import BLOCK
 
-LONGEST = 512  # tokens of a sequence that one run writes into caches
+LONGEST = 512  # tokens of a sequence that one run writes into caches, unless the model was loaded for more
 _ROWS = 64  # of which a ring has a multiple
 
 
@@ -38,6 +38,7 @@ class Size:
     cache: DType = f32
     slots: int = 1  # sequences that the caches have room for: as many as a run has, or more where it has one
     pages: int = 0  # of the pool that all sequences share; 0: each slot has rows of its own
+    longest: int = 0  # tokens of the longest run over the same caches; LONGEST at least
 
 
 class Caches:
@@ -145,7 +146,8 @@ class Caches:
 
     def rows(self, window: int | None) -> int:
         """The rows of a layer with that window."""
-        return self.size.context if self.size.pages else ring_rows(window, self.size.context, self.size.chunk)
+        size = self.size
+        return size.context if size.pages else ring_rows(window, size.context, max(size.chunk, size.longest))
 
     def _seen(self, window: int | None) -> dict[str, Any]:
         """Which keys attention sees, as its arguments."""
@@ -224,11 +226,14 @@ def turned(x: Tensor) -> Tensor:
     return ops.transpose(x, (0, 2, 1, 3))
 
 
-def cache_bytes(config: LanguageConfig, context: int, dtype: DType, pages: int = 0) -> tuple[int, ...]:
-    """The bytes of one sequence's caches of keys and values in each layer, or those of a pool of `pages`."""
+def cache_bytes(
+    config: LanguageConfig, context: int, dtype: DType, pages: int = 0, longest: int = 0
+) -> tuple[int, ...]:
+    """The bytes of one sequence's caches of keys and values in each layer, or those of a pool of `pages`; `longest` as
+    in `Size`."""
     a = config.attention
     if a is None:
         return (0,) * config.layers
-    rows = ((pages * ROWS or ring_rows(window, context)) if mixer == "attention" else 0
+    rows = ((pages * ROWS or ring_rows(window, context, longest)) if mixer == "attention" else 0
             for window, mixer in zip(a.windows, config.mixers, strict=True))  # fmt: skip
     return tuple(dtype.nbytes((2, n, a.kv_heads, a.head_size)) for n in rows)
