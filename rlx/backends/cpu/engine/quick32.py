@@ -44,19 +44,20 @@ RLX_FN float m_expm1(const float x) {
     const float y = RLX_MAD(s, e, s - 0.125f) * 8.0f;
     return m_abs_bits(x) < 0x33000000u ? x : y;
 }
+// A quotient that does not count must be no subnormal number, which takes long.
 RLX_FN float m_cosh(const float x) {
     const float a = RLX_ABS(x);
     float s;
     const float e = q_exp_parts(a > 90.0f ? 90.0f : a, 8u, s);
     const float h = RLX_MAD(s, e, s);
-    return (h + (1.52587890625e-05f / h + RLX_MAD(s, e, s - h))) * 128.0f;
+    return (h + (1.52587890625e-05f / (h > 1.0e20f ? 1.0e20f : h) + RLX_MAD(s, e, s - h))) * 128.0f;
 }
 RLX_FN float m_sinh(const float x) {
     const float a = RLX_ABS(x);
     float s;
     const float e = q_exp_parts(a > 90.0f ? 90.0f : a, 8u, s);
     const float h = RLX_MAD(s, e, s);
-    const float far = (h - (1.52587890625e-05f / h - RLX_MAD(s, e, s - h))) * 128.0f;
+    const float far = (h - (1.52587890625e-05f / (h > 1.0e20f ? 1.0e20f : h) - RLX_MAD(s, e, s - h))) * 128.0f;
     const float z = x * x;
     float p = 2.806331167e-06f;  // (sinh(x) / x - 1) / x^2
     p = RLX_MAD(p, z, 1.983809489e-04f);

@@ -74,7 +74,7 @@ RLX_FN double d_cosh(const double x) {
     const double e = r + rest;
     const double h = RLX_MAD64(s, e, s);
     const double low = RLX_MAD64(s, (r - e) + rest, RLX_MAD64(s, e, s - h));
-    return (h + (9.5367431640625e-07 / h + low)) * 512.0;
+    return (h + (9.5367431640625e-07 / (h > 1.0e100 ? 1.0e100 : h) + low)) * 512.0;
 }
 RLX_FN double d_sinh(const double x) {
     const double a = RLX_DABS(x);
@@ -84,7 +84,7 @@ RLX_FN double d_sinh(const double x) {
     const double e = r + rest;
     const double h = RLX_MAD64(s, e, s);
     const double low = RLX_MAD64(s, (r - e) + rest, RLX_MAD64(s, e, s - h));
-    const double far = (h - (9.5367431640625e-07 / h - low)) * 512.0;
+    const double far = (h - (9.5367431640625e-07 / (h > 1.0e100 ? 1.0e100 : h) - low)) * 512.0;
     const double z = x * x;
     double p = 7.746178593e-13;  // (sinh(x) / x - 1) / x^2
     p = RLX_MAD64(p, z, RLX_D64(0x3de611cbu, 0x330c1fe8u));
@@ -322,11 +322,23 @@ RLX_FN RLX_D2 q_angle64(const double x, RLX_OUT(uint) n) {
     const double h = r - p.x;
     return RLX_MAKE_D2(h, RLX_MAD64(k, -3.5215598651832e-27, ((r - h) - p.x) - p.y));
 }
+// cos of hi + lo as hi + lo, without the rest of hi^2.
+RLX_FN RLX_D2 q_cos_small64(const RLX_D2 r) {
+    const double z = r.x * r.x;
+    double p = RLX_D64(0xbda907d7u, 0x24680d4eu);  // (cos(r) - 1 + r^2 / 2) / r^4
+    p = RLX_MAD64(p, z, RLX_D64(0x3e21eeb6u, 0x8a508535u));
+    p = RLX_MAD64(p, z, RLX_D64(0xbe927e4fu, 0xa179895fu));
+    p = RLX_MAD64(p, z, RLX_D64(0x3efa01a0u, 0x19f4e7d9u));
+    p = RLX_MAD64(p, z, RLX_D64(0xbf56c16cu, 0x16c16966u));
+    p = RLX_MAD64(p, z, RLX_D64(0x3fa55555u, 0x55555555u));
+    const double w = RLX_MAD64(-0.5, z, 1.0);
+    return d_quick_sum(w, RLX_MAD64(-0.5, z, 1.0 - w) + RLX_MAD64(z * z, p, -(r.x * r.y)));
+}
 RLX_FN double d_tan(const double x) {
     uint n;
     const RLX_D2 r = q_angle64(x, n);
     const RLX_D2 s = d_sin_small(r);
-    const RLX_D2 c = d_cos_small(r);
+    const RLX_D2 c = q_cos_small64(r);
     const bool odd = (n & 1u) == 1u;
     const double a = odd ? -c.x : s.x;
     const double b = odd ? s.x : c.x;
