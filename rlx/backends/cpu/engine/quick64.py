@@ -1,6 +1,6 @@
 """Functions of f64 as `quick32` has those of f32: short formulas with fused multiply-adds, the headers' beside them.
 
-Logarithms look up 1 / z and its logarithm for one of 16 intervals of z. Errors are below 1.3 ULP
+Logarithms look up 1 / z and its logarithm for one of 16 intervals of z. Errors are below 1.5 ULP
 (tests/cpu/test_engine_functions.py).
 """
 
