@@ -44,19 +44,20 @@ RLX_FN float m_expm1(const float x) {
     const float y = RLX_MAD(s, e, s - 0.125f) * 8.0f;
     return m_abs_bits(x) < 0x33000000u ? x : y;
 }
+// A quotient that does not count must be no subnormal number, which takes long.
 RLX_FN float m_cosh(const float x) {
     const float a = RLX_ABS(x);
     float s;
     const float e = q_exp_parts(a > 90.0f ? 90.0f : a, 8u, s);
     const float h = RLX_MAD(s, e, s);
-    return (h + (1.52587890625e-05f / h + RLX_MAD(s, e, s - h))) * 128.0f;
+    return (h + (1.52587890625e-05f / (h > 1.0e20f ? 1.0e20f : h) + RLX_MAD(s, e, s - h))) * 128.0f;
 }
 RLX_FN float m_sinh(const float x) {
     const float a = RLX_ABS(x);
     float s;
     const float e = q_exp_parts(a > 90.0f ? 90.0f : a, 8u, s);
     const float h = RLX_MAD(s, e, s);
-    const float far = (h - (1.52587890625e-05f / h - RLX_MAD(s, e, s - h))) * 128.0f;
+    const float far = (h - (1.52587890625e-05f / (h > 1.0e20f ? 1.0e20f : h) - RLX_MAD(s, e, s - h))) * 128.0f;
     const float z = x * x;
     float p = 2.806331167e-06f;  // (sinh(x) / x - 1) / x^2
     p = RLX_MAD(p, z, 1.983809489e-04f);
@@ -84,8 +85,7 @@ RLX_FN float m_tanh(const float x) {
 // x = 2^k (1 + f) for a normal positive x with the bits u.
 RLX_FN int q_exponent(const uint u) { return int(u - 0x3f3504f3u) >> 23; }
 RLX_FN float q_rest(const uint u, const int k) { return RLX_FLOAT(u - (uint(k) << 23)) - 1.0f; }
-RLX_FN float q_log_sum(const float n, const float g, const float low) {
-    const float f = g + low;
+RLX_FN float q_log_sum(const float n, const float f, const float low) {
     float p = 7.332585752e-02f;  // (log(1 + f) - f + f^2 / 2) / f^3
     p = RLX_MAD(p, f, -1.165995151e-01f);
     p = RLX_MAD(p, f, 1.163464859e-01f);
@@ -97,7 +97,7 @@ RLX_FN float q_log_sum(const float n, const float g, const float low) {
     p = RLX_MAD(p, f, 3.333333135e-01f);
     const float z = f * f;
     const float y = RLX_MAD(n, 1.4286067653e-06f, RLX_MAD(-0.5f, z, (f * z) * p));
-    return RLX_MAD(n, 6.9314575195e-01f, f + (y + ((g - f) + low)));
+    return RLX_MAD(n, 6.9314575195e-01f, f + (y + low));
 }
 RLX_FN float m_log(const float x) {
     const uint u = RLX_BITS(x);
@@ -114,10 +114,19 @@ RLX_FN float q_log1p_pair(const float x, const float low) {
     const uint u = RLX_BITS(w);
     const int k = q_exponent(u);
     const float scale = RLX_FLOAT(0x3f800000u - (uint(k) << 23));
-    return q_log_sum(float(k), q_rest(u, k), ((b - (w - a)) + low) * scale);
+    const float g = q_rest(u, k);
+    const float rest = ((b - (w - a)) + low) * scale;
+    const float f = g + rest;
+    return q_log_sum(float(k), f, (g - f) + rest);
 }
 RLX_FN float m_log1p(const float x) {
-    float y = q_log1p_pair(x, 0.0f);
+    const float a = x > 1.0f ? x : 1.0f;
+    const float b = x > 1.0f ? 1.0f : x;
+    const float w = a + b;
+    const uint u = RLX_BITS(w);
+    const int k = q_exponent(u);
+    const float scale = RLX_FLOAT(0x3f800000u - (uint(k) << 23));
+    float y = q_log_sum(float(k), RLX_MAD(b - (w - a), scale, q_rest(u, k)), 0.0f);
     y = m_abs_bits(x) < 0x33000000u ? x : y;
     if (!(x > -1.0f && x < 1.0e38f)) { y = m_log1p_any(x); }
     return y;
@@ -183,29 +192,29 @@ RLX_FN float m_asinh(const float x) {
     if (!(a < 1.0e18f)) { y = m_asinh_any(x); }
     return y;
 }
-// Of x = 2^k z, 11/16 <= z < 11/8, the table has c near 1 / z and log2(1 / c) as high + low; log2(c z) is a polynomial,
-// all but its cubic and higher terms in two floats: what y multiplies is good to 2^-33.
-RLX_TABLE float q_part_c[16] = {1.422222257e+00f, 1.361702085e+00f, 1.306122422e+00f, 1.254902005e+00f,
-    1.207547188e+00f, 1.163636327e+00f, 1.122807026e+00f, 1.084745765e+00f, 1.049180269e+00f, 1.0f, 1.0f,
-    9.142857194e-01f, 8.648648858e-01f, 8.205128312e-01f, 7.804877758e-01f, 7.441860437e-01f};
-RLX_TABLE float q_part_high[16] = {-5.081481934e-01f, -4.454040527e-01f, -3.852844238e-01f, -3.275756836e-01f,
-    -2.720947266e-01f, -2.186279297e-01f, -1.671142578e-01f, -1.173706055e-01f, -6.927490234e-02f, 0.0f, 0.0f,
-    1.292724609e-01f, 2.094421387e-01f, 2.854003906e-01f, 3.575439453e-01f, 4.262695312e-01f};
-RLX_TABLE float q_part_low[16] = {1.254755034e-06f, -7.049904980e-06f, -5.702497219e-06f, 9.745078842e-07f,
-    1.515962776e-05f, -1.231110491e-05f, 4.261228241e-06f, 1.365214302e-05f, 1.232052364e-05f, 0.0f, 0.0f,
-    1.054794575e-05f, 1.119202352e-05f, 1.809426635e-06f, 8.113050171e-06f, -4.771173280e-06f};
+// Of x = 2^k z, 45/64 <= z < 45/32, the table has c near 1 / z and log2(1 / c) as high + low; log2(c z) is a
+// polynomial, all but its cubic and higher terms in two floats: what y multiplies is good to 2^-33.
+RLX_TABLE float q_part_c[16] = {1.391304374e+00f, 1.333333373e+00f, 1.279999971e+00f, 1.230769277e+00f,
+    1.185185194e+00f, 1.142857194e+00f, 1.103448272e+00f, 1.066666722e+00f, 1.032258034e+00f, 1.000000000e+00f,
+    9.411764741e-01f, 8.888888955e-01f, 8.421052694e-01f, 8.000000119e-01f, 7.619047761e-01f, 7.272727489e-01f};
+RLX_TABLE float q_part_high[16] = {-4.764404297e-01f, -4.150390625e-01f, -3.561401367e-01f, -2.995605469e-01f,
+    -2.451171875e-01f, -1.926574707e-01f, -1.420288086e-01f, -9.310913086e-02f, -4.580688477e-02f, 0.0f,
+    8.746337891e-02f, 1.699218750e-01f, 2.479248047e-01f, 3.219299316e-01f, 3.923034668e-01f, 4.594421387e-01f};
+RLX_TABLE float q_part_low[16] = {2.358872224e-06f, 1.520225494e-06f, -3.641259778e-06f, 2.112715148e-07f,
+    4.678914553e-06f, 1.232826724e-05f, 9.809095780e-06f, -3.487745143e-07f, 3.238148164e-06f, 0.0f,
+    -5.430303684e-07f, 3.115693397e-06f, 2.698007170e-06f, -1.858251094e-06f, 1.392910960e-05f, -1.056303024e-05f};
 RLX_FN float m_pow(const float x, const float y) {
     const uint u = RLX_BITS(x);
-    const uint t = u - 0x3f300000u;
+    const uint t = u - 0x3f340000u;
     const uint i = t >> 19;
     const float m = RLX_FLOAT(u - (t & 0xff800000u));
     const float c = q_part_c[i];
     const float product = m * c;
     const float r = product - 1.0f;
-    float p = -1.555687487e-01f;  // (log(1 + r) - r + r^2 / 2) / r^3
-    p = RLX_MAD(p, r, 1.999929845e-01f);
-    p = RLX_MAD(p, r, -2.500113547e-01f);
-    p = RLX_MAD(p, r, 3.333334029e-01f);
+    float p = -1.662262538e-01f;  // (log(1 + r) - r + r^2 / 2) / r^3
+    p = RLX_MAD(p, r, 2.001789510e-01f);
+    p = RLX_MAD(p, r, -2.500003481e-01f);
+    p = RLX_MAD(p, r, 3.333332840e-01f);
     const float sq = r * r;
     const float half_sq = 0.5f * sq;
     const float v = r - half_sq;

@@ -1,6 +1,6 @@
 """Functions of f64 as `quick32` has those of f32: short formulas with fused multiply-adds, the headers' beside them.
 
-Logarithms look up 1 / z and its logarithm for one of 16 intervals of z. Errors are below 1 ULP, of powers below 1.5
+Logarithms look up 1 / z and its logarithm for one of 16 intervals of z. Errors are below 1.5 ULP
 (tests/cpu/test_engine_functions.py).
 """
 
@@ -33,9 +33,8 @@ RLX_FN double d_exp(const double x) {
     if (!(RLX_DABS(x) < 708.0)) { y = d_exp_any(x); }
     return y;
 }
-RLX_FN double d_exp2(const double x) {
-    const double t = x + 6755399441055744.0;
-    const double f = x - (t - 6755399441055744.0);
+// 2^(k + f), k the last bits of t, |f| <= 1/2.
+RLX_FN double q_exp2_64(const double f, const rlx_u64 t) {
     double p = 2.5741783916106737e-11;  // (2^f - 1) / f
     p = RLX_MAD64(p, f, 4.45667051668933e-10);
     p = RLX_MAD64(p, f, 7.054888269200489e-09);
@@ -48,7 +47,11 @@ RLX_FN double d_exp2(const double x) {
     p = RLX_MAD64(p, f, 0.0555041086648217);
     p = RLX_MAD64(p, f, 0.24022650695910072);
     p = RLX_MAD64(p, f, 0.6931471805599453);
-    double y = RLX_DOUBLE(RLX_DBITS(RLX_MAD64(p, f, 1.0)) + (RLX_DBITS(t) << 52));
+    return RLX_DOUBLE(RLX_DBITS(RLX_MAD64(p, f, 1.0)) + (t << 52));
+}
+RLX_FN double d_exp2(const double x) {
+    const double t = x + 6755399441055744.0;
+    double y = q_exp2_64(x - (t - 6755399441055744.0), RLX_DBITS(t));
     if (!(RLX_DABS(x) < 1021.0)) { y = d_exp2_any(x); }
     return y;
 }
@@ -71,7 +74,7 @@ RLX_FN double d_cosh(const double x) {
     const double e = r + rest;
     const double h = RLX_MAD64(s, e, s);
     const double low = RLX_MAD64(s, (r - e) + rest, RLX_MAD64(s, e, s - h));
-    return (h + (9.5367431640625e-07 / h + low)) * 512.0;
+    return (h + (9.5367431640625e-07 / (h > 1.0e100 ? 1.0e100 : h) + low)) * 512.0;
 }
 RLX_FN double d_sinh(const double x) {
     const double a = RLX_DABS(x);
@@ -81,7 +84,7 @@ RLX_FN double d_sinh(const double x) {
     const double e = r + rest;
     const double h = RLX_MAD64(s, e, s);
     const double low = RLX_MAD64(s, (r - e) + rest, RLX_MAD64(s, e, s - h));
-    const double far = (h - (9.5367431640625e-07 / h - low)) * 512.0;
+    const double far = (h - (9.5367431640625e-07 / (h > 1.0e100 ? 1.0e100 : h) - low)) * 512.0;
     const double z = x * x;
     double p = 7.746178593e-13;  // (sinh(x) / x - 1) / x^2
     p = RLX_MAD64(p, z, RLX_D64(0x3de611cbu, 0x330c1fe8u));
@@ -115,44 +118,47 @@ RLX_FN double d_tanh(const double x) {
     return d_with_sign(a < 0.625 ? near : far, x);
 }
 
-// x = 2^k z of the bits u, 11/16 <= z < 11/8: the number of z's interval, 2^k as a factor's bits, k.
-RLX_FN rlx_u64 q_log_place(const rlx_u64 u) { return u - RLX_U64(0x3fe60000u, 0u); }
+// x = 2^k z of the bits u, 45/64 <= z < 45/32: the number of z's interval, 2^k as a factor's bits, k.
+RLX_FN rlx_u64 q_log_place(const rlx_u64 u) { return u - RLX_U64(0x3fe68000u, 0u); }
 RLX_FN rlx_u64 q_log_twos(const rlx_u64 t) { return t & RLX_U64(0xfff00000u, 0u); }
 RLX_FN double q_log_count(const rlx_u64 t) {  // an integer is added to 2^52 by its bits
     const rlx_u64 k = (t + RLX_U64(0x40000000u, 0u)) >> 52;
     return RLX_DOUBLE(k | RLX_U64(0x43300000u, 0u)) - 4503599627371520.0;
 }
-RLX_TABLE double q_ln_c[16] = {1.422222214143442, 1.3617021255962694, 1.3061224537059113, 1.2549019662689727,
-    1.2075471751897313, 1.1636363684724935, 1.1228070190220014, 1.0847457671973124, 1.0491803260891293, 1.0, 1.0,
-    0.9142857112736085, 0.8648648666649094, 0.8205128249973681, 0.7804878009861111, 0.7441860443298262};
-RLX_TABLE double q_ln_of[16] = {-0.3522205879089597, -0.3087354801343736, -0.26706278886763357,
-    -0.22705745500593366, -0.18859117426154626, -0.15154990228325005, -0.11583181684159172, -0.08134564358897478,
-    -0.04800921749006193, 0.0, 0.0, 0.08961216198417787, 0.14518200776319645, 0.19782573786437752,
-    0.24783616889112636, 0.295464215825632};
-RLX_TABLE double q_lb_c[16] = {1.4222222216684501, 1.3617021279619599, 1.3061224494821062, 1.2549019613178465,
-    1.2075471701061005, 1.163636363516122, 1.1228070178217908, 1.0847457628436814, 1.0491803279236969, 1.0, 1.0,
-    0.9142857146580271, 0.8648648650772827, 0.8205128207508197, 0.7804878052322864, 0.7441860467849242};
-RLX_TABLE double q_lb_of[16] = {-0.5081469031085817, -0.4454111486427337, -0.38529015643985076, -0.32757465864187907,
-    -0.2720795457889835, -0.21864028632626287, -0.16710998619237216, -0.1173569508134733, -0.06926266251252855, 0.0,
-    0.0, 0.1292830163574763, 0.20945336527461222, 0.2854022184437781, 0.357552003963292, 0.42626475417227994};
-RLX_TABLE double q_lg_c[16] = {1.4222222232336692, 1.361702128065156, 1.3061224478569788, 1.2549019600261506,
-    1.2075471699382792, 1.163636362919304, 1.122807017122313, 1.084745763298796, 1.0491803292202486, 1.0, 1.0,
-    0.9142857138710804, 0.8648648660684015, 0.8205128198623667, 0.7804878046402153, 0.744186046476218};
-RLX_TABLE double q_lg_of[16] = {-0.1529674605174023, -0.13408211617752386, -0.11598389358209715,
-    -0.09860979762356692, -0.08190410442875873, -0.06581728422202104, -0.05030511814834426, -0.03532796257672999,
-    -0.020850139532512912, 0.0, 0.0, 0.038918066227324744, 0.06305174514272949, 0.0859146290508761,
-    0.10763387853216955, 0.12831847728034518};
-// log(2^k / c) + log(1 + r + low), |r| <= 1/16; k log(2) / c has few digits, so that its first part is exact.
+RLX_TABLE double q_ln_c[16] = {1.3912582667842186, 1.3332665545087161, 1.2799294197622766, 1.2307169182095175,
+    1.185140856778943, 1.1428316801901413, 1.1034677371067239, 1.0666252716514797, 1.0322230694293726, 1.0,
+    0.9412257697421298, 0.8888694422490749, 0.842107713365196, 0.800024806372152, 0.7619168052307099,
+    0.7272377534920997};
+RLX_TABLE double q_ln_of[16] = {-0.33020856557322986, -0.2876319870790667, -0.246804935600494,
+    -0.20759685992015875, -0.1698616340031549, -0.13350911254269704, -0.09845770941069532, -0.06449971255779019,
+    -0.031714796249616484, 0.0, 0.06057224283722462, 0.11780491336548948, 0.17184734730972195, 0.22311254382975676,
+    0.27191790874326216, 0.318501821223208};
+RLX_TABLE double q_lb_c[16] = {1.3913289232212216, 1.3332994906542242, 1.2799670093286437, 1.230763648618253,
+    1.1851726581269126, 1.1428781515327395, 1.1034856365627501, 1.066676357678553, 1.0322972016060072, 1.0,
+    0.9411367048511889, 0.8889007771365248, 0.8421287707371878, 0.799975776982596, 0.7619368564913485,
+    0.727277671902235};
+RLX_TABLE double q_lb_of[16] = {-0.4764635268559232, -0.4150008803151195, -0.3561066257789207,
+    -0.2995537385040734, -0.24509724889435347, -0.19267159817172796, -0.14206785100896013, -0.09312251168330477,
+    -0.04585838699654232, 0.0, 0.08752379798420407, 0.16990570656594173, 0.2478872408123607, 0.3219717785825651,
+    0.39225665176377333, 0.459421809980995};
+RLX_TABLE double q_lg_c[16] = {1.3912154438755304, 1.3332063748581626, 1.2800468329397812, 1.2307549429105074,
+    1.1851870810370253, 1.1429032510058625, 1.1035657274443336, 1.0668048944660202, 1.032334265926937, 1.0,
+    0.9410745912463163, 0.8889909784871909, 0.8420884136695068, 0.7999144397720915, 0.7619248272890657,
+    0.727239569822191};
+RLX_TABLE double q_lg_of[16] = {-0.1433943901222392, -0.12489738161548303, -0.10722585942539808,
+    -0.09017158864503472, -0.07378690886866934, -0.05800946807448781, -0.042798204481186986, -0.02808499955131083,
+    -0.013820342971712307, 0.0, 0.026375952255193624, 0.05110264624363481, 0.07464230808113825, 0.09695646341060637,
+    0.11808787472864424, 0.13832249875213165};
+// log(2^k / c) + log(1 + r + low), |r| <= 1/32; k log(2) / c has few digits, so that its first part is exact.
 RLX_FN double q_log_sum64(const double k, const double of, const double r, const double low) {
-    double p = 0.07850381417491963;  // (log(1 + r) - r) / r^2
-    p = RLX_MAD64(p, r, -0.0995459934816267);
-    p = RLX_MAD64(p, r, 0.11113044311560628);
-    p = RLX_MAD64(p, r, -0.12500137126177224);
-    p = RLX_MAD64(p, r, 0.1428571403663789);
-    p = RLX_MAD64(p, r, -0.16666666548312264);
-    p = RLX_MAD64(p, r, 0.199999999993989);
-    p = RLX_MAD64(p, r, -0.2500000000003786);
-    p = RLX_MAD64(p, r, 0.333333333333335);
+    double p = -0.09939252967859762;  // (log(1 + r) - r) / r^2
+    p = RLX_MAD64(p, r, 0.11131210705624209);
+    p = RLX_MAD64(p, r, -0.12500126537330644);
+    p = RLX_MAD64(p, r, 0.1428569892151045);
+    p = RLX_MAD64(p, r, -0.16666666590250115);
+    p = RLX_MAD64(p, r, 0.2000000000464624);
+    p = RLX_MAD64(p, r, -0.2500000000001579);
+    p = RLX_MAD64(p, r, 0.33333333333332893);
     p = RLX_MAD64(p, r, -0.5);
     const double h = RLX_MAD64(k, 0.6931471805598903, of);
     const double w = h + r;
@@ -172,15 +178,14 @@ RLX_FN double d_log2_of(const double x) {
     const rlx_u64 t = q_log_place(u);
     const rlx_u64 i = t >> 48;
     const double r = RLX_MAD64(RLX_DOUBLE(u - q_log_twos(t)), q_lb_c[i], -1.0);
-    double p = 0.11325706340102525;  // (log2(1 + r) - r / log(2)) / r^2
-    p = RLX_MAD64(p, r, -0.1436145111363079);
-    p = RLX_MAD64(p, r, 0.16032733917467823);
-    p = RLX_MAD64(p, r, -0.180338858423679);
-    p = RLX_MAD64(p, r, 0.20609928796215338);
-    p = RLX_MAD64(p, r, -0.24044917177400082);
-    p = RLX_MAD64(p, r, 0.28853900816912065);
-    p = RLX_MAD64(p, r, -0.3606737602227871);
-    p = RLX_MAD64(p, r, 0.4808983469629902);
+    double p = -0.1433931096687219;  // (log2(1 + r) - r / log(2)) / r^2
+    p = RLX_MAD64(p, r, 0.16058942484094185);
+    p = RLX_MAD64(p, r, -0.18033870565891452);
+    p = RLX_MAD64(p, r, 0.20609906989695942);
+    p = RLX_MAD64(p, r, -0.2404491723790361);
+    p = RLX_MAD64(p, r, 0.28853900824482376);
+    p = RLX_MAD64(p, r, -0.3606737602224686);
+    p = RLX_MAD64(p, r, 0.48089834696298145);
     p = RLX_MAD64(p, r, -0.7213475204444817);
     const double g = r * 1.4426950408889634;
     const double low = RLX_MAD64(r, 2.0355273740931033e-17, RLX_MAD64(r, 1.4426950408889634, -g));
@@ -195,15 +200,14 @@ RLX_FN double d_log10(const double x) {
     const rlx_u64 t = q_log_place(u);
     const rlx_u64 i = t >> 48;
     const double r = RLX_MAD64(RLX_DOUBLE(u - q_log_twos(t)), q_lg_c[i], -1.0);
-    double p = 0.03409377330452587;  // (log10(1 + r) - r / log(10)) / r^2
-    p = RLX_MAD64(p, r, -0.04323227566464755);
-    p = RLX_MAD64(p, r, 0.048263338216571035);
-    p = RLX_MAD64(p, r, -0.05428740576932741);
-    p = RLX_MAD64(p, r, 0.062042067761596646);
-    p = RLX_MAD64(p, r, -0.07238241313653533);
-    p = RLX_MAD64(p, r, 0.08685889637803983);
-    p = RLX_MAD64(p, r, -0.10857362047597738);
-    p = RLX_MAD64(p, r, 0.14476482730108467);
+    double p = -0.04316562718182013;  // (log10(1 + r) - r / log(10)) / r^2
+    p = RLX_MAD64(p, r, 0.04834223386354996);
+    p = RLX_MAD64(p, r, -0.05428735978255102);
+    p = RLX_MAD64(p, r, 0.06204200211743225);
+    p = RLX_MAD64(p, r, -0.0723824133186691);
+    p = RLX_MAD64(p, r, 0.08685889640082872);
+    p = RLX_MAD64(p, r, -0.10857362047588152);
+    p = RLX_MAD64(p, r, 0.14476482730108203);
     p = RLX_MAD64(p, r, -0.2171472409516259);
     const double g = r * 0.4342944819032518;
     const double low = RLX_MAD64(r, 1.098319650216765e-17, RLX_MAD64(r, 0.4342944819032518, -g));
@@ -257,6 +261,57 @@ RLX_FN double d_asinh(const double x) {
     return y;
 }
 
+RLX_TABLE double q_lb_low[16] = {-1.7404216736982987e-20, -5.3034869119040805e-20, 5.137584579142155e-21,
+    -1.99535900133604e-20, 3.2452305946070268e-21, 4.896880628326097e-20, -2.6825182440360465e-20,
+    3.377467948907628e-20, 4.044738835239281e-20, 0.0, -8.620072224181604e-21, 2.6592153457317773e-21,
+    6.210516632276085e-21, -5.2900322196209526e-20, -4.151437507865293e-21, 4.63043134221001e-21};
+// As in f32, with the cubic term in two doubles too: what y multiplies is good to 2^-64.
+RLX_FN double d_pow(const double x, const double y) {
+    const rlx_u64 u = RLX_DBITS(x);
+    const rlx_u64 t = q_log_place(u);
+    const rlx_u64 i = t >> 48;
+    const double m = RLX_DOUBLE(u - q_log_twos(t));
+    const double c = q_lb_c[i];
+    const double product = m * c;
+    const double r = product - 1.0;
+    const double lost = RLX_MAD64(m, c, -product);
+    double p = 0.07641302005181397;  // ((log(1 + r) - r + r^2 / 2) / r^3 - 1 / 3) / r
+    p = RLX_MAD64(p, r, -0.08350999148240243);
+    p = RLX_MAD64(p, r, 0.09091030592786693);
+    p = RLX_MAD64(p, r, -0.09999984118770458);
+    p = RLX_MAD64(p, r, 0.11111111022753861);
+    p = RLX_MAD64(p, r, -0.12500000006231532);
+    p = RLX_MAD64(p, r, 0.142857142857388);
+    p = RLX_MAD64(p, r, -0.16666666666665678);
+    p = RLX_MAD64(p, r, 0.19999999999999998);
+    p = RLX_MAD64(p, r, -0.25);
+    const double q = p * r;
+    const double third = 0.3333333333333333 + q;
+    const double third_low = (0.3333333333333333 - third) + q + 1.850371707708594e-17;
+    const double sq = r * r;
+    const double sq_low = RLX_MAD64(r, r, -sq);
+    const double cube = sq * r;
+    const double cube_low = RLX_MAD64(sq, r, -cube) + sq_low * r;
+    const double b = cube * third;
+    const double b_low = RLX_MAD64(cube, third, -b) + RLX_MAD64(cube, third_low, cube_low * third);
+    const double half_sq = 0.5 * sq;
+    const double v = r - half_sq;
+    const double w = v + b;
+    const double rest = RLX_MAD64(lost, RLX_MAD64(r, r - 1.0, 1.0), RLX_MAD64(-0.5, sq_low, b_low));
+    const double low = ((v - w) + b) + (((r - v) - half_sq) + rest);
+    const double g = w * 1.4426950408889634;
+    const double g_more = RLX_MAD64(w, 2.0355273740931033e-17, low * 1.4426950408889634);
+    const double g_low = RLX_MAD64(w, 1.4426950408889634, -g) + g_more;
+    const double s = q_log_count(t) + q_lb_of[i];
+    const double l = s + g;
+    const double e = l * y;
+    const double e_low = RLX_MAD64(l, y, -e) + (((s - l) + g) + (g_low + q_lb_low[i])) * y;
+    const double n = e + 6755399441055744.0;
+    double z = q_exp2_64((e - (n - 6755399441055744.0)) + e_low, RLX_DBITS(n));
+    if (!(u - RLX_U64(0x00100000u, 0u) < RLX_U64(0x7fe00000u, 0u) && RLX_DABS(e) < 1021.0)) { z = d_pow_any(x, y); }
+    return z;
+}
+
 // x - n pi/2 as hi + lo, for |x| < 2^20. The first product is exact.
 RLX_FN RLX_D2 q_angle64(const double x, RLX_OUT(uint) n) {
     const double t = RLX_MAD64(x, 0.6366197723675814, 6755399441055744.0);
@@ -267,11 +322,23 @@ RLX_FN RLX_D2 q_angle64(const double x, RLX_OUT(uint) n) {
     const double h = r - p.x;
     return RLX_MAKE_D2(h, RLX_MAD64(k, -3.5215598651832e-27, ((r - h) - p.x) - p.y));
 }
+// cos of hi + lo as hi + lo, without the rest of hi^2.
+RLX_FN RLX_D2 q_cos_small64(const RLX_D2 r) {
+    const double z = r.x * r.x;
+    double p = RLX_D64(0xbda907d7u, 0x24680d4eu);  // (cos(r) - 1 + r^2 / 2) / r^4
+    p = RLX_MAD64(p, z, RLX_D64(0x3e21eeb6u, 0x8a508535u));
+    p = RLX_MAD64(p, z, RLX_D64(0xbe927e4fu, 0xa179895fu));
+    p = RLX_MAD64(p, z, RLX_D64(0x3efa01a0u, 0x19f4e7d9u));
+    p = RLX_MAD64(p, z, RLX_D64(0xbf56c16cu, 0x16c16966u));
+    p = RLX_MAD64(p, z, RLX_D64(0x3fa55555u, 0x55555555u));
+    const double w = RLX_MAD64(-0.5, z, 1.0);
+    return d_quick_sum(w, RLX_MAD64(-0.5, z, 1.0 - w) + RLX_MAD64(z * z, p, -(r.x * r.y)));
+}
 RLX_FN double d_tan(const double x) {
     uint n;
     const RLX_D2 r = q_angle64(x, n);
     const RLX_D2 s = d_sin_small(r);
-    const RLX_D2 c = d_cos_small(r);
+    const RLX_D2 c = q_cos_small64(r);
     const bool odd = (n & 1u) == 1u;
     const double a = odd ? -c.x : s.x;
     const double b = odd ? s.x : c.x;
