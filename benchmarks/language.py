@@ -35,6 +35,8 @@ SHAPES: dict[str, dict[str, Any]] = {
            "intermediate_size": 8192, "tie_word_embeddings": True},
     "8b": {**_LLAMA, "hidden_size": 4096, "num_hidden_layers": 32, "num_attention_heads": 32,
            "intermediate_size": 14336, "head_dim": 128},
+    "0.5b": {**_LLAMA, "hidden_size": 1024, "num_hidden_layers": 24, "num_attention_heads": 16, "vocab_size": 32000,
+             "num_key_value_heads": 4, "intermediate_size": 4864},
     "half": {**_LLAMA, "hidden_size": 896, "num_hidden_layers": 24, "num_attention_heads": 14, "vocab_size": 151936,
              "num_key_value_heads": 2, "intermediate_size": 4864, "tie_word_embeddings": True},
     "small": {**_LLAMA, "hidden_size": 256, "num_hidden_layers": 4, "num_attention_heads": 4, "vocab_size": 1024,

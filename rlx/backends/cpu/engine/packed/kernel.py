@@ -17,7 +17,7 @@ from rlx.ir import Expr
 
 # Steps are in bytes. `units` are the blocks of a row, or its vectors; `bias` is read where the epilogue has one.
 WORDS = ("x", "w", "out", "bias", "columns", "units", "x_row", "w_row", "out_row")
-_AHEAD = 2048  # bytes of a row that are asked for before they are read
+_AHEAD = 4096  # bytes of a row that are asked for before they are read
 _LINE = 64
 Totals = list[list[list[Variable]]]  # of each row of the weight that is read at once, and of each row of x
 
