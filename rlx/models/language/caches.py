@@ -63,12 +63,16 @@ class Caches:
     ) -> Tensor:
         """Attention of a layer over what is in its caches after this run's k and v were written there: all (batch,
         chunk, heads, size)."""
-        if self._table is not None and not self.packed:
-            keys, values = self._pools(self._floats(index, k, v))
+        if self._table is not None and (not self.packed or (self.size.fused and self.size.chunk == 1)):
+            fresh = self._blocks(index, k, v) if self.packed else self._floats(index, k, v)
+            pools = dict(zip((name for name, _ in fresh), self._pools(fresh), strict=True))
+            keys, values = pools[f"keys.{index}"], pools[f"values.{index}"]
+            scales = pools.get(f"keys.{index}.scales"), pools.get(f"values.{index}.scales")
+            query = q if self.packed else ops.cast(q, self.size.cache)
             length = self.at + self.size.chunk
             causal = self.size.chunk > 1 or window is not None
-            return ops.paged_attention(ops.cast(q, self.size.cache), keys, values, self._table, length, scale=scale,
-                                       causal=causal, window=window, softcap=softcap)  # fmt: skip
+            return ops.paged_attention(query, keys, values, self._table, length, *scales, scale=scale, causal=causal,
+                                       window=window, softcap=softcap)  # fmt: skip
         attrs = {"scale": scale, "softcap": softcap, **self._seen(window)}
         if self.packed and self.size.chunk == 1:
             if self.size.slots == self.size.batch and self._table is None:
