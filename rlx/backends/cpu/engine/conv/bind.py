@@ -108,7 +108,8 @@ def _dense(
         terms = inner
     operands = [(a, o * a.itemsize * matrix, o // groups * a.itemsize) for a, matrix in beside]
     result = made.reshape(-1, groups, o // groups).transpose(1, 0, 2)
-    tile = choose_tile(ctx.machine, len(rows), o // groups)
+    streamed = w.nbytes if groups == 1 and ctx.is_fixed(node.inputs[1]) else 0
+    tile = choose_tile(ctx.machine, len(rows), o // groups, streamed)
     product = Product(rows, terms, 4, result, inner * 4, tree, operands, (zero, image), outside=outside)
     width = tile.vectors * ctx.machine.lanes()
     filters = _as_matrices(w, groups)
