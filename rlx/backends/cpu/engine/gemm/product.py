@@ -223,7 +223,7 @@ def product_steps(p: Product, b: Panels, tile: Tile, ctx: EngineContext, name: s
         lanes, tile.rows, tile.vectors, m % tile.rows, n % width != 0, b.in_place and n % width != 0,
         b.dtype, p.step_a != 4, p.how == "fma" and length > _LONGEST, panels_first and not inside, inside, m >= 64,
         tuple(Operand(as_dtype(a.dtype), row != 0) for a, row, _ in p.operands), p.epilogue,
-        as_dtype(p.out.dtype), p.how, skipped is not None,
+        as_dtype(p.out.dtype), p.how, (n - (panels - 1) * width) // lanes if n % width else 0, skipped is not None,
     )  # fmt: skip
     ahead = _FAR_AHEAD if tiles == 1 and not b.in_place else b.ahead
     words = [
