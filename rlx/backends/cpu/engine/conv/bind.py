@@ -152,7 +152,7 @@ def _depthwise(
     out_type, strides, dilations = as_dtype(made.dtype), attrs["strides"], attrs["dilations"]
     # Rows of addresses: a row of the filter is one tap at each pixel that a row of the result reads.
     width, vectors = counts[-1], vectors_at_once(machine, taps, c)
-    across = positions_at_once(machine, taps, vectors, width)
+    across = positions_at_once(machine, taps, kernel[-1], vectors, width)
     span = (width - 1) * strides[-1] + (kernel[-1] - 1) * dilations[-1] + 1
     rows = math.prod(kernel[:-1])
     found_at = window_addresses(

@@ -114,7 +114,8 @@ def vectors_at_once(machine: Machine, taps: int, channels: int) -> int:
     return 2 if machine.registers == 32 and taps <= 9 and even else 1
 
 
-def positions_at_once(machine: Machine, taps: int, vectors: int, width: int) -> int:
-    """How many positions of a row are computed at once: as many as registers hold sums beside the weights."""
-    room = (machine.registers - 2 - (taps * vectors if taps * vectors <= 25 else 5 * vectors)) // vectors
-    return max(1, min(4, room, width))
+def positions_at_once(machine: Machine, taps: int, columns: int, vectors: int, width: int) -> int:
+    """How many positions of a row are computed at once: as many as registers hold sums for beside all weights, or
+    beside those of a row of the filter."""
+    held = taps if taps * vectors <= machine.registers - 7 else columns
+    return max(1, min(4, (machine.registers - 2) // vectors - held, width))
