@@ -11,6 +11,7 @@ import rlx
 from rlx.backends.cpu.engine import choice
 from rlx.backends.cpu.engine.machine import Machine
 from rlx.conformance.oracle import evaluate
+from tests.cpu.test_conv import DEPTHWISE
 from tests.cpu.test_engine_ops import by_engine
 from tests.cpu.test_engine_products import bound, close, floats, on_machines, run
 
@@ -41,6 +42,24 @@ def test_taps_that_lie_in_the_padding(channels: int) -> None:
         assert np.array_equal(np.isnan(got), np.isnan(wanted))
         assert bool(bad) == bool(np.isnan(got).any())
         assert close(np.nan_to_num(got, posinf=0), np.nan_to_num(wanted, posinf=0))
+
+
+@on_machines
+@pytest.mark.parametrize("channels", [5, 32, 40])
+@pytest.mark.parametrize("geometry", DEPTHWISE, ids=str)
+@pytest.mark.sample(8)
+def test_depthwise_convolutions_with_weights(geometry: Any, channels: int, machine: Machine) -> None:
+    """Positions of a row are computed several at once, whatever the stride, the dilation and the padding."""
+    image, kernel, strides, dilations, pads = geometry
+    graph = rlx.Graph("depthwise")
+    values = {"x": floats(2, channels, *image), "w": floats(channels, 1, *kernel), "b": floats(channels)}
+    given = (graph.input(n, a.shape) for n, a in values.items())
+    y = rlx.conv(*given, strides=strides, dilations=dilations, pads=pads, groups=channels, activation="relu")
+    graph.output("y", y)
+    out = np.full(y.shape, np.nan, np.float32)
+    steps = bound(y.node, [*values.values()], [out], machine, True)
+    run(steps, machine, pieces=3)
+    assert close(out, evaluate(graph, values)[y.id])
 
 
 @pytest.mark.parametrize("mode", ["nearest", "linear"])

@@ -404,5 +404,6 @@ def test_products_of_bytes_are_exact(kinds: tuple[Any, Any], machine: Machine) -
 @pytest.mark.parametrize("shape", [(1, 1), (16, 384), (49, 2048), (3136, 64), (1, 5)])
 def test_a_tile_fits_into_the_registers(shape: tuple[int, int]) -> None:
     for machine in machines():
-        tile = choose_tile(machine, *shape)
-        assert tile.rows * tile.vectors + tile.vectors + 1 <= machine.registers
+        for nbytes in (0, 1 << 24):
+            tile = choose_tile(machine, *shape, nbytes)
+            assert tile.rows * tile.vectors + tile.vectors + 1 <= machine.registers

@@ -61,6 +61,7 @@ class GemmKernel:
     epilogue: Expr | None = None  # of the sum and the operands; None stores the sum
     out: DType = f32
     how: str = "fma"  # or how words of integers are multiplied: see `multiplied`
+    whole: int = 0  # vectors of which each panel has all columns, where `masked`
     skips: bool = False  # taps of a tile whose first address is 0 add nothing
 
     @property
@@ -153,8 +154,8 @@ class _Writer:
         k, spec = self.k, self.spec
         if not spec.masked:
             return [None] * spec.vectors
-        counts = [k.max(self.columns - n * spec.lanes, 0) for n in range(spec.vectors)]
-        return [k.tail(k.min(c, spec.lanes), spec.lanes) for c in counts]
+        counts = [k.max(self.columns - n * spec.lanes, 0) for n in range(spec.whole, spec.vectors)]
+        return [None] * spec.whole + [k.tail(k.min(c, spec.lanes), spec.lanes) for c in counts]
 
     # -- sums
 

@@ -33,7 +33,9 @@ _CACHED = 1 << 20  # bytes of panels that stay in the second-level cache beside 
 _FIRST_LEVEL = 24_576  # bytes of a panel that stays in the first-level cache
 _CYCLES = 2.5  # in a nanosecond, about
 _LINE = 64  # bytes of a cache line
+_SMALL_PANELS = 1 << 18  # bytes of panels that stay in a cache from one run to the next
 _AHEAD = 4096  # bytes of panels that are asked for before they are read
+_FAR_AHEAD = 4 * _AHEAD  # where they come from memory
 _SKIPPED = 0.1  # of all taps of all tiles in the padding: fewer are not worth a branch
 _ROWS_AHEAD = 8  # rows of b, where it is read in place
 
@@ -52,10 +54,13 @@ class Tile:
     cycles: float
 
 
-def choose_tile(machine: Machine, m: int, n: int) -> Tile:
-    """The tile with the least time for m rows and n columns: of the edges' tiles only what is stored is useful."""
+def choose_tile(machine: Machine, m: int, n: int, nbytes: int = 0) -> Tile:
+    """The tile with the least time for m rows and n columns: of the edges' tiles only what is stored is useful. Of a
+    weight of `nbytes`, which each run reads from memory, few rows are one tile, which reads while it computes."""
     lanes, room = machine.lanes(), machine.registers
     best: Tile | None = None
+    if nbytes > _SMALL_PANELS and 8 <= m <= (24 if room == 32 else 12):
+        return Tile(m, 1, -(-n // lanes) * _cycles(m, 1))
     for vectors in range(1, 9):
         # Beside the sums, registers hold a row of the panel and one element of a.
         most = (room - vectors - (2 if vectors < 4 else 1)) // vectors
@@ -218,11 +223,12 @@ def product_steps(p: Product, b: Panels, tile: Tile, ctx: EngineContext, name: s
         lanes, tile.rows, tile.vectors, m % tile.rows, n % width != 0, b.in_place and n % width != 0,
         b.dtype, p.step_a != 4, p.how == "fma" and length > _LONGEST, panels_first and not inside, inside, m >= 64,
         tuple(Operand(as_dtype(a.dtype), row != 0) for a, row, _ in p.operands), p.epilogue,
-        as_dtype(p.out.dtype), p.how, skipped is not None,
+        as_dtype(p.out.dtype), p.how, (n - (panels - 1) * width) // lanes if n % width else 0, skipped is not None,
     )  # fmt: skip
+    ahead = _FAR_AHEAD if tiles == 1 and not b.in_place else b.ahead
     words = [
         address(table), b.at, address(p.out), m, n, tiles, panels, taps, p.terms, p.step_a, b.step, b.panel,
-        p.out.strides[1], p.batch_a, b.batch, p.out.strides[0], flush, b.ahead, batch,
+        p.out.strides[1], p.batch_a, b.batch, p.out.strides[0], flush, ahead, batch,
     ]  # fmt: skip
     for array, row, apart in p.operands:
         words += [address(array), row, apart]

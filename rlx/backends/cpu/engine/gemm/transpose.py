@@ -48,7 +48,13 @@ class TransposeKernel:
             here = k.min(w["columns"] - first, lanes)
             mask = k.tail(here, lanes)
             count = k.min(w["rows"], w["all_rows"] - batch * w["rows"])
-            with k.loop(begin, k.min(begin + w["part_rows"], count), lanes) as i:
+            end = k.min(begin + w["part_rows"], count)
+            whole = k.select(k.cmp("eq", here, lanes), begin + (end - begin & -lanes), begin)
+            with k.loop(begin, whole, lanes) as i:
+                rows = [k.load(element.of(lanes), k.at(x, (i + r) * w["x_row"])) for r in range(lanes)]
+                for r, row in enumerate(transposed(k, rows)):
+                    k.store(row, k.at(k.at(out, w["out_row"] * r), i * self.nbytes))
+            with k.loop(whole, end, lanes) as i:
                 rows = [k.min(i + r if r else i, count - 1) for r in range(lanes)]
                 block = [k.load(element.of(lanes), k.at(x, row * w["x_row"]), mask) for row in rows]
                 made = transposed(k, block)
