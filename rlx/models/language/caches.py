@@ -39,6 +39,7 @@ class Size:
     slots: int = 1  # sequences that the caches have room for: as many as a run has, or more where it has one
     pages: int = 0  # of the pool that all sequences share; 0: each slot has rows of its own
     longest: int = 0  # tokens of the longest run over the same caches; LONGEST at least
+    gathers: bool = False  # whether a step copies packed pages side by side, as is faster on a CPU, before it attends
 
 
 class Caches:
@@ -63,7 +64,7 @@ class Caches:
     ) -> Tensor:
         """Attention of a layer over what is in its caches after this run's k and v were written there: all (batch,
         chunk, heads, size)."""
-        if self._table is not None and (not self.packed or (self.size.fused and self.size.chunk == 1)):
+        if self._table is not None and (not self.packed or (not self.size.gathers and self.size.chunk == 1)):
             fresh = self._blocks(index, k, v) if self.packed else self._floats(index, k, v)
             pools = dict(zip((name for name, _ in fresh), self._pools(fresh), strict=True))
             keys, values = pools[f"keys.{index}"], pools[f"values.{index}"]
