@@ -53,6 +53,7 @@ def dot_steps(
         spec = DotKernel(
             lanes, rows, dtype, as_dtype(x.dtype), as_dtype(out.dtype), None if bias is None else as_dtype(bias.dtype),
             epilogue, dtype.is_packed and ctx.machine.has_lookup, _together(rows, x, dtype),
+            not dtype.is_packed and not ctx.machine.looks_ahead,
         )  # fmt: skip
         words = (
             address(x[start:]), address(w), address(out[start:]), 0 if bias is None else address(bias), len(w), units,

@@ -25,7 +25,8 @@ Totals = list[list[list[Variable]]]  # of each row of the weight that is read at
 @dataclass(frozen=True, slots=True)
 class DotKernel:
     """`rows` rows of x; a packed weight is decoded `lanes` elements at a time, by a look-up where the processor can.
-    `together` rows of the weight, a power of two, are read at once."""
+    `together` rows of the weight, a power of two, are read at once. With `ahead` elements of their own dtype are asked
+    for before they are read, where x has one row."""
 
     lanes: int
     rows: int
@@ -36,6 +37,7 @@ class DotKernel:
     epilogue: Expr | None = None
     lookup: bool = False
     together: int = 1
+    ahead: bool = False
 
     def ir(self) -> str:
         k, lanes = Kernel("kernel"), self.lanes
@@ -125,9 +127,9 @@ class DotKernel:
         whole = w["units"] & -turn
         with k.loop(0, whole, turn) as i:
             here = [k.at(row, i * size) for row in rows]
-            # With one row of x the processor itself asks for lines far enough ahead, more of them at once than by
-            # instructions; more rows take longer than it looks ahead.
-            for line in range(0, turn * size, _LINE) if self.rows > 1 else ():
+            # With one row of x some processors ask for lines far enough ahead, more of them at once than by
+            # instructions; more rows take longer than any looks ahead.
+            for line in range(0, turn * size, _LINE) if self.rows > 1 or (self.ahead and len(rows) == 1) else ():
                 k.prefetch(k.at(here[0], _AHEAD + line))
             for u in range(4):
                 values = [trees.load(k, self.weight, k.at(at, u * lanes * size), lanes) for at in here]
