@@ -35,6 +35,8 @@ SHAPES: dict[str, dict[str, Any]] = {
            "intermediate_size": 8192, "tie_word_embeddings": True},
     "8b": {**_LLAMA, "hidden_size": 4096, "num_hidden_layers": 32, "num_attention_heads": 32,
            "intermediate_size": 14336, "head_dim": 128},
+    "0.5b": {**_LLAMA, "hidden_size": 1024, "num_hidden_layers": 24, "num_attention_heads": 16, "vocab_size": 32000,
+             "num_key_value_heads": 4, "intermediate_size": 4864},
     "half": {**_LLAMA, "hidden_size": 896, "num_hidden_layers": 24, "num_attention_heads": 14, "vocab_size": 151936,
              "num_key_value_heads": 2, "intermediate_size": 4864, "tie_word_embeddings": True},
     "small": {**_LLAMA, "hidden_size": 256, "num_hidden_layers": 4, "num_attention_heads": 4, "vocab_size": 1024,
@@ -73,7 +75,9 @@ class Random:
         return self._made[shape]
 
 
-def decoder_of(shape: str, kind: str, session: rlx.Session, context: int, activations: str, cache: str) -> Decoder:
+def decoder_of(
+    shape: str, kind: str, session: rlx.Session, context: int, activations: str, cache: str, chunk: int | None = None
+) -> Decoder:
     fields = Fields(SHAPES[shape], shape)
     architecture = architecture_of(fields)
     config = architecture.read(fields)
@@ -97,13 +101,14 @@ def decoder_of(shape: str, kind: str, session: rlx.Session, context: int, activa
 
     weights = Weights(source, architecture, config, context, None)
     kinds = {"activations": as_dtype(activations), "cache": as_dtype(cache)}
-    return Decoder(config, weights, session, context, **kinds)
+    return Decoder(config, weights, session, context, **kinds, prefill_chunk=chunk)
 
 
 def measure(device: str, args: argparse.Namespace) -> None:
     session = rlx.Session(device, precision=args.precision)
     start = time.perf_counter()
-    with decoder_of(args.shape, args.dtype, session, args.context, args.activations, args.cache) as d:
+    kinds = (args.activations, args.cache, args.prefill_chunk)
+    with decoder_of(args.shape, args.dtype, session, args.context, *kinds) as d:
         load = time.perf_counter() - start
         start = time.perf_counter()
         for turn in range(2):
@@ -185,6 +190,7 @@ def main() -> None:
     parser.add_argument("--precision", default="f32")
     parser.add_argument("--context", type=int, default=4096)
     parser.add_argument("--prompt", type=int, default=2048)
+    parser.add_argument("--prefill-chunk", type=int, help="tokens of a prompt in one run; default: 512")
     parser.add_argument("--tokens", type=int, default=256)
     parser.add_argument("--bandwidth", type=float, default=0.0, help="bytes a second, to compare with")
     parser.add_argument("--batch", type=int, default=0, help="time so many sequences at once too")

@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from rlx import PackedArray, quantize
 from rlx.dtypes import GGUF, PACKED
-from rlx.packed.quantize import QUANTIZERS
+from rlx.packed.search import SEARCHES
 
 # The numbers of ggml's types (`enum ggml_type`).
 TYPES = {
@@ -62,7 +62,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("libs", type=Path)
     parser.add_argument("--rows", type=int, default=64)
-    parser.add_argument("--only", nargs="*", default=[n for n in QUANTIZERS if n in GGUF])
+    parser.add_argument("--only", nargs="*", default=[n for n in SEARCHES if n in GGUF])
     given = parser.parse_args()
     library = ctypes.CDLL(str(given.libs / "libggml-base.so"))
     library.ggml_quantize_chunk.restype = ctypes.c_size_t

@@ -28,7 +28,6 @@ from rlx.ir import Graph as Graph
 from rlx.ir import Tensor as Tensor
 from rlx.ops import *
 from rlx.packed import PackedArray as PackedArray
-from rlx.packed import quantize as quantize
 from rlx.runtime import Array as Array
 from rlx.runtime import CompiledGraph as CompiledGraph
 from rlx.runtime import Session as Session
@@ -40,6 +39,7 @@ from rlx.runtime import from_dlpack as from_dlpack
 from rlx.runtime import grad as grad
 from rlx.runtime import jit as jit
 from rlx.runtime import value_and_grad as value_and_grad
+from rlx.runtime.quantize import quantize as quantize
 from rlx.runtime.version import VERSION as __version__  # noqa: F401 - a public name
 
 if TYPE_CHECKING:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import signal
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
@@ -11,6 +14,26 @@ import typer
 from rlx.cli.gguf import is_gguf
 from rlx.driver.progress import drawn
 from rlx.errors import RlxError
+
+
+@contextmanager
+def _terminated() -> Iterator[None]:
+    """Within this context, SIGTERM and SIGHUP end the command by SystemExit, so that no temporary file stays."""
+
+    def end(number: int, _: object) -> None:
+        print(f"rlx: {signal.Signals(number).name}: stopped; nothing is written", file=sys.stderr)
+        sys.exit(128 + number)
+
+    before = {}
+    for name in ("SIGTERM", "SIGHUP"):
+        number = getattr(signal, name, None)
+        if number is not None and signal.getsignal(number) == signal.SIG_DFL:
+            before[number] = signal.signal(number, end)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def convert(
@@ -26,6 +49,7 @@ def convert(
 ) -> None:
     """Convert a language model's folder to a GGUF file, or a GGUF file to a folder. Neither appears before it is
     whole, and a file that is there already stays unless --force says otherwise."""
+    from rlx.formats.files import left_behind
     from rlx.formats.gguf import read
     from rlx.formats.gguf.convert import folder_to_gguf, gguf_to_folder
 
@@ -33,8 +57,10 @@ def convert(
         raise RlxError(f"{source} does not exist; give a Hugging Face folder, or a GGUF file")
     if not (source.is_dir() or is_gguf(source)):
         raise RlxError(f"{source} is no GGUF file; give one, or the folder of config.json and the weights")
+    for left in left_behind(output):
+        print(f"rlx: {left} was left by a conversion that was killed; it may be deleted", file=sys.stderr)
     try:
-        with drawn(source.name):
+        with _terminated(), drawn(source.name):
             if source.is_dir():
                 if output.is_dir() or (output.exists() and not force):
                     what = "is a folder" if output.is_dir() else "exists already; --force replaces it"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -13,6 +13,9 @@ import typer
 from rlx.cli.options import Device
 from rlx.driver.progress import drawn
 from rlx.errors import RlxError
+
+if TYPE_CHECKING:
+    from rlx.models import LanguageModel
 
 
 def embed(
@@ -29,6 +32,7 @@ def embed(
     Row i of the result is line i of the file, blank lines included.
     Without --out or --query the rows are printed, one line of numbers each.
     """
+    from rlx.models import LanguageModel
     from rlx.models import load as load_file
     from rlx.models.sentence import load as load_folder
 
@@ -38,6 +42,8 @@ def embed(
         raise RlxError(f"{'standard input' if file == '-' else file}: no sentences to search in")
     load: Any = load_folder if folder.is_dir() else load_file  # a folder of a language model makes text
     with load(folder, device, dtype=dtype) as encoder, drawn(only="encoding"):
+        if isinstance(encoder, LanguageModel):  # which has no marks of its own around a text
+            _check_tokens(encoder, sentences, "standard input" if file == "-" else file)
         vectors = encoder.embed(sentences)
         if out is not None:
             _save(out, vectors)
@@ -50,6 +56,14 @@ def embed(
         elif out is None:
             for row in vectors:
                 print(" ".join(f"{value:.9g}" for value in row))  # nine digits identify every f32
+
+
+def _check_tokens(model: LanguageModel, sentences: list[str], name: str) -> None:
+    if not sentences:
+        raise RlxError(f"{name}: no sentences to embed")
+    for number, sentence in enumerate(sentences, 1):
+        if not len(model.tokenize(sentence)):
+            raise RlxError(f"{name}: line {number} has no tokens, and {model.where} no embedding of it; leave it out")
 
 
 def _read_lines(file: str) -> list[str]:

@@ -34,6 +34,10 @@ Engine = Annotated[str | None, typer.Option(help='Kernels on the CPU: "numpy" or
 Kept = Annotated[str | None, typer.Option(help='Keep matrices as "f32", "f16" or "bf16"; packed ones stay packed.')]
 Activations = Annotated[str | None, typer.Option(help='Tensors between layers: "f32", "f16" or "bf16".')]
 Cache = Annotated[str | None, typer.Option(help='Keys and values: "f32", "f16", "bf16" or "q8_0".')]
+PrefillChunk = Annotated[
+    int | None,
+    typer.Option(help="Tokens of a prompt in one run. Default: 512; 2048 is faster on a large GPU.", min=16),
+]
 LayersOn = Annotated[
     str | None,
     typer.Option(help='Layers on several devices, such as "cuda:0=20,cpu"; without a number as many as fit.'),
@@ -61,6 +65,7 @@ def generate(
     cache: Cache = None,
     engine: Engine = None,
     layers_on: LayersOn = None,
+    prefill_chunk: PrefillChunk = None,
     lookup: Lookup = False,
     draft: DraftModel = None,
     guesses: Guesses = 7,
@@ -74,7 +79,7 @@ def generate(
     drawing = _drawing(temperature, top_k, top_p, seed)
     text = _checked(sys.stdin.read(), "standard input") if prompt == "-" else _checked(prompt, "--prompt")
     kinds = (device, context, dtype, activations, cache, engine)
-    with loaded(model, *kinds, layers_on=layers_on) as made, _drafting(draft, *kinds) as drafting:
+    with loaded(model, *kinds, layers_on, prefill_chunk) as made, _drafting(draft, *kinds) as drafting:
         named = _with_adapter(made, adapter)
         _print(made.generate(text, max_tokens, **drawing, stop=stop or (), lookup=lookup, draft=drafting,
                              guesses=guesses, adapter=named))  # fmt: skip
@@ -99,6 +104,7 @@ def chat(
     cache: Cache = None,
     engine: Engine = None,
     layers_on: LayersOn = None,
+    prefill_chunk: PrefillChunk = None,
     lookup: Lookup = False,
     draft: DraftModel = None,
     guesses: Guesses = 7,
@@ -111,7 +117,7 @@ def chat(
     drawing = _drawing(temperature, top_k, top_p, seed)
     messages: list[dict[str, str]] = [] if system is None else [{"role": "system", "content": system}]
     kinds = (device, context, dtype, activations, cache, engine)
-    with loaded(model, *kinds, layers_on=layers_on) as made, _drafting(draft, *kinds) as drafting:
+    with loaded(model, *kinds, layers_on, prefill_chunk) as made, _drafting(draft, *kinds) as drafting:
         ChatTemplate.of(made.tokenizer)  # a model without one is refused before anything is asked
         named = _with_adapter(made, adapter)
         while True:
@@ -192,7 +198,7 @@ def _room(model: Any, messages: list[dict[str, str]], max_tokens: int | None) ->
 
 def loaded(
     model: Path, device: str, context: int | None, dtype: str | None, activations: str | None, cache: str | None,
-    engine: str | None = None, layers_on: str | None = None, encoders: bool = False,
+    engine: str | None = None, layers_on: str | None = None, prefill_chunk: int | None = None, encoders: bool = False,
 ) -> Any:  # fmt: skip
     """The language model of a command, or the sentence encoder where `encoders`. Raises: RlxError for what makes no
     text, and as `rlx.models.load`."""
@@ -201,7 +207,7 @@ def loaded(
     with drawn(only="loading"):
         made = load(
             model, device, context=4096 if context is None else context, dtype=dtype, activations=activations,
-            cache=cache, engine=cast(Any, engine), layers_on=layers_on,
+            cache=cache, engine=cast(Any, engine), layers_on=layers_on, prefill_chunk=prefill_chunk,
         )  # fmt: skip
     if not isinstance(made, LanguageModel):
         if encoders and isinstance(made, SentenceEncoder):

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from rlx.cli.generate import Activations, Cache, Context, Kept, LayersOn, Model, loaded
+from rlx.cli.generate import Activations, Cache, Context, Kept, LayersOn, Model, PrefillChunk, loaded
 from rlx.cli.options import Device
 from rlx.errors import RlxError
 
@@ -35,6 +35,7 @@ def serve(
     activations: Activations = None,
     cache: Cache = None,
     layers_on: LayersOn = None,
+    prefill_chunk: PrefillChunk = None,
     adapter: Annotated[
         list[str] | None,
         typer.Option(help="NAME=FOLDER of a LoRA adapter, which requests choose as their model; may be repeated."),
@@ -77,7 +78,9 @@ def serve(
     settings = (context, dtype, activations, cache)
     with (
         bound(host, port, key) as listening,
-        loaded(model, device, *settings, layers_on=layers_on, encoders=True) as made,
+        loaded(
+            model, device, *settings, layers_on=layers_on, prefill_chunk=prefill_chunk, encoders=True
+        ) as made,
     ):
         called = name or _called(model)
         if isinstance(made, SentenceEncoder):

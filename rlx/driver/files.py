@@ -9,11 +9,16 @@ import os
 import secrets
 import stat
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO, NoReturn
 
 from rlx.errors import ModelFormatError
+
+try:
+    import fcntl
+except ImportError:  # Windows has none
+    fcntl = None  # type: ignore[assignment]
 
 # Not all systems have these: O_NONBLOCK keeps a pipe from blocking the open, O_BINARY keeps Windows from changing line
 # ends.
@@ -73,12 +78,67 @@ def written_whole(path: Path) -> Iterator[BinaryIO]:
         raise type(error)(error.errno, error.strerror, str(path)) from None
     try:
         with opened as file:
+            _lock(file.fileno())
             yield file
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def folder_made_whole(path: Path) -> Iterator[Path]:
+    """A new folder, which takes the name `path` when the block ends: whole or, after an error, not at all.
+
+    Raises: OSError."""
+    import shutil  # where they are used: every program imports this module
+    import tempfile
+
+    made = Path(tempfile.mkdtemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent))
+    handle = os.open(made, os.O_RDONLY) if fcntl is not None else None
+    try:
+        if handle is not None:
+            _lock(handle)
+        yield made
+        made.chmod(0o755)
+        made.rename(path)
+    except BaseException:
+        shutil.rmtree(made, ignore_errors=True)
+        raise
+    finally:
+        if handle is not None:
+            os.close(handle)
+
+
+def left_behind(path: Path) -> list[Path]:
+    """Temporary files and folders for `path` that `written_whole` and `folder_made_whole` left where their process was
+    killed: nobody holds their locks. Empty where the system has no such locks."""
+    found: list[Path] = []
+    if fcntl is None or not path.parent.is_dir():
+        return found
+    for entry in sorted(path.parent.iterdir()):
+        if not (entry.name.startswith(f".{path.name}.") and entry.name.endswith(".tmp")):
+            continue
+        try:
+            handle = os.open(entry, _READ)
+        except OSError:
+            continue
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            found.append(entry)
+        except OSError:
+            pass
+        finally:
+            os.close(handle)
+    return found
+
+
+def _lock(handle: int) -> None:
+    """Marks a temporary file as that of a living process, where the file system can."""
+    if fcntl is not None:
+        with suppress(OSError):
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def read_bytes(path: Path, limit: int) -> bytes:

@@ -6,7 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from rlx.driver.files import OBJECT_BYTES as OBJECT_BYTES
+from rlx.driver.files import folder_made_whole as folder_made_whole
 from rlx.driver.files import json_bytes as json_bytes
+from rlx.driver.files import left_behind as left_behind
 from rlx.driver.files import open_regular as open_regular
 from rlx.driver.files import parse_json as parse_json
 from rlx.driver.files import plain as plain

@@ -39,6 +39,7 @@ def load(
     threads: int | None = None,
     engine: Literal["numpy", "compiled"] | None = None,
     layers_on: str | Mapping[str, int] | None = None,
+    prefill_chunk: int | None = None,
 ) -> Any:
     """The model of a Hugging Face folder or a GGUF file: a `SentenceEncoder` for BERT's folder and for encoders and
     rerankers in GGUF, a `Transcriber` for Whisper's folder, else a `LanguageModel`.
@@ -50,7 +51,8 @@ def load(
     (f16). `threads` limits the CPU's, and `engine` chooses its kernels, both as in `Session`.
     `layers_on="cuda:0=20,cpu"`, or a dict of numbers, spreads a language model's layers over devices, in their order,
     in place of `device`; one without a number takes as many as fit there, the last the rest. Caches are where their
-    layers are.
+    layers are. `prefill_chunk` is how many tokens of a prompt one run takes at most: 512, or another number from 16.
+    Longer runs are faster on large GPUs and take more memory; shorter ones end sooner.
     Raises: ModelFormatError for damaged or unsupported files, DTypeError, ShapeError for numbers that are not those of
     the model's layers, DeviceUnavailable, OutOfDeviceMemory with the need, what is free, and what would fit.
 
@@ -86,20 +88,20 @@ def load(
         with GgufFile(path) as file:
             architecture = file.metadata.get("general.architecture")
             if isinstance(architecture, str) and architecture in ENCODERS:
-                refuse(layers_on=layers_on, cache=cache)
+                refuse(layers_on=layers_on, cache=cache, prefill_chunk=prefill_chunk)
                 session, _ = sessions()
                 return sentence.load_gguf(file, session, dtype=dtype, activations=activations)
             session, split = sessions()
-            return load_gguf(file, session, context=context, split=split, **half)
+            return load_gguf(file, session, context=context, split=split, prefill_chunk=prefill_chunk, **half)
     folder = ModelFolder(path)
     if folder.config.get("model_type") == "bert":
-        refuse(layers_on=layers_on, cache=cache)
+        refuse(layers_on=layers_on, cache=cache, prefill_chunk=prefill_chunk)
         return sentence.load(
             path, device, dtype=dtype, activations=activations, precision=precision, threads=threads, engine=engine
         )
     if folder.config.get("model_type") == "whisper":
-        refuse(layers_on=layers_on)
+        refuse(layers_on=layers_on, prefill_chunk=prefill_chunk)
         session, _ = sessions()
         return transcriber.load_folder(folder, session, **half)
     session, split = sessions()
-    return load_folder(folder, session, context=context, split=split, **half)
+    return load_folder(folder, session, context=context, split=split, prefill_chunk=prefill_chunk, **half)

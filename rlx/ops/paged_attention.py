@@ -7,21 +7,22 @@ from typing import Any
 
 import numpy as np
 
-from rlx.dtypes import DType, i32
+from rlx.dtypes import DType, f16, f64, i8, i32
 from rlx.errors import DTypeError, ShapeError
 from rlx.ir import NOT_DIFFERENTIABLE, Attrs, Op, Tensor, TensorType, apply, register
 from rlx.ops.attention.forward import attention_attrs, attention_inputs, check_attention
 from rlx.ops.attention.parts import ByToken, attention_cost, softmax_rows, swapped
 from rlx.ops.base import TensorLike, cast_to, check_float, check_inputs, tensors
 from rlx.ops.numeric import Array, computed
+from rlx.ops.packed_attention import BLOCK, dequantized
 
 _ALL = ByToken.Q | ByToken.K | ByToken.V | ByToken.Y
 
 
 def _infer(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
     op = "paged_attention"
-    check_inputs(op, types, 5)
-    q, k, v, table, lengths = types
+    check_inputs(op, types, 5, 7)
+    q, k, v, table, lengths, *scales = types
     if table.dtype != i32 or lengths.dtype != i32:
         raise DTypeError(f"{op}: table {table.dtype}, kv_len {lengths.dtype}; expected i32 (rlx.paged_attention casts)")
     of_heads = q.rank == k.rank == v.rank == 4
@@ -32,6 +33,9 @@ def _infer(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
         )
     if k.shape[0] == 0 and 0 not in table.shape:
         raise ShapeError(f"{op}: k {k.shape} has no pages, of which the table {table.shape} names some")
+    if scales:
+        _check_scales(op, types)
+        k, v = (TensorType(t.shape, q.dtype) for t in (k, v))
     keys = [TensorType((q.shape[0], t.shape[2], table.shape[1] * t.shape[1], t.shape[3]), t.dtype) for t in (k, v)]
     if k.shape != v.shape:
         raise ShapeError(f"{op}: k {k.shape}, v {v.shape}; expected the same pages of both")
@@ -39,13 +43,27 @@ def _infer(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
     return q
 
 
+def _check_scales(op: str, types: Sequence[TensorType]) -> None:
+    q, k, v, _, _, *scales = types
+    if len(scales) != 2 or q.dtype == f64 or not all(t.dtype == i8 for t in (k, v)) or scales[0].dtype != f16:
+        raise DTypeError(
+            f"{op}: q {q.dtype}, k {k.dtype}, v {v.dtype}, {len(scales)} scales; expected q in f32, f16 or bf16, k and "
+            "v in i8 with scales in f16 for each (rlx.q8_0_blocks makes these)"
+        )
+    if k.shape[3] % BLOCK or not scales[0] == scales[1] == TensorType((*k.shape[:3], k.shape[3] // BLOCK), f16):
+        raise ShapeError(f"{op}: k {k.shape}, scales {scales[0].shape} and {scales[1].shape}; expected one for each "
+                         f"{BLOCK} elements")  # fmt: skip
+
+
 def _first(dtypes: Sequence[DType]) -> DType:
     return dtypes[0]
 
 
-def _reference(q: Array, k: Array, v: Array, table: Array, lengths: Array, **attrs: Any) -> Any:
+def _reference(q: Array, k: Array, v: Array, table: Array, lengths: Array, *scales: Array, **attrs: Any) -> Any:
     if q.size == 0 or k.size == 0 or table.size == 0:
         return np.zeros_like(q)
+    if scales:
+        k, v = (dequantized(x, by) for x, by in zip((k, v), scales, strict=True))
     found = np.clip(table, 0, len(k) - 1)
     q, k, v = (np.swapaxes(x, 1, 2) for x in (q, *(t[found].reshape(len(q), -1, *t.shape[2:]) for t in (k, v))))
     scores, _, keys = softmax_rows(q, k, [lengths], **attrs)
@@ -54,9 +72,12 @@ def _reference(q: Array, k: Array, v: Array, table: Array, lengths: Array, **att
 
 
 def _decompose(inputs: Sequence[Tensor], attrs: Attrs) -> Tensor:
-    q, k, v, table, lengths = inputs
+    q, k, v, table, lengths, *scales = inputs
     if q.size == 0 or k.size == 0 or table.size == 0:
         return apply("expand", q.graph.constant(0, q.dtype), shape=q.shape)
+    if scales:
+        parts = [paged_rows(t, table) for pair in zip((k, v), scales, strict=True) for t in pair]
+        return apply("packed_attention", q, *parts, lengths, **attrs)
     return apply("attention", q, paged_rows(k, table), paged_rows(v, table), lengths, **attrs, tokens=_ALL)
 
 
@@ -84,6 +105,8 @@ def paged_attention(
     v: Tensor,
     table: Tensor,
     kv_len: TensorLike,
+    k_scales: Tensor | None = None,
+    v_scales: Tensor | None = None,
     *,
     scale: float | None = None,
     causal: bool = False,
@@ -93,18 +116,24 @@ def paged_attention(
     """`rlx.attention` over keys and values in pages of one pool, whose axes are those of products: tokens before heads.
 
     Shape: q (B, Sq, H, D); k and v (P, R, Hkv, D), P pages of R rows; table (B, N), the pages of each sequence in the
-    order of its tokens, so that key j is row j mod R of page table[b, j // R]; kv_len (B,); gives q's shape. Several
-    sequences may have a page. Numbers of pages outside 0..P - 1 are clamped. Dtype: one float for q, k and v; integers
-    for table and kv_len. Gradient: none. Numerics: as `rlx.attention`. Raises: DTypeError, ShapeError.
-    Follows Kwon et al., 2023 (PagedAttention).
+    order of its tokens, so that key j is row j mod R of page table[b, j // R]; kv_len (B,); k_scales and v_scales, if
+    any, (P, R, Hkv, D / 32), D a multiple of 32; gives q's shape. Several sequences may have a page. Numbers of pages
+    outside 0..P - 1 are clamped. Dtype: one float for q, k and v, or, with scales in f16, k and v i8
+    (`rlx.q8_0_blocks` makes these); integers for table and kv_len. Gradient: none. Numerics: as `rlx.attention`, with
+    scales as `rlx.packed_attention`. Raises: DTypeError, ShapeError. Follows Kwon et al., 2023 (PagedAttention).
     """
     q, k, v, table = tensors("paged_attention", q, k, v, table)
+    scales = [t for t in (k_scales, v_scales) if t is not None]
+    if scales:
+        q, k, v, *scales = tensors("paged_attention", q, k, v, *scales)
     check_float("paged_attention", q.dtype, "query")
     if not table.dtype.is_int:
         raise DTypeError(f"paged_attention: table is {table.dtype}; expected integers, best i32")
     (lengths,) = attention_inputs("paged_attention", q, None, kv_len, None)
     attrs = attention_attrs(q, scale, causal, window, softcap)
-    return apply("paged_attention", q, cast_to(k, q.dtype), cast_to(v, q.dtype), cast_to(table, i32), lengths, **attrs)
+    if not scales:
+        k, v = cast_to(k, q.dtype), cast_to(v, q.dtype)
+    return apply("paged_attention", q, k, v, cast_to(table, i32), lengths, *scales, **attrs)
 
 
 __all__ = ["paged_attention", "paged_rows"]

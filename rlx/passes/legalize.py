@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from rlx.errors import UnsupportedOp
-from rlx.ir import Graph, Node, Rewriter, Tensor, bodies, inline
-from rlx.passes.rewriting import SupportOf
+from rlx.ir import Graph, Node, Rewriter, bodies, inline
+from rlx.passes.rewriting import SupportOf, parts_of
 
 _DEPTH = 8  # limit on nested decompositions; more means that two ops are written with each other
 
@@ -71,16 +71,9 @@ def legalize(
 
 def decomposition(node: Node, support: SupportOf, depth: int = 0) -> Graph | None:
     """A graph with inputs x0, x1, … that computes the node with native nodes alone; None when there is none."""
-    if node.op.decompose is None or depth > _DEPTH:
+    body = parts_of(node) if depth <= _DEPTH else None
+    if body is None:
         return None
-    body = Graph(node.op.name)
-    inputs = [body.input(f"x{i}", t.shape, t.dtype) for i, t in enumerate(node.inputs)]
-    made = node.op.decompose(inputs, node.attrs)
-    outputs = (made,) if isinstance(made, Tensor) else tuple(made)
-    if tuple(t.type for t in outputs) != tuple(t.type for t in node.outputs):
-        raise AssertionError(f"op {node.op.name}: decompose gives {outputs} for {node.outputs}")
-    for i, t in enumerate(outputs):
-        body.output(f"y{i}", t)
     new = Rewriter(body)
     for piece in body.nodes:
         if piece.op.leaf or _runs(piece, support, depth):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Literal
 
-from rlx.ir import Graph, Node, rebuild
+from rlx.ir import Graph, Node, Tensor, rebuild
 
 Support = Literal["native", "host"]  # a device's answer for a node (rlx.driver.Device.support)
 SupportOf = Callable[[Node], Support]
@@ -14,6 +14,20 @@ SupportOf = Callable[[Node], Support]
 def native_everywhere(node: Node) -> Support:
     """The support rule of a device that runs every op."""
     return "native"
+
+
+def parts_of(node: Node) -> Graph | None:
+    """A graph with inputs x0, x1, … of the ops that the node's op decomposes into; None where it does not."""
+    if node.op.decompose is None:
+        return None
+    body = Graph(node.op.name)
+    made = node.op.decompose([body.input(f"x{i}", t.shape, t.dtype) for i, t in enumerate(node.inputs)], node.attrs)
+    outputs = (made,) if isinstance(made, Tensor) else tuple(made)
+    if tuple(t.type for t in outputs) != tuple(t.type for t in node.outputs):
+        raise AssertionError(f"op {node.op.name}: decompose gives {outputs} for {node.outputs}")
+    for i, t in enumerate(outputs):
+        body.output(f"y{i}", t)
+    return body
 
 
 def use_counts(graph: Graph) -> dict[int, int]:

@@ -9,11 +9,12 @@ import numpy as np
 
 from rlx.dtypes import DType, bool_, f32, i32
 from rlx.errors import RlxError
-from rlx.ir import Expr, Graph, Leaf, Node, Rewriter, Tensor, bodies
+from rlx.ir import Expr, Graph, Leaf, Node, Rewriter, Tensor, bodies, inline
 from rlx.ir import expr as ex
 from rlx.ir.body import map_bodies
 from rlx.ir.expr import substitute
 from rlx.ir.types import TensorType
+from rlx.passes.rewriting import SupportOf, parts_of
 from rlx.passes.trees import explicit, node_trees
 
 
@@ -22,16 +23,18 @@ def small(dtype: DType) -> bool:
     return not dtype.is_packed and dtype.itemsize < 4
 
 
-def widen(graph: Graph, computed: bool = False) -> Graph:
+def widen(graph: Graph, computed: SupportOf | None = None) -> Graph:
     """The graph with every tensor of a small dtype held in f32.
 
-    `computed`: ops compute in f32 and i32 too, for a device that has no kernels of small dtypes.
+    `computed`: ops compute in f32 and i32 too, for a device that has few kernels of small dtypes: those for which this
+    function says so.
 
     Inputs and outputs keep names and shapes; the caller converts at the boundary (the given graph has their types).
     Params and states live in stores of their own and keep their dtype: a cast follows each, and a cast precedes each
     new value of a state. An op without a rule here runs in its own dtypes between casts; where `computed`, it runs in
     f32 or i32, and its results are rounded or wrapped. Bodies of control ops are widened too, except for their
-    captures, which are params of the body, and predicates.
+    captures, which are params of the body, and predicates. Where an op can do neither, and the device has no kernel for
+    its own dtypes, the ops that it decomposes into are widened in its place.
     """
     new = Rewriter(graph)
     for node in graph.nodes:
@@ -65,7 +68,7 @@ def _cast(new: Rewriter, x: Tensor, dtype: DType, label: str) -> Tensor:
     return new.add("cast", (x,), {"dtype": dtype}, label)[0]
 
 
-def _node(new: Rewriter, node: Node, inputs: Sequence[Tensor], computed: bool) -> Sequence[Tensor]:
+def _node(new: Rewriter, node: Node, inputs: Sequence[Tensor], computed: SupportOf | None) -> Sequence[Tensor]:
     if bodies(node):
         return _control(new, node, inputs, computed)
     if node.op.elementwise:
@@ -80,8 +83,11 @@ def _node(new: Rewriter, node: Node, inputs: Sequence[Tensor], computed: bool) -
     if node.op.joins and node.outputs[0].dtype == i32 and not node.inputs[0].dtype.is_float:  # sums, products
         wide = [_cast(new, x, i32, node.label) if small(old.dtype) else x for x, old in _zip(inputs, node)]
         return new.add(node.op, wide, node.attrs, node.label)
-    if computed and (made := _computed(new, node, inputs)) is not None:
-        return made
+    if computed is not None:
+        if (made := _computed(new, node, inputs)) is not None:
+            return made
+        if computed(node) != "native" and (body := parts_of(node)) is not None:
+            return inline(widen(body, computed), new, inputs, node.label)
     typed = [_cast(new, x, old.dtype, node.label) if small(old.dtype) else x for x, old in _zip(inputs, node)]
     made = new.add(node.op, typed, node.attrs, node.label)
     return [_cast(new, t, f32, node.label) if small(t.dtype) else t for t in made]
@@ -112,7 +118,7 @@ def _computed(new: Rewriter, node: Node, inputs: Sequence[Tensor]) -> Sequence[T
 
 
 def _control(
-    new: Rewriter, node: Node, inputs: Sequence[Tensor], computed: bool
+    new: Rewriter, node: Node, inputs: Sequence[Tensor], computed: SupportOf | None
 ) -> Sequence[Tensor]:
     """The node over widened bodies. Values for the bodies' inputs are held in f32; the predicate and the captures are
     passed in their own dtypes."""
@@ -127,7 +133,7 @@ def _control(
     return new.add(node.op, given, attrs, node.label)
 
 
-def _body(body: Graph, loop: bool, computed: bool) -> Graph:
+def _body(body: Graph, loop: bool, computed: SupportOf | None) -> Graph:
     """A widened body; the first output of a while_loop's body is its predicate, which becomes a bool again."""
     made = widen(body, computed)
     if loop:

@@ -40,7 +40,7 @@ def prepare(
 
     made = passes.set_param_dtypes(graph, param_dtypes) if param_dtypes else graph
     if storage == "f32" or packed:
-        made = passes.widen(made, computed=packed)
+        made = passes.widen(made, support if packed else None)
     made, report = passes.optimize(
         made, support=support, fallback=fallback, fuse=optimize, precision=precision, launches=launches
     )

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from rlx.errors import RlxError
 from rlx.models.language.batch import Batch, Constraint, Token
-from rlx.models.language.decoder import CHUNKS, Sampling
+from rlx.models.language.decoder import Sampling
 from rlx.models.language.model import LanguageModel
 from rlx.models.language.pages import ROWS
 from rlx.models.language.reading import Pooled, pooled
@@ -78,7 +78,8 @@ class Engine:
         self.model, self.slots, self.metrics = model, slots, metrics
         self.batch: Batch = model.batch(slots, pages=pages)
         # A part of a prompt takes a GPU as long as a step or two; on a CPU each of its tokens takes its time.
-        self.part = part or CHUNKS[1 if model.session.info.kind == "cpu" else -1]
+        sizes = model.decoder.sizes
+        self.part = part or sizes[min(1, len(sizes) - 1) if model.session.info.kind == "cpu" else -1]
         self.failure: str | None = None
         self.failed: Callable[[], None] = lambda: None  # called in the event loop after a failure
         self._most_waiting = waiting

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from tests.cli.conftest import Rlx
 from tests.formats.gguf.test_convert import LLAMA, folder
 from tests.formats.test_quantized import gptq
 from tests.models.gguf_encoders import write as write_encoder
-from tests.models.language.tiny import write_mamba
+from tests.models.language.tiny import write_language_model, write_mamba
 from tests.models.speech.tiny import write_model as write_whisper
 from tests.models.tiny import write_model
 
@@ -108,7 +109,7 @@ def test_mistakes(rlx: Rlx, model: Path, tmp_path: Path) -> None:
         (tmp_path / "exported").mkdir(exist_ok=True)
         (tmp_path / "exported" / name).write_text("{}")
     for arguments, words in (
-        (("convert", model, "--to", "Q9_K", "-o", tmp_path / "m.gguf"), "not an rlx dtype"),
+        (("convert", model, "--to", "Q9_K", "-o", tmp_path / "m.gguf"), "not with 'Q9_K'"),
         (("convert", model, "-o", tmp_path / "none" / "m.gguf"), "no such folder"),
         (("convert", tmp_path / "none", "-o", tmp_path / "b"), "none does not exist; give a Hugging Face folder"),
         (("convert", model / "model.safetensors", "-o", tmp_path / "b"), "or the folder of config.json"),
@@ -151,3 +152,23 @@ def test_what_is_stopped_leaves_nothing(
         ran = rlx("convert", *arguments)
         assert ran.status == status and said in ran.err and ran.err.count("\n") == 1, ran
         assert sorted(tmp_path.iterdir()) == before
+
+
+def test_a_conversion_that_is_stopped_leaves_nothing(rlx: Rlx, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder(tmp_path / "a", LLAMA)
+    left = tmp_path / ".m.gguf.0123456789ab.tmp"
+    left.write_bytes(b"half")
+    before = signal.getsignal(signal.SIGTERM)
+    monkeypatch.setattr(writer, "_content", lambda tensor: signal.raise_signal(signal.SIGTERM))
+    ran = rlx("convert", tmp_path / "a", "-o", tmp_path / "m.gguf")
+    assert ran.status == 143 and "SIGTERM: stopped; nothing is written" in ran.err
+    assert f"{left} was left by a conversion that was killed" in ran.err
+    assert signal.getsignal(signal.SIGTERM) == before and len(list(tmp_path.iterdir())) == 2
+
+
+def test_lines_without_tokens_are_named(rlx: Rlx, tmp_path: Path) -> None:
+    model = write_language_model(tmp_path / "m", text=True)
+    assert rlx("convert", model, "-o", tmp_path / "m.gguf").status == 0
+    ran = rlx("embed", tmp_path / "m.gguf", stdin=b"a\n\nb\n")
+    assert ran.status == 2 and "standard input: line 2 has no tokens" in ran.err
+    assert "no sentences to embed" in rlx("embed", tmp_path / "m.gguf", "-").err

@@ -1,4 +1,4 @@
-"""The compiled engine's own functions of f32 beside NumPy's in float64: errors, special values, lengths of vectors."""
+"""The compiled engine's own functions beside NumPy's in wider floats: errors, special values, lengths of vectors."""
 
 from __future__ import annotations
 
@@ -23,51 +23,82 @@ _FUNCTIONS: dict[str, Any] = {
     "exp2": np.exp2, "expm1": np.expm1, "log": np.log, "log2": np.log2, "log10": np.log10, "log1p": np.log1p,
     "sin": np.sin, "cos": np.cos, "tan": np.tan, "sinh": np.sinh, "cosh": np.cosh, "asin": np.arcsin,
     "acos": np.arccos, "atan": np.arctan, "atanh": np.arctanh, "pow": np.power, "atan2": np.arctan2,
-    "cbrt": np.cbrt,
+    "cbrt": np.cbrt, "tanh": np.tanh, "asinh": np.arcsinh,
 }  # fmt: skip
+_WIDE: dict[str, Any] = {**_FUNCTIONS, "exp": np.exp}
 _SPECIAL = [
     0.0, -0.0, np.inf, -np.inf, np.nan, 1, -1, 0.5, -0.5, 2.0, 3.0, 2.0**-126, -(2.0**-130), 2.0**-149, 3.4e38, -3.4e38,
     1e-8, -1e-8, 86, 88, 88.7, 89, 89.4, 90, -87, -88, -103, -104, 125, 127.9, 128, -126, -149, -150, 17, 16384,
+]
+_SPECIAL_WIDE = [
+    *_SPECIAL, 2.0**-1022, 2.0**-1074, 1e-310, 1e300, -1e300, 707.9, 708, 709.7, 709.8, 710.4, 711, -708, -745, -746,
+    1021, 1023.9, 1024, -1022, -1074, -1075, 1048575, 1048577,
 ]  # fmt: skip
 
 
-def numbers(n: int) -> Array:
-    """f32 of all magnitudes, near 0, near 1, near multiples of pi / 2; a few special ones alone in their vectors."""
-    bits = _RNG.integers(0, 1 << 32, n, dtype=np.uint64).astype(np.uint32).view(np.float32)
+def numbers(n: int, kind: type[np.floating[Any]] = np.float32) -> Array:
+    """Floats of all magnitudes, near 0, near 1, near multiples of pi / 2; a few special ones alone in their vectors."""
+    wide = kind is np.float64
+    random = _RNG.integers(0, 1 << (64 if wide else 32), n, np.uint64 if wide else np.uint32).view(kind)
+    special = np.array(_SPECIAL_WIDE if wide else _SPECIAL, kind)
     angles = _RNG.integers(-10_000, 10_000, n) * (np.pi / 2)
+    span = 720 if wide else 130
     parts = [
-        np.where(np.abs(bits) < 1e15, bits, 1), _RNG.standard_normal(n) * 3, 1 + _RNG.standard_normal(n) * 0.1,
-        _RNG.uniform(-1, 1, n), _RNG.uniform(-130, 130, n), angles, _SPECIAL,
+        np.where(np.abs(random) < 1e15, random, 1), _RNG.standard_normal(n) * 3, 1 + _RNG.standard_normal(n) * 0.1,
+        _RNG.uniform(-1, 1, n), _RNG.uniform(-span, span, n), angles, special,
     ]  # fmt: skip
-    found = np.concatenate([np.asarray(p, np.float32) for p in parts])
-    lonely = np.tile(np.float32(0.75), 64 * len(_SPECIAL))
-    lonely[::64] = _SPECIAL
+    found = np.concatenate([np.asarray(p, kind) for p in parts])
+    lonely = np.tile(kind(0.75), 64 * len(special))
+    lonely[::64] = special
     return np.concatenate([found, lonely])
 
 
 def test_the_functions_are_those_of_the_engine() -> None:
     own = {name.removesuffix("_any") for name in headers().texts if name.endswith("_any")}
-    assert own == {f"m_{name}" if name != "log2" else "m_log2_of" for name in _FUNCTIONS}
+    names = {"m": _FUNCTIONS, "d": _WIDE}
+    assert own == {f"{c}_{name}{'_of' * (name == 'log2')}" for c, functions in names.items() for name in functions}
 
 
 @pytest.mark.parametrize("name", _FUNCTIONS)
 def test_functions_are_nearly_rounded_once(name: str) -> None:
-    x = numbers(1 << 12)
-    ins = [x]
-    if name in ("pow", "atan2"):
-        first = np.where(_RNG.random(len(x)) < 0.9, np.abs(x), x) if name == "pow" else x
-        ins = [first, _RNG.permutation(x)]
+    check(name, pairs(name, numbers(1 << 12)), _FUNCTIONS[name], np.float64)
+
+
+@pytest.mark.parametrize("name", _WIDE)
+@pytest.mark.skipif(np.finfo(np.longdouble).nmant < 60, reason="long double is no wider than double here")
+def test_functions_of_f64_are_nearly_rounded_once(name: str) -> None:
+    x = numbers(1 << 12, np.float64)
+    check(name, pairs(name, x), _WIDE[name], np.longdouble)
+
+
+def pairs(name: str, x: Array) -> list[Array]:
+    """The inputs of a function that are made of x: most bases of powers are positive, exponents near what overflows."""
+    if name not in ("pow", "atan2"):
+        return [x]
+    if name == "atan2":
+        return [x, _RNG.permutation(x)]
+    base, exponent = np.where(_RNG.random(len(x)) < 0.9, np.abs(x), x), _RNG.permutation(x)
+    with np.errstate(all="ignore"):
+        most = np.finfo(x.dtype).maxexp * _RNG.uniform(-1, 1, len(x)) / np.log2(np.abs(base))
+    usual = np.isfinite(most) & (_RNG.random(len(x)) < 0.7)
+    return [base, np.where(usual, most, exponent).astype(x.dtype)]
+
+
+def check(name: str, ins: list[Array], judge: Any, wide: type[np.floating[Any]]) -> None:
+    """Errors within _ULP of `judge` in the wider dtype; infinities, NaN, signs of zeros; one result on all machines."""
+    kind = ins[0].dtype
     graph = rlx.Graph("function")
-    y = getattr(rlx, name)(*(graph.input(n, x.shape) for n, _ in zip("ab", ins, strict=False)))
+    given = [graph.input(n, a.shape, rlx.dtypes.as_dtype(kind)) for n, a in zip("ab", ins, strict=False)]
+    y = getattr(rlx, name)(*given)
     found = []
     for machine in machines():
-        out = np.empty_like(x)
+        out = np.empty_like(ins[0])
         run(bound(y.node, ins, [out], machine, False), machine)
         found.append(out)
     with np.errstate(all="ignore"):
-        wanted = _FUNCTIONS[name](*(a.astype(np.float64) for a in ins))
-        rounded = wanted.astype(np.float32)
-        off = np.abs(found[0] - wanted) / np.spacing(np.maximum(np.abs(rounded), np.float32(2.0**-126)))
+        wanted = judge(*(a.astype(wide) for a in ins))
+        rounded = wanted.astype(kind)
+        off = np.abs(found[0] - wanted) / np.spacing(np.maximum(np.abs(rounded), np.finfo(kind).tiny))
     special = ~np.isfinite(rounded)
     assert np.array_equal(found[0][special], rounded[special], equal_nan=True)
     assert off[~special].max() <= _ULP

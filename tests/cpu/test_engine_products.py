@@ -292,6 +292,35 @@ def test_products_with_rows_that_are_decoded(name: str, m: int, k: int, n: int, 
 
 
 @on_machines
+@pytest.mark.parametrize("name", ["q8_0", "bf16", "f32"])
+@pytest.mark.sample(3)
+def test_a_row_longer_than_a_cache(name: str, machine: Machine) -> None:
+    """Several rows of the weight are read at once; what a row gives does not depend on those beside it."""
+    k, n, dtype = 5120, 37, as_dtype(name)
+    x = floats(1, k)
+    if dtype.is_packed:
+        packed = packed_rows(name, n, k)
+        raw, values = packed.data, packed.dequantize()
+    else:
+        x, raw = np.ascontiguousarray(x[:, : k - 3]), floats(n, k - 3).astype(dtype.np)
+        values = raw.astype(np.float32)
+    made = []
+    for rows in (n, 3):
+        graph = rlx.Graph("long")
+        given = graph.input("x", x.shape)
+        if dtype.is_packed:
+            y = rlx.packed_matmul(given, graph.input("w", (rows, k), dtype))
+        else:
+            y = rlx.matmul(given, graph.input("w", (rows, k - 3), dtype), transpose_b=True)
+        out = np.full((1, rows), np.nan, np.float32)
+        run(bound(y.node, [x, np.ascontiguousarray(raw[:rows])], [out], machine, True), machine, 2)
+        made.append(out)
+    wanted = x.astype(np.float64) @ values.astype(np.float64).T
+    assert ((made[0] - wanted) ** 2).sum() <= 2e-12 * (wanted**2).sum()
+    assert np.array_equal(made[0][:, :3], made[1])
+
+
+@on_machines
 @pytest.mark.parametrize("name", thinned(["q8_0", "q4_0", "q4_k"], "q8_0".__eq__))
 def test_one_row_of_any_size(name: str, machine: Machine) -> None:
     x, w = floats(1, 1024), packed_rows(name, 20, 1024)
@@ -375,5 +404,6 @@ def test_products_of_bytes_are_exact(kinds: tuple[Any, Any], machine: Machine) -
 @pytest.mark.parametrize("shape", [(1, 1), (16, 384), (49, 2048), (3136, 64), (1, 5)])
 def test_a_tile_fits_into_the_registers(shape: tuple[int, int]) -> None:
     for machine in machines():
-        tile = choose_tile(machine, *shape)
-        assert tile.rows * tile.vectors + tile.vectors + 1 <= machine.registers
+        for nbytes in (0, 1 << 24):
+            tile = choose_tile(machine, *shape, nbytes)
+            assert tile.rows * tile.vectors + tile.vectors + 1 <= machine.registers

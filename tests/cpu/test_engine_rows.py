@@ -165,3 +165,36 @@ def test_the_gradient_of_a_group_norm_does_not_depend_on_the_order_of_images_nor
     for plain, turned, t in zip(*found, made, strict=True):
         assert np.array_equal(plain, turned)
         assert close(plain, wanted[t.id])
+
+
+@pytest.mark.parametrize(("shape", "axis"), [((70_001,), 0), ((5, 9001), 1), ((9001, 37), 0), ((30, 40, 50), (0, 2))])
+@on_machines
+def test_sums_of_f64_are_as_good_as_pairwise_ones(
+    shape: tuple[int, ...], axis: int | tuple[int, ...], machine: Machine
+) -> None:
+    x = np.random.default_rng(0).random(shape)
+    wanted = np.sum(x.astype(np.longdouble), axis)
+    y = rlx.sum(rlx.Graph("sum").input("x", shape, rlx.dtypes.f64), axis)
+    found = []
+    for pieces in (1, 3):
+        out = np.empty(y.shape)
+        run(bound(y.node, [x], [out], machine, False), machine, pieces)
+        found.append(out)
+    assert np.array_equal(found[0], found[1])
+    assert (abs(found[0] - wanted) <= 2 * np.spacing(found[0])).all()
+
+
+def test_partial_sums_of_f64_may_leave_its_range() -> None:
+    x = np.full((3, 40, 5), 1.7e308)
+    x[:, 1::2] *= -1.0
+    x[1, 0, 0], x[2, :, 1] = np.inf, 1.7e308
+    graph = rlx.Graph("sums")
+    given = graph.input("x", x.shape, rlx.dtypes.f64)
+    graph.output("sum", rlx.sum(given, 1))
+    graph.output("mean", rlx.mean(given, 1))
+    made = session().compile(graph).run({"x": x})
+    sums, means = np.zeros((3, 5)), np.zeros((3, 5))
+    sums[1, 0] = means[1, 0] = sums[2, 1] = np.inf
+    means[2, 1] = 1.7e308
+    assert np.array_equal(made["sum"], sums)
+    np.testing.assert_allclose(made["mean"], means, rtol=1e-15)

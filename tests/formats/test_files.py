@@ -12,7 +12,17 @@ import pytest
 
 from rlx.errors import ModelFormatError
 from rlx.formats import safetensors
-from rlx.formats.files import OBJECT_BYTES, json_bytes, parse_json, read_bytes, read_json, shown
+from rlx.formats.files import (
+    OBJECT_BYTES,
+    folder_made_whole,
+    json_bytes,
+    left_behind,
+    parse_json,
+    read_bytes,
+    read_json,
+    shown,
+    written_whole,
+)
 
 
 @pytest.mark.parametrize("read", [safetensors.load, read_json], ids=["safetensors", "json"])
@@ -172,3 +182,18 @@ def test_numbers_that_no_reader_agrees_on(number: bytes) -> None:
 )
 def test_shown_is_short_and_printable(value: object) -> None:
     assert len(shown(value)) <= 81 and shown(value).isprintable()
+
+
+def test_what_a_killed_process_left_is_told_from_what_is_being_written(tmp_path: Path) -> None:
+    path = tmp_path / "x.gguf"
+    with written_whole(path) as file:
+        file.write(b"new")
+        assert left_behind(path) == []
+    with folder_made_whole(tmp_path / "made"):
+        assert left_behind(tmp_path / "made") == []
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["made", "x.gguf"]
+    old = [tmp_path / ".x.gguf.0123456789ab.tmp", tmp_path / ".made.abc.tmp"]
+    old[0].write_bytes(b"half")
+    old[1].mkdir()
+    assert left_behind(path) == old[:1] and left_behind(tmp_path / "made") == old[1:]
+    assert left_behind(tmp_path / "none" / "x") == []

@@ -51,3 +51,21 @@ def test_rows_of_8_bits_that_do_not_fit_are_refused(codes: Any, scales: Any, err
         rlx.q8_0_update(x, held, by, g.input("at", (2,), "i32"))
     with pytest.raises(DTypeError, match="expected whole numbers"):
         rlx.q8_0_update(x, held, by, g.input("place", (2,)))
+
+
+@pytest.mark.parametrize(
+    "dtype, shapes, error, match",
+    [
+        ("i8", [(5, 4, 1, 2)] * 2, ShapeError, "one for each 32 elements"),
+        ("i8", [(5, 4, 1, 1), (4, 4, 1, 1)], ShapeError, "one for each 32 elements"),
+        ("i8", [(5, 4, 1, 1)], DTypeError, "1 scales; expected .* scales in f16 for each"),
+        ("f32", [(5, 4, 1, 1)] * 2, DTypeError, "k f32, v f32, 2 scales"),
+    ],
+)
+def test_pages_of_8_bits_need_scales_that_fit(dtype: str, shapes: list[Any], error: Any, match: str) -> None:
+    g = rlx.Graph("pages")
+    q, k = g.input("q", (2, 1, 1, 32)), g.input("k", (5, 4, 1, 32), dtype)
+    scales = [g.input(f"scales{i}", shape, "f16") for i, shape in enumerate(shapes)]
+    table, lengths = g.input("table", (2, 3), "i32"), g.input("lengths", (2,), "i32")
+    with pytest.raises(error, match=match):
+        rlx.paged_attention(q, k, k, table, lengths, *scales)

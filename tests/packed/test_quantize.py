@@ -11,7 +11,7 @@ import pytest
 import rlx
 from rlx.dtypes import PACKED
 from rlx.errors import DTypeError, ShapeError
-from rlx.packed.quantize import QUANTIZERS
+from rlx.packed.search import SEARCHES
 from tests.outside import outside
 
 Array = np.ndarray[Any, Any]
@@ -48,7 +48,7 @@ def error(x: Array, name: str) -> float:
 
 
 @pytest.mark.parametrize("heavy", [False, True], ids=["normal", "heavy tails"])
-@pytest.mark.parametrize("name", QUANTIZERS)
+@pytest.mark.parametrize("name", SEARCHES)
 def test_the_error_is_at_most_that_of_others(name: str, heavy: bool) -> None:
     limit = (GGML | OWN | BITSANDBYTES)[name][heavy]
     assert error(weights(heavy), name) <= limit
@@ -76,7 +76,7 @@ def test_the_error_is_at_most_that_of_the_package_gguf(name: str, kind: str) -> 
     assert error(x, name) <= np.sum((theirs - x) ** 2) / np.sum(x.astype(np.float64) ** 2) * (1 + 1e-9)
 
 
-@pytest.mark.parametrize("name", QUANTIZERS)
+@pytest.mark.parametrize("name", SEARCHES)
 def test_blocks_that_are_easy_are_exact_and_odd_ones_finite(name: str) -> None:
     size = PACKED[name].storage.elements
     x = np.zeros((7, size), np.float32)

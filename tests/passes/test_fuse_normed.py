@@ -11,8 +11,8 @@ import rlx.ops as ops
 from rlx.dtypes import PACKED, bf16, f32
 from rlx.ir import Graph
 from rlx.ops.interpret import evaluate
-from rlx.packed import quantize
 from rlx.passes import fuse_normed, optimize
+from rlx.runtime.quantize import quantize
 
 
 def _graph(rows: int = 1, gated: bool = True, twice: bool = False, whole: int = 6) -> Graph:

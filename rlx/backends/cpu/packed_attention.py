@@ -14,7 +14,7 @@ from rlx.ir import Node
 from rlx.ops.attention.parts import rest
 
 
-class _Rows:
+class PackedRows:
     """Integers and their scales, of which a slice takes both."""
 
     def __init__(self, codes: Array, scales: Array) -> None:
@@ -24,12 +24,14 @@ class _Rows:
     def __len__(self) -> int:
         return len(self.codes)
 
-    def __getitem__(self, where: Any) -> _Rows:
-        return _Rows(self.codes[where], self.scales[where])
+    def __getitem__(self, where: Any) -> PackedRows:
+        return PackedRows(self.codes[where], self.scales[where])
 
 
-class _Piece(Piece):
-    def _wide(self, x: _Rows) -> Array:
+class PackedPiece(Piece):
+    """A part of the keys and values, whose numbers are made in `wide`."""
+
+    def _wide(self, x: PackedRows) -> Array:
         assert self.wide is not None
         made = self.wide[: len(x)]
         blocks = (*x.scales.shape, -1)
@@ -43,6 +45,6 @@ def bind_packed_attention(node: Node, ins: Sequence[Array], outs: Sequence[Array
     q, k, k_scales, v, v_scales = (x.swapaxes(1, 2) for x in ins[:5])
     ends = np.array([k.shape[2]], np.int32) if lengths is None else ins[-1]
     return bind_cached(
-        node, q, _Rows(k, k_scales), _Rows(v, v_scales), None if mask is None else ins[5], ends, outs[0].swapaxes(1, 2),
-        ctx, _Piece,
+        node, q, PackedRows(k, k_scales), PackedRows(v, v_scales), None if mask is None else ins[5], ends,
+        outs[0].swapaxes(1, 2), ctx, PackedPiece,
     )  # fmt: skip

@@ -5,10 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
-import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
@@ -20,7 +17,7 @@ from rlx.driver.progress import report
 from rlx.dtypes import PACKED, DType, DTypeLike, as_dtype, f32
 from rlx.errors import DTypeError, ModelFormatError
 from rlx.formats import safetensors
-from rlx.formats.files import shown
+from rlx.formats.files import folder_made_whole, shown
 from rlx.formats.gguf.encoders import ENCODERS
 from rlx.formats.gguf.model import MAX_LAYERS, GgufModel, Value, gemma_scalar, llama3_factors, taken
 from rlx.formats.gguf.names import BY_MODEL_TYPE, EXPERTS, Family
@@ -32,7 +29,9 @@ from rlx.formats.gguf.writer import write
 from rlx.formats.huggingface import ModelFolder
 from rlx.formats.tokenizer.language import LanguageTokenizer, from_folder
 from rlx.formats.tokenizer.text import read_parts
-from rlx.packed import PackedArray, quantize
+from rlx.packed import PackedArray
+from rlx.packed.search import SEARCHES
+from rlx.runtime.quantize import quantize
 
 SHARD = 4 << 30  # bytes of a folder's file of weights
 _EXPERT = re.compile(r"(.*)\.mlp\.experts\.(\d{1,5})\.(gate_proj|up_proj|down_proj)\.weight")
@@ -74,15 +73,7 @@ def folder_to_gguf(
     Raises: ModelFormatError for a folder that is damaged, of another architecture, or with a tokenizer that GGUF does
     not have; DTypeError for a dtype that GGUF lacks or that rlx does not make; OSError."""
     source = ModelFolder(folder)
-    kind = None if dtype is None else as_dtype(dtype)
-    if kind is not None and kind.name not in _FLOATS and (not kind.is_packed or kind not in TYPE_NUMBERS):
-        raise DTypeError(
-            f"convert: {kind} is no dtype for weights of a GGUF file; {', '.join(_FLOATS)}, q8_0, q4_k … are"
-        )
-    if kind is not None and kind.is_packed:
-        quantize(
-            np.zeros((1, kind.storage.elements), np.float32), kind
-        )  # refuses those that rlx does not make
+    kind = None if dtype is None else _target(dtype)
     config = source.config
     family = BY_MODEL_TYPE.get(str(config.get("model_type")))
     if family is None or family.stacked or family.tiled or family.architecture == "mamba":
@@ -124,6 +115,25 @@ def folder_to_gguf(
         notes.append("the folder has no tokenizer.json: the file has no tokenizer")
     write(path, metadata, tensors)
     return notes
+
+
+def _target(dtype: DTypeLike) -> DType:
+    """The dtype of matrices in a GGUF file. Raises: DTypeError for one that the format lacks, or that rlx does not
+    make."""
+    made = [*_FLOATS, *(n for n in SEARCHES if PACKED[n] in TYPE_NUMBERS)]
+    names = [type_name(as_dtype(n)) for n in made]
+    try:
+        kind = as_dtype(dtype)
+    except DTypeError:
+        kind = None
+    if kind is not None and kind.name in made:
+        return kind
+    given = shown(str(dtype).upper()) if kind is None else type_name(kind)
+    why = f"a GGUF file is made with {', '.join(names)}, not with {given}"
+    stem = str(dtype).lower().removesuffix("_s").removesuffix("_m").removesuffix("_l")
+    if kind is None and stem in made:
+        why += f"; that is llama.cpp's name of a mixture, and {stem.upper()} makes all matrices of one type"
+    raise DTypeError(f"convert: {why}")
 
 
 def _refuse_others(path: Path, kind: str) -> None:
@@ -318,7 +328,7 @@ def _tensor(
         elif change == "one more":
             value = value.astype(np.float32) + 1
         if target.is_packed:
-            return quantize(value.astype(np.float32), target)
+            return quantize(value, target)
         with np.errstate(over="ignore"):
             return value.astype(target.np, copy=False)
 
@@ -454,7 +464,7 @@ def gguf_to_folder(file: GgufFile, folder: str | os.PathLike[str], dtype: DTypeL
         raise ModelFormatError(f"{file.path}: a folder of {model.family.model_type} is not written")
     if target.exists():
         raise FileExistsError(f"{target}: exists already; give the name of a new folder")
-    with _made_whole(target) as made:
+    with folder_made_whole(target) as made:
         config = {
             **model.config,
             "torch_dtype": {"f32": "float32", "f16": "float16", "bf16": "bfloat16"}[kind.name],
@@ -463,19 +473,6 @@ def gguf_to_folder(file: GgufFile, folder: str | os.PathLike[str], dtype: DTypeL
         if "tokenizer.ggml.model" in file.metadata:
             _write_tokenizer(file, made)
         _write_weights(model, made, kind)
-
-
-@contextmanager
-def _made_whole(target: Path) -> Iterator[Path]:
-    """A new folder beside `target` that takes its name when the block ends, or goes."""
-    made = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
-    try:
-        yield made
-        made.chmod(0o755)
-        made.rename(target)
-    except BaseException:
-        shutil.rmtree(made, ignore_errors=True)
-        raise
 
 
 def _write_tokenizer(file: GgufFile, folder: Path) -> None:

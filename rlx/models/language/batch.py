@@ -12,7 +12,7 @@ import numpy.typing as npt
 from rlx.driver.closing import Closing
 from rlx.errors import DTypeError, GraphError, RlxError
 from rlx.models.language.adapters import Adapter
-from rlx.models.language.decoder import AHEAD, CHUNKS, Decoder, Sampling
+from rlx.models.language.decoder import AHEAD, Decoder, Sampling
 from rlx.models.language.graph import GREEDY, LOG, Picking, mask_words
 from rlx.models.language.pages import Pages, pages_for
 
@@ -95,7 +95,7 @@ class Batch(Closing):
         self.pages = None if pages is None else Pages(_pages(pages, decoder, context), slots, context)
         self._decoder = Decoder(
             decoder.config, decoder.source, decoder.session, context, slots=slots, like=decoder,
-            activations=decoder.activations, cache=decoder.cache, pages=self.pages,
+            activations=decoder.activations, cache=decoder.cache, pages=self.pages, prefill_chunk=decoder.prefill_chunk,
         )  # fmt: skip
         self._adapters = {name: number for number, name in enumerate(adapters or ())}
         if adapters:
@@ -162,9 +162,9 @@ class Batch(Closing):
         self._held[self._held.index(None)] = held
         return self._count
 
-    def fill(self, most: int = CHUNKS[-1]) -> int:
-        """Takes in up to `most` tokens of the prompt that has waited longest, in one run; how many those were, 0 where
-        no prompt waits, or there is no room for it."""
+    def fill(self, most: int | None = None) -> int:
+        """Takes in up to `most` tokens of the prompt that has waited longest, in one run, or as many as a run takes;
+        how many those were, 0 where no prompt waits, or there is no room for it."""
         d, slot = self._decoder, self._waiting()
         if slot is None:
             return 0
@@ -330,7 +330,7 @@ class Batch(Closing):
         """Builds the programs of prompts and steps, greedy and with draws, so that no sequence waits for them."""
         d = self._decoder
         for picking in (Picking(), Picking(False, None, True)):
-            for size in (1, *CHUNKS):
+            for size in (1, *d.sizes):
                 if size <= d.context:
                     d.program(size, "token", picking).prepare()
             for turn in range(d.turns):
@@ -347,9 +347,8 @@ def _pages(count: int, decoder: Decoder, context: int) -> int:
     if type(count) is not int or count < least:
         raise DTypeError(f"pages is {count!r}; expected an integer from {least}: those of a context of {context}, and "
                          "one that takes what is nobody's")  # fmt: skip
-    if decoder.config.recurrent or decoder.cache.is_packed:
-        what = "recurrent models, whose states have no rows" if decoder.config.recurrent else "caches in q8_0 yet"
-        raise DTypeError(f"pages are not there for {what}; leave them out")
+    if decoder.config.recurrent:
+        raise DTypeError("pages are not there for recurrent models, whose states have no rows; leave them out")
     return count
 
 

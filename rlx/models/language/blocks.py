@@ -55,7 +55,7 @@ class Blocks:
         self._number = number
         self.at, self.slot, self.stride = at, slot, stride
         # One token of each sequence that has a cache, and no other sequence's beside it.
-        self._steps = size.fused and size.chunk == 1 and bool(size.context) and size.slots == size.batch
+        self._steps = size.chunk == 1 and bool(size.context) and size.slots == size.batch
         self._one = ops.reshape(at, ()) if size.batch == 1 else None
         self.caches = Caches(g, size, at, slot, table)
         step = g.constant(np.arange(size.chunk, dtype=np.int32).reshape(1, -1))

@@ -14,7 +14,7 @@ from rlx.models.language.config import LanguageConfig
 from rlx.models.language.pages import ROWS
 from rlx.ops.packed_attention import BLOCK
 
-LONGEST = 512  # tokens of a sequence that one run writes into caches
+LONGEST = 512  # tokens of a sequence that one run writes into caches, unless the model was loaded for more
 _ROWS = 64  # of which a ring has a multiple
 
 
@@ -38,7 +38,8 @@ class Size:
     cache: DType = f32
     slots: int = 1  # sequences that the caches have room for: as many as a run has, or more where it has one
     pages: int = 0  # of the pool that all sequences share; 0: each slot has rows of its own
-    fused: bool = True  # whether a step rotates, writes the caches and attends in one op, as GPUs have it
+    longest: int = 0  # tokens of the longest run over the same caches; LONGEST at least
+    gathers: bool = False  # whether a step copies packed pages side by side, as is faster on a CPU, before it attends
 
 
 class Caches:
@@ -63,18 +64,22 @@ class Caches:
     ) -> Tensor:
         """Attention of a layer over what is in its caches after this run's k and v were written there: all (batch,
         chunk, heads, size)."""
-        if self._table is not None:
-            keys, values = self._pools(index, k, v)
+        if self._table is not None and (not self.packed or (not self.size.gathers and self.size.chunk == 1)):
+            fresh = self._blocks(index, k, v) if self.packed else self._floats(index, k, v)
+            pools = dict(zip((name for name, _ in fresh), self._pools(fresh), strict=True))
+            keys, values = pools[f"keys.{index}"], pools[f"values.{index}"]
+            scales = pools.get(f"keys.{index}.scales"), pools.get(f"values.{index}.scales")
+            query = q if self.packed else ops.cast(q, self.size.cache)
             length = self.at + self.size.chunk
             causal = self.size.chunk > 1 or window is not None
-            return ops.paged_attention(ops.cast(q, self.size.cache), keys, values, self._table, length, scale=scale,
-                                       causal=causal, window=window, softcap=softcap)  # fmt: skip
+            return ops.paged_attention(query, keys, values, self._table, length, *scales, scale=scale, causal=causal,
+                                       window=window, softcap=softcap)  # fmt: skip
         attrs = {"scale": scale, "softcap": softcap, **self._seen(window)}
         if self.packed and self.size.chunk == 1:
-            if self.size.fused and self.size.slots == self.size.batch:
+            if self.size.slots == self.size.batch and self._table is None:
                 parts = self._updated(index, k, v, window)
             else:
-                parts = [self._written(name, t, window) for name, t in self._blocks(index, k, v)]
+                parts = self._rows_of(self._blocks(index, k, v), window)
             return ops.packed_attention(q, *parts, **attrs)
         keys, values = self.keys_and_values(index, k, v, window)
         return turned(ops.attention(turned(ops.cast(q, keys.dtype)), turned(keys), turned(values), **attrs))
@@ -82,20 +87,21 @@ class Caches:
     def keys_and_values(self, index: int, k: Tensor, v: Tensor, window: int | None) -> tuple[Tensor, Tensor]:
         """What is in the caches of a layer after this run's k and v were written: (batch, rows, kv_heads, size), in the
         caches' dtype, or in that of activations where they are packed."""
-        if self._table is not None:
-            keys, values = (ops.paged_rows(t, self._table)[:, : self.size.context] for t in self._pools(index, k, v))
-            return keys, values
         if not self.packed:
-            kept = self.size.cache
-            made = (self._written(f"{n}.{index}", ops.cast(t, kept), window) for n, t in (("keys", k), ("values", v)))
-            keys, values = made
+            keys, values = self._rows_of(self._floats(index, k, v), window)
             return keys, values
-        parts = [self._written(name, t, window) for name, t in self._blocks(index, k, v)]
+        parts = self._rows_of(self._blocks(index, k, v), window)
         keys, values = (ops.cast(ops.q8_0_numbers(*parts[i : i + 2]), self.size.activations) for i in (0, 2))
         return keys, values
 
-    def _pools(self, index: int, k: Tensor, v: Tensor) -> list[Tensor]:
-        """The pages of keys and of values with this run's rows written into them."""
+    def _rows_of(self, fresh: list[tuple[str, Tensor]], window: int | None) -> list[Tensor]:
+        """The rows of each sequence, (batch, rows, …), in states of these names after this run's were written there."""
+        if self._table is None:
+            return [self._written(name, t, window) for name, t in fresh]
+        return [ops.paged_rows(pool, self._table)[:, : self.size.context] for pool in self._pools(fresh)]
+
+    def _pools(self, fresh: list[tuple[str, Tensor]]) -> list[Tensor]:
+        """The pages of states of these names with this run's rows written into them."""
         assert self._table is not None
         if 0 not in self._starts:
             step = self.g.constant(np.arange(self.size.chunk, dtype=np.int32).reshape(1, -1))
@@ -103,15 +109,19 @@ class Caches:
             page = ops.gather_elements(self._table, place // ROWS, axis=1)
             self._starts[0] = ops.reshape(page * ROWS + place % ROWS, (-1,))
         made = []
-        for name, t in ((f"keys.{index}", k), (f"values.{index}", v)):
+        for name, t in fresh:
             heads, size = t.shape[2:]
-            pool = self.g.state(name, (self.size.pages, ROWS, heads, size), self.size.cache)
+            pool = self.g.state(name, (self.size.pages, ROWS, heads, size), t.dtype)
             flat = ops.reshape(pool, (self.size.pages * ROWS, heads, size))
-            rows = ops.reshape(ops.cast(t, self.size.cache), (-1, heads, size))
-            pool = ops.reshape(ops.scatter(flat, self._starts[0], rows, axis=0), pool.shape)
+            pool = ops.scatter(flat, self._starts[0], ops.reshape(t, (-1, heads, size)), axis=0)
+            pool = ops.reshape(pool, (self.size.pages, ROWS, heads, size))
             self.g.update(name, pool)
             made.append(pool)
         return made
+
+    def _floats(self, index: int, k: Tensor, v: Tensor) -> list[tuple[str, Tensor]]:
+        """k and v in the caches' dtype, by the names of their states."""
+        return [(f"{name}.{index}", ops.cast(t, self.size.cache)) for name, t in (("keys", k), ("values", v))]
 
     def _blocks(self, index: int, k: Tensor, v: Tensor) -> list[tuple[str, Tensor]]:
         """The integers and scales of k and of v, by the names of their states."""
@@ -141,7 +151,8 @@ class Caches:
 
     def rows(self, window: int | None) -> int:
         """The rows of a layer with that window."""
-        return self.size.context if self.size.pages else ring_rows(window, self.size.context, self.size.chunk)
+        size = self.size
+        return size.context if size.pages else ring_rows(window, size.context, max(size.chunk, size.longest))
 
     def _seen(self, window: int | None) -> dict[str, Any]:
         """Which keys attention sees, as its arguments."""
@@ -220,11 +231,14 @@ def turned(x: Tensor) -> Tensor:
     return ops.transpose(x, (0, 2, 1, 3))
 
 
-def cache_bytes(config: LanguageConfig, context: int, dtype: DType, pages: int = 0) -> tuple[int, ...]:
-    """The bytes of one sequence's caches of keys and values in each layer, or those of a pool of `pages`."""
+def cache_bytes(
+    config: LanguageConfig, context: int, dtype: DType, pages: int = 0, longest: int = 0
+) -> tuple[int, ...]:
+    """The bytes of one sequence's caches of keys and values in each layer, or those of a pool of `pages`; `longest` as
+    in `Size`."""
     a = config.attention
     if a is None:
         return (0,) * config.layers
-    rows = ((pages * ROWS or ring_rows(window, context)) if mixer == "attention" else 0
+    rows = ((pages * ROWS or ring_rows(window, context, longest)) if mixer == "attention" else 0
             for window, mixer in zip(a.windows, config.mixers, strict=True))  # fmt: skip
     return tuple(dtype.nbytes((2, n, a.kv_heads, a.head_size)) for n in rows)

@@ -32,6 +32,17 @@ Ids = npt.NDArray[np.int32]
 AHEAD = 16  # runs begun before their tokens are read
 _Key = tuple[int, Head, Picking, int, LowRank | LowRanks | None]  # of a program: chunk, head, picking, turn, adapters
 CHUNKS = (16, 128, 512)  # tokens of a prompt in one run; one by one where fewer are left than pay for padding
+LEAST = 16  # of a chunk that is asked for
+
+
+def _sizes(largest: int | None, context: int) -> tuple[int, ...]:
+    """The sizes of the runs over a prompt. Raises: ShapeError for a largest one that cannot be."""
+    if largest is None:
+        return CHUNKS
+    if type(largest) is not int or largest < LEAST:
+        raise ShapeError(f"prefill_chunk is {largest!r}; expected an integer from {LEAST}")
+    largest = min(largest, max(context, LEAST))
+    return (*(c for c in CHUNKS if c < largest), largest)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +89,8 @@ class Decoder(Closing):
     `context` is how many tokens the caches hold; `length` how many are in them. `split` has the sessions whose devices
     take the layers, in order, and how many each: None for as many as fit there, for the last the rest. With `slots`
     there are caches for several sequences, which `Batch` fills, or the `pages` that these share; `like` is a decoder of
-    the same model, whose weights are used. Not for use by several threads at once.
+    the same model, whose weights are used. `prefill_chunk` is how many tokens of a prompt one run takes at most, 512
+    where it is None. Not for use by several threads at once.
     Raises: OutOfDeviceMemory, before anything is read, for a model that does not fit; ShapeError for a `split` that is
     not one of the model's layers.
     """
@@ -87,6 +99,7 @@ class Decoder(Closing):
         self, config: LanguageConfig, weights: ModelWeights, session: Session, context: int, *,
         activations: DType = f32, cache: DType = f32, slots: int = 1, like: Decoder | None = None,
         split: Sequence[tuple[Session, int | None]] = (), pages: Pages | None = None,
+        prefill_chunk: int | None = None,
     ) -> None:  # fmt: skip
         self.config = config
         self.pages = pages
@@ -96,6 +109,8 @@ class Decoder(Closing):
         self.length = self.slot = self._top = 0
         self.activations = activations
         self.cache = cache
+        self.prefill_chunk = prefill_chunk
+        self.sizes = _sizes(prefill_chunk, context)
         self.source = weights
         self.adapter: Adapter | None = None  # that of the programs, and of what is in the caches
         self.number = -1  # of the adapter of a prompt's sequence, where `place` put several side by side
@@ -148,7 +163,8 @@ class Decoder(Closing):
         if self.pages is not None:
             caches = cache_bytes(self.config, context, self.cache, self.pages.count)
         else:
-            caches = tuple(self.slots * n for n in cache_bytes(self.config, context, self.cache))
+            one = cache_bytes(self.config, context, self.cache, longest=self.sizes[-1])
+            caches = tuple(self.slots * n for n in one)
         where = self.source.source.where
         return room_of(self.config, where, self.source.sizes, self.source.table_bytes, caches)
 
@@ -165,8 +181,10 @@ class Decoder(Closing):
             head = "token"
         pages = 0 if self.pages is None else self.pages.count
         own = self.session if layers is None else next(s.session for s in self.stages if s.layers == layers)
-        fused = own.info.kind != "cpu"  # whose kernels attend to caches as they are, with the rope and writes before
-        size = Size(batch, chunk, self.context, self.activations, self.cache, self.slots, pages, fused)
+        gathers = own.info.kind == "cpu"
+        size = Size(
+            batch, chunk, self.context, self.activations, self.cache, self.slots, pages, self.sizes[-1], gathers
+        )
         return language_graph(self.config, size, self.source, head, picking, self._low, layers)
 
     @property
@@ -237,7 +255,7 @@ class Decoder(Closing):
         at, left = self.length, count
         while left:
             room = self.context - at
-            sizes = [c for c in CHUNKS if c <= room]
+            sizes = [c for c in self.sizes if c <= room]
             if self.config.recurrent:  # padding would change the states
                 sizes = [c for c in sizes if c <= left]
             whole = [c for c in sizes if c <= left]
@@ -304,7 +322,7 @@ class Decoder(Closing):
         of its last rows."""
         a = self.config.attention
         for window in {None} if a is None or length == 0 else set(a.windows):
-            rows = ring_rows(window, self.context)
+            rows = ring_rows(window, self.context, self.sizes[-1])
             if window is not None and rows < self.context and max(0, length - window) < self._top - rows:
                 return False
         return True

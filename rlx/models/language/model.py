@@ -445,25 +445,25 @@ def _cache_dtype(dtype: DTypeLike, config: LanguageConfig, where: str) -> DType:
 def load_folder(
     folder: ModelFolder, session: Session, *, context: int = 4096, dtype: DTypeLike | None = None,
     activations: DTypeLike | None = None, cache: DTypeLike | None = None,
-    split: Split = (),
+    split: Split = (), prefill_chunk: int | None = None,
 ) -> LanguageModel:  # fmt: skip
     """The language model of a Hugging Face folder. Raises: as `rlx.models.load`."""
     fields = Fields(folder.config, str(folder.path / "config.json"))
     return made_of(fields, Arrays(folder.tensors(), str(folder.path)), _tokenizer(folder.path), session, context, dtype,
-                   activations, cache, split)  # fmt: skip
+                   activations, cache, split, prefill_chunk)  # fmt: skip
 
 
 def load_gguf(
     file: GgufFile, session: Session, *, context: int = 4096, dtype: DTypeLike | None = None,
     activations: DTypeLike | None = None, cache: DTypeLike | None = None,
-    split: Split = (),
+    split: Split = (), prefill_chunk: int | None = None,
 ) -> LanguageModel:  # fmt: skip
     """The language model of an open GGUF file. Raises: as `rlx.models.load`."""
     model, head = GgufModel(file), reading_of(file)
     speaks = file.metadata.get("tokenizer.ggml.model", "no_vocab") != "no_vocab"
     tokenizer = (model.tokenizer(), "") if speaks else (None, "the file has no tokenizer, which text needs")
     fields = Fields(model.config, model.where)
-    made = made_of(fields, model, tokenizer, session, context, dtype, activations, cache, split)
+    made = made_of(fields, model, tokenizer, session, context, dtype, activations, cache, split, prefill_chunk)
     made.reading = head
     return made
 
@@ -471,6 +471,7 @@ def load_gguf(
 def made_of(
     fields: Fields, source: Any, tokenizer: tuple[LanguageTokenizer | None, str], session: Session, context: int,
     dtype: DTypeLike | None, activations: DTypeLike | None, cache: DTypeLike | None, split: Split = (),
+    prefill_chunk: int | None = None,
 ) -> LanguageModel:  # fmt: skip
     """A language model of settings and tensors, of whatever files they are; `split` as `Decoder` takes it."""
     architecture = architecture_of(fields)
@@ -482,7 +483,8 @@ def made_of(
     kept = work if cache is None else _cache_dtype(cache, config, source.where)
     matrices = None if dtype is None else half_or_full("dtype", dtype)
     weights = ModelWeights(source, architecture, config, context, matrices)
-    decoder = Decoder(config, weights, session, context, activations=work, cache=kept, split=split)
+    decoder = Decoder(config, weights, session, context, activations=work, cache=kept, split=split,
+                      prefill_chunk=prefill_chunk)  # fmt: skip
     return LanguageModel(decoder, tokenizer[0], source.where, tokenizer[1])
 
 

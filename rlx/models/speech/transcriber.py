@@ -100,7 +100,7 @@ class Transcriber(Closing):
 
     def graph(self, head: Head | None, chunk: int = 1) -> Graph:
         """The decoder's graph for a head, or the encoder's for None."""
-        size = Size(1, chunk, self.config.decoder.positions, *self._kinds, fused=self.session.info.kind != "cpu")
+        size = Size(1, chunk, self.config.decoder.positions, *self._kinds)
         if head is None:
             return encoder_graph(self.config, size, self.source)
         return decoder_graph(self.config, size, self.source, head, self.prompts.times)

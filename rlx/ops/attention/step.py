@@ -91,7 +91,7 @@ def _reference(
     row = at % rows
     tables, sinks = parts((q, k, v, keys, values, position, *more))
     with np.errstate(all="ignore"):
-        turned = [_turned(widened(x), at, tables, interleaved).astype(keys.dtype) for x in (q, k)]
+        turned = [rotated(widened(x), at, tables, interleaved).astype(keys.dtype) for x in (q, k)]
         keys, values = keys.copy(), values.copy()
         keys[np.arange(batch), row], values[np.arange(batch), row] = turned[1], v.astype(values.dtype)
         operands = [np.swapaxes(widened(t), 1, 2) for t in (turned[0][:, None], keys, values)]
@@ -107,7 +107,7 @@ def _reference(
         return y[:, :, 0].astype(keys.dtype).astype(q.dtype), keys, values
 
 
-def _turned(x: Array, at: Array, tables: Sequence[Array], interleaved: bool) -> Array:
+def rotated(x: Array, at: Array, tables: Sequence[Array], interleaved: bool) -> Array:
     """The pairs of each head's row turned by the angles of its position."""
     if not tables:
         return x
@@ -178,7 +178,7 @@ def _cost(node: Node) -> Cost:
 
 register(
     Op(_OP, "attention", _infer, _reference, "torch: rotation, index_put, softmax", _vjp,
-       decompose=_decompose, contracts=True, cost=_cost,
+       kernel="attention_step", decompose=_decompose, contracts=True, cost=_cost,
        renews=lambda attrs: ((3, 1), (4, 2)))
 )  # fmt: skip
 

@@ -52,11 +52,18 @@ def _below(x: Tensor) -> Tensor:
     return apply("exp", apply("minimum", x, 0))
 
 
-# -- softplus and mish: log(1 + exp x) without overflow
+# -- softplus, log(1 + exp x), without overflow, and mish
 
 
 def _softplus_tree(x: Expr) -> Expr:
     return ex.call("max", x, 0.0) + ex.call("log1p", ex.call("exp", -ex.call("abs", x)))
+
+
+def _mish_tree(x: Expr) -> Expr:
+    """tanh(log(1 + e)) = n / (n + 2), n = e (e + 2), of e = exp(x): 1 in f32 and f64 from x = 20 on."""
+    e = ex.call("exp", ex.call("min", x, 20.0))
+    n = e * (e + 2.0)
+    return x * (n / (n + 2.0))
 
 
 def _mish_rule(d: Tensor, x: Tensor, attrs: Attrs) -> Tensor:
@@ -69,7 +76,7 @@ _register(
     lambda d, x, attrs: d * apply("sigmoid", x), "numpy.logaddexp",
 )  # fmt: skip
 _register(
-    "mish", (), lambda args, attrs: args[0] * ex.call("tanh", _softplus_tree(args[0])), _mish_rule,
+    "mish", (), lambda args, attrs: _mish_tree(args[0]), _mish_rule,
     "torch.nn.functional.mish",
 )  # fmt: skip
 

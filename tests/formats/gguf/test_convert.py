@@ -283,8 +283,11 @@ def test_gemma_3_is_written_by_its_layers_of_full_attention() -> None:
 
 def test_dtypes_that_are_refused(tmp_path: Path) -> None:
     folder(tmp_path / "a", LLAMA)
-    for to in ("i32", "int4", "iq2_xxs"):
-        with pytest.raises(DTypeError):
+    for to, words in (
+        ("i32", "F32, F16, BF16, Q4_0, .*, not with I32$"), ("int4", "not with INT4"), ("iq2_xxs", "not with IQ2_XXS"),
+        ("foo", "not with 'FOO'$"), ("q4_k_m", "llama.cpp's name of a mixture, and Q4_K makes"),
+    ):  # fmt: skip
+        with pytest.raises(DTypeError, match=words):
             convert.folder_to_gguf(tmp_path / "a", tmp_path / "m.gguf", to)
     convert.folder_to_gguf(tmp_path / "a", tmp_path / "m.gguf")
     with gguf.read(tmp_path / "m.gguf") as file:

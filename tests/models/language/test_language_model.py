@@ -120,8 +120,8 @@ def test_the_engine_runs_all_of_a_step_on_the_cpu(folders: dict[str, Path]) -> N
 
 def test_chunks_fit_the_context_and_waste_little() -> None:
     class Sized(Decoder):
-        def __init__(self, context: int, length: int) -> None:
-            self.context, self.length = context, length
+        def __init__(self, context: int, length: int, sizes: tuple[int, ...] = decoding.CHUNKS) -> None:
+            self.context, self.length, self.sizes = context, length, sizes
             self.config = type("Config", (), {"recurrent": False})()  # type: ignore[assignment]
 
     for context, length, count in [(4096, 0, 4096), (700, 0, 700), (30, 25, 5), (64, 0, 9), (64, 3, 2), (2000, 7, 999)]:
@@ -132,6 +132,20 @@ def test_chunks_fit_the_context_and_waste_little() -> None:
         assert at >= length + count
     assert list(Sized(4096, 0).chunks(2048)) == [decoding.CHUNKS[-1]] * 4
     assert list(Sized(4096, 0).chunks(1)) == [1]
+    assert list(Sized(4096, 0, (16, 128, 512, 2048)).chunks(2600)) == [2048, 512, 16, 16, 16]
+
+
+def test_the_size_of_prompts_runs_is_the_callers(folders: dict[str, Path], device: str) -> None:
+    """Longer and shorter runs give the same tokens, in rings of windows too."""
+    ids = np.random.default_rng(1).integers(0, 60, 40)
+    with load(folders["gemma2"], device, context=64) as model:
+        want = list(model.tokens(ids, 4))
+    for most, sizes in ((16, (16,)), (24, (16, 24)), (4096, (16, 64))):
+        with load(folders["gemma2"], device, context=64, prefill_chunk=most) as model:
+            assert model.decoder.sizes == sizes and list(model.tokens(ids, 4)) == want
+    for wrong in (15, True, 32.0):
+        with pytest.raises(ShapeError, match=r"prefill_chunk is .* expected an integer from 16"):
+            load(folders["gemma2"], device, prefill_chunk=wrong)  # type: ignore[arg-type]
 
 
 def test_text_streams_and_stops(folders: dict[str, Path]) -> None:

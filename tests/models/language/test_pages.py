@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from rlx import CompiledGraph
 from rlx.errors import DTypeError, GraphError, OutOfDeviceMemory
 from rlx.models import LanguageModel, load
 from rlx.models.language.batch import Batch
@@ -54,6 +55,25 @@ def test_sequences_share_pages_and_what_they_begin_with(device: str, folder: Pat
             assert texts(batch, prompts[:3], counts[:3]) == want[:3] and batch.pages.shared >= 3 * 128
 
 
+@pytest.mark.late_on_vulkan
+def test_pages_of_8_bits_give_the_text_of_caches_of_8_bits(device: str, tmp_path: Path) -> None:
+    folder = tiny.write_language_model(tmp_path / "m", {**CONFIG, "head_dim": 32})
+    prompts = [TOKENS[:70], np.concatenate([TOKENS[:66], TOKENS[200:204]]), TOKENS[300:303]]
+    counts = [3, 5, 63]
+    with load(folder, device, context=128, cache="q8_0") as model:
+        want = alone(model, prompts, counts)
+        with model.batch(3, pages=11) as batch:
+            assert batch.pages is not None
+            states = batch._decoder.graph(1).states
+            shapes = [(states[name].shape, states[name].dtype.name) for name in ("keys.0", "keys.0.scales")]
+            assert shapes == [((11, 64, 2, 32), "i8"), ((11, 64, 2, 1), "f16")]
+            assert batch._decoder.cache_bytes == 2 * 2 * 11 * 64 * 2 * 34
+            assert texts(batch, prompts, counts) == want
+            assert batch.pages.shared == 64 and batch.pages.free == 10
+            programs = [p for p in batch._decoder._programs.values() if isinstance(p, CompiledGraph)]
+            assert programs and not any(p.report().host_nodes for p in programs)
+
+
 def test_who_came_last_waits_where_pages_are_too_few(folder: Path) -> None:
     """Four texts that would need three pages each, of which there are five: the last ones are computed again."""
     prompts, counts = [TOKENS[50 * i : 50 * i + 60] for i in range(4)], [100, 90, 80, 70]
@@ -90,8 +110,7 @@ def test_pages_that_cannot_be_are_refused(folder: Path, tmp_path: Path) -> None:
         for pages in (4, 0, True):
             with pytest.raises(DTypeError, match="integer from 5"):
                 model.batch(2, pages=pages)
-    wide = tiny.write_language_model(tmp_path / "w", {**CONFIG, "head_dim": 32})
-    with load(wide, "cpu", context=64, cache="q8_0") as model, pytest.raises(DTypeError, match="q8_0 yet"):
+    with load(tiny.write_mamba(tmp_path), "cpu", context=64) as model, pytest.raises(DTypeError, match="recurrent"):
         model.batch(2, pages=9)
 
 

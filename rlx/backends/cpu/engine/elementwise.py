@@ -26,7 +26,7 @@ from rlx.ir.expr import linearize
 
 _ITEM = 8192  # elements of an item, about
 _LONG = 512  # elements of a row from which several vectors are worked on at once
-_FUNCTIONS = 2  # in trees that are; more would take long to compile
+_FUNCTIONS = 2  # in trees of which four vectors are; more would take long to compile
 _LIGHT = frozenset(
     "arg lit neg abs add sub mul max min select cast not and or xor shl shr eq ne lt le gt ge floor ceil round trunc "
     "index".split()
@@ -53,9 +53,10 @@ class TreeSpec:
     outer: int
     lanes: int
     short: int = 0
+    looks_up: bool = False
 
     def ir(self) -> str:
-        k = Kernel("kernel")
+        k = Kernel("kernel", self.looks_up)
         _Body(self, k).write()
         return k.text()
 
@@ -261,7 +262,8 @@ def tree_step(
         return None
     if columns >= _LONG and all(o.how in ("flat", "scalar") for o in laid_out):
         lanes *= _together(trees, laid_out)
-    spec = TreeSpec(tuple(trees), laid_out[: len(ins)], laid_out[len(ins) :], len(outer), lanes, short)
+    looks_up = ctx.machine.has_lookup
+    spec = TreeSpec(tuple(trees), laid_out[: len(ins)], laid_out[len(ins) :], len(outer), lanes, short, looks_up)
     words = [parts, item_rows, item_columns, rows, columns, *outer]
     for a, s in zip((*ins, *outs), strides, strict=True):
         words += [address(a), *s]
@@ -277,7 +279,9 @@ def _together(trees: Sequence[Expr], operands: Sequence[Access]) -> int:
     nodes = linearize(trees)
     functions = sum(e.prim not in _LIGHT for e in nodes)
     wide = any(d.itemsize == 8 for d in (*(e.dtype for e in nodes), *(o.dtype for o in operands)))
-    return 4 if 1 <= functions <= _FUNCTIONS and not wide else 1
+    if not functions or functions > 2 * _FUNCTIONS:
+        return 1
+    return 4 if functions <= _FUNCTIONS and not wide else 2
 
 
 def _access(a: Array, strides: Sequence[int], columns: int, short: int) -> Access:

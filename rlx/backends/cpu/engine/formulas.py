@@ -16,6 +16,7 @@ from typing import Any
 
 from rlx.backends.cpu.engine.ir import F32, F64, I1, I32, I64, Kernel, Type, Value, Variable
 from rlx.backends.cpu.engine.quick32 import QUICK
+from rlx.backends.cpu.engine.quick64 import QUICK64
 
 _TOKEN = re.compile(
     r"//[^\n]*|/\*.*?\*/|\\\n|(?P<line>\n)|(?P<word>[A-Za-z_]\w*)"
@@ -115,15 +116,18 @@ def _tokens(text: str) -> list[str]:
 
 @cache
 def headers() -> Headers:
-    """The headers, read once, when the first kernel that needs them is printed, with the functions of `quick32`."""
+    """The headers, read once, when the first kernel that needs them is printed, with the functions of `quick32` and
+    `quick64`."""
     folder = files("rlx.backends.gpu") / "device_code"
     made = Headers()
     for name in _HEADERS:
         _read((folder / name).read_text(), made)
     quick = Headers(macros=dict(made.macros))
     _read(QUICK, quick)
+    _read(QUICK64, quick)
     made.texts |= {f"{name}_any": made.texts[name] for name in quick.texts if name in made.texts}
     made.texts |= quick.texts
+    made.tables |= quick.tables
     return made
 
 
@@ -589,6 +593,10 @@ class _Frame:
     def element(self, table: str, index: Value) -> Held:
         """An entry of a table of constants: the kernel has no data, so it is selected."""
         kind, values = self.p.headers.tables[table]
+        if len(values) == 16 and _TYPES[kind][0].is_float:
+            numbers = [-float(v[2][1].rstrip("f")) if v[0] == "unary" else float(v[1].rstrip("f")) for v in values]
+            at = self.k.cast("trunc", index, I32) if index.type.bits == 64 else index
+            return Held(kind, (self.k.looked_up(self.k.lanes(_TYPES[kind][0], numbers), at),))
         made = self.as_kind(self.value(values[0]), kind).one
         for n, v in enumerate(values[1:], 1):
             made = self.k.select(self.k.cmp("eq", index, n), self.as_kind(self.value(v), kind).one, made)

@@ -6,25 +6,28 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from rlx.backends.cpu.context import Array
 from rlx.backends.cpu.engine.elementwise import tree_step
-from rlx.backends.cpu.engine.ir import F32, PTR, Kernel, Value
+from rlx.backends.cpu.engine.ir import F64, PTR, Kernel, Value
 from rlx.backends.cpu.engine.reduce import bind_reduce
 from rlx.backends.cpu.engine.rowwise import (
-    STORED,
     accumulators,
     added,
+    alike,
     blocks,
+    computed,
     contiguous,
+    float_word,
     kept,
     load_wide,
     name_of,
     store_wide,
 )
-from rlx.backends.cpu.engine.step import EngineContext, EngineStep, address, engine, f32_word
+from rlx.backends.cpu.engine.step import EngineContext, EngineStep, address, engine
 from rlx.dtypes import as_dtype
 from rlx.ir import Node, TensorType, get_op, node_of
 from rlx.ir import expr as ex
@@ -42,14 +45,15 @@ class GroupNormGrad:
     def ir(self) -> str:
         k, lanes = Kernel("kernel"), self.lanes
         n, per, inner, groups = (k.word(i) for i in range(6, 10))
-        eps, of_n, few, of_few = k.word(10, F32), k.word(11, F32), k.word(12), k.word(13, F32)
+        kind = computed(*self.kinds)
+        eps, of_n, few, of_few = k.word(10, kind), k.word(11, kind), k.word(12), k.word(13, kind)
 
         def given(which: int, at: Value, mask: Value | None) -> Value:
             return load_wide(k, k.word(which, PTR), self.kinds[which], at, lanes, mask)
 
         def total(count: Value, term: Callable[[Value, Value | None, Value], Value]) -> Value:
             """The sum of a term, which is added to what its last argument holds."""
-            sums = accumulators(k, lanes)
+            sums = accumulators(k, lanes, type=kind)
 
             def add(i: Value, u: int, mask: Value | None) -> None:
                 sums[u].value = term(i, mask, sums[u].value)
@@ -73,7 +77,7 @@ class GroupNormGrad:
             shifts.append(total(n, lambda i, mask, held: held + centred(i, mask)) * of_n)
             squares = total(n, lambda i, mask, held: k.fma(centred(i, mask), centred(i, mask), held))
             inverse = 1.0 / k.unary("sqrt", squares * of_n + eps)
-            of_product, of_d = k.variable(0.0, F32), k.variable(0.0, F32)
+            of_product, of_d = k.variable(0.0, kind), k.variable(0.0, kind)
 
             def gamma(c: Value, channel: Value = channel) -> Value:
                 return load_wide(k, k.word(2, PTR), self.kinds[2], channel + c, 1)
@@ -90,7 +94,7 @@ class GroupNormGrad:
                 products = total(inner, product) * inverse
                 whole = total(inner, lambda i, mask, held: held + d(i, mask))
                 for word, v, sums in ((4, products, of_product), (5, whole, of_d)):
-                    k.store(v, k.at(k.word(word, PTR), numbers + c, F32))
+                    k.store(v, k.at(k.word(word, PTR), numbers + c, kind))
                     sums.value = k.fma(gamma(c), v, sums.value)
             factor, mean = (k.splat(v.value * of_n, lanes) for v in (of_product, of_d))
             scale = k.splat(inverse, lanes)
@@ -106,9 +110,9 @@ class GroupNormGrad:
         return k.text()
 
 
-def plain(x: Array, ctx: EngineContext, dtype: type | None = None) -> Array:
+def plain(x: Array, ctx: EngineContext, dtype: np.dtype[Any] | None = None) -> Array:
     """Memory of x's shape, in the order of its shape."""
-    kind = np.dtype(dtype) if dtype else x.dtype
+    kind = dtype or x.dtype
     return ctx.borrow(x.size * kind.itemsize)[: x.size * kind.itemsize].view(kind).reshape(x.shape)
 
 
@@ -118,7 +122,7 @@ def bind_group_norm_grad(
 ) -> list[EngineStep] | None:
     d, x, gamma = ins
     kinds = tuple(name_of(a) for a in (*ins, *outs))
-    if not set(kinds) <= STORED.keys() or x.size == 0 or not contiguous(gamma, *outs[1:]):
+    if not alike(kinds) or x.size == 0 or not contiguous(gamma, *outs[1:]):
         return None
     if any(np.may_share_memory(a, o) for a in ins for o in outs[1:]):
         return None
@@ -133,18 +137,20 @@ def bind_group_norm_grad(
     per, inner = channels // groups, math.prod(x.shape[2:])
     n = per * inner
     few = -(-n // 16)
-    sums = [plain(np.broadcast_to(gamma, (batch, channels)), ctx, np.float32) for _ in range(2)]
+    kind = computed(*kinds)
+    held: np.dtype[Any] = np.dtype(np.float64 if kind == F64 else np.float32)
+    sums = [plain(np.broadcast_to(gamma, (batch, channels)), ctx, held) for _ in range(2)]
     words = (
-        *map(address, (d, x, gamma, dx, *sums)), n, per, inner, groups, f32_word(node.attrs["eps"]), f32_word(1 / n),
-        few, f32_word(1 / few),
+        *map(address, (d, x, gamma, dx, *sums)), n, per, inner, groups, float_word(kind, node.attrs["eps"]),
+        float_word(kind, 1 / n), few, float_word(kind, 1 / few),
     )  # fmt: skip
-    spec = GroupNormGrad(kinds[:4], ctx.machine.lanes())
+    spec = GroupNormGrad(kinds[:4], ctx.machine.lanes(kind.bits))
     steps.append(EngineStep(spec, words, batch * groups, keep=(d, x, gamma, dx, *sums), cost_ns=n * 0.8))
     if dx is not outs[0]:
         steps.append(tree_step([ex.arg(0, as_dtype(dx.dtype))], [dx], [outs[0]], ctx))
-    node = node_of(get_op("sum"), [TensorType(sums[0].shape, as_dtype(np.float32))], {"axes": (0,), "keepdims": False})
+    node = node_of(get_op("sum"), [TensorType(sums[0].shape, as_dtype(held))], {"axes": (0,), "keepdims": False})
     for found, out in zip(sums, outs[1:], strict=False):  # beta may be none
-        whole = out if out.dtype == np.float32 else plain(out, ctx, np.float32)
+        whole = out if out.dtype == held else plain(out, ctx, held)
         steps += bind_reduce(node, [found], [whole], ctx) or [None]
         if whole is not out:
             tree = ex.cast(ex.arg(0, as_dtype(whole.dtype)), as_dtype(out.dtype))

@@ -164,10 +164,11 @@ class Variable:
 
 
 class Kernel:
-    """One function `void name(ptr args, i64 first, i64 last)`, which does the work items first … last - 1."""
+    """One function `void name(ptr args, i64 first, i64 last)`, which does the work items first … last - 1. `looks_up`:
+    the processor looks up numbers in its registers (`Machine.has_lookup`)."""
 
-    def __init__(self, name: str) -> None:
-        self.symbol = name
+    def __init__(self, name: str, looks_up: bool = False) -> None:
+        self.symbol, self.looks_up = name, looks_up
         self.lines: list[str] = []
         self.places: list[str] = []  # variables, at the start of the function
         self.declared: dict[str, None] = {}
@@ -343,6 +344,36 @@ class Kernel:
         other = b if b is not None else self.undefined(a.type)
         mask = ", ".join(f"i32 {i}" for i in order)
         return self.op(a.type.of(len(order)), f"shufflevector {a}, {other}, <{len(order)} x i32> <{mask}>")
+
+    def joined(self, parts: Sequence[Value]) -> Value:
+        """The lanes of all parts, whose number is a power of two, one part after the other."""
+        found = list(parts)
+        while len(found) > 1:
+            n = 2 * found[0].type.lanes
+            found = [self.shuffle(a, b, range(n)) for a, b in zip(found[::2], found[1::2], strict=True)]
+        return found[0]
+
+    def looked_up(self, table: Value, index: Value) -> Value:
+        """Entry `index` of a constant vector of 16 floats for each lane; of the index (i32) the last four bits count.
+        Without instructions for it, entries are chosen bit by bit."""
+        kind, lanes = table.type.of(1), index.type.lanes
+        per = 512 // kind.bits
+        if self.looks_up and lanes % per == 0:
+            places = index if kind == F32 else self.cast("zext", index, I64)
+            found = []
+            for first in range(0, lanes, per):
+                at = self.shuffle(places, None, range(first, first + per)) if lanes > per else places
+                if kind == F32:
+                    found.append(self.call("llvm.x86.avx512.permvar.sf.512", F32.of(16), table, at))
+                else:
+                    low, high = self.halves(table)
+                    found.append(self.call("llvm.x86.avx512.vpermi2var.pd.512", F64.of(8), low, at, high))
+            return self.joined(found)
+        entries = [self.splat(self.extract(table, i), lanes) for i in range(16)]
+        for bit in (1, 2, 4, 8):
+            odd = self.cmp("ne", index & bit, 0)
+            entries = [self.select(odd, b, a) for a, b in zip(entries[::2], entries[1::2], strict=True)]
+        return entries[0]
 
     def halves(self, a: Value) -> tuple[Value, Value]:
         n = a.type.lanes // 2

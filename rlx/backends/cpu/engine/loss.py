@@ -12,10 +12,11 @@ from rlx.backends.cpu.context import Array
 from rlx.backends.cpu.engine.formulas import apply
 from rlx.backends.cpu.engine.ir import F32, I32, I64, PTR, Kernel, Value
 from rlx.backends.cpu.engine.rowwise import (
-    STORED,
     accumulators,
     added,
+    alike,
     blocks,
+    computed,
     contiguous,
     exp_of_difference,
     folded,
@@ -52,13 +53,14 @@ def _bind(
     """The losses' step or, where their gradient `d` is given, that of the gradient of the logits."""
     x, labels = ins[-2:]
     kinds = [name_of(a) for a in (x, outs[0], *([] if d is None else [d]))]
-    if not set(kinds) <= STORED.keys() or labels.dtype not in (np.int32, np.int64) or x.size == 0:
+    if not alike(kinds) or labels.dtype not in (np.int32, np.int64) or x.size == 0:
         return None
     if not contiguous(*ins, *outs) or (d is None and any(np.may_share_memory(a, outs[0]) for a in ins)):
         return None
     n = x.shape[-1]
     spec = CrossEntropy(
-        kinds[0], kinds[1], kinds[2] if d is not None else None, labels.itemsize, ctx.machine.lanes()
+        kinds[0], kinds[1], kinds[2] if d is not None else None, labels.itemsize,
+        ctx.machine.lanes(computed(*kinds).bits), ctx.machine.has_lookup,
     )
     words = (
         address(x),
@@ -82,12 +84,14 @@ class CrossEntropy:
     gradient: str | None
     label_bytes: int
     lanes: int
+    looks_up: bool
 
     def ir(self) -> str:
-        k, lanes, dtype = Kernel("kernel"), self.lanes, self.dtype
+        k, lanes, dtype = Kernel("kernel", self.looks_up), self.lanes, self.dtype
         given, labels, made = (k.word(i, PTR) for i in range(3))
         n, ignored = k.word(3), k.word(4)
         kind = I64 if self.label_bytes == 8 else I32
+        own = computed(dtype)
         one = k.tail(1, lanes)
         with k.loop(k.first, k.last) as row:
             label = k.cast("sext", k.load(kind, k.at(labels, row, kind)), I64)
@@ -96,14 +100,14 @@ class CrossEntropy:
             def value(i: Value, mask: Value | None, base: Value = base) -> Value:
                 return load_wide(k, given, dtype, base + i, lanes, mask)
 
-            tops = accumulators(k, lanes, -math.inf)
+            tops = accumulators(k, lanes, -math.inf, own)
 
             def raise_top(i: Value, u: int, mask: Value | None) -> None:
                 tops[u].value = larger(k, tops[u].value, kept(k, value(i, mask), mask, -math.inf))
 
             blocks(k, n, lanes, raise_top)
             top = k.splat(folded(k, tops, lambda a, b: larger(k, a, b)), lanes)
-            sums = accumulators(k, lanes)
+            sums = accumulators(k, lanes, type=own)
 
             def add(i: Value, u: int, mask: Value | None, top: Value = top) -> None:
                 e = kept(k, exp_of_difference(k, value(i, mask) - top), mask)
@@ -114,7 +118,7 @@ class CrossEntropy:
             place = k.max(k.min(label, n - 1), 0)
             shifted = value(place, one) - top
             if self.gradient is None:
-                loss = apply(k, "m_log", total) - shifted
+                loss = apply(k, "m_log" if own == F32 else "d_log", total) - shifted
                 store_wide(k, k.select(k.splat(counts, lanes), loss, 0.0), made, self.result, row, one)
             else:
                 self._slopes(k, row, base, place, counts, top, total, shifted)
@@ -136,7 +140,7 @@ class CrossEntropy:
             store_wide(k, exp_of_difference(k, v - top) / total * factor, made, self.result, base + i, mask)
 
         def clear(i: Value, u: int, mask: Value | None) -> None:
-            store_wide(k, k.const(F32.of(lanes), 0.0), made, self.result, base + i, mask)
+            store_wide(k, k.const(computed(self.dtype).of(lanes), 0.0), made, self.result, base + i, mask)
 
         with k.when(counts):
             blocks(k, n, lanes, write)

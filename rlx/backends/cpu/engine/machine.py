@@ -30,10 +30,12 @@ _AVX512 = frozenset({"avx512f", "avx512bw", "avx512dq", "avx512vl"})
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """An architecture, "x86_64" or "aarch64", and LLVM's names of the features that kernels may use."""
+    """An architecture, "x86_64" or "aarch64", and LLVM's names of the features that kernels may use. `looks_ahead`:
+    the processor asks for memory that is read in order sooner than instructions for it would, as AMD's do."""
 
     arch: str
     features: frozenset[str]
+    looks_ahead: bool = False
 
     @property
     def vector_bytes(self) -> int:
@@ -94,10 +96,12 @@ def this_machine() -> Machine | None:
     arch = {"amd64": "x86_64", "arm64": "aarch64"}.get(platform.machine().lower(), platform.machine().lower())
     if arch not in ("x86_64", "aarch64") or not sys.platform.startswith("linux") or sys.maxsize < 1 << 32:
         return None
-    words: set[str] = set()
+    words, vendor = set[str](), ""
     path = Path("/proc/cpuinfo")
     if path.exists():
         for line in path.read_text().splitlines():
+            if line.startswith("vendor_id"):
+                vendor = line.partition(":")[2].strip()
             if line.startswith(("flags", "Features")):
                 words = set(line.partition(":")[2].split())
                 break
@@ -107,7 +111,7 @@ def this_machine() -> Machine | None:
     asked = os.environ.get(FEATURES_ENV)
     if asked is not None:
         found &= frozenset(asked.replace(" ", "").split(","))
-    made = Machine(arch, found)
+    made = Machine(arch, found, vendor == "AuthenticAMD")
     least = {"avx2", "fma", "f16c"} if arch == "x86_64" else frozenset[str]()
     return made if made.features >= least else None
 

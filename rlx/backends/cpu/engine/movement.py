@@ -83,17 +83,27 @@ class Copy:
             k.store(k.load(kind, k.at(source, i * k.word(8))), k.at(target, i * k.word(9)))
 
     def _turn(self, k: Kernel, source: Value, target: Value, begin: Value, end: Value) -> None:
-        """Squares of vectors, then what is left, an element at a time. Rows follow each other in the source."""
+        """Squares of vectors, the last of a long row in part, then what is left, an element at a time. Rows follow each
+        other in the source."""
         kind, side = _UNITS[self.unit], min(self.lanes, self.vector_bytes // 4)
         n, to_row, from_element = k.word(5), k.word(7), k.word(8)
         whole, squares = n & -side, begin + ((end - begin) & -side)
-        with k.loop(begin, squares, side) as row, k.loop(0, whole, side) as i:
+        turned = k.select(k.cmp("sgt", n, side), n, whole)
+
+        def square(row: Value, i: Value, mask: Value | None) -> None:
             here = k.at(source, row, kind)
-            given = [k.load(kind.of(side), k.at(here, (i + j) * from_element)) for j in range(side)]
+            places = [i + j if mask is None else k.min(i + j, n - 1) for j in range(side)]
+            given = [k.load(kind.of(side), k.at(here, place * from_element)) for place in places]
             for j, v in enumerate(transposed(k, given)):
-                k.store(v, k.at(k.at(target, (row + j) * to_row), i, kind))
+                k.store(v, k.at(k.at(target, (row + j) * to_row), i, kind), mask)
+
+        with k.loop(begin, squares, side) as row:
+            with k.loop(0, whole, side) as i:
+                square(row, i, None)
+            with k.loop(whole, turned, side) as i:
+                square(row, i, k.tail(n - i, side))
         with k.loop(begin, end) as row:
-            start = k.select(k.cmp("slt", row, squares), whole, 0)
+            start = k.select(k.cmp("slt", row, squares), turned, 0)
             here, there = k.at(source, row, kind), k.at(target, row * to_row)
             with k.loop(start, n) as i:
                 k.store(k.load(kind, k.at(here, i * from_element)), k.at(there, i, kind))

@@ -8,24 +8,26 @@ from dataclasses import dataclass
 import numpy as np
 
 from rlx.backends.cpu.context import Array
-from rlx.backends.cpu.engine.ir import F32, I64, PTR, Kernel, Value
+from rlx.backends.cpu.engine.ir import I64, PTR, Kernel, Value
 from rlx.backends.cpu.engine.rowwise import (
-    STORED,
     accumulators,
     added,
+    alike,
     blocks,
+    computed,
     contiguous,
+    float_word,
     grain_of,
     kept,
     load_wide,
     name_of,
     store_wide,
 )
-from rlx.backends.cpu.engine.step import EngineContext, EngineStep, address, engine, f32_word
+from rlx.backends.cpu.engine.step import EngineContext, EngineStep, address, engine
 from rlx.ir import Node
 
 _STATS = 8  # numbers of a row: its mean in two parts, 1 / deviation, the means of dy · y and of dy
-_PART = 512  # rows whose terms are added up in f32 by one sum
+_PART = 512  # rows whose terms are added up by one sum
 
 
 @engine("layer_norm_grad", "rms_norm_grad")
@@ -34,17 +36,18 @@ def bind_norm_grad(
 ) -> list[EngineStep] | None:
     d, x, gamma = ins
     kinds = tuple(name_of(a) for a in (*ins, *outs))
-    if not set(kinds) <= STORED.keys() or not contiguous(*ins, *outs) or x.size == 0:
+    if not alike(kinds) or not contiguous(*ins, *outs) or x.size == 0:
         return None
     if any(np.may_share_memory(a, o) for a in ins for o in outs[1:]):
         return None
-    n, lanes, centre = x.shape[-1], ctx.machine.lanes(), bool(node.op.centres)
+    kind = computed(*kinds)
+    n, lanes, centre = x.shape[-1], ctx.machine.lanes(kind.bits), bool(node.op.centres)
     rows = x.size // n
-    stats = ctx.borrow(4 * _STATS * rows).view(np.float32)
+    stats = ctx.borrow(kind.size * _STATS * rows)
     few = -(-n // 16)
     words = (
-        *map(address, (d, x, gamma, stats, outs[0])), n, rows, f32_word(node.attrs["eps"]), f32_word(1 / n), few,
-        f32_word(1 / few), *map(address, outs[1:]),
+        *map(address, (d, x, gamma, stats, outs[0])), n, rows, float_word(kind, node.attrs["eps"]),
+        float_word(kind, 1 / n), few, float_word(kind, 1 / few), *map(address, outs[1:]),
     )  # fmt: skip
     keep = (*ins, *outs, stats)
     made = kinds[4:]
@@ -63,17 +66,18 @@ class _Row:
 
     def __init__(self, k: Kernel, kinds: Sequence[str], centre: bool, lanes: int) -> None:
         self.k, self.kinds, self.centre, self.lanes = k, kinds, centre, lanes
+        self.kind = computed(*kinds)
         self.n = k.word(5)
 
     def stats(self, row: Value) -> Value:
-        return self.k.at(self.k.word(3, PTR), row * _STATS, F32)
+        return self.k.at(self.k.word(3, PTR), row * _STATS, self.kind)
 
     def given(self, which: int, row: Value, i: Value | int, mask: Value | None) -> Value:
         start = row * self.n if which < 2 else self.k.const(I64, 0)
         return load_wide(self.k, self.k.word(which, PTR), self.kinds[which], start + i, self.lanes, mask)
 
     def number(self, stats: Value, which: int) -> Value:
-        return self.k.splat(self.k.load(F32, self.k.at(stats, which, F32)), self.lanes)
+        return self.k.splat(self.k.load(self.kind, self.k.at(stats, which, self.kind)), self.lanes)
 
     def normalized(self, v: Value, stats: Sequence[Value]) -> Value:
         for shift in stats[:2] if self.centre else ():
@@ -92,12 +96,12 @@ class RowStats:
     def ir(self) -> str:
         k, lanes = Kernel("kernel"), self.lanes
         r = _Row(k, self.kinds, self.centre, lanes)
-        eps, of_n, few, of_few = k.word(7, F32), k.word(8, F32), k.word(9), k.word(10, F32)
-        zero = k.const(F32, 0.0)
+        eps, of_n, few, of_few = k.word(7, r.kind), k.word(8, r.kind), k.word(9), k.word(10, r.kind)
+        zero = k.const(r.kind, 0.0)
 
         def total(count: Value, term: Callable[[Value, Value | None, Value], Value]) -> Value:
             """The sum of a term, which is added to what its last argument holds."""
-            sums = accumulators(k, lanes)
+            sums = accumulators(k, lanes, type=r.kind)
 
             def add(i: Value, u: int, mask: Value | None) -> None:
                 sums[u].value = term(i, mask, sums[u].value)
@@ -130,7 +134,7 @@ class RowStats:
             products = total(r.n, lambda i, mask, held: k.fma(dy(i, mask), centred(i, mask), held))
             numbers = [*(shifts or [zero, zero]), inverse, products * inverse * of_n, of_dy]
             for i, v in enumerate(numbers):
-                k.store(v, k.at(r.stats(row), i, F32))
+                k.store(v, k.at(r.stats(row), i, r.kind))
         return k.text()
 
 
@@ -146,7 +150,7 @@ class WeightSums:
     def ir(self) -> str:
         k, lanes = Kernel("kernel"), self.lanes
         r = _Row(k, self.kinds, self.centre, lanes)
-        rows, zero = k.word(6), k.const(F32.of(lanes), 0.0)
+        rows, zero = k.word(6), k.const(r.kind.of(lanes), 0.0)
         with k.loop(k.first, k.last) as item:
             column = item * lanes
             mask = k.tail(k.min(r.n - column, lanes), lanes)

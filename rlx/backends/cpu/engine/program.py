@@ -39,8 +39,10 @@ from rlx.ir import Node, Tensor
 from rlx.ir import expr as ex
 
 _LEAD = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p)
-# For less work another thread costs more than it saves: it takes up to 5 µs to wake one.
-_WORTH_A_THREAD_NS = 15_000.0
+# Less work is not handed to another thread. One that still spins takes 0.3 µs to begin; one that sleeps costs its waker
+# 12 µs, once in a run as a rule, since it then spins until the next step comes.
+_WORTH_A_THREAD_NS = 2_500.0
+_WORTH_IN_A_CROWD_NS = 15_000.0  # where others want the cores too
 _MOST_ROWS = 1 << 17  # of a table: eight megabytes
 _CHUNKS_A_THREAD = 4  # chunks of a step for each thread: some end sooner than others
 _UNDER_WAY = [runner.STEP, runner.ITEM, runner.SHARED, runner.OWNS]
@@ -84,14 +86,14 @@ class Segment:
         table = np.zeros((len(self.steps), runner.ROW_WORDS), np.int64)
         for row, step, place in zip(table, self.steps, places, strict=True):
             words = np.array([w if w < 1 << 63 else w - (1 << 64) for w in step.words] or [0], np.int64)
-            wanted = min(
-                threads, int(step.cost_ns * step.items / _WORTH_A_THREAD_NS), -(-step.items // step.grain)
-            )
+            most, cost = min(threads, -(-step.items // step.grain)), step.cost_ns * step.items
+            wanted = min(most, int(cost / _WORTH_A_THREAD_NS))
             if wanted > 1:
                 size = max(step.grain, -(-step.items // (wanted * _CHUNKS_A_THREAD)))
             else:
                 size = max(step.grain, min(step.items, int(_PAUSE_NS / max(step.cost_ns, 1e-3))), 1)
             row[:6] = place, words.ctypes.data, step.items, size, max(wanted, 1), -(-step.items // size)
+            row[6] = min(most, int(cost / _WORTH_IN_A_CROWD_NS))
             self.keep.append((words, step.keep))
             own = (x for x in step.keep if isinstance(x, np.ndarray) and x.base is None)  # tables of addresses
             self.nbytes += words.nbytes + sum(x.nbytes for x in own)

@@ -38,41 +38,54 @@ RLX_FN float m_exp2(const float x) {
     return y;
 }
 RLX_FN float m_expm1(const float x) {
+    const float low = x < -40.0f ? -40.0f : x;
     float s;
-    const float e = q_exp_parts(x, 0u, s);
-    float y = RLX_MAD(s, e, s - 1.0f);
-    y = m_abs_bits(x) < 0x33000000u ? x : y;
-    if (!(RLX_ABS(x) < 86.0f)) { y = m_expm1_any(x); }
-    return y;
+    const float e = q_exp_parts(low > 90.0f ? 90.0f : low, 3u, s);
+    const float y = RLX_MAD(s, e, s - 0.125f) * 8.0f;
+    return m_abs_bits(x) < 0x33000000u ? x : y;
 }
+// A quotient that does not count must be no subnormal number, which takes long.
 RLX_FN float m_cosh(const float x) {
     const float a = RLX_ABS(x);
     float s;
     const float e = q_exp_parts(a > 90.0f ? 90.0f : a, 8u, s);
     const float h = RLX_MAD(s, e, s);
-    const float low = RLX_MAD(s, e, s - h) * 128.0f;
-    const float far = h * 128.0f;
-    return far + (0.25f / far + low);
+    return (h + (1.52587890625e-05f / (h > 1.0e20f ? 1.0e20f : h) + RLX_MAD(s, e, s - h))) * 128.0f;
 }
 RLX_FN float m_sinh(const float x) {
     const float a = RLX_ABS(x);
     float s;
     const float e = q_exp_parts(a > 90.0f ? 90.0f : a, 8u, s);
     const float h = RLX_MAD(s, e, s);
-    const float low = RLX_MAD(s, e, s - h) * 128.0f;
-    const float far = h * 128.0f;
+    const float far = (h - (1.52587890625e-05f / (h > 1.0e20f ? 1.0e20f : h) - RLX_MAD(s, e, s - h))) * 128.0f;
     const float z = x * x;
     float p = 2.806331167e-06f;  // (sinh(x) / x - 1) / x^2
     p = RLX_MAD(p, z, 1.983809489e-04f);
     p = RLX_MAD(p, z, 8.333339356e-03f);
     p = RLX_MAD(p, z, 1.666666716e-01f);
-    return a < 1.0f ? RLX_MAD(x * z, p, x) : m_with_sign(far - (0.25f / far - low), x);
+    return a < 1.0f ? RLX_MAD(x * z, p, x) : m_with_sign(far, x);
+}
+
+RLX_FN float m_tanh(const float x) {
+    const float a = RLX_ABS(x);
+    const float z = x * x;
+    float p = -5.717054009e-03f;  // (tanh(x) / x - 1) / x^2
+    p = RLX_MAD(p, z, 2.065059543e-02f);
+    p = RLX_MAD(p, z, -5.374350026e-02f);
+    p = RLX_MAD(p, z, 1.333149076e-01f);
+    p = RLX_MAD(p, z, -3.333328366e-01f);
+    const float near = RLX_MAD(a * z, p, a);
+    const float b = a > 10.0f ? 10.0f : a;
+    float s;
+    const float e = q_exp_parts(b + b, 0u, s);
+    const float far = RLX_MAD(-2.0f, 1.0f / RLX_MAD(s, e, s + 1.0f), 1.0f);
+    return m_with_sign(a < 0.625f ? near : far, x);
 }
 
 // x = 2^k (1 + f) for a normal positive x with the bits u.
 RLX_FN int q_exponent(const uint u) { return int(u - 0x3f3504f3u) >> 23; }
 RLX_FN float q_rest(const uint u, const int k) { return RLX_FLOAT(u - (uint(k) << 23)) - 1.0f; }
-RLX_FN float q_log_sum(const float n, const float f) {
+RLX_FN float q_log_sum(const float n, const float f, const float low) {
     float p = 7.332585752e-02f;  // (log(1 + f) - f + f^2 / 2) / f^3
     p = RLX_MAD(p, f, -1.165995151e-01f);
     p = RLX_MAD(p, f, 1.163464859e-01f);
@@ -84,14 +97,27 @@ RLX_FN float q_log_sum(const float n, const float f) {
     p = RLX_MAD(p, f, 3.333333135e-01f);
     const float z = f * f;
     const float y = RLX_MAD(n, 1.4286067653e-06f, RLX_MAD(-0.5f, z, (f * z) * p));
-    return RLX_MAD(n, 6.9314575195e-01f, f + y);
+    return RLX_MAD(n, 6.9314575195e-01f, f + (y + low));
 }
 RLX_FN float m_log(const float x) {
     const uint u = RLX_BITS(x);
     const int k = q_exponent(u);
-    float y = q_log_sum(float(k), q_rest(u, k));
+    float y = q_log_sum(float(k), q_rest(u, k), 0.0f);
     if (u - 0x00800000u >= 0x7f000000u) { y = m_log_any(x); }
     return y;
+}
+// log(1 + x + low), x > -1, for a low that is small beside x.
+RLX_FN float q_log1p_pair(const float x, const float low) {
+    const float a = x > 1.0f ? x : 1.0f;
+    const float b = x > 1.0f ? 1.0f : x;
+    const float w = a + b;
+    const uint u = RLX_BITS(w);
+    const int k = q_exponent(u);
+    const float scale = RLX_FLOAT(0x3f800000u - (uint(k) << 23));
+    const float g = q_rest(u, k);
+    const float rest = ((b - (w - a)) + low) * scale;
+    const float f = g + rest;
+    return q_log_sum(float(k), f, (g - f) + rest);
 }
 RLX_FN float m_log1p(const float x) {
     const float a = x > 1.0f ? x : 1.0f;
@@ -100,7 +126,7 @@ RLX_FN float m_log1p(const float x) {
     const uint u = RLX_BITS(w);
     const int k = q_exponent(u);
     const float scale = RLX_FLOAT(0x3f800000u - (uint(k) << 23));
-    float y = q_log_sum(float(k), RLX_MAD(b - (w - a), scale, q_rest(u, k)));
+    float y = q_log_sum(float(k), RLX_MAD(b - (w - a), scale, q_rest(u, k)), 0.0f);
     y = m_abs_bits(x) < 0x33000000u ? x : y;
     if (!(x > -1.0f && x < 1.0e38f)) { y = m_log1p_any(x); }
     return y;
@@ -143,41 +169,67 @@ RLX_FN float m_log10(const float x) {
     if (u - 0x00800000u >= 0x7f000000u) { y = m_log10_any(x); }
     return y;
 }
+// atanh(a) = log(1 + 2 a / (1 - a)) / 2, with the quotient's rest.
 RLX_FN float m_atanh(const float x) {
     const float a = RLX_ABS(x);
-    const float z = x * x;
-    float p = 1.764572263e-01f;  // (atanh(x) / x - 1) / x^2
-    p = RLX_MAD(p, z, 2.407691255e-02f);
-    p = RLX_MAD(p, z, 1.029773653e-01f);
-    p = RLX_MAD(p, z, 1.096467897e-01f);
-    p = RLX_MAD(p, z, 1.429506391e-01f);
-    p = RLX_MAD(p, z, 1.999971867e-01f);
-    p = RLX_MAD(p, z, 3.333333731e-01f);
-    const float far = 0.5f * m_log1p((a + a) / (1.0f - a));
-    return a < 0.5f ? RLX_MAD(x * z, p, x) : m_with_sign(far, x);
+    const float d = 1.0f - a;
+    const float by = 1.0f / d;
+    const float n = a + a;
+    const float q = n * by;
+    const float rest = (RLX_MAD(-q, d, n) - q * ((1.0f - d) - a)) * by;
+    float y = m_with_sign(0.5f * q_log1p_pair(q, rest), x);
+    y = a < 2.44140625e-04f ? x : y;
+    if (!(a < 1.0f)) { y = m_atanh_any(x); }
+    return y;
 }
-// The logarithm is a double, which multiplied by y is still as good as a float behind the point.
+// asinh(a) = log(1 + a + a^2 / (1 + sqrt(1 + a^2))).
+RLX_FN float m_asinh(const float x) {
+    const float a = RLX_ABS(x);
+    const float t = (a * a) / (1.0f + RLX_SQRT(RLX_MAD(a, a, 1.0f)));
+    const float w = a + t;
+    float y = m_with_sign(q_log1p_pair(w, t - (w - a)), x);
+    y = a < 2.44140625e-04f ? x : y;
+    if (!(a < 1.0e18f)) { y = m_asinh_any(x); }
+    return y;
+}
+// Of x = 2^k z, 45/64 <= z < 45/32, the table has c near 1 / z and log2(1 / c) as high + low; log2(c z) is a
+// polynomial, all but its cubic and higher terms in two floats: what y multiplies is good to 2^-33.
+RLX_TABLE float q_part_c[16] = {1.391304374e+00f, 1.333333373e+00f, 1.279999971e+00f, 1.230769277e+00f,
+    1.185185194e+00f, 1.142857194e+00f, 1.103448272e+00f, 1.066666722e+00f, 1.032258034e+00f, 1.000000000e+00f,
+    9.411764741e-01f, 8.888888955e-01f, 8.421052694e-01f, 8.000000119e-01f, 7.619047761e-01f, 7.272727489e-01f};
+RLX_TABLE float q_part_high[16] = {-4.764404297e-01f, -4.150390625e-01f, -3.561401367e-01f, -2.995605469e-01f,
+    -2.451171875e-01f, -1.926574707e-01f, -1.420288086e-01f, -9.310913086e-02f, -4.580688477e-02f, 0.0f,
+    8.746337891e-02f, 1.699218750e-01f, 2.479248047e-01f, 3.219299316e-01f, 3.923034668e-01f, 4.594421387e-01f};
+RLX_TABLE float q_part_low[16] = {2.358872224e-06f, 1.520225494e-06f, -3.641259778e-06f, 2.112715148e-07f,
+    4.678914553e-06f, 1.232826724e-05f, 9.809095780e-06f, -3.487745143e-07f, 3.238148164e-06f, 0.0f,
+    -5.430303684e-07f, 3.115693397e-06f, 2.698007170e-06f, -1.858251094e-06f, 1.392910960e-05f, -1.056303024e-05f};
 RLX_FN float m_pow(const float x, const float y) {
     const uint u = RLX_BITS(x);
-    const int k = q_exponent(u);
-    const double f = double(q_rest(u, k));
-    double p = 0.079541317175851431;  // log2(1 + f) / f
-    p = RLX_MAD64(p, f, -0.14441780782102673);
-    p = RLX_MAD64(p, f, 0.14446035817150915);
-    p = RLX_MAD64(p, f, -0.14276947445835866);
-    p = RLX_MAD64(p, f, 0.15876430649799481);
-    p = RLX_MAD64(p, f, -0.18033576317103797);
-    p = RLX_MAD64(p, f, 0.20617749751961778);
-    p = RLX_MAD64(p, f, -0.24045173169325715);
-    p = RLX_MAD64(p, f, 0.28853720223317741);
-    p = RLX_MAD64(p, f, -0.36067369946012062);
-    p = RLX_MAD64(p, f, 0.48089836250294288);
-    p = RLX_MAD64(p, f, -0.72134752074614583);
-    p = RLX_MAD64(p, f, 1.4426950408667929);
-    const double e = double(y) * RLX_MAD64(p, f, double(k));
-    const double t = e + 6755399441055744.0;  // the last bits are e rounded to an integer
-    float z = q_exp2(float(e - (t - 6755399441055744.0)), uint(RLX_DBITS(t)));
-    if (!(u - 0x00800000u < 0x7f000000u && RLX_DABS(e) < 125.0)) { z = m_pow_any(x, y); }
+    const uint t = u - 0x3f340000u;
+    const uint i = t >> 19;
+    const float m = RLX_FLOAT(u - (t & 0xff800000u));
+    const float c = q_part_c[i];
+    const float product = m * c;
+    const float r = product - 1.0f;
+    float p = -1.662262538e-01f;  // (log(1 + r) - r + r^2 / 2) / r^3
+    p = RLX_MAD(p, r, 2.001789510e-01f);
+    p = RLX_MAD(p, r, -2.500003481e-01f);
+    p = RLX_MAD(p, r, 3.333332840e-01f);
+    const float sq = r * r;
+    const float half_sq = 0.5f * sq;
+    const float v = r - half_sq;
+    const float lost = RLX_MAD(m, c, -product);
+    const float rest = RLX_MAD(-0.5f, RLX_MAD(r, r, -sq), RLX_MAD(-r, lost, lost));
+    const float low = ((r - v) - half_sq) + RLX_MAD(sq * r, p, rest);
+    const float g = v * 1.442695022e+00f;
+    const float g_low = RLX_MAD(v, 1.442695022e+00f, -g) + RLX_MAD(v, 1.925962991e-08f, low * 1.442695022e+00f);
+    const float s = float(int(t) >> 23) + q_part_high[i];
+    const float l = s + g;
+    const float e = l * y;
+    const float e_low = RLX_MAD(l, y, -e) + (((s - l) + g) + (g_low + q_part_low[i])) * y;
+    const float n = e + 12582912.0f;
+    float z = q_exp2((e - (n - 12582912.0f)) + e_low, RLX_BITS(n));
+    if (!(u - 0x00800000u < 0x7f000000u && RLX_ABS(e) < 125.0f)) { z = m_pow_any(x, y); }
     return z;
 }
 
@@ -292,7 +344,7 @@ RLX_FN float m_atan2(const float y, const float x) {
     if (!(plain && large >= 8.6736173799e-19f && large < 1.1529215046e+18f)) { r = m_atan2_any(y, x); }
     return r;
 }
-// r = x^(-1/3) by Halley's rule, whose error is cubed in each step, then x r^2 and its own error.
+// r = x^(-1/3) by Halley's rule, which cubes the error, and Newton's; then x r^2 and its own error.
 RLX_FN float q_root_step(const float a, const float r) {
     const float e = RLX_MAD(-a * r, r * r, 1.0f);
     return RLX_MAD(r * e, RLX_MAD(e, 2.2222222388e-01f, 3.3333334327e-01f), r);
@@ -302,11 +354,12 @@ RLX_FN float m_cbrt(const float x) {
     const uint u = RLX_BITS(a);
     float r = RLX_FLOAT(uint(int(RLX_MAD(float(int(u)), -3.3333334327e-01f, 1.4200478720e+09f))));
     r = q_root_step(a, r);
-    r = q_root_step(a, r);
+    const float e = RLX_MAD(-a * r, r * r, 1.0f);
+    r = RLX_MAD(r * e, 3.3333334327e-01f, r);
     const float s = r * r;
     const float y = a * s;
     const float z = y * y;
-    const float rest = RLX_MAD(z, y, -a) + RLX_MAD(y, y, -z) * y;
+    const float rest = RLX_MAD(RLX_MAD(y, y, -z), y, RLX_MAD(z, y, -a));
     float w = m_with_sign(RLX_MAD(rest * s, -3.3333334327e-01f, y), x);
     if (u - 0x00800000u >= 0x7f000000u) { w = m_cbrt_any(x); }
     return w;
@@ -321,9 +374,9 @@ RLX_FN float q_asin_rest(const float s, const float z) {
     p = RLX_MAD(p, z, 1.666666567e-01f);
     return (s * z) * p;
 }
-// The square root's own error, of z < 1/4.
+// The square root's own error, of z < 1/4, by a reciprocal good to 4 %.
 RLX_FN float q_root_rest(const float s, const float z) {
-    return s > 0.0f ? RLX_MAD(-s, s, z) * (0.5f / s) : 0.0f;
+    return RLX_MAD(-s, s, z) * (0.5f * RLX_FLOAT(0x5f3759dfu - (RLX_BITS(z) >> 1)));
 }
 RLX_FN float m_asin(const float x) {
     const float a = RLX_ABS(x);

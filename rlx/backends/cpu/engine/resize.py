@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from rlx.backends.cpu.context import Array
+from rlx.backends.cpu.engine.conv.images import channels_last, from_channels_last, to_channels_last
 from rlx.backends.cpu.engine.index import Gather
 from rlx.backends.cpu.engine.ir import F32, I32, I64, PTR, Kernel, Value
 from rlx.backends.cpu.engine.movement import copies
@@ -96,16 +97,26 @@ def bind_resize(
     plan = tables(x.shape, node.attrs)
     if not plan:
         return copies(x, y, ctx)
-    order = list(range(x.ndim))
-    if not (x.flags.c_contiguous and y.flags.c_contiguous):
-        order = [0, *range(2, x.ndim), 1]  # channels last
-        x, y = x.transpose(order), y.transpose(order)
-        if not (x.flags.c_contiguous and y.flags.c_contiguous):
-            return None
     nearest, dtype = node.attrs["mode"] == "nearest", name_of(x)
     if x.size == 0 or not (dtype in STORED or (nearest and x.itemsize in (1, 2, 4, 8))):
         return None
-    steps = []
+    order = list(range(x.ndim))
+    steps: list[EngineStep] = []
+    if not (x.flags.c_contiguous and y.flags.c_contiguous):
+        last_x, last_y = channels_last(x), channels_last(y)
+        if last_y is None and last_x is not None and y.flags.c_contiguous and x.itemsize <= 4:
+            made = ctx.borrow(x.nbytes).view(x.dtype).reshape(x.shape)
+            steps.append(from_channels_last(last_x, made, ctx))
+            x = made
+        elif last_y is not None and x.flags.c_contiguous and x.itemsize <= 4:
+            order = [0, *range(2, x.ndim), 1]
+            x, y = to_channels_last(x, ctx, steps), last_y
+        elif last_x is not None and last_y is not None:
+            order = [0, *range(2, x.ndim), 1]
+            x, y = last_x, last_y
+        else:
+            return None
+    plan = sorted(plan, key=lambda table: _place(table, order, x.shape))
     for number, table in enumerate(plan):
         axis, last = order.index(table.axis), number == len(plan) - 1
         shape = (*x.shape[:axis], len(table.index), *x.shape[axis + 1 :])
@@ -114,6 +125,14 @@ def bind_resize(
         steps.append(_along(x, made, table, axis, nearest, ctx))
         x = made
     return steps
+
+
+def _place(table: AxisTable, order: Sequence[int], shape: Sequence[int]) -> tuple[float, int]:
+    """By which axes are sorted: those that shrink come first, those that grow last. The elements of an axis along
+    memory are gathered one by one, so of axes that grow alike it comes first, and of those that shrink last."""
+    at = order.index(table.axis)
+    growth = len(table.index) / shape[at]
+    return growth, at if growth < 1 else -at
 
 
 def _along(

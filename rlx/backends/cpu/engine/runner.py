@@ -8,6 +8,10 @@ does not go on before all chunks are done. The leader and every other worker tak
 the back: what a thread wrote in one step it mostly reads in the next, from its own core's cache. Who waits spins for a
 moment, then sleeps on a futex. After some milliseconds the leader returns to Python, which handles signals and calls
 again.
+
+A thread that finds a gap in its own spinning was put aside by the system, and so was one that holds up the leader for
+long: others want the cores. For some milliseconds from then on threads spin for a shorter time, so that they keep their
+turn for work, and only long steps are shared.
 """
 
 from __future__ import annotations
@@ -16,7 +20,7 @@ from dataclasses import dataclass
 
 from rlx.backends.cpu.engine.machine import Machine
 
-# A row of a table: kernel, args, items, items of a chunk, threads at most, chunks.
+# A row of a table: kernel, args, items, items of a chunk, threads at most, chunks, threads where others want the cores.
 ROW_WORDS = 8
 # Words of a job.
 STEP, ITEM, STEPS, TABLE, POOL_CELL, SHARED, OWNS, CANCEL, THREADS, RESUMES, POOL = range(11)
@@ -24,6 +28,8 @@ JOB_WORDS = 16
 # Words of the pool, a cache line each.
 CLAIM, DONE, ROW, BELL, SLEEPERS, LEADER_SLEEPS, OWNER, LIMIT = range(0, 64, 8)
 POOL_WORDS = 64
+# Behind the limit of threads: how long a leader sleeps at once, and the time until which others want the cores.
+SLEEP_S, SLEEP_NS, CROWDED = range(LIMIT + 1, LIMIT + 4)
 # What `lead` gives back. A job is left unfinished where an exception comes between two calls.
 FINISHED, PAUSED, NO_POOL, UNFINISHED = range(4)
 
@@ -35,7 +41,10 @@ _X86 = {
         '"={rax},{rax},{rdi},{rsi},{rdx},{r10},{r8},{r9},~{rcx},~{r11},~{memory}"'
     ),
     "number": "202",
-    "spin": "100000",  # of the time stamp counter: some 40 µs
+    "spin": "1000000",  # of the time stamp counter: some 400 µs
+    "short": "100000",
+    "gap": "1250000",  # some 500 µs
+    "calm": "75000000",  # some 30 ms
     "slice": "50000000",  # some 20 ms
 }
 _ARM = {
@@ -43,7 +52,10 @@ _ARM = {
     "ticks": 'call i64 asm sideeffect "mrs $0, cntvct_el0", "=r"()',
     "syscall": 'call i64 asm sideeffect "svc #0", "={x0},{x8},{x0},{x1},{x2},{x3},{x4},{x5},~{memory}"',
     "number": "98",
-    "spin": "1000",  # of a counter of 24 MHz to 1 GHz: 1 to 40 µs
+    "spin": "10000",  # of a counter of 24 MHz to 1 GHz: 10 to 400 µs
+    "short": "1000",
+    "gap": "100000",
+    "calm": "2000000",
     "slice": "1000000",
 }
 
@@ -170,6 +182,7 @@ start:
   %sleepsat = getelementptr i64, ptr %pool, i64 40
   %ownerat = getelementptr i64, ptr %pool, i64 48
   %limitat = getelementptr i64, ptr %pool, i64 56
+  %crowdedat = getelementptr i64, ptr %pool, i64 59
   br i1 %refuse, label %refused, label %clean
 refused:
   ret i64 3
@@ -204,10 +217,19 @@ choose:
   br i1 %alone, label %serial, label %several
 several:
   %nopool = icmp eq ptr %pool, null
-  br i1 %nopool, label %nowhere, label %own
+  br i1 %nopool, label %nowhere, label %room
 nowhere:
   store i64 %step, ptr %stepat, align 8
   ret i64 2
+room:
+  %t0 = TICKS
+  %crowded0 = load atomic i64, ptr %crowdedat monotonic, align 8
+  %calm0 = icmp sgt i64 %t0, %crowded0
+  %r6 = getelementptr i64, ptr %row, i64 6
+  %least = load i64, ptr %r6, align 8
+  %long = icmp sgt i64 %least, 1
+  %share = or i1 %calm0, %long
+  br i1 %share, label %own, label %serial
 own:
   %owned0 = load i64, ptr %ownsat, align 8
   %owned = icmp ne i64 %owned0, 0
@@ -261,6 +283,7 @@ wait:
   %since = TICKS
   br label %spin
 spin:
+  %before = phi i64 [ %since, %wait ], [ %t2, %patient ], [ %t3, %doze ]
   %done = load atomic i32, ptr %doneat seq_cst, align 8
   %done64 = zext i32 %done to i64
   %ready = icmp eq i64 %done64, %total
@@ -268,8 +291,19 @@ spin:
 patience:
   PAUSE
   %t2 = TICKS
+  %gap = sub i64 %t2, %before
+  %away = icmp sgt i64 %gap, GAP
+  br i1 %away, label %aside, label %patient
+aside:
+  %again = add i64 %t2, CALM
+  store atomic i64 %again, ptr %crowdedat monotonic, align 8
+  br label %patient
+patient:
   %spun = sub i64 %t2, %since
-  %enough = icmp sgt i64 %spun, SPIN
+  %crowded1 = load atomic i64, ptr %crowdedat monotonic, align 8
+  %calm1 = icmp sgt i64 %t2, %crowded1
+  %most = select i1 %calm1, i64 SPIN, i64 SHORT
+  %enough = icmp sgt i64 %spun, %most
   br i1 %enough, label %sleep, label %spin
 sleep:
   store atomic i64 1, ptr %sleepsat seq_cst, align 8
@@ -285,6 +319,13 @@ doze:
   br i1 %late3, label %pause, label %spin
 together:
   store i64 0, ptr %sharedat, align 8
+  %t6 = TICKS
+  %waited = sub i64 %t6, %since
+  %held = icmp sgt i64 %waited, GAP
+  br i1 %held, label %heldup, label %advance
+heldup:
+  %again2 = add i64 %t6, CALM
+  store atomic i64 %again2, ptr %crowdedat monotonic, align 8
   br label %advance
 serial:
   %from = load i64, ptr %itemat, align 8
@@ -346,6 +387,7 @@ start:
   %bellat = getelementptr i64, ptr %pool, i64 24
   %sleepersat = getelementptr i64, ptr %pool, i64 32
   %limitat = getelementptr i64, ptr %pool, i64 56
+  %crowdedat = getelementptr i64, ptr %pool, i64 59
   %high = icmp sgt i64 %number, 31
   %bit = select i1 %high, i64 31, i64 %number
   %bits = shl i64 1, %bit
@@ -355,6 +397,7 @@ fresh:
   %since = TICKS
   br label %look
 look:
+  %before = phi i64 [ %since, %fresh ], [ %now, %patient ]
   %word = load atomic i64, ptr %pool seq_cst, align 8
   %left = and i64 %word, 4294901760
   %none = icmp eq i64 %left, 0
@@ -373,8 +416,19 @@ run:
 idle:
   PAUSE
   %now = TICKS
+  %gap = sub i64 %now, %before
+  %away = icmp sgt i64 %gap, GAP
+  br i1 %away, label %aside, label %patient
+aside:
+  %again = add i64 %now, CALM
+  store atomic i64 %again, ptr %crowdedat monotonic, align 8
+  br label %patient
+patient:
   %spun = sub i64 %now, %since
-  %enough = icmp sgt i64 %spun, SPIN
+  %crowded = load atomic i64, ptr %crowdedat monotonic, align 8
+  %calm = icmp sgt i64 %now, %crowded
+  %most = select i1 %calm, i64 SPIN, i64 SHORT
+  %enough = icmp sgt i64 %spun, %most
   br i1 %enough, label %tired, label %look
 tired:
   %more = atomicrmw add ptr %sleepersat, i64 1 seq_cst

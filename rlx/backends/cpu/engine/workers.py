@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from rlx.backends.cpu.engine.runner import LIMIT, POOL_WORDS
+from rlx.backends.cpu.engine.runner import POOL_WORDS, SLEEP_NS, SLEEP_S
 
 _WORK = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64)
 _MOST = 256
@@ -42,8 +42,7 @@ class Pool:
                 raw = np.zeros(8 * POOL_WORDS + 64, np.uint8)
                 start = -raw.ctypes.data % 64
                 words = raw[start : start + 8 * POOL_WORDS].view(np.int64)
-                words[LIMIT + 1] = 0  # how long a leader sleeps at once: seconds, nanoseconds
-                words[LIMIT + 2] = 20_000_000
+                words[SLEEP_S], words[SLEEP_NS] = 0, 20_000_000  # how long a leader sleeps at once
                 self._kept.append(raw)
                 self.cell[0] = words.ctypes.data
                 self._workers = 0

@@ -15,27 +15,27 @@ from rlx.ops.attention.parts import ByToken
 
 _LANES = (2, 4, 8, 16)  # threads of a key, sixteen elements each
 _MIN_KEYS, _MAX_SPLITS = 128, 64  # of a part, and parts
-# Batch times heads, both numbers of heads, lengths; strides of the mask, whether each batch has a length of its own.
-_SIZES = ("count", "heads", "kv_heads", "sq", "sk", "mb", "mh", "mq", "mk", "each", "window", "splits")
+# Batch times heads, both numbers of heads, keys; strides of the mask; `few_of`.
+_SIZES = ("count", "heads", "kv_heads", "sk", "mb", "mh", "mq", "mk", "window", "few")
 PACKED_ATTENTION = declare(
     KernelDecl(
         "packed_attention",
         about=(
-            "Attention of a few queries against many keys of 8 bits, all (batch, length, heads, 16 LANES): the result, "
-            "or parts of it that cache_parts adds up."
+            "Attention of a few queries against many keys of 8 bits, all (batch, length, heads, 16 LANES), or in pages "
+            "that a table names: the result, or parts of it that cache_parts adds up."
         ),
         grid=(
             "a group of 256 for each of `splits` parts of the keys of each block of ROWS query rows of each "
             "of b * kv_heads heads"
         ),
         args=(
-            *reads(q="T", k="b1", k_scales="f16", v="b1", v_scales="f16", mask="M", lengths="i32"),
+            *reads(q="T", k="b1", k_scales="f16", v="b1", v_scales="f16", mask="M", lengths="i32", table="i32"),
             *writes(y="T", parts="f32"), *uints(*_SIZES), *floats("scale", "cap"),
         ),
         headers=("prims",),
         variants={"T": FLOATS, "M": ("f32", "bool")},
-        constants={"FLAGS": 0, "MASK": 0, "LANES": 4, "ROWS": 1, "IN_PARTS": False, "ALIGNED": False},
-        trials=((8, 0, 8, 4, True, True), (15, 2, 2, 2, False, False), (1, 1, 4, 1, True, True)),
+        constants={"FLAGS": 0, "MASK": 0, "LANES": 4, "ROWS": 1, "IN_PARTS": False, "ALIGNED": False, "PAGE": 0},
+        trials=((8, 0, 8, 4, True, True, 0), (15, 2, 2, 2, False, False, 0), (9, 0, 4, 1, True, True, 64)),
         subgroups=True,
         unroll=True,
     )
@@ -74,11 +74,21 @@ Q8_0_UPDATE = declare(
 )  # fmt: skip
 
 
-def _native(node: Node, features: frozenset[str]) -> bool:
+def few_of(splits: int, sq: int, each: int) -> int:
+    """Parts, queries, and whether each sequence has a length of its own, in one word: arguments take 128 bytes."""
+    return splits | sq << 8 | each << 24
+
+
+def reads_packed(node: Node, features: frozenset[str]) -> bool:
+    """Whether the kernel takes a node's keys of 8 bits, of which there are some, and its queries."""
     tensors = (*node.inputs, *node.outputs)
     fine = all(stores(t.dtype, features) for t in tensors) and fits(*(t.type for t in tensors))
-    (_, sq, _, d), sk = node.inputs[0].shape, node.inputs[1].shape[1]
-    return fine and sk > 0 and sq <= FEW_QUERIES and d in tuple(16 * n for n in _LANES)
+    _, sq, _, d = node.inputs[0].shape
+    return fine and sq <= FEW_QUERIES and d in tuple(16 * n for n in _LANES)
+
+
+def _native(node: Node, features: frozenset[str]) -> bool:
+    return reads_packed(node, features) and node.inputs[1].shape[1] > 0
 
 
 @lowers("packed_attention", when=_native)
@@ -100,13 +110,13 @@ def lower_packed_attention(ctx: Lowering, node: Node) -> None:
     parts = ctx.scratch(splits * whole * (2 + of.d) * 4) if splits > 1 else ctx.ref(y)
     kernel = PACKED_ATTENTION(
         T=stored.name, M=of.mask_word, FLAGS=of.flags % BY_TOKEN, MASK=of.mask_kind, LANES=of.d // 16, ROWS=rows,
-        IN_PARTS=splits > 1, ALIGNED=all(refs[i].offset % 16 == 0 for i in (1, 3)),
+        IN_PARTS=splits > 1, ALIGNED=all(refs[i].offset % 16 == 0 for i in (1, 3)), PAGE=0,
     )  # fmt: skip
-    sizes = (of.count, of.heads, of.kv_heads, of.sq, of.sk, *of.strides, of.each, of.window, splits)
+    sizes = (of.count, of.heads, of.kv_heads, of.sk, *of.strides, of.window, few_of(splits, of.sq, of.each))
     ctx.launch(
         kernel,
         ctx.groups(blocks * splits),
-        [*of.pointers(refs), ctx.ref(y), parts, *sizes, of.scale, of.cap],
+        [*of.pointers(refs), refs[0], ctx.ref(y), parts, *sizes, of.scale, of.cap],
     )
     if splits > 1:
         groups = ctx.groups(math.ceil(whole * of.d / 256))

@@ -9,7 +9,7 @@ from rlx.backends.gpu.attention.problem import CAPPED, CAUSAL, COUNTED, WINDOW
 from rlx.backends.gpu.program.casts import cast_ref, fits, stores
 from rlx.backends.gpu.program.kernel import FLOATS, KernelDecl, declare, floats, reads, uints, writes
 from rlx.backends.gpu.program.lowering import Lowering, lowers
-from rlx.backends.gpu.rules.packed_attention import CACHE_PARTS
+from rlx.backends.gpu.rules.packed_attention import CACHE_PARTS, PACKED_ATTENTION, few_of, reads_packed
 from rlx.dtypes import f32, f64
 from rlx.ir import Node
 
@@ -46,37 +46,54 @@ def _lanes(node: Node) -> int:
 
 
 def _native(node: Node, features: frozenset[str]) -> bool:
+    if 0 in (node.inputs[1].size, node.inputs[3].size):
+        return False
+    if node.inputs[5:]:
+        return reads_packed(node, features)
     tensors = (*node.inputs, *node.outputs)
     fine = all(stores(t.dtype, features) for t in tensors) and fits(*(t.type for t in tensors))
     few = node.inputs[0].shape[1] <= FEW_QUERIES and node.inputs[0].dtype != f64
-    return fine and few and _lanes(node) in _LANES and 0 not in (node.inputs[1].size, node.inputs[3].size)
+    return fine and few and _lanes(node) in _LANES
 
 
 @lowers("paged_attention", when=_native)
 def lower_paged_attention(ctx: Lowering, node: Node) -> None:
     """A workgroup for each part of the keys of a key head, and a launch that adds up the parts."""
-    q, k, v, table, lengths = node.inputs
+    q, k, v, table, lengths, *scales = node.inputs
     y = node.output
     if y.size == 0:
         return
     stored = ctx.storage(y)
-    refs = [cast_ref(ctx, ctx.ref(t), ctx.storage(t), stored, t.size) for t in (q, k, v)]
+    refs = [cast_ref(ctx, ctx.ref(q), ctx.storage(q), stored, q.size)]
+    if scales:
+        refs += [ctx.ref(t) for pair in zip((k, v), scales, strict=True) for t in pair]
+    else:
+        refs += [cast_ref(ctx, ctx.ref(t), ctx.storage(t), stored, t.size) for t in (k, v)]
     (batch, sq, heads, d), (pages, rows_of_page, kv_heads, _) = q.shape, k.shape
-    mine, window, cap = heads // kv_heads * sq, node.attrs["window"], node.attrs["softcap"]
+    mine, cap = heads // kv_heads * sq, node.attrs["softcap"]
     keys = table.shape[1] * rows_of_page
-    rows = min(8 if stored == f32 else 4, 1 << max(0, mine - 1).bit_length())
+    rows = min(8 if stored == f32 and not scales else 4, 1 << max(0, mine - 1).bit_length())
     blocks = batch * kv_heads * math.ceil(mine / rows)
     splits = max(1, min(ctx.target.units // max(blocks, 1), math.ceil(keys / _MIN_KEYS), _MAX_SPLITS))
     whole = batch * heads * sq
     parts = ctx.scratch(splits * whole * (2 + d) * 4) if splits > 1 else ctx.ref(y)
-    flags = COUNTED + CAUSAL * node.attrs["causal"] + WINDOW * (window is not None) + CAPPED * (cap is not None)
-    kernel = PAGED_ATTENTION(
-        T=stored.name, FLAGS=flags, PAGE=rows_of_page, LANES=d * stored.itemsize // 16, ROWS=rows, IN_PARTS=splits > 1,
-        ALIGNED=all(r.offset % 16 == 0 for r in refs[1:]),
-    )  # fmt: skip
-    sizes = (batch * heads, heads, kv_heads, sq, pages, table.shape[1], min(window or 0, sq + keys), splits)
-    attrs = float(node.attrs["scale"]), float(cap or 0.0)
-    pointers = [*refs, ctx.ref(table), ctx.ref(lengths), ctx.ref(y), parts]
+    windowed, attrs = node.attrs["window"] is not None, (float(node.attrs["scale"]), float(cap or 0.0))
+    flags = COUNTED + CAUSAL * node.attrs["causal"] + WINDOW * windowed + CAPPED * (cap is not None)
+    window = min(node.attrs["window"] or 0, sq + keys)
+    if scales:
+        kernel = PACKED_ATTENTION(
+            T=stored.name, M="f32", FLAGS=flags, MASK=0, LANES=d // 16, ROWS=rows, IN_PARTS=splits > 1,
+            ALIGNED=all(refs[i].offset % 16 == 0 for i in (1, 3)), PAGE=rows_of_page,
+        )  # fmt: skip
+        sizes = [batch * heads, heads, kv_heads, keys, pages, 0, 0, 0, window, few_of(splits, sq, 1)]
+        pointers = [*refs, refs[0], ctx.ref(lengths), ctx.ref(table), ctx.ref(y), parts]
+    else:
+        kernel = PAGED_ATTENTION(
+            T=stored.name, FLAGS=flags, PAGE=rows_of_page, LANES=d * stored.itemsize // 16, ROWS=rows,
+            IN_PARTS=splits > 1, ALIGNED=all(r.offset % 16 == 0 for r in refs[1:]),
+        )  # fmt: skip
+        sizes = [batch * heads, heads, kv_heads, sq, pages, table.shape[1], window, splits]
+        pointers = [*refs, ctx.ref(table), ctx.ref(lengths), ctx.ref(y), parts]
     ctx.launch(kernel, ctx.groups(blocks * splits), [*pointers, *sizes, *attrs])
     if splits > 1:
         groups = ctx.groups(math.ceil(whole * d / 256))

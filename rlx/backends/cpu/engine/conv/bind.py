@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from rlx.backends.cpu.context import Array
-from rlx.backends.cpu.engine.conv.depthwise import DepthwiseKernel
+from rlx.backends.cpu.engine.conv.depthwise_rows import DepthwiseRows, positions_at_once, vectors_at_once
 from rlx.backends.cpu.engine.conv.images import (
     channels_last,
     from_channels_last,
@@ -92,7 +92,7 @@ def _dense(
     kernel, c, (o, inner) = w.shape[2:], x.shape[1], w.shape[:2]
     counts, pads, strides, dilations = made.shape[1:-1], attrs["pads"], attrs["strides"], attrs["dilations"]
     few = groups == 1 and c <= _FEW_CHANNELS and kernel[-1] > 1 and dilations[-1] == 1 and len(kernel) <= 2
-    zero = np.zeros(0, np.float32)
+    zero, outside = np.zeros(0, np.float32), 0
     if few and x.flags.c_contiguous:
         image = to_channels_last(x, ctx, steps, room_for_rows(node, x, kernel, counts))
         rows = window_addresses(
@@ -103,12 +103,14 @@ def _dense(
         found = channels_last(x)
         image = to_channels_last(x, ctx, steps) if found is None else found
         zero = np.zeros(max(c, 64), np.float32)
-        rows = window_addresses(image, kernel, strides, dilations, pads, counts, address(zero))
+        outside = address(zero)
+        rows = window_addresses(image, kernel, strides, dilations, pads, counts, outside)
         terms = inner
     operands = [(a, o * a.itemsize * matrix, o // groups * a.itemsize) for a, matrix in beside]
     result = made.reshape(-1, groups, o // groups).transpose(1, 0, 2)
-    tile = choose_tile(ctx.machine, len(rows), o // groups)
-    product = Product(rows, terms, 4, result, inner * 4, tree, operands, (zero, image))
+    streamed = w.nbytes if groups == 1 and ctx.is_fixed(node.inputs[1]) else 0
+    tile = choose_tile(ctx.machine, len(rows), o // groups, streamed)
+    product = Product(rows, terms, 4, result, inner * 4, tree, operands, (zero, image), outside=outside)
     width = tile.vectors * ctx.machine.lanes()
     filters = _as_matrices(w, groups)
     if ctx.is_fixed(node.inputs[1]):
@@ -140,38 +142,33 @@ def _depthwise(
     found = channels_last(x)
     image = to_channels_last(x, ctx, steps) if found is None else found
     zero = np.zeros(max(c, 64), np.float32)
-    counts = made.shape[1:-1]
-    table = np.ascontiguousarray(
-        window_addresses(
-            image, kernel, attrs["strides"], attrs["dilations"], attrs["pads"], counts, address(zero)
-        )
-    )
-    taps, lanes = math.prod(kernel), machine.lanes()
-    vectors = 2 if machine.registers == 32 and taps <= 12 and c > lanes else 1
+    counts, taps, lanes = made.shape[1:-1], math.prod(kernel), machine.lanes()
     weights = ctx.acquire(taps * c * 4).view(np.float32).reshape(*kernel, c)
 
     def prepare() -> None:
         weights[...] = np.moveaxis(w[:, 0], 0, -1)
 
     operands = tuple(Operand(as_dtype(a.dtype)) for a, _ in beside)
-    spec = DepthwiseKernel(
-        lanes,
-        vectors,
-        taps,
-        c % (vectors * lanes) != 0,
-        machine.registers,
-        operands,
-        tree,
-        as_dtype(made.dtype),
+    out_type, strides, dilations = as_dtype(made.dtype), attrs["strides"], attrs["dilations"]
+    # Rows of addresses: a row of the filter is one tap at each pixel that a row of the result reads.
+    width, vectors = counts[-1], vectors_at_once(machine, taps, c)
+    across = positions_at_once(machine, taps, kernel[-1], vectors, width)
+    span = (width - 1) * strides[-1] + (kernel[-1] - 1) * dilations[-1] + 1
+    rows = math.prod(kernel[:-1])
+    found_at = window_addresses(
+        image, (*kernel[:-1], 1), (*strides[:-1], 1), dilations, attrs["pads"], (*counts[:-1], span), address(zero)
     )
-    positions = len(table)
-    block = max(1, min(counts[-1], positions))
+    table = np.ascontiguousarray(found_at.reshape(-1, span, rows).swapaxes(1, 2))
+    whole = width // across * across
+    spec = DepthwiseRows(
+        lanes, vectors, rows, kernel[-1], strides[-1], dilations[-1], across, width - whole,
+        c % (vectors * lanes) != 0, operands, tree, out_type,
+    )  # fmt: skip
     words = [
-        address(table), address(weights), address(made), positions, c, c * made.itemsize, c * 4, block,
+        address(table), address(weights), address(made), span, whole, width, c, c * made.itemsize, c * 4,
         *(address(a) for a, _ in beside),
     ]  # fmt: skip
-    items = -(-positions // block) * -(-c // (vectors * lanes))
+    items = len(table) * -(-c // (vectors * lanes))
     keep = (table, weights, w, image, made, zero, *(a for a, _ in beside))
-    steps.append(
-        EngineStep(spec, words, items, 1, keep, prepare, "conv depthwise", block * taps * vectors / 2.0)
-    )
+    cost = width * (taps * vectors / 2.0 + 4)
+    steps.append(EngineStep(spec, words, items, 1, keep, prepare, "conv depthwise", cost))

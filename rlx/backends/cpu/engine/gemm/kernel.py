@@ -61,6 +61,8 @@ class GemmKernel:
     epilogue: Expr | None = None  # of the sum and the operands; None stores the sum
     out: DType = f32
     how: str = "fma"  # or how words of integers are multiplied: see `multiplied`
+    whole: int = 0  # vectors of which each panel has all columns, where `masked`
+    skips: bool = False  # taps of a tile whose first address is 0 add nothing
 
     @property
     def direct(self) -> bool:
@@ -152,8 +154,8 @@ class _Writer:
         k, spec = self.k, self.spec
         if not spec.masked:
             return [None] * spec.vectors
-        counts = [k.max(self.columns - n * spec.lanes, 0) for n in range(spec.vectors)]
-        return [k.tail(k.min(c, spec.lanes), spec.lanes) for c in counts]
+        counts = [k.max(self.columns - n * spec.lanes, 0) for n in range(spec.whole, spec.vectors)]
+        return [None] * spec.whole + [k.tail(k.min(c, spec.lanes), spec.lanes) for c in counts]
 
     # -- sums
 
@@ -207,8 +209,28 @@ class _Writer:
         last: Value,
     ) -> None:
         """The terms first … last - 1 of a tap."""
+        k, w = self.k, self.words
+        here = k.at(self.table, tap * (8 * self.spec.rows))
+        if not self.spec.skips:
+            self._terms(rows, sums, b, here, first, last)
+            return
+        place = k.load(I64, here)
+        with k.when(k.cmp("eq", place, 0)):
+            b.value = k.at(b.value, (last - first) * w["step_b"])
+        with k.when(k.cmp("ne", place, 0)):
+            self._terms(rows, sums, b, here, first, last)
+
+    def _terms(
+        self,
+        rows: int,
+        sums: Sequence[Sequence[Variable]],
+        b: Variable,
+        here: Value,
+        first: Value,
+        last: Value,
+    ) -> None:
+        """The terms first … last - 1 of the rows whose addresses are `here`."""
         k, spec, w = self.k, self.spec, self.words
-        here = k.at(self.table, tap * (8 * spec.rows))
         starts = [k.at(k.load(PTR, k.at(here, m, I64)), self.shift) for m in range(rows)]
         even = first + (last - first & -spec.unroll)
         with k.loop(first, even, spec.unroll) as c:

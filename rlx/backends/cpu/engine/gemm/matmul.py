@@ -100,7 +100,8 @@ def bind_matmul(
         places = [
             (rows + address(wide_a[i]), wide_a.strides[-3], wide_b[i], out[i]) for i in np.ndindex(*outer)
         ]
-    tile, how = choose_tile(ctx.machine, len(places[0][0]), n), "whole" if integers else "fma"
+    streamed = b.nbytes if fixed and merged else 0
+    tile, how = choose_tile(ctx.machine, len(places[0][0]), n, streamed), "whole" if integers else "fma"
     packed: dict[int, Panels] = {}  # products may share a matrix, which is packed once, before the first of them
     for table, apart, right, result in places:
         product = Product(table, k, a.strides[-1], result, apart, tree, operands, (a,), how)

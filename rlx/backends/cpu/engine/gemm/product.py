@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import accumulate
 from typing import Any
 
@@ -32,7 +33,10 @@ _CACHED = 1 << 20  # bytes of panels that stay in the second-level cache beside 
 _FIRST_LEVEL = 24_576  # bytes of a panel that stays in the first-level cache
 _CYCLES = 2.5  # in a nanosecond, about
 _LINE = 64  # bytes of a cache line
+_SMALL_PANELS = 1 << 18  # bytes of panels that stay in a cache from one run to the next
 _AHEAD = 4096  # bytes of panels that are asked for before they are read
+_FAR_AHEAD = 4 * _AHEAD  # where they come from memory
+_SKIPPED = 0.1  # of all taps of all tiles in the padding: fewer are not worth a branch
 _ROWS_AHEAD = 8  # rows of b, where it is read in place
 
 
@@ -50,10 +54,13 @@ class Tile:
     cycles: float
 
 
-def choose_tile(machine: Machine, m: int, n: int) -> Tile:
-    """The tile with the least time for m rows and n columns: of the edges' tiles only what is stored is useful."""
+def choose_tile(machine: Machine, m: int, n: int, nbytes: int = 0) -> Tile:
+    """The tile with the least time for m rows and n columns: of the edges' tiles only what is stored is useful. Of a
+    weight of `nbytes`, which each run reads from memory, few rows are one tile, which reads while it computes."""
     lanes, room = machine.lanes(), machine.registers
     best: Tile | None = None
+    if nbytes > _SMALL_PANELS and 8 <= m <= (24 if room == 32 else 12):
+        return Tile(m, 1, -(-n // lanes) * _cycles(m, 1))
     for vectors in range(1, 9):
         # Beside the sums, registers hold a row of the panel and one element of a.
         most = (room - vectors - (2 if vectors < 4 else 1)) // vectors
@@ -89,6 +96,7 @@ class Panels:
     steps: tuple[EngineStep, ...] = ()
     prepare: Callable[[], object] | None = None
     keep: tuple[object, ...] = ()
+    memory: tuple[Bytes, ...] = ()  # of all panels, where they are filled before a run
 
 
 def pack_fixed(b: Array, width: int, ctx: EngineContext) -> Panels:
@@ -120,7 +128,11 @@ def pack_fixed_parts(
     memory = ctx.weights.pack(weight, order, ends[-1], steps, unpack)
     if memory is None:  # its bytes are not all there, or others lie between: as any other operand
         return [pack_each_run(b, width, ctx) for b, width in parts]
-    return [_panels(b, width, memory[at:]) for at, (b, width) in zip(starts, parts, strict=True)]
+    made = []
+    for at, (b, width) in zip(starts, parts, strict=True):
+        own = memory[at : at + _packed_bytes(b, width)]
+        made.append(replace(_panels(b, width, own), memory=(own,)))
+    return made
 
 
 def pack_each_run(b: Array, width: int, ctx: EngineContext) -> Panels:
@@ -189,6 +201,7 @@ class Product:
     operands: Sequence[tuple[Array, int, int]] = ()
     keep: tuple[object, ...] = ()
     how: str = "fma"  # as GemmKernel's; of integers a term is a word of 32 bits
+    outside: int = 0  # the address of a row's terms that are zeros, in the padding of an image; 0 where there are none
 
 
 def product_steps(p: Product, b: Panels, tile: Tile, ctx: EngineContext, name: str) -> list[EngineStep]:
@@ -205,22 +218,43 @@ def product_steps(p: Product, b: Panels, tile: Tile, ctx: EngineContext, name: s
     side_by_side = batch > 1 and 0 < p.out.strides[0] < p.out.strides[1]
     inside = side_by_side and panel_bytes * panels * batch <= _CACHED
     table = row_table(p.rows, tile.rows)
+    skipped = _outside(table, p, b)
     spec = GemmKernel(
         lanes, tile.rows, tile.vectors, m % tile.rows, n % width != 0, b.in_place and n % width != 0,
         b.dtype, p.step_a != 4, p.how == "fma" and length > _LONGEST, panels_first and not inside, inside, m >= 64,
         tuple(Operand(as_dtype(a.dtype), row != 0) for a, row, _ in p.operands), p.epilogue,
-        as_dtype(p.out.dtype), p.how,
+        as_dtype(p.out.dtype), p.how, (n - (panels - 1) * width) // lanes if n % width else 0, skipped is not None,
     )  # fmt: skip
+    ahead = _FAR_AHEAD if tiles == 1 and not b.in_place else b.ahead
     words = [
         address(table), b.at, address(p.out), m, n, tiles, panels, taps, p.terms, p.step_a, b.step, b.panel,
-        p.out.strides[1], p.batch_a, b.batch, p.out.strides[0], flush, b.ahead, batch,
+        p.out.strides[1], p.batch_a, b.batch, p.out.strides[0], flush, ahead, batch,
     ]  # fmt: skip
     for array, row, apart in p.operands:
         words += [address(array), row, apart]
     keep = (table, p.out, *p.keep, *b.keep, *(a for a, _, _ in p.operands))
     cost = _cycles(tile.rows, tile.vectors) * length / _CYCLES
-    step = EngineStep(spec, words, batch * tiles * panels, 1, keep, b.prepare, name, cost)
+    prepare = b.prepare
+    if skipped is not None:
+        cost *= 1 - float(skipped.mean())
+        prepare = partial(_skip_outside, table, skipped, p.outside, b)
+    step = EngineStep(spec, words, batch * tiles * panels, 1, keep, prepare, name, cost)
     return [*b.steps, step]
+
+
+def _outside(table: Addresses, p: Product, b: Panels) -> npt.NDArray[np.bool_] | None:
+    """Which taps of which tiles lie in the padding with all their rows, (tiles + 1, taps), if those are worth a branch.
+    Only where b's panels are filled before a run is it known that b is finite, so that zeros times b add nothing."""
+    if not p.outside or b.prepare is not None or b.steps or b.in_place:
+        return None
+    found: npt.NDArray[np.bool_] = (table == p.outside).all(axis=2)
+    return found if found.mean() > _SKIPPED else None
+
+
+def _skip_outside(table: Addresses, skipped: npt.NDArray[np.bool_], outside: int, b: Panels) -> None:
+    """Marks those taps, unless b has an infinity or NaN, of which the zeros of the padding make NaN."""
+    finite = all(np.isfinite(memory.view(b.dtype.np)).all() for memory in b.memory)
+    table[:, :, 0][skipped] = 0 if finite else outside
 
 
 def row_table(rows: Addresses, height: int) -> Addresses:

@@ -19,6 +19,7 @@ WORDS = (
     "x", "out", "rows", "columns", "x_row", "out_row", "inner", "x_inner", "x_outer", "out_inner", "out_outer",
     "all_rows", "part_rows", "parts",
 )  # fmt: skip
+_FEW_ROWS = 4  # up to so many are interleaved
 _PART = 16_384  # bytes of an item's columns that are worth a chunk: less is one item
 
 
@@ -47,7 +48,13 @@ class TransposeKernel:
             here = k.min(w["columns"] - first, lanes)
             mask = k.tail(here, lanes)
             count = k.min(w["rows"], w["all_rows"] - batch * w["rows"])
-            with k.loop(begin, k.min(begin + w["part_rows"], count), lanes) as i:
+            end = k.min(begin + w["part_rows"], count)
+            whole = k.select(k.cmp("eq", here, lanes), begin + (end - begin & -lanes), begin)
+            with k.loop(begin, whole, lanes) as i:
+                rows = [k.load(element.of(lanes), k.at(x, (i + r) * w["x_row"])) for r in range(lanes)]
+                for r, row in enumerate(transposed(k, rows)):
+                    k.store(row, k.at(k.at(out, w["out_row"] * r), i * self.nbytes))
+            with k.loop(whole, end, lanes) as i:
                 rows = [k.min(i + r if r else i, count - 1) for r in range(lanes)]
                 block = [k.load(element.of(lanes), k.at(x, row * w["x_row"]), mask) for row in rows]
                 made = transposed(k, block)
@@ -55,6 +62,42 @@ class TransposeKernel:
                 for r, row in enumerate(made):
                     with k.when(k.cmp("slt", k.const(I64, r), here)):
                         k.store(row, k.at(k.at(out, w["out_row"] * r), i * self.nbytes), kept)
+        return k.text()
+
+
+@dataclass(frozen=True, slots=True)
+class InterleaveKernel:
+    """TransposeKernel for a few `rows` whose columns follow each other in the result without a gap, as the pixels of an
+    image of few channels do: vectors of the rows are interleaved. The words are the same; parts are not used."""
+
+    lanes: int
+    rows: int
+    nbytes: int = 4
+
+    def ir(self) -> str:
+        k, lanes, n = Kernel("kernel"), self.lanes, self.rows
+        element = {1: I8, 2: I16, 4: I32}[self.nbytes]
+        w = {name: k.word(i, PTR if i < 2 else I64) for i, name in enumerate(WORDS)}
+        blocks = k.binary("udiv", w["columns"] + (lanes - 1), k.const(I64, lanes))
+        with k.loop(k.first, k.last) as item:
+            batch = k.binary("udiv", item, blocks)
+            first = (item - batch * blocks) * lanes
+            outer = k.binary("udiv", batch, w["inner"])
+            inner = batch - outer * w["inner"]
+            x = k.at(k.at(w["x"], inner * w["x_inner"] + outer * w["x_outer"]), first * self.nbytes)
+            out = k.at(w["out"], inner * w["out_inner"] + outer * w["out_outer"] + first * w["out_row"])
+            here = k.min(w["columns"] - first, lanes)
+            mask = k.tail(here, lanes)
+            rows = [k.load(element.of(lanes), k.at(x, w["x_row"] * r), mask) for r in range(n)]
+            for part in range(n):
+                # Element e of the part is element e // n of row e % n; rows join the vector one after the other.
+                places = [divmod(part * lanes + e, n) for e in range(lanes)]
+                made = k.shuffle(rows[0], None, [column for column, _ in places])
+                for r in range(1, n):
+                    order = [lanes + column if row == r else e for e, (column, row) in enumerate(places)]
+                    made = k.shuffle(made, rows[r], order)
+                kept = k.tail(k.min(k.max(here * n - part * lanes, 0), lanes), lanes)
+                k.store(made, k.at(out, part * lanes * self.nbytes), kept)
         return k.text()
 
 
@@ -81,6 +124,14 @@ def transpose_step(
     `out_batch` are both steps of the results."""
     lanes = ctx.machine.lanes()
     inner, x_inner, x_outer = x_batch
+    if 1 < rows <= _FEW_ROWS and out_row == rows * x.itemsize:
+        words = (
+            address(x), address(out), rows, columns, x_row, out_row, inner, x_inner, x_outer, *out_batch, batch * rows,
+            rows, 1,
+        )  # fmt: skip
+        blocks = batch * -(-columns // lanes)
+        kernel = InterleaveKernel(lanes, rows, x.itemsize)
+        return EngineStep(kernel, words, blocks, 8, (x, out), name="transpose", cost_ns=4.0 * rows)
     # Enough parts that several threads have about equal work.
     part = max(lanes, -(-min(rows, _PART // (lanes * x.itemsize)) // lanes * lanes))
     parts = max(1, -(-rows // part))

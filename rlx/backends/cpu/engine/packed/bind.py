@@ -19,7 +19,16 @@ from rlx.dtypes import DType, as_dtype
 from rlx.ir import Expr, Node
 
 _ROWS_IN_TURNS = 16  # of x, up to which each row of a packed weight is decoded for some of them at a time
+_IN_FIRST_LEVEL = 16_384  # bytes of a row of x that stay in the first-level cache beside a row of the weight
 FEW_ROWS = 8  # rows of x for which a row of the weight is decoded once
+
+
+def _together(rows: int, x: Array, dtype: DType) -> int:
+    """How many rows of the weight are read at once: several where a row of x leaves no room for them in the first-level
+    cache, so that it is read from the next one less often. In one stream the processor else looks ahead best, and with
+    fewer bits it is decoding that takes the time."""
+    bits = 8 * dtype.storage.nbytes // dtype.storage.elements
+    return 4 if rows == 1 and x.nbytes // len(x) > _IN_FIRST_LEVEL and bits >= 8 else 1
 
 
 def dot_steps(
@@ -43,7 +52,8 @@ def dot_steps(
         rows = min(each, m - start)
         spec = DotKernel(
             lanes, rows, dtype, as_dtype(x.dtype), as_dtype(out.dtype), None if bias is None else as_dtype(bias.dtype),
-            epilogue, dtype.is_packed and ctx.machine.has_lookup,
+            epilogue, dtype.is_packed and ctx.machine.has_lookup, _together(rows, x, dtype),
+            not dtype.is_packed and not ctx.machine.looks_ahead,
         )  # fmt: skip
         words = (
             address(x[start:]), address(w), address(out[start:]), 0 if bias is None else address(bias), len(w), units,

@@ -10,20 +10,23 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from rlx.backends.cpu.engine import trees
-from rlx.backends.cpu.engine.ir import F32, I64, PTR, Kernel, Value
+from rlx.backends.cpu.engine.ir import F32, I64, PTR, Kernel, Value, Variable
 from rlx.backends.cpu.engine.packed.decode import Rows
 from rlx.dtypes import DType, f32
 from rlx.ir import Expr
 
 # Steps are in bytes. `units` are the blocks of a row, or its vectors; `bias` is read where the epilogue has one.
 WORDS = ("x", "w", "out", "bias", "columns", "units", "x_row", "w_row", "out_row")
-_AHEAD = 2048  # bytes of a row that are asked for before they are read
+_AHEAD = 4096  # bytes of a row that are asked for before they are read
 _LINE = 64
+Totals = list[list[list[Variable]]]  # of each row of the weight that is read at once, and of each row of x
 
 
 @dataclass(frozen=True, slots=True)
 class DotKernel:
-    """`rows` rows of x; a packed weight is decoded `lanes` elements at a time, by a look-up where the processor can."""
+    """`rows` rows of x; a packed weight is decoded `lanes` elements at a time, by a look-up where the processor can.
+    `together` rows of the weight, a power of two, are read at once. With `ahead` elements of their own dtype are asked
+    for before they are read, where x has one row."""
 
     lanes: int
     rows: int
@@ -33,6 +36,8 @@ class DotKernel:
     bias: DType | None = None
     epilogue: Expr | None = None
     lookup: bool = False
+    together: int = 1
+    ahead: bool = False
 
     def ir(self) -> str:
         k, lanes = Kernel("kernel"), self.lanes
@@ -45,25 +50,29 @@ class DotKernel:
 
     def prepared(self, k: Kernel) -> Callable[[dict[str, Value], Value, Value], None]:
         """What writes the code for `count` rows of the weight from `first` on: a function of the words and of both."""
-        lanes, rows = self.lanes, self.rows
+        lanes, rows, together = self.lanes, self.rows, self.together
         vector = F32.of(lanes)
-        chains = 4 if rows == 1 else 2 if rows <= 6 else 1
+        chains = 1 if together > 1 else 4 if rows == 1 else 2 if rows <= 6 else 1
         sums = k.reserve(4 * lanes * lanes * rows)
-        decoded = Rows(k, self.weight, lanes, self.lookup) if self.weight.is_packed else None
+        decoded = [Rows(k, self.weight, lanes, self.lookup) for _ in range(together if self.weight.is_packed else 0)]
+        apart = lanes // together  # rows that are read at once: neighbours would share pages
 
         def part(w: dict[str, Value], first: Value, count: Value) -> None:
-            with k.loop(0, count) as r:
-                row = k.at(w["w"], (first + r) * w["w_row"])
-                totals = [[k.variable(k.const(vector, 0)) for _ in range(chains)] for _ in range(rows)]
-                if decoded is not None:
-                    self._packed(k, w, row, totals, decoded)
+            with k.loop(0, count if together == 1 else apart) as r:
+                numbers = [r] if together == 1 else [r + i * apart for i in range(together)]
+                places = numbers if together == 1 else [k.min(n, count - 1) for n in numbers]
+                given = [k.at(w["w"], (first + n) * w["w_row"]) for n in places]
+                totals = [[[k.variable(k.const(vector, 0)) for _ in range(chains)] for _ in range(rows)] for _ in given]
+                if decoded:
+                    self._packed(k, w, given, totals, decoded)
                 else:
-                    self._plain(k, w, row, totals)
-                for m, line in enumerate(totals):
-                    total = line[0].value
-                    for other in line[1:]:
-                        total = total + other.value
-                    k.store(total, k.at(sums, (r + m * lanes) * lanes, F32))
+                    self._plain(k, w, given, totals)
+                for n, lines in zip(numbers, totals, strict=True):
+                    for m, line in enumerate(lines):
+                        total = line[0].value
+                        for other in line[1:]:
+                            total = total + other.value
+                        k.store(total, k.at(sums, (n + m * lanes) * lanes, F32))
             mask = k.tail(count, lanes)
             beside = []
             if self.bias is not None:
@@ -78,28 +87,30 @@ class DotKernel:
         return part
 
     def _packed(
-        self, k: Kernel, w: dict[str, Value], row: Value, totals: list[list], decoded: Rows  # type: ignore[type-arg]
+        self, k: Kernel, w: dict[str, Value], rows: Sequence[Value], totals: Totals, decoded: Sequence[Rows]
     ) -> None:
-        storage, units = self.weight.storage, w["units"]
-        planes = decoded.planes(row, units)
+        storage, units, most = self.weight.storage, w["units"], decoded[0].most
+        planes = [of.planes(row, units) for of, row in zip(decoded, rows, strict=True)]
         # Turns are long enough for all chains of sums, and for a cache line.
         turn = max(1, 128 // storage.elements)
         lines = -(-turn * storage.nbytes // _LINE)
-        with k.loop(0, units, decoded.most) as first:
-            count = k.min(units - first, decoded.most)
-            decoded.prepare(planes, first, count)
+        with k.loop(0, units, most) as first:
+            count = k.min(units - first, most)
+            for of, own in zip(decoded, planes, strict=True):
+                of.prepare(own, first, count)
             whole = count & -turn
 
             def add(i: Value, blocks: int) -> None:
-                ahead = k.at(row, (first + i) * storage.nbytes + _AHEAD)
-                for line in range(lines if blocks > 1 or turn == 1 else 1):
-                    k.prefetch(k.at(ahead, line * _LINE))
+                for row in rows:
+                    ahead = k.at(row, (first + i) * storage.nbytes + _AHEAD)
+                    for line in range(lines if blocks > 1 or turn == 1 else 1):
+                        k.prefetch(k.at(ahead, line * _LINE))
                 number = 0
                 for u in range(blocks):
-                    block = decoded.block(planes, first, i + u)
+                    found = [of.block(own, first, i + u) for of, own in zip(decoded, planes, strict=True)]
                     x = k.at(w["x"], (first + (i + u)) * (storage.elements * self.x.itemsize))
                     for e in range(0, storage.elements, self.lanes):
-                        made = decoded.format.elements(block, e)
+                        made = [of.format.elements(block, e) for of, block in zip(decoded, found, strict=True)]
                         self._add(k, w, made, k.at(x, e * self.x.itemsize), totals, number)
                         number += 1
 
@@ -109,33 +120,36 @@ class DotKernel:
                 with k.loop(whole, count) as i:
                     add(i, 1)
 
-    def _plain(self, k: Kernel, w: dict[str, Value], row: Value, totals: list[list]) -> None:  # type: ignore[type-arg]
+    def _plain(self, k: Kernel, w: dict[str, Value], rows: Sequence[Value], totals: Totals) -> None:
         """Elements of their own dtype, some vectors in a turn, and then what is left."""
         lanes, size = self.lanes, self.weight.itemsize
         turn = lanes * 4
         whole = w["units"] & -turn
         with k.loop(0, whole, turn) as i:
-            here = k.at(row, i * size)
-            for line in range(0, turn * size, _LINE):
-                k.prefetch(k.at(here, _AHEAD + line))
+            here = [k.at(row, i * size) for row in rows]
+            # With one row of x some processors ask for lines far enough ahead, more of them at once than by
+            # instructions; more rows take longer than any looks ahead.
+            for line in range(0, turn * size, _LINE) if self.rows > 1 or (self.ahead and len(rows) == 1) else ():
+                k.prefetch(k.at(here[0], _AHEAD + line))
             for u in range(4):
-                value = trees.load(k, self.weight, k.at(here, u * lanes * size), lanes)
-                at = k.at(w["x"], (i + u * lanes) * self.x.itemsize)
-                self._add(k, w, value, at, totals, u)
+                values = [trees.load(k, self.weight, k.at(at, u * lanes * size), lanes) for at in here]
+                x = k.at(w["x"], (i + u * lanes) * self.x.itemsize)
+                self._add(k, w, values, x, totals, u)
         with k.loop(whole, w["units"], lanes) as i:
             mask = k.tail(k.min(w["units"] - i, lanes), lanes)
-            value = trees.load(k, self.weight, k.at(row, i * size), lanes, mask)
-            self._add(k, w, value, k.at(w["x"], i * self.x.itemsize), totals, 0, mask)
+            values = [trees.load(k, self.weight, k.at(row, i * size), lanes, mask) for row in rows]
+            self._add(k, w, values, k.at(w["x"], i * self.x.itemsize), totals, 0, mask)
 
     def _add(
-        self, k: Kernel, w: dict[str, Value], value: Value, x: Value, totals: list[list], turn: int,  # type: ignore[type-arg]
+        self, k: Kernel, w: dict[str, Value], values: Sequence[Value], x: Value, totals: Totals, turn: int,
         mask: Value | None = None,
     ) -> None:  # fmt: skip
-        """Adds the products of a vector of the weight with the same elements of each row of x."""
-        for m, line in enumerate(totals):
-            into = line[turn % len(line)]
+        """Adds the products of a vector of each row of the weight with the same elements of each row of x."""
+        for m in range(self.rows):
             given = trees.load(k, self.x, k.at(x, w["x_row"] * m), self.lanes, mask)
-            into.value = k.fma(given, value, into.value)
+            for value, lines in zip(values, totals, strict=True):
+                into = lines[m][turn % len(lines[m])]
+                into.value = k.fma(given, value, into.value)
 
 
 def added(rows: Sequence[Value]) -> Value:

@@ -4,12 +4,13 @@
 // its streams up at the end, always in the same order; cache_parts adds the parts up. A thread has sixteen elements
 // of a head: the integers are sixteen bytes, and half a block. Constants: see attention_masks.h. ROWS: the query rows of
 // a workgroup, which share keys. IN_PARTS: whether there are several parts. ALIGNED: rows of k and v may be read sixteen
-// bytes at a time.
+// bytes at a time. PAGE: 0, or the rows of a page of a pool of `pages`, of which a table names those of each sequence.
 #include "attention_masks.h"
 #include "stream.h"
 #define STREAMS (256u / LANES)
 #define D (16u * LANES)
 #define BLOCKS (D / 32u)
+#define ROWS_OF_PAGE (PAGE == 0u ? 1u : PAGE)
 #define BYTE_OF(w, n) float(int((w) << (24u - 8u * (n))) >> 24)
 #define BYTES(w) VEC4(BYTE_OF(w, 0u), BYTE_OF(w, 1u), BYTE_OF(w, 2u), BYTE_OF(w, 3u))
 
@@ -34,22 +35,33 @@ RLX_FN uvec4 bytes_of(PTR(b1) p, const uint unit) {
     const uint i = unit * 16u;
     return UVEC4(word_of(p, i), word_of(p, i + 4u), word_of(p, i + 8u), word_of(p, i + 12u));
 }
+// The row of a key: in its sequence, or in the pool. Numbers of pages beyond the pool are clamped.
+RLX_FN uint row_of(PTR(i32) of, const uint key, const uint pages) {
+    if (PAGE == 0u) return key;
+    const int page = larger_i(LOAD(i32, of, key / ROWS_OF_PAGE), 0);
+    return uint(lesser_i(page, int(pages) - 1)) * PAGE + key % ROWS_OF_PAGE;
+}
 
+// few: the parts, eight bits; the queries, sixteen; whether each sequence has a length of its own. mb: of pages, their
+// number, since they have no mask.
 RLX_FN void packed_attention_body(PTR(T) q, PTR(b1) k, PTR(f16) k_scales, PTR(b1) v, PTR(f16) v_scales, PTR(M) mask,
-                                  PTR(i32) lengths, PTR(T) y, PTR(f32) parts, const uint count, const uint heads,
-                                  const uint kv_heads, const uint sq, const uint sk, const uint mb, const uint mh,
-                                  const uint mq, const uint mk, const uint each, const uint window, const uint splits,
-                                  const float scale, const float cap) {
+                                  PTR(i32) lengths, PTR(i32) table, PTR(T) y, PTR(f32) parts, const uint count,
+                                  const uint heads, const uint kv_heads, const uint sk, const uint mb, const uint mh,
+                                  const uint mq, const uint mk, const uint window, const uint few, const float scale,
+                                  const float cap) {
+    const uint splits = few & 0xffu, sq = few >> 8 & 0xffffu, each = few >> 24;
     const uint share = heads / kv_heads, mine = share * sq;  // the query rows that share a key head
     const uint groups = (mine + ROWS - 1u) / ROWS;
     const uint split = GROUP % splits, kv = GROUP / splits / groups, r0 = GROUP / splits % groups * ROWS;
     if (kv * share >= count) return;
     const uint b = kv / kv_heads, h0 = kv % kv_heads * share;
-    PTR(b1) pk = HEAD(b1, k, true, b, kv % kv_heads, kv_heads, sk, kv_heads * D, D);
-    PTR(b1) pv = HEAD(b1, v, true, b, kv % kv_heads, kv_heads, sk, kv_heads * D, D);
-    PTR(f16) pks = HEAD(f16, k_scales, true, b, kv % kv_heads, kv_heads, sk, kv_heads * BLOCKS, BLOCKS);
-    PTR(f16) pvs = HEAD(f16, v_scales, true, b, kv % kv_heads, kv_heads, sk, kv_heads * BLOCKS, BLOCKS);
-    PTR(M) pm = SKIP(M, mask, b, mb);
+    const uint own = PAGE == 0u ? b : 0u;  // the sequence whose rows follow each other
+    PTR(i32) of = SKIP(i32, table, PAGE == 0u ? 0u : b, sk / ROWS_OF_PAGE);
+    PTR(b1) pk = HEAD(b1, k, true, own, kv % kv_heads, kv_heads, sk, kv_heads * D, D);
+    PTR(b1) pv = HEAD(b1, v, true, own, kv % kv_heads, kv_heads, sk, kv_heads * D, D);
+    PTR(f16) pks = HEAD(f16, k_scales, true, own, kv % kv_heads, kv_heads, sk, kv_heads * BLOCKS, BLOCKS);
+    PTR(f16) pvs = HEAD(f16, v_scales, true, own, kv % kv_heads, kv_heads, sk, kv_heads * BLOCKS, BLOCKS);
+    PTR(M) pm = SKIP(M, mask, b, PAGE == 0u ? mb : 0u);
     const int len = key_count(lengths, b * each, sk), reach = int(window), shift = len - int(sq);
     const int begin = first_seen(0, shift, reach), end = after_seen(int(sq), shift, reach, len);
     const uint there = end > begin ? uint(end - begin) : 0u;
@@ -75,16 +87,16 @@ RLX_FN void packed_attention_body(PTR(T) q, PTR(b1) k, PTR(f16) k_scales, PTR(b1
     for (uint k0 = from; k0 < to; k0 += 4u * STREAMS) {
         uvec4 wk[4], wv[4];
         float dk[4], dv[4], scores[4u * ROWS];
+        uint rows_of[4];
         // Beyond the part the last key is read again; its weight there is zero, and so is its v, whose scale may be NaN.
         UNROLL for (uint n = 0u; n < 4u; n++) {
-            const uint key = least(k0 + n * STREAMS + stream, to - 1u);
-            wk[n] = bytes_of(pk, key * kv_heads * LANES + lane);
-            dk[n] = LOAD(f16, pks, key * kv_heads * BLOCKS + lane / 2u);
+            rows_of[n] = row_of(of, least(k0 + n * STREAMS + stream, to - 1u), mb);
+            wk[n] = bytes_of(pk, rows_of[n] * kv_heads * LANES + lane);
+            dk[n] = LOAD(f16, pks, rows_of[n] * kv_heads * BLOCKS + lane / 2u);
         }
         UNROLL for (uint n = 0u; n < 4u; n++) {
-            const uint key = least(k0 + n * STREAMS + stream, to - 1u);
-            wv[n] = bytes_of(pv, key * kv_heads * LANES + lane);
-            dv[n] = LOAD(f16, pvs, key * kv_heads * BLOCKS + lane / 2u);
+            wv[n] = bytes_of(pv, rows_of[n] * kv_heads * LANES + lane);
+            dv[n] = LOAD(f16, pvs, rows_of[n] * kv_heads * BLOCKS + lane / 2u);
             if (k0 + n * STREAMS + stream >= to) dv[n] = 0.0f;
         }
         UNROLL for (uint n = 0u; n < 4u; n++) {

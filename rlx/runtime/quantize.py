@@ -1,0 +1,60 @@
+"""`rlx.quantize`: floats into packed blocks on all cores, by a compiled search where there is a compiler."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import islice
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from rlx.dtypes import DTypeLike
+from rlx.packed import PackedArray
+
+if TYPE_CHECKING:
+    from rlx.packed.quantize import Finder
+
+_COMPILED = 1 << 20  # elements from which on compiling a search is worth it
+_TURN = 4  # pieces of a thread between which Ctrl-C is noticed
+
+
+def quantize(x: npt.ArrayLike, dtype: DTypeLike) -> PackedArray:
+    """The floats in packed blocks along their last axis, with about the least squared error that the format allows.
+
+    Shape: (..., k), k a multiple of the block. Dtype: a name in letters of either case. GGUF's: q4_0, q4_1, q5_0, q5_1,
+    q8_0, iq4_nl, mxfp4 (blocks of 32 elements), nvfp4 (64), q2_k, q3_k, q4_k, q5_k, q6_k, tq2_0, iq4_xs (256). Others:
+    int8, int4, int8_zp, int4_zp (with a zero point), fp8_e4m3, fp8_e5m2, in blocks of 32, or of 128 with "_128" after
+    the name; bitsandbytes' nf4 and fp4 in blocks of 32, or of 64 with "_64". Numbers beyond what the scales can
+    express become the largest that they can. The bytes are the same with and without the CPU's compiler. Raises:
+    DTypeError for NaN or infinities, for values that are no real numbers and for a format without a quantizer,
+    ShapeError for other shapes.
+
+    >>> q = rlx.quantize(weight, "q4_k")  # weight (n, k)
+    >>> rlx.jit(rlx.linear)(x, q)  # x (..., k) gives (..., n); the weight stays packed
+    """
+    from rlx.backends.cpu.threads import POOL, available_threads  # few programs quantize
+    from rlx.packed.quantize import begun
+
+    made, pieces = begun(x, dtype)
+    find = _finder(made)
+    threads = available_threads()
+
+    def work(part: list[Callable[[Finder], None]]) -> None:
+        for piece in part:
+            piece(find)
+
+    while turn := list(islice(pieces, _TURN * threads)):
+        each = -(-len(turn) // threads)
+        POOL.run([lambda part=turn[i : i + each]: work(part) for i in range(0, len(turn), each)])  # type: ignore[misc]
+    return made
+
+
+def _finder(made: PackedArray) -> Finder:
+    from rlx.packed.lanes import found
+
+    if np.prod(made.shape, dtype=np.float64) < _COMPILED:
+        return found
+    from rlx.backends.cpu.engine.quantize import finder
+
+    return finder(made.dtype.family, made.dtype.storage.elements) or found
