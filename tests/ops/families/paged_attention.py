@@ -8,6 +8,7 @@ import numpy as np
 
 from rlx.ops.attention.parts import ByToken
 from tests.ops.families import attention
+from tests.ops.families.packed_attention import numbers
 from tests.ops.judging import Array, Judge
 
 _PLAIN = attention.JUDGES["torch.nn.functional.scaled_dot_product_attention"]
@@ -22,9 +23,12 @@ def copied(pool: Array, table: Array) -> Array:
     return made
 
 
-def _attention(q: Array, k: Array, v: Array, table: Array, lengths: Array, **attrs: Any) -> Array:
+def _attention(q: Array, k: Array, v: Array, table: Array, lengths: Array, *scales: Array, **attrs: Any) -> Array:
     tokens = ByToken.Q | ByToken.K | ByToken.V | ByToken.Y
-    return np.asarray(_PLAIN(q, copied(k, table), copied(v, table), lengths, tokens=tokens, **attrs))
+    keys, values = (copied(t, table) for t in (k, v))
+    if scales:
+        keys, values = (numbers(t, copied(by, table)) for t, by in zip((keys, values), scales, strict=True))
+    return np.asarray(_PLAIN(q, keys, values, lengths, tokens=tokens, **attrs))
 
 
 JUDGES: dict[str, Judge] = {"scaled_dot_product_attention over each sequence's pages": _attention}
