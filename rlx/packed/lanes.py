@@ -30,16 +30,16 @@ class NumpyLanes:
         return self.sums(*numbers)
 
     def greatest(self, x: F32) -> F32:
-        return np.asarray(x.max(0))
+        return np.asarray(np.fmax.reduce(x, 0))
 
     def where(self, condition: Array, a: Array | float, b: Array | float) -> Array:
         return np.where(condition, *(np.float32(n) if isinstance(n, float) else n for n in (a, b)))
 
     def least(self, a: F32, b: float) -> F32:
-        return np.minimum(a, np.float32(b))
+        return np.fmin(a, np.float32(b))
 
     def most(self, a: F32, b: float) -> F32:
-        return np.maximum(a, np.float32(b))
+        return np.fmax(a, np.float32(b))
 
     def rint(self, x: F32) -> F32:
         return np.rint(x)
@@ -48,7 +48,7 @@ class NumpyLanes:
         return np.abs(x)
 
     def half(self, x: F32) -> F32:
-        return np.clip(x, np.float32(-65504), np.float32(65504)).astype(np.float16).astype(np.float32)
+        return self.least(self.most(x, -65504.0), 65504.0).astype(np.float16).astype(np.float32)
 
     def bits(self, x: F32) -> Array:
         return x.view(np.uint32)

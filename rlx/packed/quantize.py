@@ -70,7 +70,8 @@ def _pack(kind: DType, part: Array, planes: dict[str, Bytes], find: Finder) -> N
         raise DTypeError("quantize: the array holds NaN or infinities (as f32); packed weights must be finite")
     numbers, codes = find(SEARCHES[kind.family], blocks)
     with np.errstate(all="ignore"):
-        for name, field in FIELDS[kind.family](np.ascontiguousarray(numbers.T), codes).items():
+        # Finders may differ in the sign of a scale that is zero: all are stored as +0.
+        for name, field in FIELDS[kind.family](np.ascontiguousarray(numbers.T) + np.float32(0), codes).items():
             plane = planes[name]
             plane[...] = np.ascontiguousarray(field).view(np.uint8).reshape(plane.shape)
 

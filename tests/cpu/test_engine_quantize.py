@@ -22,11 +22,12 @@ _QUICK = ("q8_0", "q4_1", "fp8_e5m2")  # to compile
 
 
 def numbers(blocks: int, elements: int, seed: int) -> Any:
-    """Weights, some blocks of which are zeros, equal, tiny, huge, or have one large element."""
+    """Weights, some blocks of which are zeros of both signs, equal, tiny, huge, or have one large element."""
     rng = np.random.default_rng(seed)
     x = (rng.standard_t(3, (blocks, elements)) * 0.02).astype(np.float32)
     if blocks > 8:
         x[0], x[1], x[2], x[3] = 0.0, 0.5, 1e-42, np.where(np.arange(elements) % 2, 1e30, -1e30)
+        x[4], x[5], x[6] = x[3] * 3e8, x[7] * 0, -x[7] * 0  # a range beyond f32; zeros of both signs
     x[-1, 3] = -3.0
     return x
 
@@ -58,6 +59,7 @@ def test_other_processors_have_the_kernels(machine: str) -> None:
 
 def test_large_arrays_take_the_compiled_search(monkeypatch: pytest.MonkeyPatch) -> None:
     x = numbers(900, 96, 3)
+    x[20:] *= np.random.default_rng(0).random((880, 96)) < 0.02  # blocks of zeros of both signs
     expected = rlx.quantize(x, "q8_0").tobytes()
     monkeypatch.setenv("RLX_CPU", "compiled")
     monkeypatch.setattr("rlx.runtime.quantize._COMPILED", 1)

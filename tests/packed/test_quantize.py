@@ -11,6 +11,7 @@ import pytest
 import rlx
 from rlx.dtypes import PACKED
 from rlx.errors import DTypeError, ShapeError
+from rlx.packed.decode import split_planes
 from rlx.packed.search import SEARCHES
 from tests.outside import outside
 
@@ -93,6 +94,15 @@ def test_blocks_that_are_easy_are_exact_and_odd_ones_finite(name: str) -> None:
     np.testing.assert_allclose(made[[1, 5]], x[[1, 5]], rtol=0.06 if name.startswith("iq4") else 0.02)
     np.testing.assert_allclose(made[2], x[2], atol=0.02 * 3)
     assert np.max(np.abs(made[[3, 6]])) <= 2e-6
+
+
+@pytest.mark.parametrize(("name", "scales"), [("q4_0", "d"), ("q8_0", "d"), ("q4_k", "dm"), ("int8", "s")])
+def test_scales_of_zeros_have_no_sign(name: str, scales: str) -> None:
+    """Which zero is the least of several depends on the processor; the bytes do not."""
+    x = np.zeros((4, 256), np.float32)
+    x[1], x[2, ::2], x[3, 1::2] = -0.0, -0.0, -0.0
+    packed = rlx.quantize(x, name)
+    assert not split_planes(packed.dtype, packed.data)[scales].any()
 
 
 @pytest.mark.parametrize("name", ["q8_0", "q4_k", "int4_zp_128"])
