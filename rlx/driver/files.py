@@ -113,11 +113,16 @@ def folder_made_whole(path: Path) -> Iterator[Path]:
 
 def left_behind(path: Path) -> list[Path]:
     """Temporary files and folders for `path` that `written_whole` and `folder_made_whole` left where their process was
-    killed: nobody holds their locks. Empty where the system has no such locks."""
+    killed: nobody holds their locks. Empty where the system has no such locks, and for a folder that cannot be
+    listed."""
     found: list[Path] = []
-    if fcntl is None or not path.parent.is_dir():
+    if fcntl is None:
         return found
-    for entry in sorted(path.parent.iterdir()):
+    try:
+        entries = sorted(path.parent.iterdir())
+    except OSError:
+        return found
+    for entry in entries:
         if not (entry.name.startswith(f".{path.name}.") and entry.name.endswith(".tmp")):
             continue
         try:

@@ -197,3 +197,13 @@ def test_what_a_killed_process_left_is_told_from_what_is_being_written(tmp_path:
     old[1].mkdir()
     assert left_behind(path) == old[:1] and left_behind(tmp_path / "made") == old[1:]
     assert left_behind(tmp_path / "none" / "x") == []
+
+
+def test_a_folder_that_may_be_written_but_not_listed_shows_nothing_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(self: Path) -> None:
+        raise PermissionError(13, "Permission denied", str(self))
+
+    monkeypatch.setattr(Path, "iterdir", refuse)
+    assert left_behind(tmp_path / "x.gguf") == []
