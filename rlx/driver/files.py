@@ -116,10 +116,8 @@ def left_behind(path: Path) -> list[Path]:
     killed: nobody holds their locks. Empty where the system has no such locks, and for a folder that cannot be
     listed."""
     found: list[Path] = []
-    if fcntl is None:
-        return found
     try:
-        entries = sorted(path.parent.iterdir())
+        entries = [] if fcntl is None else sorted(path.parent.iterdir())
     except OSError:
         return found
     for entry in entries:

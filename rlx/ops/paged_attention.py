@@ -45,10 +45,10 @@ def _infer(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
 
 def _check_scales(op: str, types: Sequence[TensorType]) -> None:
     q, k, v, _, _, *scales = types
-    if len(scales) != 2 or q.dtype == f64 or not all(t.dtype == i8 for t in (k, v)) or scales[0].dtype != f16:
+    if [t.dtype for t in (k, v, *scales)] != [i8, i8, f16, f16] or q.dtype == f64:
         raise DTypeError(
-            f"{op}: q {q.dtype}, k {k.dtype}, v {v.dtype}, {len(scales)} scales; expected q in f32, f16 or bf16, k and "
-            "v in i8 with scales in f16 for each (rlx.q8_0_blocks makes these)"
+            f"{op}: q {q.dtype}, k {k.dtype}, v {v.dtype}, scales {', '.join(str(t.dtype) for t in scales)}; expected "
+            "q in f32, f16 or bf16, k and v in i8 with scales in f16 for each (rlx.q8_0_blocks makes these)"
         )
     if k.shape[3] % BLOCK or not scales[0] == scales[1] == TensorType((*k.shape[:3], k.shape[3] // BLOCK), f16):
         raise ShapeError(f"{op}: k {k.shape}, scales {scales[0].shape} and {scales[1].shape}; expected one for each "

@@ -58,8 +58,8 @@ def test_rows_of_8_bits_that_do_not_fit_are_refused(codes: Any, scales: Any, err
     [
         ("i8", [(5, 4, 1, 2)] * 2, ShapeError, "one for each 32 elements"),
         ("i8", [(5, 4, 1, 1), (4, 4, 1, 1)], ShapeError, "one for each 32 elements"),
-        ("i8", [(5, 4, 1, 1)], DTypeError, "1 scales; expected .* scales in f16 for each"),
-        ("f32", [(5, 4, 1, 1)] * 2, DTypeError, "k f32, v f32, 2 scales"),
+        ("i8", [(5, 4, 1, 1)], DTypeError, "scales f16; expected .* scales in f16 for each"),
+        ("f32", [(5, 4, 1, 1)] * 2, DTypeError, "k f32, v f32, scales f16, f16"),
     ],
 )
 def test_pages_of_8_bits_need_scales_that_fit(dtype: str, shapes: list[Any], error: Any, match: str) -> None:
@@ -69,3 +69,5 @@ def test_pages_of_8_bits_need_scales_that_fit(dtype: str, shapes: list[Any], err
     table, lengths = g.input("table", (2, 3), "i32"), g.input("lengths", (2,), "i32")
     with pytest.raises(error, match=match):
         rlx.paged_attention(q, k, k, table, lengths, *scales)
+    with pytest.raises(DTypeError, match="scales f16, f32; expected"):
+        rlx.paged_attention(q, k, k, table, lengths, scales[0], g.input("wide", (5, 4, 1, 1)))
