@@ -109,6 +109,10 @@ def test_as_many_layers_as_fit(folder: Path, monkeypatch: pytest.MonkeyPatch) ->
     sessions = [Session("cpu", engine="numpy"), Session("cpu", engine="compiled")]
     with load(folder, "cpu", context=40) as model:
         r = model.decoder.room(40)
+        # One device has the matrix of embeddings and outputs once, each of two its own.
+        assert r.need(range(3))[0] == model.decoder.source.nbytes
+        assert r.need(range(1))[0] + r.need(range(1, 3))[0] == model.decoder.source.nbytes + r.both + r.tables
+        assert r.both == 60 * 24 * 4
     free = {"bytes": sum(r.need(range(1)))}
     monkeypatch.setattr(CpuDevice, "free_bytes", lambda self: free["bytes"])
     assert r.fitting(0, free["bytes"]) == 1 and r.fitting(0, free["bytes"] - 1) == 0
