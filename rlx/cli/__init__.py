@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import sys
@@ -11,6 +12,8 @@ from typing import Any
 
 from rlx.errors import ModelWarning, RlxError
 from rlx.interrupted import taken_over
+
+_UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)  # of a stream, whose errors name no file
 
 
 def _warned(message: Warning | str, *where: Any, **more: Any) -> None:
@@ -34,7 +37,16 @@ def main() -> None:
             from rlx.cli.app import app  # imported here, since Ctrl-C may come meanwhile
 
             taken_over()
-            app()
+            try:
+                app()
+            finally:  # not as the process ends, when errors would be no errors any more
+                sys.stdout.flush()
+    except OSError as error:
+        if error.filename is not None or error.errno not in _UNWRITABLE:
+            raise
+        print(f"rlx: standard output cannot be written: {error.strerror}", file=sys.stderr)
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - the rest of it would be tried again at the end
+        sys.exit(2)
     except KeyboardInterrupt:
         print("rlx: interrupted", file=sys.stderr)
         sys.exit(130)

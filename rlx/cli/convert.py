@@ -69,7 +69,8 @@ def convert(
                     print(f"rlx: {note}", file=sys.stderr)
             else:
                 if output.exists():
-                    raise RlxError(f"{output} exists already; give the name of a new folder")
+                    more = "; --force replaces GGUF files alone" if force else ""
+                    raise RlxError(f"{output} exists already; give the name of a new folder{more}")
                 with read(source) as file:
                     gguf_to_folder(file, output, (to or "f16").lower())
     except OSError as error:

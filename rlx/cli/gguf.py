@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from rlx.cli.room import fits, settings, types_of
 from rlx.cli.table import format_table
 from rlx.errors import RlxError
-from rlx.formats.files import plain
+from rlx.formats.files import begins_with, plain
 from rlx.formats.gguf import GgufFile, read
 from rlx.formats.gguf.reader import MAGIC
 from rlx.formats.gguf.types import type_name
@@ -20,11 +20,7 @@ if TYPE_CHECKING:
 
 def is_gguf(file: Path) -> bool:
     """Whether a file begins as GGUF files do."""
-    try:
-        with file.open("rb") as opened:
-            return opened.read(len(MAGIC)) == MAGIC
-    except OSError:
-        return False
+    return begins_with(file, MAGIC)
 
 
 def inspect_gguf(path: Path, tensors: bool, devices: Sequence[str] | None) -> Iterator[str]:

@@ -45,7 +45,7 @@ def inspect(
     tensor with --nodes, and on which devices it fits."""
     if not file.exists():
         raise RlxError(f"{file} does not exist")
-    if is_gguf(file) or (file / "config.json").exists():
+    if is_gguf(file) or file.suffix == ".gguf" or (file / "config.json").exists():
         kind = "a Hugging Face folder" if file.is_dir() else "a GGUF file"
         given = {"input": input, "dim": dim, "strict": strict, "memory": memory}
         if named := [f"--{name}" for name, value in given.items() if value]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
+import sys
 from pathlib import Path
 
 import pytest
@@ -108,6 +110,8 @@ def test_mistakes(rlx: Rlx, model: Path, tmp_path: Path) -> None:
     for name in ("config.json", "model.onnx"):
         (tmp_path / "exported").mkdir(exist_ok=True)
         (tmp_path / "exported" / name).write_text("{}")
+    (tmp_path / "e.gguf").write_bytes(b"")
+    os.mkfifo(tmp_path / "pipe.gguf")
     for arguments, words in (
         (("convert", model, "--to", "Q9_K", "-o", tmp_path / "m.gguf"), "not with 'Q9_K'"),
         (("convert", model, "-o", tmp_path / "none" / "m.gguf"), "no such folder"),
@@ -117,6 +121,11 @@ def test_mistakes(rlx: Rlx, model: Path, tmp_path: Path) -> None:
         (("convert", tmp_path / "bert.gguf", "-o", tmp_path / "b"), "a sentence encoder, which `rlx embed` takes"),
         (("convert", whisper, "-o", tmp_path / "m.gguf"), "a Whisper model, which `rlx transcribe` takes"),
         (("inspect", tmp_path / "x.gguf"), "version 1"),
+        (("inspect", tmp_path / "e.gguf"), "it is empty"),
+        (("inspect", tmp_path / "pipe.gguf"), "is not a regular file"),
+        (("convert", tmp_path / "pipe.gguf", "-o", tmp_path / "b"), "is no GGUF file"),
+        (("inspect", model / "config.json"), "it is JSON; give the model's own file, or the folder"),
+        (("bench", tmp_path / "x.gguf"), "it is a GGUF file; rlx.models.load reads it"),
         (("inspect", tmp_path / "x.gguf", "--strict"), "no --strict"),
         (("inspect", model, "--dim", "a=1"), "a Hugging Face folder, which holds no graph: it takes no --dim"),
         (("inspect", tmp_path / "exported"), "give that file, "),
@@ -130,6 +139,16 @@ def test_mistakes(rlx: Rlx, model: Path, tmp_path: Path) -> None:
     ):
         ran = rlx(*arguments)
         assert ran.status == 2 and words in ran.err and ran.err.count("\n") == 1, ran
+
+
+def test_files_that_are_no_onnx_models_are_named_without_that_package(
+    rlx: Rlx, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "rlx.formats.onnx", None)  # importing it fails
+    for content, words in ((b"GGUF", "it is a GGUF file"), (b"\n{}", "it is JSON"), (b"ab", "rlx.formats.onnx")):
+        (tmp_path / "m").write_bytes(content)
+        ran = rlx("run", tmp_path / "m")
+        assert ran.status == 2 and words in ran.err
 
 
 @pytest.mark.parametrize(

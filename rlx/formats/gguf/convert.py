@@ -451,10 +451,15 @@ def gguf_to_folder(file: GgufFile, folder: str | os.PathLike[str], dtype: DTypeL
     all.
 
     Raises: ModelFormatError for a model of another architecture, DTypeError, OSError."""
-    kind, target = as_dtype(dtype), Path(folder)
-    if kind.name not in _FLOATS:
+    target = Path(folder)
+    try:
+        kind = as_dtype(dtype)
+    except DTypeError:
+        kind = None
+    if kind is None or kind.name not in _FLOATS:
+        given = shown(str(dtype)) if kind is None else kind
         raise DTypeError(
-            f"convert: a GGUF file becomes a folder, and a folder holds {', '.join(_FLOATS)}, got {kind}; a GGUF file "
+            f"convert: a GGUF file becomes a folder, and a folder holds {', '.join(_FLOATS)}, got {given}; a GGUF file "
             "of another type is made from a folder"
         )
     if file.metadata.get("general.architecture") in ENCODERS:

@@ -297,7 +297,8 @@ class Decoder(Closing):
             given = np.asarray(ids)
         except ValueError as error:
             raise DTypeError("token ids are rows of several lengths; expected one row of integers") from error
-        if given.ndim != 1 or (given.size and given.dtype.kind not in "iu"):
+        whole = given.dtype.kind in "iu" or all(type(i) is int for i in given.flat)  # those beyond 64 bits are objects
+        if given.ndim != 1 or not whole:
             what = f"{given.dtype} {given.shape}" if given.ndim else f"{ids!r:.60}"
             raise DTypeError(f"token ids are {what}; expected one row of integers")
         top = self.config.vocabulary

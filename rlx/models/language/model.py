@@ -306,6 +306,7 @@ class LanguageModel(Closing):
         ends = self._tokenizer.special.ends if self._tokenizer is not None else frozenset()
         d, own, whole = self.decoder, object(), ids.tolist()
         stats = Stats(token_bytes=d.token_bytes, where=d.where, cache_bytes=d.cache_bytes)
+        self.stats = stats
         following: Iterator[int] = iter(())
         while stats.tokens != max_tokens:
             start = time.perf_counter()

@@ -291,8 +291,9 @@ def test_dtypes_that_are_refused(tmp_path: Path) -> None:
             convert.folder_to_gguf(tmp_path / "a", tmp_path / "m.gguf", to)
     convert.folder_to_gguf(tmp_path / "a", tmp_path / "m.gguf")
     with gguf.read(tmp_path / "m.gguf") as file:
-        with pytest.raises(DTypeError, match="a folder holds"):
-            convert.gguf_to_folder(file, tmp_path / "b", "q8_0")
+        for to in ("q8_0", "foo"):
+            with pytest.raises(DTypeError, match=f"a folder holds f32, f16, bf16, got '?{to}"):
+                convert.gguf_to_folder(file, tmp_path / "b", to)
         with pytest.raises(FileExistsError):
             convert.gguf_to_folder(file, tmp_path / "a")
 

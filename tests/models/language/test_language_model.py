@@ -159,6 +159,7 @@ def test_text_streams_and_stops(folders: dict[str, Path]) -> None:
         stop = next(whole[i : i + 2] for i in range(3, 10) if whole.find(whole[i : i + 2]) == i)
         assert "".join(model.generate("hello", 20, stop=["@@@", stop])) == whole[: whole.index(stop)]
         assert model.stats.ended == "stop"
+        assert list(model.generate("hello", 0)) == [] and (model.stats.tokens, model.stats.ended) == (0, "length")
         drawn = [list(model.generate("hello", 8, temperature=1.5, top_k=20, top_p=0.9, seed=s)) for s in (1, 1, 2)]
         assert drawn[0] == drawn[1] != drawn[2]
         assert sum(1 for _ in model.tokens([4, 5])) == 59 and model.stats.ended in ("context", "stop")
@@ -275,6 +276,7 @@ def test_what_cannot_be_generated_is_refused_at_once(folders: dict[str, Path], t
             (ShapeError, "21 tokens are more than the context of 20", lambda: model.generate("a" * 21)),
             (ShapeError, "token 60 is out of range", lambda: model.logits([60])),
             (ShapeError, "token -1 is out of range", lambda: model.tokens([-1])),
+            (ShapeError, f"token {1 << 80} is out of range", lambda: model.tokens([3, 1 << 80])),
             (ShapeError, "no tokens", lambda: model.generate("")),
             (DTypeError, "temperature is -1", lambda: model.generate("a", temperature=-1)),
             (DTypeError, "top_k is 0", lambda: model.generate("a", top_k=0)),
