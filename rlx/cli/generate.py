@@ -15,6 +15,7 @@ from rlx.cli.options import Device
 from rlx.driver.progress import drawn
 from rlx.errors import RlxError
 
+_LARGE = 64 << 20  # bytes of weights a token
 _ANSWER = 256  # tokens of a context that a talk leaves free for an answer
 
 Model = Annotated[Path, typer.Argument(help="A Hugging Face folder with a language model, or a GGUF file.")]
@@ -162,13 +163,24 @@ def _drawing(temperature: float, top_k: int | None, top_p: float | None, seed: i
 
 
 def show_stats(model: Any) -> None:
-    """Counts and speeds, after each device, its layers where there are several, and what runs its kernels."""
+    """Counts and speeds, after each device, its layers where there are several, and what runs its kernels; then how
+    much of the device's bandwidth the reading of large weights takes, which is measured first."""
+    from rlx.cli.bandwidth import read_bandwidth
+
     stages = model.decoder.stages
     for stage in stages:
         info, engine = stage.session.info, stage.session.options.engine
         where = stage.where if stages[1:] else info.id
         print(f"device: {where}, {full_name(info, engine)}", file=sys.stderr)
     print(model.stats, file=sys.stderr)
+    stats = model.stats
+    # Guesses take several tokens for one reading of the weights, and small weights stay in the caches of processors.
+    if stages[1:] or stats.guessed or not stats.rate or stats.token_bytes < _LARGE:
+        return
+    if measured := read_bandwidth(stages[0].session):
+        share = stats.rate * stats.token_bytes / measured
+        print(f"bandwidth: {share:.0%} of the {measured / 1e9:,.4g} GB/s at which {stats.where} reads memory",
+              file=sys.stderr)  # fmt: skip
 
 
 def _say_full(model: Any) -> None:

@@ -13,7 +13,9 @@ import pytest
 from typer.testing import CliRunner
 
 from rlx.backends.cpu.engine.choice import usable
+from rlx.cli import bandwidth
 from rlx.cli.app import app
+from rlx.cli.generate import show_stats
 from rlx.driver.memory.planner_views import update_copies
 from rlx.driver.progress import drawn
 from rlx.errors import DTypeError, GraphError, ModelFormatError, OutOfDeviceMemory, RlxError, ShapeError
@@ -445,6 +447,21 @@ def test_the_command_streams_a_text(folders: dict[str, Path]) -> None:
     assert "the answer ends here: the context of 8 tokens is full" in full.stderr and "4 tokens, " in full.stderr
     idle = CliRunner().invoke(app, [*asked, "--top-k", "4", "--seed", "0"])
     assert "--top-k, --seed have no effect without a temperature" in str(idle.exception)
+
+
+def test_the_share_of_the_bandwidth_is_shown_for_large_weights(
+    folders: dict[str, Path], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bandwidth, "_LEAST", 1 << 20)
+    for large, shown in ((1, True), (1 << 30, False)):
+        monkeypatch.setattr("rlx.cli.generate._LARGE", large)
+        with load(folders["llama"], "cpu") as model:
+            monkeypatch.setattr(model.session.device, "free_bytes", lambda: 1 << 22)
+            list(model.generate("hello", 9))
+            show_stats(model)
+        said = capsys.readouterr().err
+        assert bool(re.search(r"^bandwidth: \d+% of the [\d.]+ GB/s at which cpu reads memory$", said, re.M)) == shown
+        assert re.search(r"^answer: 9 tokens, [\d,.]+ a second; 0.0\d+ MB of weights a token, ", said, re.M)
 
 
 def test_loading_is_drawn_on_a_terminal(folders: dict[str, Path], capsys: pytest.CaptureFixture[str]) -> None:
