@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import errno
+import logging
 import os
 import signal
 import sys
@@ -30,6 +31,8 @@ def main() -> None:
             stream.reconfigure(errors="backslashreplace")
     if hasattr(sys.stdin, "reconfigure"):  # commands refuse such text in one line
         sys.stdin.reconfigure(errors="surrogateescape")
+    if logging.lastResort is not None:  # as of a folder of compiled kernels that cannot be written
+        logging.lastResort.setFormatter(logging.Formatter("rlx: %(message)s"))
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("default", ModelWarning)

@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from rlx.formats import safetensors
-from rlx.formats.gguf import convert as converting
-from rlx.formats.gguf import writer
+from rlx.formats.gguf import to_folder, writer
 from tests.cli.conftest import Rlx
 from tests.formats.gguf.test_convert import LLAMA, folder
 from tests.formats.test_quantized import gptq
@@ -165,7 +164,7 @@ def test_what_is_stopped_leaves_nothing(
         if done == 3:
             raise stop
 
-    for module in (writer, converting):
+    for module in (writer, to_folder):
         monkeypatch.setattr(module, "report", ended)
     for arguments in ((model, "--to", "Q8_0", "-o", tmp_path / "n.gguf"), (tmp_path / "m.gguf", "-o", tmp_path / "n")):
         ran = rlx("convert", *arguments)
