@@ -59,8 +59,8 @@ class DiskCache:
     `root`: a folder, "off", or None for the environment's RLX_CACHE_DIR (a folder or "off"), without which it is the
     user's cache folder. The key parts must name everything the payload depends on: source, options, compiler, driver,
     device. Any fault on reading (missing, torn or altered record, another user's file) is a miss. A fault on writing
-    is logged once for a folder, and the payload is not cached. Processes and threads may share a cache: a record appears whole or
-    not at all.
+    is logged once for a folder, and the payload is not cached. Processes and threads may share a cache: a record
+    appears whole or not at all.
 
     From a folder of more than `limit` bytes (None: the environment's RLX_CACHE_BYTES, else 1 GiB) the least recently
     used records are removed. The record just stored stays; a payload that alone is beyond the limit is not stored.

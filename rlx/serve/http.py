@@ -97,7 +97,8 @@ def _signals(server: Any, service: Service) -> Iterator[None]:
             server.force_exit = True
             return
         running = service.engine.running
-        answers = f"; {running} answers have {service.limits.grace_seconds:g} s to end" if running else ""
+        what = "1 answer has" if running == 1 else f"{running} answers have"
+        answers = f"; {what} {service.limits.grace_seconds:g} s to end" if running else ""
         print(f"rlx: stopping{answers}", file=sys.stderr, flush=True)
         server.should_exit = True
 
