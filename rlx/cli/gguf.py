@@ -23,8 +23,10 @@ def is_gguf(file: Path) -> bool:
     return begins_with(file, MAGIC)
 
 
-def inspect_gguf(path: Path, tensors: bool, devices: Sequence[str] | None) -> Iterator[str]:
-    """Lines that describe the file; `tensors` lists every tensor."""
+def inspect_gguf(
+    path: Path, tensors: bool, devices: Sequence[str] | None, context: int | None = None
+) -> Iterator[str]:
+    """Lines that describe the file; `tensors` lists every tensor, and `context` is the one to look for room for."""
     with read(path) as file:
         yield f"GGUF of version {file.version}, {file.nbytes:,} bytes, {len(file.tensors):,} tensors"
         yield from settings(file.metadata)
@@ -42,7 +44,8 @@ def inspect_gguf(path: Path, tensors: bool, devices: Sequence[str] | None) -> It
             ]
             titles = ("tensor", "type", "shape", "bytes", "at byte")
             yield from format_table(titles, listed, right={"bytes", "at byte"})
-        yield from fits(_config(file), {_named(t.name): t.nbytes for t in file.tensors.values()}, devices)
+        yield from fits(_config(file), {_named(t.name): t.nbytes for t in file.tensors.values()}, devices,
+                        context)  # fmt: skip
 
 
 def _named(name: str) -> str:

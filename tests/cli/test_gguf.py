@@ -86,6 +86,10 @@ def test_a_folder_is_shown(rlx: Rlx, model: Path, tmp_path: Path) -> None:
     held = rlx("inspect", model, "--device", "cpu").out.splitlines()
     rlx("convert", model, "-o", tmp_path / "m.gguf")
     assert rlx("inspect", tmp_path / "m.gguf", "--device", "cpu").out.splitlines()[-3] == held[-3], "the same bytes"
+    asked = rlx("inspect", model, "--device", "cpu", "--context", 40).out
+    assert "with 40 tokens" in asked and "with 128" not in asked
+    more = rlx("inspect", model, "--device", "cpu", "--context", 4000).out
+    assert "4,000 tokens are more than the 128 that the model was made for" in more and "with 128 tokens" in more
     config = json.loads((model / "config.json").read_text())
     for changed, words in (
         ({"num_hidden_layers": 1}, "rlx does not run it: there are tensors of layer 1, and the settings say 1 in all"),
@@ -126,6 +130,9 @@ def test_mistakes(rlx: Rlx, model: Path, tmp_path: Path) -> None:
         (("inspect", model / "config.json"), "it is JSON; give the model's own file, or the folder"),
         (("bench", tmp_path / "x.gguf"), "it is a GGUF file; rlx.models.load reads it"),
         (("inspect", tmp_path / "x.gguf", "--strict"), "no --strict"),
+        (("inspect", tmp_path / "x.gguf", "--max-steps", 0), "no --max-steps"),
+        (("inspect", tmp_path / "bert.gguf", "--context", 40), "--context is for language models"),
+        (("inspect", tmp_path / "none.onnx", "--context", 40), "does not exist"),
         (("inspect", model, "--dim", "a=1"), "a Hugging Face folder, which holds no graph: it takes no --dim"),
         (("inspect", tmp_path / "exported"), "give that file, "),
         (("inspect", model, "--device", "cpu:9"), "there is only cpu"),
