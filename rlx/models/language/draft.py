@@ -12,7 +12,7 @@ from rlx.errors import DTypeError, GraphError
 from rlx.formats.files import shown
 from rlx.models.language.decoder import Sampling
 from rlx.models.language.graph import LOG
-from rlx.models.language.speculation import Speculation, look_up
+from rlx.models.language.speculation import LookUp, Speculation
 
 if TYPE_CHECKING:
     from rlx.models.language.model import LanguageModel
@@ -27,7 +27,7 @@ def speculation(model: LanguageModel, lookup: bool, draft: LanguageModel | None,
     if type(guesses) is not int or not 1 <= guesses <= MOST_GUESSES:
         raise DTypeError(f"guesses is {guesses!r}; expected an integer from 1 to {MOST_GUESSES}")
     if draft is None:
-        return Speculation(look_up, guesses) if lookup else None
+        return Speculation(LookUp(), guesses) if lookup else None
     if lookup:
         raise GraphError("lookup and draft are two sources of guesses; give one of them")
     guess = Draft(draft, model)

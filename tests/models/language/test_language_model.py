@@ -26,7 +26,7 @@ from rlx.models.language import decoder as decoding
 from rlx.models.language.architectures import gpt_oss
 from rlx.models.language.config import Fields
 from rlx.models.language.decoder import Decoder, Sampling
-from rlx.models.language.speculation import look_up
+from rlx.models.language.speculation import LookUp
 from rlx.models.language.text import StopTexts
 from rlx.ops.rope.scaling import LinearScaling
 from rlx.packed import PackedArray
@@ -175,8 +175,12 @@ def test_guesses_from_the_text_change_no_token(device: str, folders: dict[str, P
         plain = list(model.tokens(prompt))
         assert list(model.tokens(prompt, lookup=True)) == plain and len(plain) == 57
         assert model.stats.guessed >= model.stats.accepted > 0
-    assert look_up([1, 2, 3, 9, 1, 2, 3], 2) == [9, 1] and look_up([1, 2, 9, 8, 1, 2], 9) == [9, 8, 1, 2]
-    assert look_up([1, 2, 3], 4) == [] == look_up([7, 7, 7, 7], 0)
+    assert LookUp()([1, 2, 3, 9, 1, 2, 3], 2) == [9, 1] and LookUp()([1, 2, 9, 8, 1, 2], 9) == [9, 8, 1, 2]
+    assert LookUp()([1, 2, 3], 4) == [] == LookUp()([7, 7, 7, 7], 0)
+    text, grown = np.random.default_rng(0).integers(0, 6, 200).tolist(), LookUp()
+    for n in range(200):
+        ends = (at + k for k in (3, 2) for at in range(n - k - 1, -1, -1) if text[at : at + k] == text[n - k : n])
+        assert grown(text[:n], 5) == LookUp()(text[:n], 5) == text[next(ends, n) : n][:5]
 
 
 def test_a_draft_changes_no_token(folders: dict[str, Path], tmp_path: Path) -> None:
