@@ -35,7 +35,8 @@ def speculation(model: LanguageModel, lookup: bool, draft: LanguageModel | None,
 
 
 class Draft:
-    """Guesses the tokens that a smaller model would give; `model` is the one whose tokens are guessed.
+    """Guesses the tokens that a smaller model would give after one history, which only grows; `model` is the one whose
+    tokens are guessed.
 
     Raises: GraphError for a draft that is the model itself, has another vocabulary, or is recurrent; DTypeError for
     what is no language model."""
@@ -51,6 +52,7 @@ class Draft:
             raise GraphError(f"{draft.where} is no draft for {model.where}: {why}; give a model of the same vocabulary")
         self._draft = draft
         self._vocabulary = model.config.vocabulary
+        self._seen = self._top = 0  # tokens of the history that were looked at, and the largest of them
 
     def prepare(self, count: int) -> float:
         """Builds the draft's programs for a history of so many tokens; the seconds that this took."""
@@ -62,7 +64,8 @@ class Draft:
         d = self._draft.decoder
         count = min(count, d.context - len(history) + 1)
         # Rows beyond a vocabulary fill blocks, and two models may have different numbers of them.
-        if count < 1 or max(history) >= d.config.vocabulary:
+        self._top, self._seen = max((self._top, *history[self._seen :])), len(history)
+        if count < 1 or self._top >= d.config.vocabulary:
             return []
         with self._draft.lent() as free:
             if not free:

@@ -314,6 +314,8 @@ class LanguageModel(Closing):
         if self.config.recurrent and (len(ids) <= len(self._held) or ids[: len(self._held)] != self._held):
             return 0  # states cannot go back
         n = min(len(ids) - 1, len(self._held))
+        if self._held[:n] == ids[:n]:  # usual, and a hundred times as fast
+            return n
         return next((i for i in range(n) if self._held[i] != ids[i]), n)
 
     def _forget(self, kept: int, adapter: Adapter | None = None) -> None:
