@@ -21,7 +21,7 @@ _RUNS = 5
 def read_bandwidth(session: Session) -> float | None:
     """Bytes a second at which the largest of many f32 is found, the best of a few runs; None where the device has no
     room for enough of them."""
-    most = 256 << 20 if session.info.kind == "cpu" else 2 << 30  # a GPU's run also takes a launch and a wait
+    most = 256 << 20 if session.info.kind == "cpu" else 4 << 30  # a GPU's run also takes a launch and a wait
     nbytes = min(most, session.device.free_bytes() // 4)
     return None if nbytes < _LEAST else _measured(session, nbytes)
 

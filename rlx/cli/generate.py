@@ -166,6 +166,7 @@ def show_stats(model: Any) -> None:
     """Counts and speeds, after each device, its layers where there are several, and what runs its kernels; then how
     much of the device's bandwidth the reading of large weights takes, which is measured first."""
     from rlx.cli.bandwidth import read_bandwidth
+    from rlx.models.language.stats import named_bytes
 
     stages = model.decoder.stages
     for stage in stages:
@@ -179,7 +180,7 @@ def show_stats(model: Any) -> None:
         return
     if measured := read_bandwidth(stages[0].session):
         share = stats.rate * stats.token_bytes / measured
-        print(f"bandwidth: {share:.0%} of the {measured / 1e9:,.4g} GB/s at which {stats.where} reads memory",
+        print(f"bandwidth: {share:.0%} of the {named_bytes(measured)}/s at which {stats.where} reads memory",
               file=sys.stderr)  # fmt: skip
 
 

@@ -495,6 +495,8 @@ def test_a_key_is_asked_for(folder: Path) -> None:
             serving.bound(host, 0, None)
     with pytest.raises(RlxError, match="less than 16"):
         serving.bound("127.0.0.1", 0, "short")
+    with serving.bound("127.0.0.1", 0, None) as taken, pytest.raises(RlxError, match="in use; give another --port"):
+        serving.bound("127.0.0.1", taken.getsockname()[1], None)
 
 
 def test_a_model_that_fails_ends_the_server(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -41,10 +41,10 @@ class Stats:
         if self.reused:
             lines += f"; {self.reused:,} more were there already"
         if rate := self.rate:
-            read_bytes = f"{_bytes(self.token_bytes)} of weights a token, {_bytes(rate * self.token_bytes)}/s"
+            read_bytes = f"{named_bytes(self.token_bytes)} of weights a token, {named_bytes(rate * self.token_bytes)}/s"
             lines += f"\nanswer: {self.tokens:,} tokens, {rate:,.1f} a second; {read_bytes}"
         if self.where:
-            lines += f"\ncaches: {_bytes(self.cache_bytes)} of keys and values on {self.where}"
+            lines += f"\ncaches: {named_bytes(self.cache_bytes)} of keys and values on {self.where}"
         if self.guessed:
             lines += f"\nguesses: {self.accepted:,} of {self.guessed:,} accepted"
         if self.build_seconds > 0.01:
@@ -52,5 +52,7 @@ class Stats:
         return f"{lines}\nended: {_ENDS[self.ended]}" if self.ended else lines
 
 
-def _bytes(count: float) -> str:
-    return f"{count / 1e9:,.3g} GB" if count >= 1e9 else f"{count / 1e6:,.3g} MB"
+def named_bytes(count: float) -> str:
+    """A number of bytes with three digits, or as many as stand before the point."""
+    number, unit = (count / 1e9, "GB") if count >= 1e9 else (count / 1e6, "MB")
+    return f"{number:,.0f} {unit}" if number >= 1000 else f"{number:.3g} {unit}"

@@ -27,6 +27,7 @@ from rlx.models.language.architectures import gpt_oss
 from rlx.models.language.config import Fields
 from rlx.models.language.decoder import Decoder, Sampling
 from rlx.models.language.speculation import LookUp
+from rlx.models.language.stats import Stats
 from rlx.models.language.text import StopTexts
 from rlx.ops.rope.scaling import LinearScaling
 from rlx.packed import PackedArray
@@ -466,6 +467,8 @@ def test_the_share_of_the_bandwidth_is_shown_for_large_weights(
         said = capsys.readouterr().err
         assert bool(re.search(r"^bandwidth: \d+% of the [\d.]+ GB/s at which cpu reads memory$", said, re.M)) == shown
         assert re.search(r"^answer: 9 tokens, [\d,.]+ a second; 0.0\d+ MB of weights a token, ", said, re.M)
+    large = str(Stats(tokens=65, rest_seconds=1 / 16, token_bytes=2_470_000_000))
+    assert large.endswith("1,024.0 a second; 2.47 GB of weights a token, 2,529 GB/s")
 
 
 def test_loading_is_drawn_on_a_terminal(folders: dict[str, Path], capsys: pytest.CaptureFixture[str]) -> None:

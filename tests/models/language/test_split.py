@@ -54,6 +54,14 @@ def test_layers_in_two_sessions_of_the_cpu(
     assert "llvmlite" not in first and ("llvmlite" in second) == usable(engine)
 
 
+def test_shorter_runs_over_a_prompt_of_a_split_model(folder: Path) -> None:
+    sessions = Session("cpu", engine="numpy"), Session("cpu", engine="numpy")
+    split = [(sessions[0], 2), (sessions[1], None)]
+    with load_folder(ModelFolder(folder), sessions[0], context=40, split=split, prefill_chunk=16) as model:
+        assert model.decoder.sizes == (16,)
+        same_tokens(model)
+
+
 @pytest.mark.vulkan
 @pytest.mark.late
 def test_layers_on_the_cpu_and_a_gpu(folder: Path) -> None:
