@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated, Any, cast
@@ -78,6 +78,8 @@ def generate(
     Without --temperature the text is the same on every device.
     """
     drawing = _drawing(temperature, top_k, top_p, seed)
+    if prompt == "-" and sys.stdin.isatty():
+        print("reading the prompt from the terminal; end with Ctrl-D", file=sys.stderr)
     text = _checked(sys.stdin.read(), "standard input") if prompt == "-" else _checked(prompt, "--prompt")
     kinds = (device, context, dtype, activations, cache, engine)
     with loaded(model, *kinds, layers_on, prefill_chunk) as made, _drafting(draft, *kinds) as drafting:
@@ -135,7 +137,7 @@ def chat(
             pieces = made.generate(
                 ids, max_tokens, **drawing, lookup=lookup, draft=drafting, guesses=guesses, adapter=named
             )
-            messages.append({"role": "assistant", "content": _print(pieces)})
+            messages.append({"role": "assistant", "content": _print(pieces, len(messages) > 2)})
             _say_full(made)
             if stats:
                 show_stats(made)
@@ -247,10 +249,15 @@ def _with_adapter(model: Any, folder: Path | None) -> str | None:
     return "given"
 
 
-def _print(pieces: Iterable[str]) -> str:
+def _print(pieces: Iterator[str], prepared: bool = False) -> str:
+    """Prints the pieces as they come; where the model's programs are not `prepared` yet, what is done before the first
+    one is drawn."""
     text = ""
-    for piece in pieces:
+    with nullcontext() if prepared else drawn("before the first token"):
+        piece = next(pieces, None)
+    while piece is not None:
         print(piece, end="", flush=True)
         text += piece
+        piece = next(pieces, None)
     print()
     return text

@@ -477,6 +477,14 @@ def test_loading_is_drawn_on_a_terminal(folders: dict[str, Path], capsys: pytest
     assert "tiny: loading weights" in capsys.readouterr().err
 
 
+def test_building_before_the_first_token_is_drawn(folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rlx.cli.generate.drawn", lambda what="", only=None: drawn(what, True, only))
+    got = CliRunner().invoke(app, ["generate", str(folders["llama"]), "-p", "hello", "-n", "9", "--device", "cpu"])
+    with load(folders["llama"], "cpu") as model:
+        assert got.exit_code == 0 and got.stdout == "".join(model.generate("hello", 9)) + "\n"
+    assert "before the first token: planning memory" in got.stderr
+
+
 def test_a_talk_forgets_its_oldest_turns(tmp_path: Path) -> None:
     folder = tiny.write_language_model(tmp_path, text=True)
     got = CliRunner().invoke(app, ["chat", str(folder), "--device", "cpu"], input="")
