@@ -173,6 +173,14 @@ def test_integers_are_divided_as_numpy_divides_them() -> None:
     np.testing.assert_array_equal(made[1], [1, 1, -1, -1, 0, 0, 0])
 
 
+@pytest.mark.parametrize("dtype", [np.uint8, np.int8])
+def test_small_integers_wrap_within_a_kernel(dtype: Any) -> None:
+    x = np.arange(256).astype(dtype)
+    made = rlx.jit(lambda x: ((x + x) // 3, rlx.cast(x * x, "f32")), device=session())(x)
+    for got, wanted in zip(made, ((x + x) // dtype(3), (x * x).astype(np.float32)), strict=True):
+        np.testing.assert_array_equal(got, wanted)
+
+
 def test_any_number_of_threads_gives_the_same_bits() -> None:
     made = [rlx.jit(layer, device=session(n))(X, Y) for n in (1, 2, 3, 7)]
     assert all(np.array_equal(m, made[0]) for m in made)
