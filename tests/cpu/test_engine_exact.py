@@ -1,4 +1,4 @@
-"""What the tolerances of conformance cases would hide: roundings at ties, and exponentials of rows to the last digits."""
+"""What tolerances of conformance cases would hide: roundings at ties, exponentials of rows to the last digits."""
 
 from __future__ import annotations
 

@@ -55,7 +55,9 @@ def noticed_by(fault: Fault, engine: str, folder: Path) -> str:
 
 def asked(fault: Fault, engine: str, folder: Path) -> str:
     """The same in a copy that is there."""
-    env = {**os.environ, "PYTHONPATH": str(folder), "RLX_CPU": engine, "PYTHONDONTWRITEBYTECODE": "1"}
+    others = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    path = [str(folder), *(p for p in others if p and Path(p).resolve() != ROOT)]
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(path), "RLX_CPU": engine, "PYTHONDONTWRITEBYTECODE": "1"}
     env["RLX_CACHE_DIR"] = str(ROOT / ".cache" / "mutation")
     if fault.ops:
         said = _said([sys.executable, "-m", "tests.mutation.on_cpu", fault.name], env, folder, 5)
