@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +61,16 @@ def apply(spec: TreeSpec, on: Machine, x: Array, out: Array) -> Array:
     (place,) = addresses([spec], on)
     _CALL(place)(words.ctypes.data, 0, 1)
     return out
+
+
+@dataclass(frozen=True)
+class Causes:
+    part: str
+
+
+@dataclass(frozen=True)
+class Effects:
+    part: str
 
 
 def chain(prims: str) -> Expr:
@@ -160,9 +171,10 @@ def test_halves_are_rounded_once_and_special_values_kept() -> None:
             spec_of(ex.cast(ex.arg(0, f64), f16), on, (f64, f16)), on, wide, np.empty(x.size, np.float16)
         )
         np.testing.assert_array_equal(made, wide.astype(np.float16))
-    nan = np.array([0x7C01, 0xFE55], np.uint16)
-    copied = apply(spec_of(ex.arg(0, f16), on, (f16, f16)), on, nan.view(np.float16), np.empty(2, np.float16))
-    np.testing.assert_array_equal(copied.view(np.uint16), nan)
+    for dtype, patterns in ((f16, [0x7C01, 0xFE55]), (bf16, [0x7F81, 0xFFD5])):
+        nan = np.array(patterns, np.uint16)
+        copied = apply(spec_of(ex.arg(0, dtype), on, (dtype, dtype)), on, nan.view(dtype.np), np.empty(2, dtype.np))
+        np.testing.assert_array_equal(copied.view(np.uint16), nan)
 
 
 def test_integers_are_divided_as_numpy_divides_them() -> None:
@@ -332,6 +344,7 @@ def test_a_spec_is_named_by_all_that_it_is_of() -> None:
         )
     }  # fmt: skip
     assert len(texts) == 8 and max(map(len, texts)) < 5000
+    assert canonical(Causes("x")) != canonical(Effects("x"))
 
 
 def test_damaged_records_are_misses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -82,3 +82,12 @@ _NUMPY_FAULTS = (
 )  # fmt: skip
 
 CPU_FAULTS = (*ENGINE_FAULTS, *_HEADER_FAULTS, *_SHARED_FAULTS, *_NUMPY_FAULTS)
+
+# What `make late` plants, each with every engine that runs it; `make mutation` plants them all.
+CPU_SAMPLE = (
+    "engine, product: a column too many",
+    "engine, attention: a query does not see its own key",
+    "engine, threads: a chunk too few",
+    "both, epilogue: no bias before an activation",
+    "numpy, gather: negative indices not counted from the end",
+)
