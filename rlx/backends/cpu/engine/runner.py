@@ -49,6 +49,9 @@ _X86 = {
     "calm": "75000000",  # some 30 ms
     "slice": "50000000",  # some 20 ms
 }
+# The counter has a rate of 24 MHz to 1 GHz, which the text does not know, and threads were never run there. At 1 GHz a
+# pause of 0.1 ms counts as a crowd, for 2 ms; at 24 MHz one of 3 ms, a usual time slice, passes unnoticed, and a longer
+# one counts for 80 ms. That decides how long threads spin and which steps they share, no result.
 _ARM = {
     "pause": 'call void asm sideeffect "isb", "~{memory}"()',
     "ticks": 'call i64 asm sideeffect "mrs $0, cntvct_el0", "=r"()',
