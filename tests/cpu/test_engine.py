@@ -23,6 +23,7 @@ from rlx.backends.cpu.engine.elementwise import Access, TreeSpec
 from rlx.backends.cpu.engine.ir import F32, PTR, Kernel
 from rlx.backends.cpu.engine.machine import Machine, this_machine
 from rlx.backends.cpu.engine.runner import RunnerSpec
+from rlx.backends.cpu.engine.workers import get_core
 from rlx.driver.diskcache import DiskCache
 from rlx.dtypes import bf16, f16, f32, f64, i64
 from rlx.errors import RlxError, UnsupportedOp
@@ -227,6 +228,11 @@ from rlx.backends.cpu.engine.workers import POOL
 assert POOL.cell[0]
 print("well")
 """
+
+
+def test_threads_are_told_their_core() -> None:
+    place = get_core()
+    assert not place or ctypes.CFUNCTYPE(ctypes.c_int)(place)() in os.sched_getaffinity(0)
 
 
 def test_a_child_of_a_fork_has_workers_of_its_own() -> None:

@@ -16,7 +16,7 @@ _WORK = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64)
 _MOST = 256
 
 
-def _get_core() -> int:
+def get_core() -> int:
     """The address of the C library's function that tells a thread's core; 0 where there is none."""
     try:
         return ctypes.cast(ctypes.CDLL(None).sched_getcpu, ctypes.c_void_p).value or 0
@@ -51,7 +51,7 @@ class Pool:
                 start = -raw.ctypes.data % 64
                 words = raw[start : start + 8 * POOL_WORDS].view(np.int64)
                 words[SLEEP_S], words[SLEEP_NS] = 0, 20_000_000  # how long a leader sleeps at once
-                words[GET_CORE] = _get_core()
+                words[GET_CORE] = get_core()
                 self._kept.append(raw)
                 self.cell[0] = words.ctypes.data
                 self._workers = 0
