@@ -77,7 +77,7 @@ def test_cases_of_an_op(op: str, tmp_path: Path) -> None:
 
 
 
-@pytest.mark.parametrize("name", ["sin", "log1p", "pow", "exp2", "cosh"])
+@pytest.mark.parametrize("name", ["sin", "log1p", "log10", "pow", "exp2", "cosh", "atanh"])
 def test_functions_have_the_bits_of_other_machines(name: str, tmp_path: Path) -> None:
     graph = rlx.Graph("functions")
     x = np.random.default_rng(0).integers(0, 1 << 32, 999, np.uint32).view(np.float32)
