@@ -9,7 +9,7 @@ from typing import ClassVar, Literal
 from rlx.backends.gpu.gemm.product import Product
 from rlx.backends.gpu.program.candidates import Cost
 from rlx.backends.gpu.program.target import Target
-from rlx.dtypes import DType
+from rlx.dtypes import DType, bf16
 
 _ROWS = 256  # of B, that a workgroup takes at most: MOST in bodies/matmul_line.h
 _MANY = 8  # units of 16 bytes that a thread holds of x at most
@@ -58,7 +58,9 @@ def sized(
     many = math.ceil(units / lanes)
     if many > _MANY:
         return None
-    made = Line((9 if target.software else -5,), stored, lanes, many, 1, _RESIDENT if resident is None else resident)
+    # Before sm_80, where there are no matrices of bf16 either, copies into shared memory wait for what they copy.
+    first = bf16 in target.matrices.types and not target.software
+    made = Line((-5 if first else 9,), stored, lanes, many, 1, _RESIDENT if resident is None else resident)
     if depth is None:
         few = made.each(target, p.n, 1) <= _FEW // (many * _STEP) * (256 // lanes)
         ring = min(_FEW if few else _RING, target.shared_bytes // _RESIDENT - _BESIDE)
