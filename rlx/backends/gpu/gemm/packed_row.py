@@ -11,7 +11,6 @@ from rlx.backends.gpu.gemm.packed_kernels import PACKED_LINE, Weight
 from rlx.backends.gpu.program.lowering import Lowering
 from rlx.backends.gpu.program.steps import Arg, Ref
 from rlx.dtypes import DType
-from rlx.ir import Leaf, Tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,11 +30,6 @@ class RowCall:
     bias: Ref | None = None
     bias_kind: int = 0
     kept: bool = False
-
-
-def never_written(weight: Tensor) -> bool:
-    """Whether no step of a program writes the weight, so that a kernel may read it before others have ended."""
-    return weight.node.op.leaf in (Leaf.PARAM, Leaf.CONSTANT)
 
 
 def line_launch(ctx: Lowering, chosen: PackedLine, call: RowCall) -> None:
