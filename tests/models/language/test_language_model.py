@@ -53,6 +53,8 @@ def test_logits_and_tokens_are_those_of_float64(device: str, family: str, folder
         assert nmse(model.logits(tokens), want) <= 1e-11
         follow = list(model.tokens(tokens[:9], 12))
         assert follow == tiny.greedy(FAMILIES[family], tokens[:9], 12)
+        # No step was begun beyond the last token: the first is the prompt's.
+        assert model.decoder.state.get("at").tolist() == [9 + 11]
 
 
 @pytest.mark.parametrize("original", [32, 64])
