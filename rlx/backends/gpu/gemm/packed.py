@@ -16,7 +16,7 @@ from rlx.backends.gpu.program.target import Target
 from rlx.dtypes import DType, bf16, f16, f32
 from rlx.packed.codebooks import TABLES
 
-Algorithm = Literal["rows", "vector", "line", "few", "direct", "mma", "matrix", "tiles"]
+Algorithm = Literal["rows", "vector", "line", "digits", "few", "direct", "mma", "matrix", "tiles"]
 ROWS = (1, 4, 16)  # rows of x that a workgroup of packed_rows multiplies
 COLUMNS = (8, 16, 32)  # those of packed_mma, or half of them where x is two halves
 _ONE_BY_ONE = 2  # rows up to which packed_vector is taken, which reads the weight for each of them
@@ -78,6 +78,18 @@ class PackedLine:
     parts: int = 1
     high: int = 4
     resident: int = 2
+
+
+@dataclass(frozen=True, slots=True)
+class PackedDigits:
+    """Integer dot products with x as three signed bytes for each element, for one row of x a workgroup, and with what
+    stands around the product. `parts` subgroups share `high` packed rows."""
+
+    algorithm: ClassVar[Algorithm] = "digits"
+    cost: Cost
+    slab: int
+    parts: int = 1
+    high: int = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +159,7 @@ class DecodedTiles:
 
 
 PackedCandidate = (
-    PackedRows | PackedVector | PackedLine | PackedFew | PackedDirect | PackedMma | PackedMatrix | DecodedTiles
+    PackedRows | PackedVector | PackedLine | PackedDigits | PackedFew | PackedDirect | PackedMma | PackedMatrix | DecodedTiles
 )
 
 
@@ -218,16 +230,36 @@ def _lifted(target: Target, p: PackedProblem) -> list[PackedCandidate]:
     found: list[PackedCandidate] = [PackedVector((cost + 0.2,), slab)]
     if "denorm_preserve" in target.features:
         found.append(line(target, p, cost))
+    if in_digits(target.features, p.q):
+        found.append(digits(target, p, cost + 0.1))
     if large:
         found.append(PackedFew((8 if target.software or p.m > _FEW else 3.5,), 32))
     return found
 
 
-def choose_row(target: Target, problem: PackedProblem) -> PackedLine:
-    """The kernel that computes a product of one row together with what stands around it."""
-    chosen = target.choose(problem, [_resized(line(target, problem), forced())])
-    assert isinstance(chosen, PackedLine)
+def choose_row(target: Target, problem: PackedProblem) -> PackedLine | PackedDigits:
+    """The kernel that computes a product of one row together with what stands around it. One of them suits: see the rule of
+    packed_linear."""
+    made = (line if "denorm_preserve" in target.features else digits)(target, problem)
+    wish = forced()
+    if wish.algorithm is not None and wish.algorithm != made.algorithm:
+        made = (digits if wish.algorithm == "digits" else line)(target, problem)
+    chosen = target.choose(problem, [_resized(made, wish)])
+    assert isinstance(chosen, PackedLine | PackedDigits)
     return chosen
+
+
+def in_digits(features: frozenset[str], q: DType) -> bool:
+    """Whether packed_digits multiplies the format: its quants are integers, and the device has integer dot products."""
+    return "intdot" in features and q.family not in TABLES and not q.family.startswith("fp8")
+
+
+def digits(target: Target, p: PackedProblem, cost: float = 0) -> PackedDigits:
+    """The sizes of packed_digits."""
+    most = (8192 if target.limits.shared_bytes >= _LARGE else 4096) // (p.k // p.units)
+    parts = 1
+    step = 32 * parts
+    return PackedDigits((cost,), min(most // step, math.ceil(p.units / step)) * step, parts)
 
 
 def line(target: Target, p: PackedProblem, cost: float = 0) -> PackedLine:
@@ -320,6 +352,10 @@ def _resized(c: PackedCandidate, wish: Forced) -> PackedCandidate:
         return replace(c, across=wish.across)
     if isinstance(c, PackedVector) and wish.slab is not None:
         return replace(c, slab=wish.slab)
+    if isinstance(c, PackedDigits):
+        wanted = {name: getattr(wish, name) for name in ("slab", "parts", "high")}
+        made = replace(c, **{name: size for name, size in wanted.items() if size is not None})
+        return replace(made, slab=math.ceil(made.slab / (32 * made.parts)) * 32 * made.parts)
     if isinstance(c, PackedLine):
         wanted = {name: getattr(wish, name) for name in ("slab", "parts", "high", "resident")}
         return replace(c, **{name: size for name, size in wanted.items() if size is not None})
