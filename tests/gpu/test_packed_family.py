@@ -411,7 +411,7 @@ def test_matrix_instructions_for_experts(algorithm: str) -> None:
 
 @on_host
 @pytest.mark.usefixtures("subnormals", "matrices")
-@pytest.mark.parametrize("algorithm", ["vector", "line", "few", "direct", "mma", "matrix"])
+@pytest.mark.parametrize("algorithm", ["vector", "line", "digits", "few", "direct", "mma", "matrix"])
 @pytest.mark.late
 def test_a_nan_among_the_quants_or_in_x_reaches_the_rows_it_belongs_to(algorithm: str) -> None:
     q = packed("fp8_e4m3", 20, 16)

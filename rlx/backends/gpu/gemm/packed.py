@@ -159,7 +159,8 @@ class DecodedTiles:
 
 
 PackedCandidate = (
-    PackedRows | PackedVector | PackedLine | PackedDigits | PackedFew | PackedDirect | PackedMma | PackedMatrix | DecodedTiles
+    PackedRows | PackedVector | PackedLine | PackedDigits | PackedFew | PackedDirect | PackedMma | PackedMatrix
+    | DecodedTiles
 )
 
 
@@ -238,8 +239,8 @@ def _lifted(target: Target, p: PackedProblem) -> list[PackedCandidate]:
 
 
 def choose_row(target: Target, problem: PackedProblem) -> PackedLine | PackedDigits:
-    """The kernel that computes a product of one row together with what stands around it. One of them suits: see the rule of
-    packed_linear."""
+    """The kernel that computes a product of one row together with what stands around it. Requires: one suits, as the
+    rule of packed_linear has found out."""
     made = (line if "denorm_preserve" in target.features else digits)(target, problem)
     wish = forced()
     if wish.algorithm is not None and wish.algorithm != made.algorithm:

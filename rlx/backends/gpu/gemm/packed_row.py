@@ -40,7 +40,10 @@ def never_written(weight: Tensor) -> bool:
 
 def row_launch(ctx: Lowering, chosen: PackedLine | PackedDigits, call: RowCall) -> None:
     """Appends a launch of the chosen kernel."""
-    (line_launch if isinstance(chosen, PackedLine) else digits_launch)(ctx, chosen, call)
+    if isinstance(chosen, PackedLine):
+        line_launch(ctx, chosen, call)
+    else:
+        digits_launch(ctx, chosen, call)
 
 
 def digits_launch(ctx: Lowering, chosen: PackedDigits, call: RowCall) -> None:
