@@ -154,13 +154,15 @@ PACKED_DIGITS = declare(
         variants={"T": FLOATS, "HIGH": ("2", "4"), "DOT": ("packed",)},
         constants={
             **_CONSTANTS, "SLAB": 64, "PARTS": 1, "NORMED": False, "GATED": False, "ACTIVATION": 0, "BIAS": 0,
+            "HALVES": False,
         },
-        trials=tuple((*_trial(name, align), slab, parts, normed, gated, activation, bias)
+        trials=tuple((*_trial(name, align), slab, parts, normed, gated, activation, bias, False)
             for name, align, slab, parts, normed, gated, activation, bias in (
             ("q4_0", 1, 64, 1, False, False, 0, 2), ("q6_k", 16, 128, 2, True, True, 4, 0),
             ("int8_zp", 4, 256, 4, True, False, 0, 1))),
         headers=("prims",),
         resident="2",
+        subgroups=True,
         unroll=True,
         new_compiler=True,
     )

@@ -53,6 +53,7 @@ def digits_launch(ctx: Lowering, chosen: PackedDigits, call: RowCall) -> None:
     kernel = PACKED_DIGITS(
         T=call.stored.name, HIGH=str(chosen.high), DOT="packed", **w.constants, SLAB=chosen.slab, PARTS=chosen.parts,
         NORMED=call.gamma is not None, GATED=call.gate is not None, ACTIVATION=CODE[call.gate], BIAS=call.bias_kind,
+        HALVES="half_subnormals" in ctx.target.features,
     )  # fmt: skip
     tiles = math.ceil(n / (8 * chosen.high // chosen.parts // sides))
     args: list[Arg] = [call.x, call.gamma or call.x, w.ref, call.bias or call.x, call.y]
