@@ -11,6 +11,7 @@ import pytest
 import rlx
 from rlx.backends.gpu.gemm.packed import (
     DecodedTiles,
+    PackedDigits,
     PackedDirect,
     PackedFew,
     PackedLine,
@@ -463,6 +464,10 @@ def test_the_choice(monkeypatch: pytest.MonkeyPatch) -> None:
     assert isinstance(two, PackedDirect) and (two.columns, two.terms, two.tiles) == (8, 1, 2)
     assert isinstance(chosen(cuda, 1, f32), PackedLine)
     assert isinstance(chosen(vulkan, 1), PackedVector) and isinstance(chosen(vulkan, 2), PackedVector)
+    dots = replace(vulkan, features=vulkan.features | {"intdot"})
+    large, small = chosen(dots, 1), chosen(dots, 1, n=2048)
+    assert isinstance(large, PackedDigits) and isinstance(small, PackedDigits) and (large.high, small.high) == (4, 2)
+    assert isinstance(chosen(dots, 1, q=PACKED["nf4_64"]), PackedVector)
     some, many = chosen(cuda, 4, q=PACKED["q4_0"]), chosen(cuda, 16, f32)
     assert isinstance(some, PackedMma) and (some.columns, some.terms) == (8, 1)
     assert isinstance(many, PackedMma) and (many.columns, many.terms) == (32, 2)

@@ -44,6 +44,7 @@ RLX_FN vec4 x_four(PTR(T) x, PTR(f32) gamma, const uint i, const float down) {
 }
 #define DOT_MORE PTR(f32) gamma, const float down,
 #define DOT_X(i) x_four(x, gamma, i, down)
+#define DOT_LOOP ROLLED  // seldom run
 #include "packed_dot.h"
 RLX_FN float plus(const float a, const float b) { return a + b; }
 LANES_OP(lanes_sum, 32u, plus)
@@ -85,12 +86,23 @@ SHARED float given_back[RUNS * SLAB];
 SHARED float joined[PARTS > 1u ? WARPS * ROWS : 1u];
 SHARED float joined_squares[NORMED ? 2u * WARPS : 1u];
 
+// Chunk c of a row: those of all blocks follow each other in the first plane.
+RLX_FN Chunk chunk_at(const Row row, const Planes at, const uint c) {
+    if (HIGH_WORDS) return chunk_of(row, at, c / UNITS, c % UNITS);
+    Chunk made;
+    made.q = sixteen_at(row, c * 16u);
+    made.h = PACKED4(0u, 0u, 0u, 0u);
+    if (HIGH_WORD) made.h.x = bytes_at(row, high_at(at, c / UNITS, c % UNITS), 4u);
+    return made;
+}
 // Chunk c of each row, and the words of its scales.
 #define FETCH(c)                                                                                   \
-    UNROLL for (uint r = 0u; r < ROWS; r++) {                                                      \
+    {                                                                                              \
         const uint from = (c) < chunks ? (c) : chunks - 1u;                                        \
-        next[r] = chunk_of(rows[r], at, from / UNITS, from % UNITS);                               \
-        next_words[r] = scale_words(rows[r], at, from / UNITS, from % UNITS);                      \
+        UNROLL for (uint r = 0u; r < ROWS; r++) {                                                  \
+            next[r] = chunk_at(rows[r], at, from);                                                 \
+            next_words[r] = scale_words(rows[r], at, from / UNITS, from % UNITS);                  \
+        }                                                                                          \
     }
 
 RLX_FN void packed_digits_body(PTR(T) x, PTR(f32) gamma, PTR(u32) q, PTR(f32) bias, PTR(T) y, const uint m,
@@ -166,7 +178,9 @@ RLX_FN void packed_digits_body(PTR(T) x, PTR(f32) gamma, PTR(u32) q, PTR(f32) bi
                 held[r] = next[r];
                 words[r] = next_words[r];
             }
-            const uint u = (slab + i < chunks ? slab + i : chunks - 1u) % UNITS;
+            // The same in every step, if blocks are so long; where no chunk is left, it does not matter.
+            uint u = mine % UNITS;
+            if (32u % UNITS != 0u) u = (slab + i < chunks ? slab + i : chunks - 1u) % UNITS;
             FETCH(slab + i + STEP)
             UNROLL for (uint run = 0u; run < RUNS; run++) {
                 int dots[ROWS * DIGITS];
@@ -226,11 +240,13 @@ RLX_FN void packed_digits_body(PTR(T) x, PTR(f32) gamma, PTR(u32) q, PTR(f32) bi
         inverse = p_rsqrt_f(total * p_recip_f(float(k)) + eps * down * down);
     }
     // A sum may be NaN because zeros and minimums are added up apart, and infinite because it is not scaled down yet.
-    v = RLX_ABS(v) < INFINITE ? v * down : dot_of(px, gamma, down, row_of(q, to, pitch), at, chunks, 0u);
-    v = FMA(v, inverse, added);
-    if (GATED) {
-        other = RLX_ABS(other) < INFINITE ? other * down : dot_of(px, gamma, down, row_of(q, to + n, pitch), at, chunks, 0u);
-        v = activated(v) * (other * inverse);
+    ROLLED for (uint side = 0u; side < (GATED ? 2u : 1u); side++) {
+        float sum = side == 0u ? v : other;
+        if (RLX_ABS(sum) < INFINITE) sum *= down;
+        else sum = dot_of(px, gamma, down, row_of(q, to + side * n, pitch), at, chunks, 0u);
+        if (side == 0u) v = sum; else other = sum;
     }
+    v = FMA(v, inverse, added);
+    if (GATED) v = activated(v) * (other * inverse);
     STORE(T, y, GROUP % m * n + to, v);
 }
