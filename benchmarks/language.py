@@ -132,7 +132,7 @@ def measure(device: str, args: argparse.Namespace) -> None:
               f"load {load:.1f} s, build {build:.1f} s", flush=True)  # fmt: skip
         if args.steps:
             show_steps(d, session, args)
-            show_steps(d, session, args, next(d.chunks(args.prompt)))
+            show_steps(d, session, args, max((c for c in d.sizes if c <= args.prompt), default=d.sizes[0]))
         if args.batch:
             measure_batch(d, args)
         ids = np.random.default_rng(1).integers(0, d.config.vocabulary, args.prompt).astype(np.int32)
