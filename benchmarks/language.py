@@ -190,7 +190,7 @@ def main() -> None:
     parser.add_argument("--precision", default="f32")
     parser.add_argument("--context", type=int, default=4096)
     parser.add_argument("--prompt", type=int, default=2048)
-    parser.add_argument("--prefill-chunk", type=int, help="tokens of a prompt in one run; default: 512")
+    parser.add_argument("--prefill-chunk", type=int, help="tokens of a prompt in one run")
     parser.add_argument("--tokens", type=int, default=256)
     parser.add_argument("--bandwidth", type=float, default=0.0, help="bytes a second, to compare with")
     parser.add_argument("--batch", type=int, default=0, help="time so many sequences at once too")
