@@ -164,7 +164,8 @@ def test_the_way_a_product_takes() -> None:
     assert _stems(np.float32, np.float32, "vulkan", "tf32") == ["matmul"]  # operands of several terms
     assert _stems(np.float32, np.float32, "vulkan", "bf16") == ["matmul_mma"]
     assert _stems(np.float32, half, "vulkan") == ["matmul"]
-    assert _stems(half, half, "vulkan") == ["matmul_halves"]
+    assert _stems(half, half, "vulkan") == ["matmul_mma"]
+    assert _stems(half, half, "vulkan", m=512) == ["matmul_halves"]
     assert _stems(half, half, "vulkan", m=1) == ["matmul_rows"]
     assert _stems(half, half, "vulkan", m=2, n=1024) == _stems(half, half, "cuda", m=16) == ["matmul_skinny"]
     # Large weights go straight into the registers of matrices, where every row begins at a multiple of 16 bytes.
@@ -213,7 +214,7 @@ def test_splits() -> None:
 
 def test_a_device_without_bf16_matrices_multiplies_f16_with_them(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lowered, "FEATURES", lowered.FEATURES - {"bf16_coopmat"})
-    assert _stems(np.float16, np.float16, "vulkan") == ["matmul_halves"]
+    assert _stems(np.float16, np.float16, "vulkan") == ["matmul_mma"]
     assert _stems(ml_dtypes.bfloat16, ml_dtypes.bfloat16, "vulkan") == ["matmul"]
     assert _stems(np.float32, np.float16, "vulkan") == ["matmul"]
 

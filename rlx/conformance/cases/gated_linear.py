@@ -44,6 +44,7 @@ def _all() -> Iterator[Case]:
             yield _case((40,), 64, 144, x, weight, gate)
         yield _case((150,), 200, 288, x, weight)  # more than a tile
         yield _case((19,), 61, 22, x, weight, "relu")
+        yield _case((264,), 104, 528, x, weight)
     for x in FLOATS:
         for domain in ("zeros", "holes"):
             yield _case((18,), 72, 16, x, x, domains=(domain, "normal"))

@@ -27,12 +27,12 @@ MAX_AXES = 3  # batch axes of one launch
 FMA_TILES = {"s": (64, 64, 0.78), "t": (128, 64, 0.8), "w": (64, 128, 0.84), "l": (128, 128, 1.0)}
 MMA_TILES = {"s": (64, 64, 0.5), "m": (128, 128, 0.8), "l": (128, 256, 1.0)}
 # For halves: sides, rate, and the workgroups that a multiprocessor has room for.
-HALF_TILES = {"s": (64, 64, 0.45, 2), "m": (128, 128, 0.97, 2), "l": (256, 128, 1.0, 1)}
-_HALF_DEPTH = 32  # the least terms of a sum
+HALF_TILES = {"m": (128, 128, 0.92, 2), "l": (128, 256, 1.0, 1)}
+_HALF_DEPTH = 48  # the least terms of a sum
 _HALF_ALONE = 1.5  # the time of a workgroup alone on a multiprocessor that has room for two, if that of both is 2
 _HALF_START = 150  # terms of a sum that take as long as the rest of a tile
 _HALF_PART = 256  # the least terms of a part of a sum
-_ADDED = 1300  # multiply-adds in the time in which an element of one part is written and read again
+_ADDED = 900  # multiply-adds in the time in which an element of one part is written and read again
 _MMA_SHARED = 48 << 10  # bytes of shared memory that the mma tiles need
 _FMA_ROWS = 1  # multiply-adds are faster than matrix instructions for halves up to this many rows (measured)
 _FEW_ROWS = 8  # the few-rows kernel is the fastest up to this many rows,
@@ -229,8 +229,8 @@ def candidates(target: Target, problem: Problem) -> list[Candidate]:
         # Tiles that round f32 on every read run at less than half the rate of 16-bit operands (79 and 197 TFLOP/s).
         stored = (split.type, split.type) if large and not split.exact else pair
         found += _mma_tiles(target, problem, 2 if mma_first else 4, stored, split)
-        whole = problem.aligned and not any(pitch % 8 for pitch in p.pitches)
-        if stored == (split.type, split.type) and whole and p.k >= _HALF_DEPTH:
+        wanted = (large and p.m > _MAX_ROWS) or forced().algorithm == "halves"
+        if wanted and stored == (split.type, split.type) and _in_units(problem):
             found += _half_tiles(target, problem, stored)
     found += _fma_tiles(target, problem, 3, pair)
     if problem.grouped:
@@ -341,12 +341,30 @@ def _mma_tiles(target: Target, problem: Problem, rank: int, stored: Pair, split:
     ]  # fmt: skip
 
 
-def _half_tiles(target: Target, problem: Problem, stored: Pair) -> list[Candidate]:
+def _in_units(problem: Problem) -> bool:
+    """Whether rows of A and B are whole units of 16 bytes where they are stored as halves, of at least a slice."""
+    pitches = problem.product.pitches
+    return problem.aligned and not any(pitch % 8 for pitch in pitches) and problem.product.k >= _HALF_DEPTH
+
+
+def gating_tiles(target: Target, problem: Problem) -> HalfTiles | None:
+    """The tiles that multiply halves and let the results gate one another; None where none can."""
+    kind = problem.c
+    same = problem.a == problem.b == kind and kind.is_half and multiplies(target, kind)
+    if not same or not _in_units(problem):
+        return None
+    found = _with_overrides(target, _half_tiles(target, problem, (kind, kind), 1), problem.product)
+    chosen = target.choose(problem, found) if found else None
+    return chosen if isinstance(chosen, HalfTiles) else None
+
+
+def _half_tiles(target: Target, problem: Problem, stored: Pair, most: int = 8) -> list[Candidate]:
     """Behind the tiles that copy from memory while they multiply, where the device can do that."""
     rank = 4 if target.matrices.overlapped else 1.5
     found: list[Candidate] = []
     for name in HALF_TILES:
-        taken, parts = min(_half_time(target, problem.product, name, parts) for parts in (1, 2, 4, 8))
+        times = (_half_time(target, problem.product, name, parts) for parts in (1, 2, 4, 8) if parts <= most)
+        taken, parts = min(times)
         found.append(HalfTiles((rank, taken), stored, name, parts))
     return found
 

@@ -190,7 +190,7 @@ def _halves(stem: str, threads: int, tiles: tuple[str, ...], about: str) -> Kern
     )
 
 
-MATMUL_HALVES = _halves("matmul_halves", 128, ("s", "m"), "small")
+MATMUL_HALVES = _halves("matmul_halves", 128, ("m",), "small")
 MATMUL_HALVES_WIDE = _halves("matmul_halves_wide", 256, ("l",), "large")
 MATMUL_INT = declare(
     KernelDecl(

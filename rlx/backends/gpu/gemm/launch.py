@@ -146,7 +146,10 @@ def gated_tiles(ctx: Lowering, call: ProductCall, chosen: HalfTiles) -> None:
         **words, B_TRANSPOSED=p.transpose_b, ACTIVATION=CODE[call.end.activation], BIAS=0,
         C_QUADS=call.c.vectors(p.n // 2, 4), WIDE=False, GATED=True,
     )  # fmt: skip
-    _launch(ctx, made, call, None, tiles_across(p, HALF_TILES[chosen.tile]), 1, (0,))
+    groups = ctx.groups(tiles_across(p, HALF_TILES[chosen.tile]))
+    ctx.launch(
+        made, groups, [call.a.ref, call.b.ref, call.a.ref, call.c.ref, p.m, p.n, p.k, 1, 1, 1, 1, *(0,) * 6, 0]
+    )
 
 
 def _halves(call: ProductCall, chosen: HalfTiles) -> tuple[KernelDecl, dict[str, str | int]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from rlx.backends.gpu.elementwise.strided import View, contiguous, launch_tree
-from rlx.backends.gpu.gemm.choice import HalfTiles, choose
+from rlx.backends.gpu.gemm.choice import gating_tiles
 from rlx.backends.gpu.gemm.launch import gated_tiles, product
 from rlx.backends.gpu.gemm.operands import Epilogue, Operand, ProductCall
 from rlx.backends.gpu.gemm.product import Product
@@ -37,9 +37,9 @@ def lower_gated_linear(ctx: Lowering, node: Node) -> None:
     p = Product(y.size // (n // 2), n, k, (), False, True)
     end = Epilogue(activation=node.attrs["gate"])
     call = ProductCall(p, Operand.of(ctx, x), Operand.of(ctx, weight), c, end, node.label or node.op.name)
-    chosen = choose(ctx.target, call.problem(ctx.precision))
-    if isinstance(chosen, HalfTiles) and chosen.stored == (c.dtype, c.dtype) and chosen.split_k == 1:
-        gated_tiles(ctx, replace(call, b=call.b.stored(ctx, c.dtype)), chosen)
+    chosen = gating_tiles(ctx.target, call.problem(ctx.precision))
+    if chosen is not None:
+        gated_tiles(ctx, call, chosen)
         return
     made = Operand(ctx.scratch(p.m * n * f32.itemsize), f32)
     product(ctx, replace(call, c=made, end=Epilogue()))

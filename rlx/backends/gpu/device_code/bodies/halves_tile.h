@@ -15,19 +15,17 @@
 #define BN RLX_JOIN(BN_, TILE)
 #define WR RLX_JOIN(WR_, TILE)
 #define WC RLX_JOIN(WC_, TILE)
-#define BM_s 64u
-#define BN_s 64u
-#define WR_s 2u
-#define WC_s 2u
+#define BK RLX_JOIN(BK_, TILE)
 #define BM_m 128u
 #define BN_m 128u
+#define BK_m 32u
 #define WR_m 2u
 #define WC_m 2u
-#define BM_l 256u
-#define BN_l 128u
-#define WR_l 4u
-#define WC_l 2u
-#define BK 32u
+#define BM_l 128u
+#define BN_l 256u
+#define BK_l 48u
+#define WR_l 2u
+#define WC_l 4u
 #define THREADS (32u * WR * WC)
 // The 16 x 16 matrices of a warp's part of the tile.
 #define FM (BM / (16u * WR))
