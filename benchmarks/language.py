@@ -136,7 +136,7 @@ def measure(device: str, args: argparse.Namespace) -> None:
               f"load {load:.1f} s, build {build:.1f} s", flush=True)  # fmt: skip
         if args.steps:
             show_steps(d, session, args)
-            show_steps(d, session, args, next(d.chunks(args.prompt)))
+            show_steps(d, session, args, max((c for c in d.sizes if c <= args.prompt), default=d.sizes[0]))
         if args.batch:
             measure_batch(d, args)
         ids = np.random.default_rng(1).integers(0, d.config.vocabulary, args.prompt).astype(np.int32)
@@ -194,7 +194,7 @@ def main() -> None:
     parser.add_argument("--precision", default="f32")
     parser.add_argument("--context", type=int, default=4096)
     parser.add_argument("--prompt", type=int, default=2048)
-    parser.add_argument("--prefill-chunk", type=int, help="tokens of a prompt in one run; default: 512")
+    parser.add_argument("--prefill-chunk", type=int, help="tokens of a prompt in one run")
     parser.add_argument("--tokens", type=int, default=256)
     parser.add_argument("--bandwidth", type=float, default=0.0, help="bytes a second, to compare with")
     parser.add_argument("--batch", type=int, default=0, help="time so many sequences at once too")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -136,7 +137,25 @@ def test_chunks_fit_the_context_and_waste_little() -> None:
         assert at >= length + count
     assert list(Sized(4096, 0).chunks(2048)) == [decoding.CHUNKS[-1]] * 4
     assert list(Sized(4096, 0).chunks(1)) == [1]
-    assert list(Sized(4096, 0, (16, 128, 512, 2048)).chunks(2600)) == [2048, 512, 16, 16, 16]
+    long = Sized(4096, 0, (*decoding.CHUNKS, decoding.LONG))
+    assert list(long.chunks(2600)) == [2048, 512, 16, 16, 16]
+    assert list(long.chunks(1200)) == [512, 512, 128, 16, 16, 16] and list(long.chunks(1600)) == [2048]
+
+
+def test_large_gpus_take_long_runs_of_one_sequence(folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    with load(folders["gemma2"], "cpu", context=decoding.LONG) as model:
+        assert model.decoder.sizes == decoding.CHUNKS
+        for free, sizes in ((10**9, (*decoding.CHUNKS, decoding.LONG)), (10**5, decoding.CHUNKS)):
+            session = model.session
+            large = replace(session.info, kind="discrete", memory_bytes=decoding.LONG_BYTES)
+            monkeypatch.setattr(type(session), "info", property(lambda self, info=large: info))
+            monkeypatch.setattr(session.device, "free_bytes", lambda free=free: free)
+            monkeypatch.setattr(decoding, "check_room", lambda *args: [range(model.config.layers)])
+            made = [Decoder(model.config, model.decoder.source, session, context, slots=slots, like=model.decoder)
+                    for context, slots in ((decoding.LONG, 1), (1024, 1), (decoding.LONG, 2))]  # fmt: skip
+            assert [d.sizes for d in made] == [sizes, decoding.CHUNKS, decoding.CHUNKS]
+            for d in made:
+                d.close()
 
 
 def test_the_size_of_prompts_runs_is_the_callers(folders: dict[str, Path], device: str) -> None:
