@@ -37,7 +37,7 @@ Activations = Annotated[str | None, typer.Option(help='Tensors between layers: "
 Cache = Annotated[str | None, typer.Option(help='Keys and values: "f32", "f16", "bf16" or "q8_0".')]
 PrefillChunk = Annotated[
     int | None,
-    typer.Option(help="Tokens of a prompt in one run. Default: 512; 2048 is faster on a large GPU.", min=16),
+    typer.Option(help="Tokens of a prompt in one run. Default: 512; 2048 on a GPU of 40 GB and more.", min=16),
 ]
 LayersOn = Annotated[
     str | None,

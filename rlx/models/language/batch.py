@@ -326,6 +326,11 @@ class Batch(Closing):
         log: npt.NDArray[np.int32] = d.state.get("log")
         return log, found
 
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """The sizes of the runs over its prompts."""
+        return self._decoder.sizes
+
     def prepare(self) -> None:
         """Builds the programs of prompts and steps, greedy and with draws, so that no sequence waits for them."""
         d = self._decoder

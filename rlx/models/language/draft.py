@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import islice
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -74,7 +73,7 @@ class Draft:
             same = self._draft.rewound(whole)
             made = [d.prefill(np.asarray(whole[same:], np.int32), Sampling())]
             if count > 1:
-                made += islice(d.decode(made[0], Sampling(), ahead=count - 1), count - 1)
+                made += d.decode(made[0], Sampling(), ahead=count - 1, most=count - 1)
             self._draft.took(whole + made[:-1])
         known = next((i for i, token in enumerate(made) if not 0 <= token < self._vocabulary), len(made))
         return made[:known]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -53,6 +54,8 @@ def test_logits_and_tokens_are_those_of_float64(device: str, family: str, folder
         assert nmse(model.logits(tokens), want) <= 1e-11
         follow = list(model.tokens(tokens[:9], 12))
         assert follow == tiny.greedy(FAMILIES[family], tokens[:9], 12)
+        # No step was begun beyond the last token: the first is the prompt's.
+        assert model.decoder.state.get("at").tolist() == [9 + 11]
 
 
 @pytest.mark.parametrize("original", [32, 64])
@@ -94,9 +97,8 @@ def test_a_prompt_may_be_cut_anywhere(device: str, folders: dict[str, Path]) -> 
             first = d.prefill(tokens[:cut], Sampling())
             assert first == int(tiny.logits(tiny.GEMMA)[cut - 1].argmax())
             token = d.prefill(tokens[cut:], Sampling())
-            following = d.decode(token, Sampling())
-            assert [token, *(next(following) for _ in range(5))] == want
-            following.close()
+            assert [token, *d.decode(token, Sampling(), most=5)] == want
+            assert list(d.decode(want[-1], Sampling(), most=0)) == []
 
 
 def test_a_step_copies_no_cache(device: str, folders: dict[str, Path]) -> None:
@@ -135,7 +137,25 @@ def test_chunks_fit_the_context_and_waste_little() -> None:
         assert at >= length + count
     assert list(Sized(4096, 0).chunks(2048)) == [decoding.CHUNKS[-1]] * 4
     assert list(Sized(4096, 0).chunks(1)) == [1]
-    assert list(Sized(4096, 0, (16, 128, 512, 2048)).chunks(2600)) == [2048, 512, 16, 16, 16]
+    long = Sized(4096, 0, (*decoding.CHUNKS, decoding.LONG))
+    assert list(long.chunks(2600)) == [2048, 512, 16, 16, 16]
+    assert list(long.chunks(1200)) == [512, 512, 128, 16, 16, 16] and list(long.chunks(1600)) == [2048]
+
+
+def test_large_gpus_take_long_runs_of_one_sequence(folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    with load(folders["gemma2"], "cpu", context=decoding.LONG) as model:
+        assert model.decoder.sizes == decoding.CHUNKS
+        for free, sizes in ((10**9, (*decoding.CHUNKS, decoding.LONG)), (10**5, decoding.CHUNKS)):
+            session = model.session
+            large = replace(session.info, kind="discrete", memory_bytes=decoding.LONG_BYTES)
+            monkeypatch.setattr(type(session), "info", property(lambda self, info=large: info))
+            monkeypatch.setattr(session.device, "free_bytes", lambda free=free: free)
+            monkeypatch.setattr(decoding, "check_room", lambda *args: [range(model.config.layers)])
+            made = [Decoder(model.config, model.decoder.source, session, context, slots=slots, like=model.decoder)
+                    for context, slots in ((decoding.LONG, 1), (1024, 1), (decoding.LONG, 2))]  # fmt: skip
+            assert [d.sizes for d in made] == [sizes, decoding.CHUNKS, decoding.CHUNKS]
+            for d in made:
+                d.close()
 
 
 def test_the_size_of_prompts_runs_is_the_callers(folders: dict[str, Path], device: str) -> None:
