@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import ml_dtypes
@@ -9,7 +10,13 @@ import numpy as np
 import pytest
 
 import rlx
-from rlx.backends.cpu.engine import choice
+from rlx.backends.cpu.engine import choice, runner
+from rlx.backends.cpu.engine.compile import addresses
+from rlx.backends.cpu.engine.ir import I64, PTR, Kernel
+from rlx.backends.cpu.engine.machine import this_machine
+from rlx.backends.cpu.engine.movement import RowCopy
+from rlx.backends.cpu.engine.program import Segment
+from rlx.backends.cpu.engine.step import EngineStep
 
 pytestmark = pytest.mark.skipif(
     choice.why_not() is not None, reason=f"no compiled engine: {choice.why_not()}"
@@ -68,16 +75,34 @@ def test_a_later_part_of_a_cache_may_outweigh_all_others() -> None:
     np.testing.assert_allclose(y[0, 0], values[0, 400, 0], rtol=1e-6)
 
 
+@dataclass(frozen=True)
+class Uneven:
+    """Words: out, items. The last item, which a worker takes, is so long that the others are done before."""
+
+    def ir(self) -> str:
+        k = Kernel("kernel")
+        out, items = k.word(0, PTR), k.word(1)
+        with k.loop(k.first, k.last) as item:
+            total = k.variable(k.const(I64, 1))
+            with k.loop(0, k.select(k.cmp("eq", item + 1, items), k.const(I64, 3_000_000), 200_000)) as i:
+                total.value = total.value * 3 + i
+            k.store(total.value | 1, k.at(out, item, I64))
+        return k.text()
+
+
 def test_a_step_is_whole_before_the_next_reads_it() -> None:
-    """More threads than cores: some are put aside within a chunk, for which all others have to wait."""
-
-    def chain(x: rlx.Tensor) -> rlx.Tensor:
-        for _ in range(40):
-            x = rlx.tanh(x + rlx.mean(x, axis=0, keepdims=True))
-        return x
-
-    x = np.random.default_rng(0).standard_normal((1000, 1000)).astype(np.float32)
-    run, alone = (rlx.jit(chain, device=rlx.Session("cpu", engine="compiled", threads=n)) for n in (8, 1))
-    wanted = alone(x)
-    for _ in range(12):
-        np.testing.assert_array_equal(run(x), wanted)
+    on, items = this_machine(), 16
+    assert on is not None
+    out, seen = np.zeros(items, np.int64), np.zeros(items, np.int64)
+    steps = [
+        EngineStep(Uneven(), (out.ctypes.data, items), items, cost_ns=1e5),
+        EngineStep(RowCopy(4, on.vector_bytes), (out.ctypes.data, seen.ctypes.data, 2 * items), 1),
+    ]
+    lead, work, *places = addresses([*runner.specs(on), *(s.spec for s in steps)], on)
+    segment = Segment()
+    segment.steps = steps
+    segment.finish(places, lead, work, 3)
+    for _ in range(8):
+        out[:] = 0
+        segment()
+        assert (seen != 0).all()
