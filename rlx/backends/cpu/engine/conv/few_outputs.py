@@ -34,6 +34,7 @@ from rlx.ir import expr as ex
 
 _MOST_PHASES = 8  # of the last axis, whose vectors are interleaved
 _MOST_TAPS = 64  # of the last axis: each is a load in the kernel's text
+_TOGETHER = 8 << 20  # bytes of products, of several images where these are small
 
 Taps = tuple[tuple[int, int], ...]
 
@@ -127,27 +128,30 @@ def few_output_steps(
     rows = o * taps
     turned = ctx.borrow(w.nbytes).view(np.float32).reshape(rows, c)
     steps.append(transpose_step(w, turned, ctx, c, rows, w.strides[0], turned.strides[0], 1, (1, 0, 0), (0, 0)))
-    products = ctx.borrow(4 * n * rows * places).view(np.float32).reshape(n, rows, places)
+    each = min(n, max(1, _TOGETHER // (4 * rows * places)))
+    products = ctx.borrow(4 * each * rows * places).view(np.float32).reshape(each, rows, places)
     tile = choose_tile(ctx.machine, rows, places)
     width = tile.vectors * ctx.machine.lanes()
     flat = np.moveaxis(x, 1, -1).reshape(n, places, c).swapaxes(1, 2)
     if not np.may_share_memory(flat, x):
         raise Declined(f"strides of x: {x.strides}")
-    panels = in_place(flat, width) if flat.strides[2] == 4 else pack_each_run(flat[:, None], width, ctx)
     table = (address(turned) + np.arange(rows, dtype=np.int64) * turned.strides[0])[:, None]
-    product = Product(table, c, 4, products, 0, keep=(turned, x))
-    steps += product_steps(product, panels, tile, ctx, f"conv {tile.rows}x{tile.vectors}")
     made = out
     if not out.flags.c_contiguous:
         made = ctx.borrow(out.nbytes).view(out.dtype).reshape(out.shape)
     spec = AddTapsKernel(
-        ctx.machine.lanes(), tuple(phases), kernel[-1], len(axes), tree, None if bias is None else as_dtype(bias.dtype),
-        as_dtype(out.dtype),
+        ctx.machine.lanes(), tuple(phases), kernel[-1], len(axes), tree,
+        None if bias is None else as_dtype(bias.dtype), as_dtype(out.dtype),
     )  # fmt: skip
-    words = [address(products), address(made), 0 if bias is None else address(bias)]
-    words += [places, o, taps, sizes[-1], out.shape[-1], *(number for axis in axes for number in axis)]
-    items, cost = out.size // out.shape[-1], out.shape[-1] * taps / len(phases) / 8.0
-    steps.append(EngineStep(spec, words, items, 1, (products, made, bias), name="conv taps", cost_ns=cost))
+    sizes_of = [places, o, taps, sizes[-1], out.shape[-1], *(number for axis in axes for number in axis)]
+    for first in range(0, n, each):
+        given, part = flat[first : first + each], made[first : first + each]
+        panels = in_place(given, width) if flat.strides[2] == 4 else pack_each_run(given[:, None], width, ctx)
+        product = Product(table, c, 4, products[: len(given)], 0, keep=(turned, x))
+        steps += product_steps(product, panels, tile, ctx, f"conv {tile.rows}x{tile.vectors}")
+        words = [address(products), address(part), 0 if bias is None else address(bias), *sizes_of]
+        items, cost = part.size // out.shape[-1], out.shape[-1] * taps / len(phases) / 8.0
+        steps.append(EngineStep(spec, words, items, 1, (products, made, bias), name="conv taps", cost_ns=cost))
     if made is not out:
         copy = tree_step([ex.arg(0, as_dtype(out.dtype))], [made], [out], ctx)
         assert copy is not None
