@@ -66,10 +66,13 @@ class Slabs:
         self._latest: weakref.ref[Bytes] | None = None
         self._taken = 0
 
+    @staticmethod
+    def takes(nbytes: int) -> bool:
+        """Whether so many bytes are worth it: not if they are few, or have large pages by themselves."""
+        return _SLAB >> 8 <= nbytes < _SLAB >> 2
+
     def block(self, nbytes: int) -> Block:
-        """A block of zeros; one that is small, or large enough by itself, has an allocation of its own."""
-        if not _SLAB >> 8 <= nbytes <= _SLAB >> 2:
-            return Block(nbytes)
+        """A block of zeros. Requires: `takes(nbytes)`."""
         with self._lock:
             slab = None if self._latest is None else self._latest()
             if slab is None or slab.nbytes - self._taken < nbytes:

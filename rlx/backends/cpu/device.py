@@ -93,7 +93,7 @@ class CpuDevice:
 
     def acquire_lasting(self, nbytes: int) -> CpuBuffer:
         """Zeros, as `acquire` gives them, that are read often and kept for long (`Slabs`)."""
-        return self._acquire(nbytes, True, self._slabs.block)
+        return self._acquire(nbytes, True, self._slabs.block if Slabs.takes(nbytes) else Block)
 
     def _acquire(self, nbytes: int, clear: bool, make: Callable[[int], Block]) -> CpuBuffer:
         nbytes = check_nbytes(nbytes, self.info.id)
