@@ -120,10 +120,8 @@ def measure(device: str, args: argparse.Namespace) -> None:
         for _ in range(3):
             d.reset(args.prompt)
             start, count = time.perf_counter(), 0
-            for _token in d.decode(5, Sampling()):
+            for _token in d.decode(5, Sampling(), most=args.tokens):
                 count += 1
-                if count == args.tokens:
-                    break
             rates.append(count / (time.perf_counter() - start))
         steps = len(getattr(exe.executable, "steps", ()))
         share = f", {100 * max(rates) * nbytes / args.bandwidth:.0f} % of the bandwidth" if args.bandwidth else ""

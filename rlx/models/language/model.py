@@ -326,9 +326,11 @@ class LanguageModel(Closing):
                     start = time.perf_counter()
                     self._begin()
                     token = self.decoder.prefill(np.asarray(whole[same:], np.int32), sampling)
-                    following = (
-                        self.decoder.decode(token, sampling) if guesser is None else self.decoder.guess(whole, guesser)
-                    )
+                    if guesser is None:
+                        left = None if max_tokens is None else max_tokens - stats.tokens - 1
+                        following = self.decoder.decode(token, sampling, most=left)
+                    else:
+                        following = self.decoder.guess(whole, guesser)
                     self._owner = own
                     if not stats.tokens:
                         stats.prompt, stats.reused = len(whole) - same, same
