@@ -189,6 +189,33 @@ MATMUL_MMA = declare(
         new_compiler=True,
     )
 )
+
+
+def _halves(stem: str, threads: int, tiles: tuple[str, ...], about: str) -> KernelDecl:
+    return declare(
+        KernelDecl(
+            stem,
+            function="matmul_body",
+            about=f"{_ABOUT[:-1]}, for halves whose rows are whole units of 16 bytes, in {about} tiles.",
+            grid=f"a group of {threads} for each tile of each matrix, for each of `parts` parts of the sum",
+            args=(*reads(a="T", b="T", bias="f32"), *writes(c="T"), *_TILE_ARGS[4:]),
+            headers=("prims", "mma"),
+            variants={"T": ("f16", "bf16"), "TILE": tiles},
+            constants={**_BEFORE, "C_QUADS": False, "WIDE": False, "GATED": False},
+            trials=(
+                (False, True, 2, 1, True, False, False),
+                (True, False, 0, 0, False, True, False),
+                (False, True, 4, 0, True, False, True),
+            ),
+            threads=threads,
+            unroll=True,
+            new_compiler=True,
+        )
+    )
+
+
+MATMUL_HALVES = _halves("matmul_halves", 128, ("m",), "small")
+MATMUL_HALVES_WIDE = _halves("matmul_halves_wide", 256, ("l",), "large")
 MATMUL_INT = declare(
     KernelDecl(
         "matmul_int",

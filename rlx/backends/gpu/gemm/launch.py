@@ -9,12 +9,14 @@ from dataclasses import dataclass, replace
 from rlx.backends.gpu.elementwise.strided import View, contiguous, launch_tree
 from rlx.backends.gpu.gemm.choice import (
     FMA_TILES,
+    HALF_TILES,
     LONG_SUM,
     MAX_AXES,
     MMA_TILES,
     Direct,
     FewRows,
     FmaTiles,
+    HalfTiles,
     Library,
     MmaTiles,
     SkinnyTiles,
@@ -25,6 +27,8 @@ from rlx.backends.gpu.gemm.choice import (
 from rlx.backends.gpu.gemm.kernels import (
     MATMUL,
     MATMUL_DIRECT,
+    MATMUL_HALVES,
+    MATMUL_HALVES_WIDE,
     MATMUL_INT,
     MATMUL_LINE,
     MATMUL_MMA,
@@ -64,6 +68,8 @@ def product(ctx: Lowering, call: ProductCall) -> None:
         _skinny(ctx, call, chosen)
     elif isinstance(chosen, MmaTiles):
         _mma_tiles(ctx, call, chosen)
+    elif isinstance(chosen, HalfTiles):
+        _half_tiles(ctx, call, chosen)
     else:
         _fma_tiles(ctx, call, chosen)
 
@@ -123,6 +129,35 @@ def _mma_tiles(ctx: Lowering, call: ProductCall, chosen: MmaTiles) -> None:
         },
         tiles_across(p, MMA_TILES[chosen.tile]), chosen.split_k,
     )  # fmt: skip
+
+
+def _half_tiles(ctx: Lowering, call: ProductCall, chosen: HalfTiles) -> None:
+    """Tiles of matrix instructions for halves in whole units."""
+    kernel, words = _halves(call, chosen)
+    _tiles(
+        ctx, call, kernel, {**words, "GATED": False},
+        tiles_across(call.product, HALF_TILES[chosen.tile]), chosen.split_k,
+    )  # fmt: skip
+
+
+def gated_tiles(ctx: Lowering, call: ProductCall, chosen: HalfTiles) -> None:
+    """The same, where the epilogue's activation of the first half of a product's columns times the second half is C."""
+    p = call.product
+    kernel, words = _halves(call, chosen)
+    made = kernel(
+        **words, B_TRANSPOSED=p.transpose_b, ACTIVATION=CODE[call.end.activation], BIAS=0,
+        C_QUADS=call.c.vectors(p.n // 2, 4), WIDE=False, GATED=True,
+    )  # fmt: skip
+    groups = ctx.groups(tiles_across(p, HALF_TILES[chosen.tile]))
+    ctx.launch(
+        made, groups, [call.a.ref, call.b.ref, call.a.ref, call.c.ref, p.m, p.n, p.k, 1, 1, 1, 1, *(0,) * 6, 0]
+    )
+
+
+def _halves(call: ProductCall, chosen: HalfTiles) -> tuple[KernelDecl, dict[str, str | int]]:
+    """The kernel of a tile, and its words."""
+    kernel = MATMUL_HALVES_WIDE if chosen.tile == "l" else MATMUL_HALVES
+    return kernel, {"T": call.a.dtype.name, "TILE": chosen.tile, "A_TRANSPOSED": call.product.transpose_a}
 
 
 def _skinny(ctx: Lowering, call: ProductCall, chosen: SkinnyTiles) -> None:

@@ -34,6 +34,9 @@ def lower_normed_linear(ctx: Lowering, node: Node) -> None:
     call = ProductCall(p, a, b, Operand(ctx.ref(y), stored), Epilogue(activation=gate), node.label or node.op.name)
     kind = ctx.storage(gamma)
     row = cast_ref(ctx, ctx.ref(gamma), kind, f32, gamma.size)
-    chosen = one_row(ctx.target, call.problem(ctx.precision), quads(row, itemsize=4) != 0, 1 if gate is None else 2)
+    # Two rows a thread: x and gamma are read and multiplied once for both, which takes 3072 x 2048 from 11.1 to 9.0 µs
+    # on an H200 through Vulkan.
+    alone = gate is None and ctx.target.matrices.overlapped
+    chosen = one_row(ctx.target, call.problem(ctx.precision), quads(row, itemsize=4) != 0, 1 if alone else 2)
     norm = Norm(row, kind == f32 and never_written(gamma), float(node.attrs["eps"]))
     row_product(ctx, call, chosen, norm, gate is not None)
