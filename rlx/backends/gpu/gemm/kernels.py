@@ -102,8 +102,7 @@ MATMUL_LINE = declare(
         about="c = activation(x B^T + bias) for one row x, or of its RMS norm (NORMED), with a gate (GATED).",
         grid="a group of 256 for each `each` elements of c",
         args=(
-            *reads(x="TA", gamma="f32", b="TB", bias="f32", near="b16", far="b16"), *writes(c="TA"),
-            *uints("n", "k", "each", "near_count", "far_count", "far_step"), *floats("eps"),
+            *reads(x="TA", gamma="f32", b="TB", bias="f32"), *writes(c="TA"), *uints("n", "k", "each"), *floats("eps"),
         ),
         headers=("prims",),
         variants={"AB": PAIRS},
@@ -118,7 +117,6 @@ MATMUL_LINE = declare(
         ),
         resident="MANY > 4u ? 1 : 2",
         begins=True,
-        once="b",
         cuda_only=True,
     )
 )  # fmt: skip
