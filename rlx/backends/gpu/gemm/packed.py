@@ -243,13 +243,12 @@ def _lifted(target: Target, p: PackedProblem) -> list[PackedCandidate]:
     return found
 
 
-def choose_row(target: Target, problem: PackedProblem) -> PackedLine | PackedDigits:
+def choose_row(target: Target, problem: PackedProblem, gated: bool) -> PackedLine | PackedDigits:
     """The kernel that computes a product of one row together with what stands around it. Requires: one suits, as the
     rule of packed_linear has found out."""
-    made = (line if "denorm_preserve" in target.features else digits)(target, problem)
     wish = forced()
-    if wish.algorithm is not None and wish.algorithm != made.algorithm:
-        made = (digits if wish.algorithm == "digits" else line)(target, problem)
+    by = wish.algorithm or ("line" if "denorm_preserve" in target.features else "digits")
+    made = digits(target, problem) if by == "digits" else line(target, problem, gated=gated)
     chosen = target.choose(problem, [_resized(made, wish)])
     assert isinstance(chosen, PackedLine | PackedDigits)
     return chosen
@@ -268,17 +267,26 @@ def digits(target: Target, p: PackedProblem, cost: float = 0) -> PackedDigits:
     return PackedDigits((cost,), min(most // 32, math.ceil(p.units / 32)) * 32, 1, high)
 
 
-def line(target: Target, p: PackedProblem, cost: float = 0) -> PackedLine:
+def line(target: Target, p: PackedProblem, cost: float = 0, gated: bool = False) -> PackedLine:
     """The sizes of packed_line, as measured on an H200: two subgroups share rows, or more where multiprocessors would
-    have none, as far as there are chunks for all of them."""
+    have none, as far as there are chunks for all of them. Three rows instead of four, where the last round of
+    workgroups would leave many places empty; a gate takes rows in pairs."""
     most = (8192 if target.limits.shared_bytes >= _LARGE else 4096) // (p.k // p.units)
     allowed = [s for s in (2, 4, 8) if p.units >= 64 * s and most >= 64 * s]
     parts = next((s for s in allowed if p.n * s >= 32 * target.units), (allowed or [1])[-1])
     step = 64 * parts
+    slab = min(most // step, math.ceil(p.units / step)) * step
     # Formats of integers: a dot product of four bytes for each of three limbs takes fewer instructions than four masks
     # and multiply-adds. How fast other devices than CUDA's are at them was not measured.
     limbs = target.language is Language.CUDA and p.q.family not in _FLOATS
-    return PackedLine((cost,), min(most // step, math.ceil(p.units / step)) * step, parts, limbs=limbs)
+    found = PackedLine((cost,), slab, parts, limbs=limbs)
+    fewer = replace(found, high=3)
+    return fewer if not gated and 1.1 * _rows_in_turn(target, p, fewer) < _rows_in_turn(target, p, found) else found
+
+
+def _rows_in_turn(target: Target, p: PackedProblem, c: PackedLine) -> int:
+    """How many rows a subgroup takes one after the other."""
+    return math.ceil(p.n / (8 * c.high // c.parts) / (c.resident * target.units)) * c.high
 
 
 def _matrix(target: Target, p: PackedProblem) -> list[PackedCandidate]:

@@ -110,7 +110,7 @@ PACKED_LINE = declare(
             *reads(x="T", gamma="f32", q="u32", bias="f32"), *writes(y="T"),
             *uints("m", "n", "step"), *floats("eps"),
         ),
-        variants={"T": FLOATS, "HIGH": ("2", "4")},
+        variants={"T": FLOATS, "HIGH": ("2", "3", "4")},
         constants={
             **_CONSTANTS, "SLAB": 64, "PARTS": 1, "SUBNORMALS": False, "NORMED": False, "GATED": False,
             "ACTIVATION": 0, "BIAS": 0, "EARLY": False, "BLOCKS": 2, "PITCH": 36, "WHOLE": False, "LIMBS": False,

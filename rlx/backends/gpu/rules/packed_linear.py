@@ -43,7 +43,7 @@ def lower_packed_linear(ctx: Lowering, node: Node) -> None:
         _in_fours(ctx, ctx.ref(x), stored, w.columns), stored, 1, w, ctx.ref(node.output), row, eps or 0.0, gate, bias,
         kind, never_written(q),
     )  # fmt: skip
-    row_launch(ctx, choose_row(ctx.target, problem), call)
+    row_launch(ctx, choose_row(ctx.target, problem, gate is not None), call)
 
 
 def _in_fours(ctx: Lowering, x: Ref, stored: DType, k: int) -> Ref:

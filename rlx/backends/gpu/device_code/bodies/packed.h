@@ -2,6 +2,7 @@
 // number of the format, below; BLOCK: elements of a block; SIZE0: bytes of a block in the first plane; AT1, AT2, AT3:
 // bytes of a block in all planes before the second, third, fourth; ALIGN: 16 or 4 where every row begins at such a
 // multiple, else 1; RUNS: runs in a chunk, 0 for formats without chunks.
+// READ_ONCE: a kernel says that what it reads 16 bytes at a time should make room in caches for all else.
 // A chunk is 16 bytes of the first plane: RUNS runs of 16 neighbouring elements. An element is s (q - zero) + m: q a
 // byte, and s, zero and m those of its run. Products are exact in f32 (q of at most 8 bits; s of 16, or the one rounding
 // that the format has), so that only the last sum rounds, whether or not it is fused with the product.
@@ -45,7 +46,11 @@
 #define WORD_OF(v, i) ((const uint*)&(v))[i]
 #define PACKED4(a, b, c, d) make_uint4(a, b, c, d)
 #define SIGNED(u) ((int)(u))
+#if defined(READ_ONCE) && defined(__CUDA_ARCH__)
+#define SIXTEEN(p, i) __ldcs((const uint4*)(p) + (i))
+#else
 #define SIXTEEN(p, i) ((const uint4*)(p))[i]
+#endif
 #endif
 
 #define PACKED_BYTES (FORMAT == Q8_0 || FORMAT == INT8 || FORMAT == INT8_ZP || IS_FP8)

@@ -13,8 +13,10 @@
 #include "activation.h"
 #include "bias.h"
 #define TABLED
+#define READ_ONCE
 #include "packed.h"
 #define COUNT_2 2u
+#define COUNT_3 3u
 #define COUNT_4 4u
 #define ROWS RLX_JOIN(COUNT_, HIGH)
 #ifdef RLX_GLSL
