@@ -19,7 +19,7 @@ from rlx.ops.elementwise.unary import NUMPY_ACTIVATIONS
 from tests.gpu import cuda_host, lowered
 from tests.gpu.lowered import ROUNDED, close
 from tests.gpu.missed_barriers import every_barrier_is_missed
-from tests.gpu.test_packed_family import packed
+from tests.gpu.test_packed_family import packed, run
 
 load_rules()
 _LIMITS = Limits(shared_bytes=48 << 10, dynamic_shared_bytes=220 << 10, subgroup=32)
@@ -98,6 +98,24 @@ def test_multiply_adds(name: str, n: int, blocks: int, dtype: str, words: dict[s
 @pytest.mark.parametrize("size", [1e-30, 1e30])
 def test_a_row_of_any_size(size: float) -> None:
     fused("q4_k", 20, 8, "f32", "cuda", size=size)
+
+
+@on_host
+@pytest.mark.usefixtures("subnormals")
+@pytest.mark.parametrize("name", ["q4_k", "q8_0", "q2_k", "iq4_xs"])
+@pytest.mark.parametrize("limbs", [True, False])
+def test_elements_of_very_different_sizes(name: str, limbs: bool) -> None:
+    """32 elements become integers together, by the largest of them: here one is 10,000 times as large as most."""
+    q, rng = packed(name, 20, 64 if name == "q8_0" else 8), np.random.default_rng(3)
+    x = rng.standard_normal((1, q.shape[1])).astype(np.float32)
+    x[0, ::32] *= 1e4
+    with forcing(algorithm="line", limbs=limbs):
+        got = run("packed_matmul", q, x, backend="cuda", transpose_q=True).astype(np.float64)
+    want = x.astype(np.float64) @ q.dequantize().astype(np.float64).T
+    assert ((got - want) ** 2).sum() <= 2e-12 * (want**2).sum()
+    x[0, 5], x[0, 77] = np.inf, np.nan
+    with forcing(algorithm="line", limbs=limbs):
+        assert np.isnan(run("packed_matmul", q, x, backend="cuda", transpose_q=True)).all()
 
 
 @on_host

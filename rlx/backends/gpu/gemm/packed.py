@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
 from rlx.backends.gpu.program.candidates import Cost, Overrides, narrowed
+from rlx.backends.gpu.program.steps import Language
 from rlx.backends.gpu.program.target import Target
 from rlx.dtypes import DType, bf16, f16, f32
 from rlx.packed.codebooks import TABLES
@@ -26,6 +27,7 @@ _MMA_ROWS = {1: 512, 2: 256}
 # Formats of which packed_matrix makes halves by masks: those of a byte for each element, and all.
 _BYTES = frozenset({"q8_0", "int8", "int8_zp", "fp8_e4m3", "fp8_e5m2"})
 _BY_BYTES = _BYTES | {"q4_0", "q4_1", "q2_k", "q3_k", "q4_k", "q5_k", "q6_k", "tq2_0"}
+_FLOATS = frozenset({"fp8_e4m3", "fp8_e5m2", *TABLES})  # whose elements are no integers
 _LARGE = 46 << 10  # bytes of shared memory that packed_few, and a long slab of packed_vector, need
 _RING = 96 << 10  # and packed_mma
 
@@ -70,7 +72,8 @@ class PackedVector:
 @dataclass(frozen=True, slots=True)
 class PackedLine:
     """As PackedVector, with two neighbouring chunks a lane and several tiles of rows a workgroup, and with what stands
-    around the product. `parts` subgroups share `high` packed rows. A multiprocessor holds `resident` workgroups."""
+    around the product. `parts` subgroups share `high` packed rows. A multiprocessor holds `resident` workgroups.
+    `limbs`: x becomes integers, for dot products of bytes."""
 
     algorithm: ClassVar[Algorithm] = "line"
     cost: Cost
@@ -78,6 +81,7 @@ class PackedLine:
     parts: int = 1
     high: int = 4
     resident: int = 2
+    limbs: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,6 +179,7 @@ class Forced:
     high: int | None = None
     across: int | None = None
     slab: int | None = None
+    limbs: bool | None = None
 
 
 forced = Overrides(Forced())
@@ -270,7 +275,10 @@ def line(target: Target, p: PackedProblem, cost: float = 0) -> PackedLine:
     allowed = [s for s in (2, 4, 8) if p.units >= 64 * s and most >= 64 * s]
     parts = next((s for s in allowed if p.n * s >= 32 * target.units), (allowed or [1])[-1])
     step = 64 * parts
-    return PackedLine((cost,), min(most // step, math.ceil(p.units / step)) * step, parts)
+    # Formats of integers: a dot product of four bytes for each of three limbs takes fewer instructions than four masks
+    # and multiply-adds. How fast other devices than CUDA's are at them was not measured.
+    limbs = target.language is Language.CUDA and p.q.family not in _FLOATS
+    return PackedLine((cost,), min(most // step, math.ceil(p.units / step)) * step, parts, limbs=limbs)
 
 
 def _matrix(target: Target, p: PackedProblem) -> list[PackedCandidate]:
@@ -358,7 +366,7 @@ def _resized(c: PackedCandidate, wish: Forced) -> PackedCandidate:
         made = replace(c, **{name: size for name, size in wanted.items() if size is not None})
         return replace(made, slab=math.ceil(made.slab / (32 * made.parts)) * 32 * made.parts)
     if isinstance(c, PackedLine):
-        wanted = {name: getattr(wish, name) for name in ("slab", "parts", "high", "resident")}
+        wanted = {name: getattr(wish, name) for name in ("slab", "parts", "high", "resident", "limbs")}
         return replace(c, **{name: size for name, size in wanted.items() if size is not None})
     if isinstance(c, PackedMatrix) and wish.parts is not None:
         return replace(c, parts=wish.parts)

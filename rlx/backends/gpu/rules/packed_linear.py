@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from rlx.backends.gpu.gemm.operands import Epilogue, biases
+from rlx.backends.gpu.gemm.operands import Epilogue, biases, never_written
 from rlx.backends.gpu.gemm.packed import PackedProblem, choose_row, in_digits
 from rlx.backends.gpu.gemm.packed_kernels import Weight, layout
-from rlx.backends.gpu.gemm.packed_row import RowCall, never_written, row_launch
+from rlx.backends.gpu.gemm.packed_row import RowCall, row_launch
 from rlx.backends.gpu.program.casts import cast_ref, convert, fits, quads, stores
 from rlx.backends.gpu.program.lowering import Lowering, lowers
 from rlx.backends.gpu.program.steps import Ref

@@ -12,7 +12,7 @@ from dataclasses import replace
 from rlx.backends.gpu.elementwise.strided import View, contiguous, launch_tree
 from rlx.backends.gpu.gemm.choice import FMA_TILES, LONG_SUM
 from rlx.backends.gpu.gemm.launch import product
-from rlx.backends.gpu.gemm.operands import Epilogue, Operand, ProductCall
+from rlx.backends.gpu.gemm.operands import Epilogue, Operand, ProductCall, never_written
 from rlx.backends.gpu.gemm.packed import (
     DecodedTiles,
     PackedDigits,
@@ -38,7 +38,7 @@ from rlx.backends.gpu.gemm.packed_kernels import (
     scales_of,
     steps_of,
 )
-from rlx.backends.gpu.gemm.packed_row import RowCall, never_written, row_launch
+from rlx.backends.gpu.gemm.packed_row import RowCall, row_launch
 from rlx.backends.gpu.gemm.product import Product
 from rlx.backends.gpu.program.casts import THREADS, convert, fits, quads, stores
 from rlx.backends.gpu.program.kernel import FLOATS
