@@ -260,8 +260,8 @@ def in_digits(features: frozenset[str], q: DType) -> bool:
 
 
 def digits(target: Target, p: PackedProblem, cost: float = 0) -> PackedDigits:
-    """The sizes of packed_digits, as measured on an H200: fewer rows a subgroup where multiprocessors would be idle.
-    With more shared memory than the kernels around it have, it would be waited for longer."""
+    """The sizes of packed_digits, as measured on an H200: fewer rows a subgroup where units would be idle. With
+    more shared memory than the kernels around it have, it would be waited for longer."""
     most = 4096 // (p.k // p.units)
     high = 4 if p.n >= 24 * target.units else 2
     return PackedDigits((cost,), min(most // 32, math.ceil(p.units / 32)) * 32, 1, high)
