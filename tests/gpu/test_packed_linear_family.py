@@ -19,7 +19,7 @@ from rlx.ops.elementwise.unary import NUMPY_ACTIVATIONS
 from tests.gpu import cuda_host, lowered
 from tests.gpu.lowered import ROUNDED, close
 from tests.gpu.missed_barriers import every_barrier_is_missed
-from tests.gpu.test_packed_family import packed
+from tests.gpu.test_packed_family import packed, run
 
 load_rules()
 _LIMITS = Limits(shared_bytes=48 << 10, dynamic_shared_bytes=220 << 10, subgroup=32)
@@ -67,6 +67,13 @@ def fused(
 @pytest.fixture
 def subnormals(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lowered, "FEATURES", lowered.FEATURES | {"denorm_preserve"})
+    monkeypatch.setattr(lowered, "SOFTWARE", False)
+
+
+@pytest.fixture
+def dots(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lowered, "FEATURES", lowered.FEATURES | {"intdot"})
+    monkeypatch.setattr(lowered, "SOFTWARE", False)
 
 
 @on_host
@@ -95,6 +102,24 @@ def test_a_row_of_any_size(size: float) -> None:
 
 @on_host
 @pytest.mark.usefixtures("subnormals")
+@pytest.mark.parametrize("name", ["q4_k", "q8_0", "q2_k", "iq4_xs"])
+@pytest.mark.parametrize("limbs", [True, False])
+def test_elements_of_very_different_sizes(name: str, limbs: bool) -> None:
+    """32 elements become integers together, by the largest of them: here one is 10,000 times as large as most."""
+    q, rng = packed(name, 20, 64 if name == "q8_0" else 8), np.random.default_rng(3)
+    x = rng.standard_normal((1, q.shape[1])).astype(np.float32)
+    x[0, ::32] *= 1e4
+    with forcing(algorithm="line", limbs=limbs):
+        got = run("packed_matmul", q, x, backend="cuda", transpose_q=True).astype(np.float64)
+    want = x.astype(np.float64) @ q.dequantize().astype(np.float64).T
+    assert ((got - want) ** 2).sum() <= 2e-12 * (want**2).sum()
+    x[0, 5], x[0, 77] = np.inf, np.nan
+    with forcing(algorithm="line", limbs=limbs):
+        assert np.isnan(run("packed_matmul", q, x, backend="cuda", transpose_q=True)).all()
+
+
+@on_host
+@pytest.mark.usefixtures("subnormals")
 def test_barriers() -> None:
     # Several tiles a workgroup, and several slabs.
     many = {"parts": 2, "resident": 1, "slab": 128}
@@ -104,6 +129,37 @@ def test_barriers() -> None:
         fused("q8_0", 40, 96, "f32", "cuda", **many)
 
     every_barrier_is_missed("packed_line.h", both)
+
+
+@on_host
+@pytest.mark.usefixtures("dots")
+@pytest.mark.parametrize(
+    "name, n, blocks, dtype, words",
+    [
+        ("q8_0", 66, 288, "f32", {}),
+        ("q8_0", 38, 16, "bf16", {"gate": "silu", "parts": 2, "high": 2}),
+        ("q4_k", 37, 8, "bf16", {"bias": "bf16", "high": 2}),
+        ("q4_k", 300, 16, "f32", {"gate": "silu", "parts": 4}),
+        ("q6_k", 33, 8, "f16", {"eps": None, "bias": "f32"}),
+        ("iq4_nl", 20, 16, "f32", {"parts": 2}),
+        ("int8_zp", 20, 16, "f32", {"size": 1e-30}),
+        ("q4_0", 20, 16, "f32", {"size": 1e30}),
+    ],
+)
+def test_digits(name: str, n: int, blocks: int, dtype: str, words: dict[str, Any]) -> None:
+    fused(name, n, blocks, dtype, "cuda", **words)
+
+
+@on_host
+@pytest.mark.usefixtures("dots")
+def test_barriers_of_digits() -> None:
+    every_barrier_is_missed("packed_digits.h", lambda: fused("q8_0", 40, 96, "f32", "cuda", parts=2, slab=64))
+
+
+@on_vulkan
+@pytest.mark.usefixtures("dots")
+def test_digits_on_vulkan() -> None:
+    fused("q8_0", 66, 288, "f32", "vulkan", gate="silu")
 
 
 @on_vulkan

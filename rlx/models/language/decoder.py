@@ -310,7 +310,8 @@ class Decoder(Closing):
             given = np.asarray(ids)
         except ValueError as error:
             raise DTypeError("token ids are rows of several lengths; expected one row of integers") from error
-        if given.ndim != 1 or (given.size and given.dtype.kind not in "iu"):
+        whole = given.dtype.kind in "iu" or all(type(i) is int for i in given.flat)  # those beyond 64 bits are objects
+        if given.ndim != 1 or not whole:
             what = f"{given.dtype} {given.shape}" if given.ndim else f"{ids!r:.60}"
             raise DTypeError(f"token ids are {what}; expected one row of integers")
         top = self.config.vocabulary
@@ -402,24 +403,25 @@ class Decoder(Closing):
             made = self.program(size, "token", picking).run(inputs)
         return made
 
-    def decode(self, token: int, sampling: Sampling, ahead: int = 1) -> Iterator[int]:
-        """Token after token from this one on, until the context is full.
+    def decode(self, token: int, sampling: Sampling, ahead: int = 1, most: int | None = None) -> Iterator[int]:
+        """Token after token from this one on, `most` of them, or until the context is full.
 
         The steps need nothing from the host: a few are begun one after the other, and then the host reads the tokens of
         all, since a read waits for all work begun before it. Their number grows from `ahead`, so that the first tokens
-        come at once.
+        come at once. No run is begun beyond the last token.
         `length` counts the tokens whose successors were given: what runs ahead wrote into caches is overwritten. A
         recurrent model runs one by one, since its states cannot go back."""
         at = self.length
-        if at >= self.context:
+        end = self.context if most is None else min(self.context, at + most)
+        if at >= end:
             return
         programs = [self.program(1, "next", sampling.picking, turn) for turn in range(self.turns)]
         start = {"ids": np.full((1, 1), token, np.int32), "at": np.array([at], np.int32), **sampling.inputs()}
         start["stride"] = np.ones(1, np.int32)
         for name, value in start.items():
             self.state.set(name, value)
-        while at < self.context:
-            count = min(ahead, self.context - at)
+        while at < end:
+            count = min(ahead, end - at)
             self._top = max(self._top, at + count)
             runs = [programs[i % len(programs)].launch() for i in range(at, at + count)]
             runs[-1].wait()

@@ -2,8 +2,8 @@
 
 A product is computed by the vendor's library, by matrix instructions ("mma", and "halves" where nothing has to be
 rounded and rows are whole units), by tiles of fused multiply-adds ("fma"), or, where it is skinny, by a kernel that
-reads B once: by multiply-adds ("rows", and "vector" for one row), or by matrix instructions on matrices from shared
-memory ("skinny") or made in registers ("direct").
+reads B once: by multiply-adds ("rows"; "line" and "vector" for one row), or by matrix instructions on matrices from
+shared memory ("skinny") or made in registers ("direct").
 """
 
 from __future__ import annotations
@@ -13,12 +13,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
+from rlx.backends.gpu.gemm.line import Line, line, sized
 from rlx.backends.gpu.gemm.product import Product
 from rlx.backends.gpu.program.candidates import Cost, Overrides, narrowed
 from rlx.backends.gpu.program.target import Target
 from rlx.dtypes import DType, bf16, f16, f32
 
-Algorithm = Literal["library", "mma", "halves", "fma", "rows", "vector", "skinny", "direct"]
+Algorithm = Literal["library", "mma", "halves", "fma", "rows", "line", "vector", "skinny", "direct"]
 Pair = tuple[DType, DType]  # the storage of A and of B
 
 LONG_SUM = 8192  # longer sums are added up in parts, so that rounding stays below the tolerance
@@ -179,7 +180,7 @@ class Direct:
     columns: int
 
 
-Candidate = Library | FmaTiles | MmaTiles | HalfTiles | FewRows | Vector | SkinnyTiles | Direct
+Candidate = Library | FmaTiles | MmaTiles | HalfTiles | FewRows | Line | Vector | SkinnyTiles | Direct
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,6 +198,7 @@ class Forced:
     sites: int | None = None
     lanes: int | None = None
     high: int | None = None
+    resident: int | None = None
     columns: int | None = None
     beside: int | None = None
     ahead: int | None = None
@@ -246,6 +248,8 @@ def candidates(target: Target, problem: Problem) -> list[Candidate]:
         found += _direct(target, p, pair, beaten)
     if p.m == 1 and p.transpose_b and p.count == 1 and p.k:
         found.append(vector(target, p.k, pair))
+        stays = line(target, p, pair) if problem.aligned and target.matrices.overlapped else None
+        found += [] if stays is None else [stays]
     if p.m <= _MAX_ROWS and straight:
         first = p.m <= _ROWS and (p.m <= _FEW_ROWS or not mma_first or p.n * p.k <= _SMALL)
         # This kernel stores C in A's dtype; tiles may store it in f32.
@@ -437,6 +441,18 @@ def vector(target: Target, k: int, stored: Pair, high: int = 1) -> Vector:
     return Vector((-4 if first else 8,), stored, lanes, high)
 
 
+def one_row(target: Target, problem: Problem, aligned: bool, sides: int) -> Line | Vector:
+    """The kernel for one row that also applies a norm, whose weights are `aligned`, and where there are two `sides` a
+    gate."""
+    p, pair = problem.product, (problem.a, problem.b)
+    found: list[Candidate] = [vector(target, p.k, pair, sides)]
+    if problem.aligned and aligned and target.matrices.overlapped:
+        found += [c for c in [line(target, p, pair)] if c is not None]
+    chosen = min(_with_overrides(target, found, p), key=lambda c: c.cost)
+    assert isinstance(chosen, Line | Vector)
+    return chosen
+
+
 def _least_sites(target: Target, rows: int, b: DType, transposed: bool) -> int:
     """The least number of sites with which two steps' parts of A fit into their shared memory."""
     length = 8 if transposed and b.is_half else 4
@@ -501,6 +517,8 @@ def _resized(target: Target, c: Candidate, wish: Forced, p: Product) -> Candidat
         return replace(c, ahead=_ahead(target, c, p))
     if isinstance(c, Vector):
         return replace(c, lanes=wish.lanes or c.lanes, high=wish.high or c.high)
+    if isinstance(c, Line):
+        return sized(target, p, c.stored, wish.lanes, wish.depth, wish.resident) or c
     if isinstance(c, SkinnyTiles):
         sizes = {name: getattr(wish, name) or getattr(c, name) for name in ("columns", "beside", "ahead")}
         return replace(c, **sizes, split_k=min(wish.split_k or c.split_k, max(1, p.k // 128)))

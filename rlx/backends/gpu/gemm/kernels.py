@@ -96,6 +96,30 @@ MATMUL_VECTOR = declare(
         begins=True,
     )
 )  # fmt: skip
+MATMUL_LINE = declare(
+    KernelDecl(
+        "matmul_line",
+        about="c = activation(x B^T + bias) for one row x, or of its RMS norm (NORMED), with a gate (GATED).",
+        grid="a group of 256 for each `each` elements of c",
+        args=(
+            *reads(x="TA", gamma="f32", b="TB", bias="f32"), *writes(c="TA"), *uints("n", "k", "each"), *floats("eps"),
+        ),
+        headers=("prims",),
+        variants={"AB": PAIRS},
+        constants={
+            "LANES": 32, "MANY": 1, "DEPTH": 2, "NORMED": False, "GATED": False, "ACTIVATION": 0, "BIAS": 0,
+            "WIDE": False, "EARLY": False,
+        },
+        trials=(
+            (32, 2, 4, False, False, 2, 2, False, False),
+            (64, 4, 4, True, True, 4, 0, False, True),
+            (256, 8, 2, True, False, 0, 1, True, True),
+        ),
+        resident="MANY > 4u ? 1 : 2",
+        begins=True,
+        cuda_only=True,
+    )
+)  # fmt: skip
 MATMUL_SKINNY = declare(
     KernelDecl(
         "matmul_skinny",

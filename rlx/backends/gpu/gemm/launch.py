@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from rlx.backends.gpu.elementwise.strided import View, contiguous, launch_tree
 from rlx.backends.gpu.gemm.choice import (
@@ -30,12 +30,14 @@ from rlx.backends.gpu.gemm.kernels import (
     MATMUL_HALVES,
     MATMUL_HALVES_WIDE,
     MATMUL_INT,
+    MATMUL_LINE,
     MATMUL_MMA,
     MATMUL_ROWS,
     MATMUL_SKINNY,
     MATMUL_VECTOR,
 )
 from rlx.backends.gpu.gemm.library import library_steps
+from rlx.backends.gpu.gemm.line import Line
 from rlx.backends.gpu.gemm.operands import Operand, ProductCall, biases, from_
 from rlx.backends.gpu.gemm.product import outer
 from rlx.backends.gpu.program.casts import quads
@@ -58,8 +60,8 @@ def product(ctx: Lowering, call: ProductCall) -> None:
         by_library(ctx, call, chosen.fused_bias)
     elif isinstance(chosen, FewRows):
         _few_rows(ctx, call, chosen)
-    elif isinstance(chosen, Vector):
-        vector_product(ctx, call, chosen)
+    elif isinstance(chosen, Vector | Line):
+        row_product(ctx, call, chosen)
     elif isinstance(chosen, Direct):
         _direct(ctx, call, chosen)
     elif isinstance(chosen, SkinnyTiles):
@@ -168,28 +170,37 @@ def _direct(ctx: Lowering, call: ProductCall, chosen: Direct) -> None:
     _launch(ctx, kernel, call, bias, groups, more=(apart,))
 
 
-def vector_product(
-    ctx: Lowering, call: ProductCall, chosen: Vector, gamma: Ref | None = None, eps: float = 0.0, gated: bool = False
+@dataclass(frozen=True, slots=True)
+class Norm:
+    """The norm of a row: its weights (f32), whether no step of the program writes them, and epsilon."""
+
+    gamma: Ref
+    kept: bool
+    eps: float
+
+
+def row_product(
+    ctx: Lowering, call: ProductCall, chosen: Vector | Line, norm: Norm | None = None, gated: bool = False
 ) -> None:
-    """The kernel for one row; `gamma` (f32) and `eps`: of the norm of that row; `gated`: half of the result gates the
-    other."""
+    """The kernels for one row, which may be normed before; `gated`: half of the result gates the other."""
     p, a, b, end = call.product, call.a, call.b, call.end
     bias, kind, _ = biases(ctx, end, 1, a.dtype)
-    units = a.vectors(p.k, 4) and b.vectors(p.k, 16 // b.dtype.itemsize) and (gamma is None or quads(gamma, itemsize=4))
-    kernel = MATMUL_VECTOR(
-        AB=f"{a.dtype}_{b.dtype}",
-        LANES=chosen.lanes,
-        HIGH=chosen.high,
-        UNITS=int(units),
-        NORMED=gamma is not None,
-        GATED=gated,
-        ACTIVATION=CODE[end.activation],
-        BIAS=kind,
-        WIDE=call.c.dtype == f32 and a.dtype != f32,
-    )
-    each = 256 // chosen.lanes * chosen.high
-    groups = ctx.groups(math.ceil(p.n / each))
-    ctx.launch(kernel, groups, [a.ref, gamma or a.ref, b.ref, bias or a.ref, call.c.ref, p.n, p.k, eps])
+    words: dict[str, str | int] = {
+        "AB": f"{a.dtype}_{b.dtype}", "LANES": chosen.lanes, "NORMED": norm is not None, "GATED": gated,
+        "ACTIVATION": CODE[end.activation], "BIAS": kind, "WIDE": call.c.dtype == f32 and a.dtype != f32,
+    }  # fmt: skip
+    gamma, eps = (a.ref, 0.0) if norm is None else (norm.gamma, norm.eps)
+    pointers = [a.ref, gamma, b.ref, bias or a.ref, call.c.ref]
+    if isinstance(chosen, Line):
+        each, made = chosen.each(ctx.target, p.n, 2 if gated else 1), p.n // 2 if gated else p.n
+        early = b.kept and (norm is None or norm.kept)
+        kernel = MATMUL_LINE(**words, MANY=chosen.many, DEPTH=chosen.depth, EARLY=early)
+        ctx.launch(kernel, ctx.groups(math.ceil(made / each)), [*pointers, p.n, p.k, each, eps])
+        return
+    units = a.vectors(p.k, 4) and b.vectors(p.k, 16 // b.dtype.itemsize) and (norm is None or quads(gamma, itemsize=4))
+    kernel = MATMUL_VECTOR(**words, HIGH=chosen.high, UNITS=int(units))
+    groups = ctx.groups(math.ceil(p.n / (256 // chosen.lanes * chosen.high)))
+    ctx.launch(kernel, groups, [*pointers, p.n, p.k, eps])
 
 
 def slice_constants(chosen: MmaTiles) -> dict[str, int]:

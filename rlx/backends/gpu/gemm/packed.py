@@ -12,11 +12,12 @@ from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
 from rlx.backends.gpu.program.candidates import Cost, Overrides, narrowed
+from rlx.backends.gpu.program.steps import Language
 from rlx.backends.gpu.program.target import Target
 from rlx.dtypes import DType, bf16, f16, f32
 from rlx.packed.codebooks import TABLES
 
-Algorithm = Literal["rows", "vector", "line", "few", "direct", "mma", "matrix", "tiles"]
+Algorithm = Literal["rows", "vector", "line", "digits", "few", "direct", "mma", "matrix", "tiles"]
 ROWS = (1, 4, 16)  # rows of x that a workgroup of packed_rows multiplies
 COLUMNS = (8, 16, 32)  # those of packed_mma, or half of them where x is two halves
 _ONE_BY_ONE = 2  # rows up to which packed_vector is taken, which reads the weight for each of them
@@ -26,6 +27,7 @@ _MMA_ROWS = {1: 512, 2: 256}
 # Formats of which packed_matrix makes halves by masks: those of a byte for each element, and all.
 _BYTES = frozenset({"q8_0", "int8", "int8_zp", "fp8_e4m3", "fp8_e5m2"})
 _BY_BYTES = _BYTES | {"q4_0", "q4_1", "q2_k", "q3_k", "q4_k", "q5_k", "q6_k", "tq2_0"}
+_FLOATS = frozenset({"fp8_e4m3", "fp8_e5m2", *TABLES})  # whose elements are no integers
 _LARGE = 46 << 10  # bytes of shared memory that packed_few, and a long slab of packed_vector, need
 _RING = 96 << 10  # and packed_mma
 
@@ -70,7 +72,8 @@ class PackedVector:
 @dataclass(frozen=True, slots=True)
 class PackedLine:
     """As PackedVector, with two neighbouring chunks a lane and several tiles of rows a workgroup, and with what stands
-    around the product. `parts` subgroups share `high` packed rows. A multiprocessor holds `resident` workgroups."""
+    around the product. `parts` subgroups share `high` packed rows. A multiprocessor holds `resident` workgroups.
+    `limbs`: x becomes integers, for dot products of bytes."""
 
     algorithm: ClassVar[Algorithm] = "line"
     cost: Cost
@@ -78,6 +81,19 @@ class PackedLine:
     parts: int = 1
     high: int = 4
     resident: int = 2
+    limbs: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class PackedDigits:
+    """Integer dot products with x as three signed bytes for each element, for one row of x a workgroup, and with what
+    stands around the product. `parts` subgroups share `high` packed rows."""
+
+    algorithm: ClassVar[Algorithm] = "digits"
+    cost: Cost
+    slab: int
+    parts: int = 1
+    high: int = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +163,8 @@ class DecodedTiles:
 
 
 PackedCandidate = (
-    PackedRows | PackedVector | PackedLine | PackedFew | PackedDirect | PackedMma | PackedMatrix | DecodedTiles
+    PackedRows | PackedVector | PackedLine | PackedDigits | PackedFew | PackedDirect | PackedMma | PackedMatrix
+    | DecodedTiles
 )
 
 
@@ -162,6 +179,7 @@ class Forced:
     high: int | None = None
     across: int | None = None
     slab: int | None = None
+    limbs: bool | None = None
 
 
 forced = Overrides(Forced())
@@ -218,16 +236,36 @@ def _lifted(target: Target, p: PackedProblem) -> list[PackedCandidate]:
     found: list[PackedCandidate] = [PackedVector((cost + 0.2,), slab)]
     if "denorm_preserve" in target.features:
         found.append(line(target, p, cost))
+    if in_digits(target.features, p.q):
+        found.append(digits(target, p, cost + 0.1))
     if large:
         found.append(PackedFew((8 if target.software or p.m > _FEW else 3.5,), 32))
     return found
 
 
-def choose_row(target: Target, problem: PackedProblem) -> PackedLine:
-    """The kernel that computes a product of one row together with what stands around it."""
-    chosen = target.choose(problem, [_resized(line(target, problem), forced())])
-    assert isinstance(chosen, PackedLine)
+def choose_row(target: Target, problem: PackedProblem) -> PackedLine | PackedDigits:
+    """The kernel that computes a product of one row together with what stands around it. Requires: one suits, as the
+    rule of packed_linear has found out."""
+    made = (line if "denorm_preserve" in target.features else digits)(target, problem)
+    wish = forced()
+    if wish.algorithm is not None and wish.algorithm != made.algorithm:
+        made = (digits if wish.algorithm == "digits" else line)(target, problem)
+    chosen = target.choose(problem, [_resized(made, wish)])
+    assert isinstance(chosen, PackedLine | PackedDigits)
     return chosen
+
+
+def in_digits(features: frozenset[str], q: DType) -> bool:
+    """Whether packed_digits multiplies the format: its quants are integers, and the device has integer dot products."""
+    return "intdot" in features and q.family not in TABLES and not q.family.startswith("fp8")
+
+
+def digits(target: Target, p: PackedProblem, cost: float = 0) -> PackedDigits:
+    """The sizes of packed_digits, as measured on an H200: fewer rows a subgroup where multiprocessors would be idle.
+    With more shared memory than the kernels around it have, it would be waited for longer."""
+    most = 4096 // (p.k // p.units)
+    high = 4 if p.n >= 24 * target.units else 2
+    return PackedDigits((cost,), min(most // 32, math.ceil(p.units / 32)) * 32, 1, high)
 
 
 def line(target: Target, p: PackedProblem, cost: float = 0) -> PackedLine:
@@ -237,7 +275,10 @@ def line(target: Target, p: PackedProblem, cost: float = 0) -> PackedLine:
     allowed = [s for s in (2, 4, 8) if p.units >= 64 * s and most >= 64 * s]
     parts = next((s for s in allowed if p.n * s >= 32 * target.units), (allowed or [1])[-1])
     step = 64 * parts
-    return PackedLine((cost,), min(most // step, math.ceil(p.units / step)) * step, parts)
+    # Formats of integers: a dot product of four bytes for each of three limbs takes fewer instructions than four masks
+    # and multiply-adds. How fast other devices than CUDA's are at them was not measured.
+    limbs = target.language is Language.CUDA and p.q.family not in _FLOATS
+    return PackedLine((cost,), min(most // step, math.ceil(p.units / step)) * step, parts, limbs=limbs)
 
 
 def _matrix(target: Target, p: PackedProblem) -> list[PackedCandidate]:
@@ -320,8 +361,12 @@ def _resized(c: PackedCandidate, wish: Forced) -> PackedCandidate:
         return replace(c, across=wish.across)
     if isinstance(c, PackedVector) and wish.slab is not None:
         return replace(c, slab=wish.slab)
+    if isinstance(c, PackedDigits):
+        wanted = {name: getattr(wish, name) for name in ("slab", "parts", "high")}
+        made = replace(c, **{name: size for name, size in wanted.items() if size is not None})
+        return replace(made, slab=math.ceil(made.slab / (32 * made.parts)) * 32 * made.parts)
     if isinstance(c, PackedLine):
-        wanted = {name: getattr(wish, name) for name in ("slab", "parts", "high", "resident")}
+        wanted = {name: getattr(wish, name) for name in ("slab", "parts", "high", "resident", "limbs")}
         return replace(c, **{name: size for name, size in wanted.items() if size is not None})
     if isinstance(c, PackedMatrix) and wish.parts is not None:
         return replace(c, parts=wish.parts)

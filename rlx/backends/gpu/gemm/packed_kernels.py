@@ -102,23 +102,27 @@ PACKED_LINE = declare(
     KernelDecl(
         "packed_line",
         about=(
-            "y (m, n) = x (m, blocks * BLOCK), or its RMS norm (NORMED), times the transposed packed rows of q, plus "
+            "y (m, n) = x (m, BLOCKS * BLOCK), or its RMS norm (NORMED), times the transposed packed rows of q, plus "
             "the bias or with a gate (GATED), for very few rows of x."
         ),
         grid="a group of 256 for tiles of 8 * HIGH / PARTS rows of q, every `step`-th of them, for each row of x",
         args=(
             *reads(x="T", gamma="f32", q="u32", bias="f32"), *writes(y="T"),
-            *uints("m", "n", "blocks", "pitch", "step"), *floats("eps"),
+            *uints("m", "n", "step"), *floats("eps"),
         ),
         variants={"T": FLOATS, "HIGH": ("2", "4")},
         constants={
             **_CONSTANTS, "SLAB": 64, "PARTS": 1, "SUBNORMALS": False, "NORMED": False, "GATED": False,
-            "ACTIVATION": 0, "BIAS": 0, "EARLY": False,
+            "ACTIVATION": 0, "BIAS": 0, "EARLY": False, "BLOCKS": 2, "PITCH": 36, "WHOLE": False, "LIMBS": False,
         },
-        trials=tuple((*_trial(name, align), slab, parts, normal, normed, gated, activation, bias, early)
-            for name, align, slab, parts, normal, normed, gated, activation, bias, early in (
-            ("q4_0", 1, 64, 1, True, False, False, 0, 2, False), ("q6_k", 16, 128, 2, False, True, True, 4, 0, True),
-            ("fp8_e4m3", 4, 256, 4, True, True, False, 0, 1, True))),
+        trials=tuple(
+            (*_trial(name, align), slab, parts, normal, *around, blocks, blocks * PACKED[name].storage.nbytes, *how)
+            for name, align, slab, parts, normal, around, blocks, how in (
+                ("q4_0", 1, 64, 1, True, (False, False, 0, 2, False), 2, (False, False)),
+                ("q6_k", 16, 128, 2, False, (True, True, 4, 0, True), 8, (True, True)),
+                ("q4_k", 16, 128, 2, True, (True, False, 0, 0, True), 16, (True, True)),
+                ("fp8_e4m3", 4, 256, 4, True, (True, False, 0, 1, True), 8, (False, False)))
+        ),
         headers=("prims",),
         resident="2",
         unroll=True,
@@ -137,6 +141,34 @@ PACKED_VECTOR = declare(
             ("q4_0", 1, 32, True), ("q6_k", 16, 128, False), ("fp8_e4m3", 4, 64, True))),
         resident="(HIGH_WORDS || HIGH_WORD ? 2 : 3)",
         unroll=True,
+    )
+)  # fmt: skip
+PACKED_DIGITS = declare(
+    KernelDecl(
+        "packed_digits",
+        about=(
+            "y (m, n) = x (m, blocks * BLOCK), or its RMS norm (NORMED), times the transposed packed rows of q, plus "
+            "the bias or with a gate (GATED), for very few rows of x, by integer dot products."
+        ),
+        grid="a group of 256 for each 8 * HIGH / PARTS rows of q, for each row of x",
+        args=(
+            *reads(x="T", gamma="f32", q="u32", bias="f32"), *writes(y="T"),
+            *uints("m", "n", "blocks", "pitch"), *floats("eps"),
+        ),
+        variants={"T": FLOATS, "HIGH": ("2", "4"), "DOT": ("packed",)},
+        constants={
+            **_CONSTANTS, "SLAB": 64, "PARTS": 1, "NORMED": False, "GATED": False, "ACTIVATION": 0, "BIAS": 0,
+            "HALVES": False,
+        },
+        trials=tuple((*_trial(name, align), slab, parts, normed, gated, activation, bias, False)
+            for name, align, slab, parts, normed, gated, activation, bias in (
+            ("q4_0", 1, 64, 1, False, False, 0, 2), ("q6_k", 16, 128, 2, True, True, 4, 0),
+            ("int8_zp", 4, 256, 4, True, False, 0, 1))),
+        headers=("prims",),
+        resident="2",
+        subgroups=True,
+        unroll=True,
+        new_compiler=True,
     )
 )  # fmt: skip
 PACKED_FEW = declare(
