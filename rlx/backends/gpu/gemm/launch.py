@@ -133,31 +133,11 @@ def _mma_tiles(ctx: Lowering, call: ProductCall, chosen: MmaTiles) -> None:
 
 def _half_tiles(ctx: Lowering, call: ProductCall, chosen: HalfTiles) -> None:
     """Tiles of matrix instructions for halves in whole units."""
-    kernel, words = _halves(call, chosen)
-    _tiles(
-        ctx, call, kernel, {**words, "GATED": False},
-        tiles_across(call.product, HALF_TILES[chosen.tile]), chosen.split_k,
-    )  # fmt: skip
-
-
-def gated_tiles(ctx: Lowering, call: ProductCall, chosen: HalfTiles) -> None:
-    """The same, where the epilogue's activation of the first half of a product's columns times the second half is C."""
-    p = call.product
-    kernel, words = _halves(call, chosen)
-    made = kernel(
-        **words, B_TRANSPOSED=p.transpose_b, ACTIVATION=CODE[call.end.activation], BIAS=0,
-        C_QUADS=call.c.vectors(p.n // 2, 4), WIDE=False, GATED=True,
-    )  # fmt: skip
-    groups = ctx.groups(tiles_across(p, HALF_TILES[chosen.tile]))
-    ctx.launch(
-        made, groups, [call.a.ref, call.b.ref, call.a.ref, call.c.ref, p.m, p.n, p.k, 1, 1, 1, 1, *(0,) * 6, 0]
-    )
-
-
-def _halves(call: ProductCall, chosen: HalfTiles) -> tuple[KernelDecl, dict[str, str | int]]:
-    """The kernel of a tile, and its words."""
     kernel = MATMUL_HALVES_WIDE if chosen.tile == "l" else MATMUL_HALVES
-    return kernel, {"T": call.a.dtype.name, "TILE": chosen.tile, "A_TRANSPOSED": call.product.transpose_a}
+    words: dict[str, str | int] = {
+        "T": call.a.dtype.name, "TILE": chosen.tile, "A_TRANSPOSED": call.product.transpose_a,
+    }  # fmt: skip
+    _tiles(ctx, call, kernel, words, tiles_across(call.product, HALF_TILES[chosen.tile]), chosen.split_k)
 
 
 def _skinny(ctx: Lowering, call: ProductCall, chosen: SkinnyTiles) -> None:
