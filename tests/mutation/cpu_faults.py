@@ -77,9 +77,10 @@ _NUMPY_FAULTS = (
     Fault("numpy, windows: no room behind an image", "windows.py",
           "max(after, (c - 1) * s + d * (k - 1) + 1 - before - n)", "after", ("max_pool", "avg_pool"), NUMPY),
     Fault("numpy, packed product: tiles of a part of the sum not added", "quantized.py",
-          "out[rows] += np.matmul(x[rows, at]", "out[rows] = np.matmul(x[rows, at]", ("packed_matmul",), NUMPY),
-    Fault("numpy, reduction: the rest of a long row forgotten", "reduce.py", "if rest.size:", "if False:",
-          ("sum", "max"), NUMPY),
+          "out[rows] += np.matmul(x[rows, at]", "out[rows] = np.matmul(x[rows, at]", (), NUMPY,
+          tests=("tests/cpu/test_parts.py",)),
+    Fault("numpy, reduction: the rest of a long row forgotten", "reduce.py", "if rest.size:", "if False:", (), NUMPY,
+          tests=("tests/cpu/test_parts.py",)),
 )  # fmt: skip
 
 CPU_FAULTS = (*ENGINE_FAULTS, *_HEADER_FAULTS, *_SHARED_FAULTS, *_NUMPY_FAULTS)

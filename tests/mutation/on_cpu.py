@@ -32,16 +32,19 @@ def copied(folder: Path) -> None:
 def planted_in(fault: Fault, root: Path, copy: Path) -> None:
     """Writes the files of `root` that hold the fault's text into `copy`, with the fault.
 
-    Raises: AssertionError where no file holds it any more."""
+    Raises: AssertionError where no file holds it any more, SyntaxError where Python cannot read one with it."""
     found = [p for below in ROOTS[fault.where] for p in (root / below).glob(fault.file)]
     texts = {p: p.read_text(encoding="utf-8") for p in found}
     changed = {p: text for p, text in texts.items() if fault.old in text}
     assert changed, f"{fault.name}: {fault.file} no longer holds {fault.old!r}"
     for path, text in changed.items():
+        planted = text.replace(fault.old, fault.new)
+        if path.suffix == ".py":
+            compile(planted, path, "exec")  # a module that cannot be read would be noticed by anything
         target = copy / path.relative_to(root)
         target.parent.mkdir(parents=True, exist_ok=True)
         target.unlink(missing_ok=True)
-        target.write_text(text.replace(fault.old, fault.new), encoding="utf-8")
+        target.write_text(planted, encoding="utf-8")
 
 
 def noticed_by(fault: Fault, engine: str, folder: Path) -> str:
