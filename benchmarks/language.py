@@ -2,7 +2,8 @@
 
 Prints tokens a second while decoding (the best of three runs), the share of a measured bandwidth that reading the
 weights once a token takes, launches a token, the time of a prompt, and with `--steps` the time of each kernel. The
-shapes are those of Llama 3.2 1B ("1b"), of a model of half a billion ("half"), of Llama 3.1 8B ("8b"), and a small one.
+shapes are those of Llama 3.2 1B ("1b"), of models of half a billion ("half", "0.5b"), of Llama 3.1 8B ("8b"), a small
+one, and a mixture of 64 experts as in Qwen3-MoE, 8 of which a token uses ("experts": 1.3 billion weights in all).
 Weights are random, the same rows again and again, so that making them takes no time.
 """
 
@@ -12,6 +13,7 @@ import argparse
 import sys
 import time
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,7 @@ import numpy as np
 import rlx
 from rlx.dtypes import DType, as_dtype
 from rlx.models.language.architectures import architecture_of
+from rlx.models.language.architectures.base import same_name
 from rlx.models.language.batch import Batch
 from rlx.models.language.config import Fields, LanguageConfig
 from rlx.models.language.decoder import Decoder, Sampling
@@ -39,6 +42,9 @@ SHAPES: dict[str, dict[str, Any]] = {
              "num_key_value_heads": 4, "intermediate_size": 4864},
     "half": {**_LLAMA, "hidden_size": 896, "num_hidden_layers": 24, "num_attention_heads": 14, "vocab_size": 151936,
              "num_key_value_heads": 2, "intermediate_size": 4864, "tie_word_embeddings": True},
+    "experts": {**_LLAMA, "model_type": "qwen3_moe", "hidden_size": 1024, "num_hidden_layers": 12, "vocab_size": 32000,
+                "num_attention_heads": 16, "num_key_value_heads": 4, "intermediate_size": 3072, "num_experts": 64,
+                "num_experts_per_tok": 8, "moe_intermediate_size": 512, "norm_topk_prob": True},
     "small": {**_LLAMA, "hidden_size": 256, "num_hidden_layers": 4, "num_attention_heads": 4, "vocab_size": 1024,
               "num_key_value_heads": 2, "intermediate_size": 512, "tie_word_embeddings": True},
 }  # fmt: skip
@@ -68,8 +74,8 @@ class Random:
             return np.ones(shape, np.float32)
         if shape not in self._made:
             if kind.is_packed:
-                few = rlx.quantize(np.resize(self._some * 0.02, (8, shape[1])), kind)
-                self._made[shape] = PackedArray(kind, shape, np.resize(few.data, (shape[0], few.data.shape[1])))
+                few = rlx.quantize(np.resize(self._some * 0.02, (8, shape[-1])), kind)
+                self._made[shape] = PackedArray(kind, shape, np.resize(few.data, (*shape[:-1], few.data.shape[1])))
             else:
                 self._made[shape] = np.resize((self._some * 0.02).astype(kind.np), shape)
         return self._made[shape]
@@ -79,7 +85,7 @@ def decoder_of(
     shape: str, kind: str, session: rlx.Session, context: int, activations: str, cache: str, chunk: int | None = None
 ) -> Decoder:
     fields = Fields(SHAPES[shape], shape)
-    architecture = architecture_of(fields)
+    architecture = replace(architecture_of(fields), find=same_name)  # of an expert's weights too
     config = architecture.read(fields)
     source = Random(config, as_dtype(kind))
 
@@ -130,7 +136,7 @@ def measure(device: str, args: argparse.Namespace) -> None:
               f"load {load:.1f} s, build {build:.1f} s", flush=True)  # fmt: skip
         if args.steps:
             show_steps(d, session, args)
-            show_steps(d, session, args, next(d.chunks(args.prompt)))
+            show_steps(d, session, args, max((c for c in d.sizes if c <= args.prompt), default=d.sizes[0]))
         if args.batch:
             measure_batch(d, args)
         ids = np.random.default_rng(1).integers(0, d.config.vocabulary, args.prompt).astype(np.int32)
@@ -188,7 +194,7 @@ def main() -> None:
     parser.add_argument("--precision", default="f32")
     parser.add_argument("--context", type=int, default=4096)
     parser.add_argument("--prompt", type=int, default=2048)
-    parser.add_argument("--prefill-chunk", type=int, help="tokens of a prompt in one run; default: 512")
+    parser.add_argument("--prefill-chunk", type=int, help="tokens of a prompt in one run")
     parser.add_argument("--tokens", type=int, default=256)
     parser.add_argument("--bandwidth", type=float, default=0.0, help="bytes a second, to compare with")
     parser.add_argument("--batch", type=int, default=0, help="time so many sequences at once too")

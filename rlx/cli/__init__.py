@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import errno
+import logging
 import os
 import signal
 import sys
@@ -11,6 +13,8 @@ from typing import Any
 
 from rlx.errors import ModelWarning, RlxError
 from rlx.interrupted import taken_over
+
+_UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)  # of a stream, whose errors name no file
 
 
 def _warned(message: Warning | str, *where: Any, **more: Any) -> None:
@@ -27,6 +31,8 @@ def main() -> None:
             stream.reconfigure(errors="backslashreplace")
     if hasattr(sys.stdin, "reconfigure"):  # commands refuse such text in one line
         sys.stdin.reconfigure(errors="surrogateescape")
+    if logging.lastResort is not None:  # as of a folder of compiled kernels that cannot be written
+        logging.lastResort.setFormatter(logging.Formatter("rlx: %(message)s"))
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("default", ModelWarning)
@@ -34,7 +40,16 @@ def main() -> None:
             from rlx.cli.app import app  # imported here, since Ctrl-C may come meanwhile
 
             taken_over()
-            app()
+            try:
+                app()
+            finally:  # not as the process ends, when errors would be no errors any more
+                sys.stdout.flush()
+    except OSError as error:
+        if error.filename is not None or error.errno not in _UNWRITABLE:
+            raise
+        print(f"rlx: standard output cannot be written: {error.strerror}", file=sys.stderr)
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - the rest of it would be tried again at the end
+        sys.exit(2)
     except KeyboardInterrupt:
         print("rlx: interrupted", file=sys.stderr)
         sys.exit(130)

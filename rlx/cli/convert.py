@@ -51,7 +51,8 @@ def convert(
     whole, and a file that is there already stays unless --force says otherwise."""
     from rlx.formats.files import left_behind
     from rlx.formats.gguf import read
-    from rlx.formats.gguf.convert import folder_to_gguf, gguf_to_folder
+    from rlx.formats.gguf.convert import folder_to_gguf
+    from rlx.formats.gguf.to_folder import gguf_to_folder
 
     if not source.exists():
         raise RlxError(f"{source} does not exist; give a Hugging Face folder, or a GGUF file")
@@ -69,7 +70,8 @@ def convert(
                     print(f"rlx: {note}", file=sys.stderr)
             else:
                 if output.exists():
-                    raise RlxError(f"{output} exists already; give the name of a new folder")
+                    more = "; --force replaces GGUF files alone" if force else ""
+                    raise RlxError(f"{output} exists already; give the name of a new folder{more}")
                 with read(source) as file:
                     gguf_to_folder(file, output, (to or "f16").lower())
     except OSError as error:

@@ -23,9 +23,11 @@ _LAYER = re.compile(r"(?:^|\.)(?:layers|h)\.(\d+)\.")
 _FIRST = re.compile(r"(?:^|\.)(?:embed_tokens|embeddings|wte)\.weight$")
 
 
-def inspect_folder(path: Path, tensors: bool, devices: Sequence[str] | None) -> Iterator[str]:
-    """Lines that describe the folder; `tensors` lists every tensor. Types and bytes are those of the files; what fits
-    is told of the weights as they are loaded.
+def inspect_folder(
+    path: Path, tensors: bool, devices: Sequence[str] | None, context: int | None = None
+) -> Iterator[str]:
+    """Lines that describe the folder; `tensors` lists every tensor, `context` is the one to look for room for. Types
+    and bytes are those of the files; what fits is told of the weights as they are loaded.
 
     Raises: ModelFormatError for a damaged folder, RlxError for one with an ONNX model alone."""
     from rlx.models.language.weights import Arrays
@@ -56,7 +58,7 @@ def inspect_folder(path: Path, tensors: bool, devices: Sequence[str] | None) -> 
     if "quantization_config" in folder.config:
         yield "the quantized weights as rlx reads them:"
         yield from types_of((dtype.name.upper(), dtype.nbytes(shape)) for shape, dtype in read.values())
-    yield from fits(config, loaded, devices)
+    yield from fits(config, loaded, devices, context)
 
 
 def _type(dtype: Any) -> str:

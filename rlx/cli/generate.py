@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated, Any, cast
@@ -15,6 +15,7 @@ from rlx.cli.options import Device
 from rlx.driver.progress import drawn
 from rlx.errors import RlxError
 
+_LARGE = 64 << 20  # bytes of weights a token
 _ANSWER = 256  # tokens of a context that a talk leaves free for an answer
 
 Model = Annotated[Path, typer.Argument(help="A Hugging Face folder with a language model, or a GGUF file.")]
@@ -36,7 +37,7 @@ Activations = Annotated[str | None, typer.Option(help='Tensors between layers: "
 Cache = Annotated[str | None, typer.Option(help='Keys and values: "f32", "f16", "bf16" or "q8_0".')]
 PrefillChunk = Annotated[
     int | None,
-    typer.Option(help="Tokens of a prompt in one run. Default: 512; 2048 is faster on a large GPU.", min=16),
+    typer.Option(help="Tokens of a prompt in one run. Default: 512; 2048 on a GPU of 40 GB and more.", min=16),
 ]
 LayersOn = Annotated[
     str | None,
@@ -77,6 +78,8 @@ def generate(
     Without --temperature the text is the same on every device.
     """
     drawing = _drawing(temperature, top_k, top_p, seed)
+    if prompt == "-" and sys.stdin.isatty():
+        print("reading the prompt from the terminal; end with Ctrl-D", file=sys.stderr)
     text = _checked(sys.stdin.read(), "standard input") if prompt == "-" else _checked(prompt, "--prompt")
     kinds = (device, context, dtype, activations, cache, engine)
     with loaded(model, *kinds, layers_on, prefill_chunk) as made, _drafting(draft, *kinds) as drafting:
@@ -134,7 +137,7 @@ def chat(
             pieces = made.generate(
                 ids, max_tokens, **drawing, lookup=lookup, draft=drafting, guesses=guesses, adapter=named
             )
-            messages.append({"role": "assistant", "content": _print(pieces)})
+            messages.append({"role": "assistant", "content": _print(pieces, len(messages) > 2)})
             _say_full(made)
             if stats:
                 show_stats(made)
@@ -162,13 +165,25 @@ def _drawing(temperature: float, top_k: int | None, top_p: float | None, seed: i
 
 
 def show_stats(model: Any) -> None:
-    """Counts and speeds, after each device, its layers where there are several, and what runs its kernels."""
+    """Counts and speeds, after each device, its layers where there are several, and what runs its kernels; then how
+    much of the device's bandwidth the reading of large weights takes, which is measured first."""
+    from rlx.cli.bandwidth import read_bandwidth
+    from rlx.models.language.stats import named_bytes
+
     stages = model.decoder.stages
     for stage in stages:
         info, engine = stage.session.info, stage.session.options.engine
         where = stage.where if stages[1:] else info.id
         print(f"device: {where}, {full_name(info, engine)}", file=sys.stderr)
     print(model.stats, file=sys.stderr)
+    stats = model.stats
+    # Guesses take several tokens for one reading of the weights, and small weights stay in the caches of processors.
+    if stages[1:] or stats.guessed or not stats.rate or stats.token_bytes < _LARGE:
+        return
+    if measured := read_bandwidth(stages[0].session):
+        share = stats.rate * stats.token_bytes / measured
+        print(f"bandwidth: {share:.0%} of the {named_bytes(measured)}/s at which {stats.where} reads memory",
+              file=sys.stderr)  # fmt: skip
 
 
 def _say_full(model: Any) -> None:
@@ -234,10 +249,15 @@ def _with_adapter(model: Any, folder: Path | None) -> str | None:
     return "given"
 
 
-def _print(pieces: Iterable[str]) -> str:
+def _print(pieces: Iterator[str], prepared: bool = False) -> str:
+    """Prints the pieces as they come; where the model's programs are not `prepared` yet, what is done before the first
+    one is drawn."""
     text = ""
-    for piece in pieces:
+    with nullcontext() if prepared else drawn("before the first token"):
+        piece = next(pieces, None)
+    while piece is not None:
         print(piece, end="", flush=True)
         text += piece
+        piece = next(pieces, None)
     print()
     return text

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from rlx.cli.room import fits, settings, types_of
 from rlx.cli.table import format_table
 from rlx.errors import RlxError
-from rlx.formats.files import plain
+from rlx.formats.files import begins_with, plain
 from rlx.formats.gguf import GgufFile, read
 from rlx.formats.gguf.reader import MAGIC
 from rlx.formats.gguf.types import type_name
@@ -20,15 +20,13 @@ if TYPE_CHECKING:
 
 def is_gguf(file: Path) -> bool:
     """Whether a file begins as GGUF files do."""
-    try:
-        with file.open("rb") as opened:
-            return opened.read(len(MAGIC)) == MAGIC
-    except OSError:
-        return False
+    return begins_with(file, MAGIC)
 
 
-def inspect_gguf(path: Path, tensors: bool, devices: Sequence[str] | None) -> Iterator[str]:
-    """Lines that describe the file; `tensors` lists every tensor."""
+def inspect_gguf(
+    path: Path, tensors: bool, devices: Sequence[str] | None, context: int | None = None
+) -> Iterator[str]:
+    """Lines that describe the file; `tensors` lists every tensor, and `context` is the one to look for room for."""
     with read(path) as file:
         yield f"GGUF of version {file.version}, {file.nbytes:,} bytes, {len(file.tensors):,} tensors"
         yield from settings(file.metadata)
@@ -46,7 +44,8 @@ def inspect_gguf(path: Path, tensors: bool, devices: Sequence[str] | None) -> It
             ]
             titles = ("tensor", "type", "shape", "bytes", "at byte")
             yield from format_table(titles, listed, right={"bytes", "at byte"})
-        yield from fits(_config(file), {_named(t.name): t.nbytes for t in file.tensors.values()}, devices)
+        yield from fits(_config(file), {_named(t.name): t.nbytes for t in file.tensors.values()}, devices,
+                        context)  # fmt: skip
 
 
 def _named(name: str) -> str:

@@ -15,7 +15,8 @@ import numpy.typing as npt
 
 from rlx.driver.progress import drawn
 from rlx.errors import RlxError
-from rlx.formats.files import plain, shown
+from rlx.formats.files import beginning, plain, shown
+from rlx.formats.kinds import other_kind
 
 if TYPE_CHECKING:
     from rlx.formats.onnx.model import Model, TensorInfo
@@ -42,7 +43,9 @@ def load_model(
         raise RlxError(f"{file} is a folder; give an ONNX file, such as {file / 'model.onnx'}")
     try:
         from rlx.formats.onnx import load
-    except ImportError as error:
+    except ImportError as error:  # installing onnx would not help with a file of another kind
+        if file.is_file() and (kind := other_kind(beginning(file))):
+            raise RlxError(f"{file}: is not an ONNX file: {kind}") from error
         raise RlxError(str(error)) from error
     model = load(file, threads=threads, **limits)
     _bind(model, dims_of(dim))

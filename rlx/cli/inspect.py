@@ -35,6 +35,10 @@ def inspect(
     strict: Strict = False,
     max_bytes: MaxBytes = None,
     max_steps: MaxSteps = None,
+    context: Annotated[
+        int | None,
+        typer.Option(help="Of a language model: whether it fits with so many tokens. Default: 4096, and 32768.", min=1),
+    ] = None,
     nodes: Annotated[bool, typer.Option("--nodes", help="List every node as each device runs it.")] = False,
     memory: Annotated[
         Path | None, typer.Option(help="Draw the memory plan of the first device here, as SVG.")
@@ -45,14 +49,17 @@ def inspect(
     tensor with --nodes, and on which devices it fits."""
     if not file.exists():
         raise RlxError(f"{file} does not exist")
-    if is_gguf(file) or (file / "config.json").exists():
+    if is_gguf(file) or file.suffix == ".gguf" or (file / "config.json").exists():
         kind = "a Hugging Face folder" if file.is_dir() else "a GGUF file"
-        given = {"input": input, "dim": dim, "strict": strict, "memory": memory}
-        if named := [f"--{name}" for name, value in given.items() if value]:
+        given = {"input": input, "dim": dim, "strict": strict or None, "max-bytes": max_bytes, "max-steps": max_steps,
+                 "memory": memory}  # fmt: skip
+        if named := [f"--{name}" for name, value in given.items() if value is not None]:
             raise RlxError(f"{file} is {kind}, which holds no graph: it takes no {', '.join(named)}")
-        for line in (inspect_folder if file.is_dir() else inspect_gguf)(file, nodes, device):
+        for line in (inspect_folder if file.is_dir() else inspect_gguf)(file, nodes, device, context):
             print(line)
         return
+    if context is not None:
+        raise RlxError(f"{file}: --context is for language models: a GGUF file, or a folder of config.json and weights")
     if is_saved(file):
         refuse_options(
             file, device=device, input=input, dim=dim, strict=strict, max_bytes=max_bytes, max_steps=max_steps

@@ -43,18 +43,21 @@ def types_of(tensors: Iterable[tuple[str, int]]) -> list[str]:
     return format_table(("type", "tensors", "bytes"), rows, right={"tensors", "bytes"})
 
 
-def _rooms(sizes: Mapping[str, int], config: LanguageConfig) -> dict[int, Room]:
-    """What the layers need, with keys and values in f32 for each of some contexts: what a model is loaded with, unless
-    `activations` or `cache` say otherwise."""
+def _rooms(sizes: Mapping[str, int], config: LanguageConfig, context: int | None) -> dict[int, Room]:
+    """What the layers need, with keys and values in f32 for each of some contexts, or the one given: what a model is
+    loaded with, unless `activations` or `cache` say otherwise."""
     from rlx.dtypes import f32
     from rlx.models.language.caches import cache_bytes
     from rlx.models.language.placement import room_of
 
-    contexts = sorted({min(n, config.positions) for n in _CONTEXTS})  # none beyond what the model was made for
+    asked = _CONTEXTS if context is None else (context,)
+    contexts = sorted({min(n, config.positions) for n in asked})  # none beyond what the model was made for
     return {n: room_of(config, "", sizes, 0, cache_bytes(config, n, f32)) for n in contexts}
 
 
-def fits(config: LanguageConfig | None, sizes: Mapping[str, int], devices: Sequence[str] | None) -> Iterator[str]:
+def fits(
+    config: LanguageConfig | None, sizes: Mapping[str, int], devices: Sequence[str] | None, context: int | None = None
+) -> Iterator[str]:
     """A table of devices: free memory, and whether the weights and the keys and values of some lengths fit, or how many
     layers do. `sizes`: the bytes of the weights, by the names that a decoder's have in graphs. None for `config`: no
     keys and values are known, as of an encoder."""
@@ -65,8 +68,13 @@ def fits(config: LanguageConfig | None, sizes: Mapping[str, int], devices: Seque
     if config is not None and (more := max((layer_of(name) or 0 for name in sizes), default=0)) >= config.layers:
         yield f"rlx does not run it: there are tensors of layer {more}, and the settings say {config.layers} in all"
         return
-    rooms = None if config is None else _rooms(sizes, config)
-    titles = ("device", "name", "free", *(f"with {context:,} tokens" for context in rooms or (0,)))
+    rooms = None if config is None else _rooms(sizes, config, context)
+    if context is not None:
+        if config is None:
+            raise RlxError("--context is for language models; this one keeps no keys and values")
+        if context > config.positions:
+            yield f"{context:,} tokens are more than the {config.positions:,} that the model was made for"
+    titles = ("device", "name", "free", *(f"with {length:,} tokens" for length in rooms or (0,)))
     rows = []
     for name in devices or [info.id for info in probe_all()[0]]:
         try:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from rlx.cli.inputs import MAX_BYTES, loaded, said
-from rlx.driver.files import plain
+from rlx.driver.files import begins_with, plain
 from rlx.errors import GraphError, RlxError
 from rlx.ir import TensorType
 
@@ -20,11 +20,7 @@ def is_saved(file: Path) -> bool:
     """Whether a file begins as saved programs do."""
     from rlx.runtime.saved.container import MAGIC
 
-    try:
-        with file.open("rb") as opened:
-            return opened.read(len(MAGIC)) == MAGIC
-    except OSError:
-        return False
+    return begins_with(file, MAGIC)
 
 
 def refuse_options(file: Path, **given: Any) -> None:

@@ -12,6 +12,7 @@ import typer
 
 from rlx.cli.generate import Activations, Cache, Context, Kept, LayersOn, Model, PrefillChunk, loaded
 from rlx.cli.options import Device
+from rlx.driver.progress import drawn
 from rlx.errors import RlxError
 
 _MISSING = 'serve needs the packages of `rlx[serve]`: pip install "rlx[serve]" ({} is missing)'
@@ -95,7 +96,8 @@ def serve(
             for one, folder in adapters.items():
                 made.load_adapter(one, folder)
             service = Service(made, called, slots=slots, limits=limits, key=key, pooling=kind, pages=pages)
-            service.engine.batch.prepare()
+            with drawn("before the first request"):
+                service.engine.batch.prepare()
             device_name, room = made.decoder.where, f"{slots} slots of {made.context} tokens"
             room += "" if pages is None else f" in {pages} pages"
         where, taken = listening.getsockname()[:2]

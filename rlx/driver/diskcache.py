@@ -17,6 +17,7 @@ from pathlib import Path
 from rlx.errors import RlxError
 
 _log = logging.getLogger(__name__)
+_TOLD: set[Path] = set()  # folders whose faults were logged; a cache may be opened for each kernel
 
 ROOT_ENV = "RLX_CACHE_DIR"
 LIMIT_ENV = "RLX_CACHE_BYTES"
@@ -58,8 +59,8 @@ class DiskCache:
     `root`: a folder, "off", or None for the environment's RLX_CACHE_DIR (a folder or "off"), without which it is the
     user's cache folder. The key parts must name everything the payload depends on: source, options, compiler, driver,
     device. Any fault on reading (missing, torn or altered record, another user's file) is a miss. A fault on writing
-    is logged once, and the payload is not cached. Processes and threads may share a cache: a record appears whole or
-    not at all.
+    is logged once for a folder, and the payload is not cached. Processes and threads may share a cache: a record
+    appears whole or not at all.
 
     From a folder of more than `limit` bytes (None: the environment's RLX_CACHE_BYTES, else 1 GiB) the least recently
     used records are removed. The record just stored stays; a payload that alone is beyond the limit is not stored.
@@ -77,7 +78,6 @@ class DiskCache:
         self.limit = _limit() if limit is None else limit
         self._room = 0  # bytes that may be stored before the folder is read again
         self._ready = False
-        self._warned = False
         self._lent: list[Mapping[bytes, bytes]] = []
 
     def path(self, key_parts: Iterable[Part]) -> Path | None:
@@ -158,8 +158,8 @@ class DiskCache:
                     os.unlink(temporary)
                 raise
         except OSError as error:
-            if not self._warned:
-                self._warned = True
+            if path.parent not in _TOLD:
+                _TOLD.add(path.parent)
                 _log.warning(
                     "cannot keep compiled %s in %s: %s; set %s to a folder that can be written, or to off",
                     self.kind, path.parent, error, ROOT_ENV,

@@ -62,6 +62,23 @@ def open_regular(path: Path) -> BinaryIO:
     return os.fdopen(handle, "rb")
 
 
+def beginning(path: Path, nbytes: int = 64) -> bytes:
+    """The first bytes of a regular file. Raises: ModelFormatError."""
+    with open_regular(path) as file:
+        try:
+            return file.read(nbytes)
+        except OSError as error:
+            raise ModelFormatError(f"{path}: cannot be read: {error.strerror or error}") from error
+
+
+def begins_with(path: Path, magic: bytes) -> bool:
+    """Whether it is a regular file that can be read and begins with these bytes."""
+    try:
+        return beginning(path, len(magic)) == magic
+    except ModelFormatError:
+        return False
+
+
 @contextmanager
 def written_whole(path: Path) -> Iterator[BinaryIO]:
     """A file to write, which takes the place of `path` when the block ends: whole or, after an error, not at all.

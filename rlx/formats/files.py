@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from rlx.driver.files import OBJECT_BYTES as OBJECT_BYTES
+from rlx.driver.files import beginning as beginning
+from rlx.driver.files import begins_with as begins_with
 from rlx.driver.files import folder_made_whole as folder_made_whole
 from rlx.driver.files import json_bytes as json_bytes
 from rlx.driver.files import left_behind as left_behind

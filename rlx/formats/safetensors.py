@@ -31,6 +31,7 @@ from rlx.formats.files import (
     shown,
     written_whole,
 )
+from rlx.formats.kinds import DOWNLOADED
 from rlx.packed import PackedArray
 
 MAX_HEADER = 100_000_000  # bytes, the limit the format itself sets
@@ -202,7 +203,10 @@ def save(
 def _read_header(file: BinaryIO, size: int, path: Path) -> tuple[int, dict[str, Any]]:
     if size < 8:
         raise ModelFormatError(f"{path}: {size} bytes are too few for a safetensors file")
-    length = int.from_bytes(file.read(8), "little")
+    head = file.read(8)
+    length = int.from_bytes(head, "little")
+    if (found := DOWNLOADED.get(head[:4])) and length > size - 8:
+        raise ModelFormatError(f"{path}: is no safetensors file: it is {found}")
     if length > min(size - 8, MAX_HEADER):
         raise ModelFormatError(
             f"{path}: says its header takes {length:,} bytes; the file has {size - 8:,} after it"
@@ -252,7 +256,8 @@ def _info(name: str, entry: Any, start: int, size: int, path: Path) -> TensorInf
         wrong(f"data_offsets {shown(offsets)} must be two integers ≥ 0")
     begin, end = offsets
     if not begin <= end <= size - start:
-        wrong(f"data_offsets {shown(offsets)} lie outside the {size - start} bytes of data")
+        what = f"data_offsets {shown(offsets)} lie outside the {size - start} bytes of data"
+        wrong(f"{what}; the file may have been cut short")
     if end - begin != math.prod(shape) * dtype.itemsize:
         wrong(f"{end - begin} bytes do not hold shape {shown(shape)} of {entry['dtype']}")
     if math.prod(n for n in shape if n) * dtype.itemsize > MAX_BYTES:

@@ -51,8 +51,8 @@ def load(
     (f16). `threads` limits the CPU's, and `engine` chooses its kernels, both as in `Session`.
     `layers_on="cuda:0=20,cpu"`, or a dict of numbers, spreads a language model's layers over devices, in their order,
     in place of `device`; one without a number takes as many as fit there, the last the rest. Caches are where their
-    layers are. `prefill_chunk` is how many tokens of a prompt one run takes at most: 512, or another number from 16.
-    Longer runs are faster on large GPUs and take more memory; shorter ones end sooner.
+    layers are. `prefill_chunk` is how many tokens of a prompt one run takes at most, from 16 on: 512, or 2,048 on a GPU
+    of 40 GB and more. Longer runs are faster on large GPUs and take more memory; shorter ones end sooner.
     Raises: ModelFormatError for damaged or unsupported files, DTypeError, ShapeError for numbers that are not those of
     the model's layers, DeviceUnavailable, OutOfDeviceMemory with the need, what is free, and what would fit.
 

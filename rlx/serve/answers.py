@@ -61,6 +61,7 @@ class Answer(Asked):
     count: int = 0  # tokens made, without one that ends the text
     reason: str | None = None
     failure: str | None = None
+    status: int = 500  # of the response, where it failed
     _text: str = ""
     _calls: list[dict[str, Any]] = field(default_factory=list)
     _decoded: int = 0  # characters of all tokens
@@ -92,7 +93,7 @@ class Answer(Asked):
             self.fail("the model's logits are NaN; the file may be damaged, or activations need f32")
             return
         if error := getattr(self.constraint, "error", ""):
-            self.fail(error)
+            self.fail(f"the grammar allows nothing more: {error}", 400)
             return
         if ended:
             made += self.stops.push(self.stream.end()) + self.stops.end()
@@ -125,8 +126,8 @@ class Answer(Asked):
         best = zip(scores.likeliest[:count], scores.logarithms, strict=False)
         return Scored(self._decoded, named(token, scores.own), tuple(named(*one) for one in best))
 
-    def fail(self, message: str) -> None:
-        self.failure = message
+    def fail(self, message: str, status: int = 500) -> None:
+        self.failure, self.status = message, status
         self._wake()
 
     def _wake(self) -> None:
@@ -137,7 +138,7 @@ class Answer(Asked):
     def taken(self) -> Piece | None:
         """What has come since the last call. Raises: Refused where it failed."""
         if self.failure is not None:
-            raise Refused(500, self.failure)
+            raise Refused(self.status, self.failure)
         if not self._text and self.reason is None:
             return None
         piece = Piece(self.index, self._text, self.reason, self._calls, None if self.logprobs is None else self._ready)

@@ -78,7 +78,7 @@ class Engine:
         self.model, self.slots, self.metrics = model, slots, metrics
         self.batch: Batch = model.batch(slots, pages=pages)
         # A part of a prompt takes a GPU as long as a step or two; on a CPU each of its tokens takes its time.
-        sizes = model.decoder.sizes
+        sizes = self.batch.sizes
         self.part = part or sizes[min(1, len(sizes) - 1) if model.session.info.kind == "cpu" else -1]
         self.failure: str | None = None
         self.failed: Callable[[], None] = lambda: None  # called in the event loop after a failure

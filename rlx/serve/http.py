@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import ipaddress
 import json
 import signal
@@ -54,7 +55,8 @@ def bound(host: str, port: int, key: str | None) -> socket.socket:
         made.listen(128)
     except OSError as error:
         made.close()
-        raise RlxError(f"serve: cannot listen on {host}, port {port}: {error.strerror or error}") from error
+        other = "; give another --port, 0 for a free one" if error.errno in (errno.EADDRINUSE, errno.EACCES) else ""
+        raise RlxError(f"serve: cannot listen on {host}, port {port}: {error.strerror or error}{other}") from error
     return made
 
 
@@ -97,7 +99,8 @@ def _signals(server: Any, service: Service) -> Iterator[None]:
             server.force_exit = True
             return
         running = service.engine.running
-        answers = f"; {running} answers have {service.limits.grace_seconds:g} s to end" if running else ""
+        what = "1 answer has" if running == 1 else f"{running} answers have"
+        answers = f"; {what} {service.limits.grace_seconds:g} s to end" if running else ""
         print(f"rlx: stopping{answers}", file=sys.stderr, flush=True)
         server.should_exit = True
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
+import sys
 from pathlib import Path
 
 import pytest
 
 from rlx.formats import safetensors
-from rlx.formats.gguf import convert as converting
-from rlx.formats.gguf import writer
+from rlx.formats.gguf import to_folder, writer
 from tests.cli.conftest import Rlx
 from tests.formats.gguf.test_convert import LLAMA, folder
 from tests.formats.test_quantized import gptq
@@ -85,6 +86,10 @@ def test_a_folder_is_shown(rlx: Rlx, model: Path, tmp_path: Path) -> None:
     held = rlx("inspect", model, "--device", "cpu").out.splitlines()
     rlx("convert", model, "-o", tmp_path / "m.gguf")
     assert rlx("inspect", tmp_path / "m.gguf", "--device", "cpu").out.splitlines()[-3] == held[-3], "the same bytes"
+    asked = rlx("inspect", model, "--device", "cpu", "--context", 40).out
+    assert "with 40 tokens" in asked and "with 128" not in asked
+    more = rlx("inspect", model, "--device", "cpu", "--context", 4000).out
+    assert "4,000 tokens are more than the 128 that the model was made for" in more and "with 128 tokens" in more
     config = json.loads((model / "config.json").read_text())
     for changed, words in (
         ({"num_hidden_layers": 1}, "rlx does not run it: there are tensors of layer 1, and the settings say 1 in all"),
@@ -108,6 +113,8 @@ def test_mistakes(rlx: Rlx, model: Path, tmp_path: Path) -> None:
     for name in ("config.json", "model.onnx"):
         (tmp_path / "exported").mkdir(exist_ok=True)
         (tmp_path / "exported" / name).write_text("{}")
+    (tmp_path / "e.gguf").write_bytes(b"")
+    os.mkfifo(tmp_path / "pipe.gguf")
     for arguments, words in (
         (("convert", model, "--to", "Q9_K", "-o", tmp_path / "m.gguf"), "not with 'Q9_K'"),
         (("convert", model, "-o", tmp_path / "none" / "m.gguf"), "no such folder"),
@@ -117,7 +124,15 @@ def test_mistakes(rlx: Rlx, model: Path, tmp_path: Path) -> None:
         (("convert", tmp_path / "bert.gguf", "-o", tmp_path / "b"), "a sentence encoder, which `rlx embed` takes"),
         (("convert", whisper, "-o", tmp_path / "m.gguf"), "a Whisper model, which `rlx transcribe` takes"),
         (("inspect", tmp_path / "x.gguf"), "version 1"),
+        (("inspect", tmp_path / "e.gguf"), "it is empty"),
+        (("inspect", tmp_path / "pipe.gguf"), "is not a regular file"),
+        (("convert", tmp_path / "pipe.gguf", "-o", tmp_path / "b"), "is no GGUF file"),
+        (("inspect", model / "config.json"), "it is JSON; give the model's own file, or the folder"),
+        (("bench", tmp_path / "x.gguf"), "it is a GGUF file; rlx.models.load reads it"),
         (("inspect", tmp_path / "x.gguf", "--strict"), "no --strict"),
+        (("inspect", tmp_path / "x.gguf", "--max-steps", 0), "no --max-steps"),
+        (("inspect", tmp_path / "bert.gguf", "--context", 40), "--context is for language models"),
+        (("inspect", tmp_path / "none.onnx", "--context", 40), "does not exist"),
         (("inspect", model, "--dim", "a=1"), "a Hugging Face folder, which holds no graph: it takes no --dim"),
         (("inspect", tmp_path / "exported"), "give that file, "),
         (("inspect", model, "--device", "cpu:9"), "there is only cpu"),
@@ -130,6 +145,16 @@ def test_mistakes(rlx: Rlx, model: Path, tmp_path: Path) -> None:
     ):
         ran = rlx(*arguments)
         assert ran.status == 2 and words in ran.err and ran.err.count("\n") == 1, ran
+
+
+def test_files_that_are_no_onnx_models_are_named_without_that_package(
+    rlx: Rlx, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "rlx.formats.onnx", None)  # importing it fails
+    for content, words in ((b"GGUF", "it is a GGUF file"), (b"\n{}", "it is JSON"), (b"ab", "rlx.formats.onnx")):
+        (tmp_path / "m").write_bytes(content)
+        ran = rlx("run", tmp_path / "m")
+        assert ran.status == 2 and words in ran.err
 
 
 @pytest.mark.parametrize(
@@ -146,7 +171,7 @@ def test_what_is_stopped_leaves_nothing(
         if done == 3:
             raise stop
 
-    for module in (writer, converting):
+    for module in (writer, to_folder):
         monkeypatch.setattr(module, "report", ended)
     for arguments in ((model, "--to", "Q8_0", "-o", tmp_path / "n.gguf"), (tmp_path / "m.gguf", "-o", tmp_path / "n")):
         ran = rlx("convert", *arguments)

@@ -66,6 +66,13 @@ def test_usage_errors_have_status_2(rlx: Rlx, arguments: tuple[str, ...]) -> Non
     assert ran.status == 2 and ran.out == "" and "Traceback" not in ran.err and ran.err
 
 
+def test_a_disk_that_is_full(clean_env: dict[str, str]) -> None:
+    with open("/dev/full", "w") as full:
+        done = subprocess.run([sys.executable, "-m", "rlx", "--version"], stdout=full, stderr=subprocess.PIPE,
+                              env=clean_env, text=True)  # fmt: skip
+    assert done.stderr == "rlx: standard output cannot be written: No space left on device\n" and done.returncode == 2
+
+
 @pytest.mark.late
 def test_the_script_and_the_module_in_a_pipe_whose_reader_leaves(
     clean_env: dict[str, str], tiny: Path

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import tracemalloc
 import warnings
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,22 @@ def test_memory_is_aligned_zero_and_handed_on() -> None:
     with pytest.raises(ArenaError, match="closed"):
         first.view()
     own.close()
+
+
+def test_memory_that_lasts_lies_side_by_side_and_goes_with_its_last_buffer() -> None:
+    own = CpuDevice(backend.probe()[0])
+    first, second, small, large = (own.acquire_lasting(n) for n in (300_001, 1 << 20, 100, 1 << 23))
+    assert all(b.address % 64 == 0 and not b.view().any() for b in (first, second, small, large))
+    assert second.address == first.address + -(-300_001 // 64) * 64
+    whole = weakref.ref(first.view().base)
+    first.fill(0, first.nbytes, 7)
+    address = first.address
+    first.close()
+    again = own.acquire_lasting(300_001)
+    assert whole() is not None and again.address != address and not again.view().any()
+    second.close()
+    again.close()
+    assert whole() is None
 
 
 def test_overlapping_copies_behave_as_memmove() -> None:

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from rlx.backends.cpu.engine.elementwise import Access, TreeSpec
 from rlx.backends.cpu.engine.ir import F32, PTR, Kernel
 from rlx.backends.cpu.engine.machine import Machine, this_machine
 from rlx.backends.cpu.engine.runner import RunnerSpec
+from rlx.backends.cpu.engine.workers import get_core
 from rlx.driver.diskcache import DiskCache
 from rlx.dtypes import bf16, f16, f32, f64, i64
 from rlx.errors import RlxError, UnsupportedOp
@@ -60,6 +62,16 @@ def apply(spec: TreeSpec, on: Machine, x: Array, out: Array) -> Array:
     (place,) = addresses([spec], on)
     _CALL(place)(words.ctypes.data, 0, 1)
     return out
+
+
+@dataclass(frozen=True)
+class Causes:
+    part: str
+
+
+@dataclass(frozen=True)
+class Effects:
+    part: str
 
 
 def chain(prims: str) -> Expr:
@@ -160,9 +172,10 @@ def test_halves_are_rounded_once_and_special_values_kept() -> None:
             spec_of(ex.cast(ex.arg(0, f64), f16), on, (f64, f16)), on, wide, np.empty(x.size, np.float16)
         )
         np.testing.assert_array_equal(made, wide.astype(np.float16))
-    nan = np.array([0x7C01, 0xFE55], np.uint16)
-    copied = apply(spec_of(ex.arg(0, f16), on, (f16, f16)), on, nan.view(np.float16), np.empty(2, np.float16))
-    np.testing.assert_array_equal(copied.view(np.uint16), nan)
+    for dtype, patterns in ((f16, [0x7C01, 0xFE55]), (bf16, [0x7F81, 0xFFD5])):
+        nan = np.array(patterns, np.uint16)
+        copied = apply(spec_of(ex.arg(0, dtype), on, (dtype, dtype)), on, nan.view(dtype.np), np.empty(2, dtype.np))
+        np.testing.assert_array_equal(copied.view(np.uint16), nan)
 
 
 def test_integers_are_divided_as_numpy_divides_them() -> None:
@@ -171,6 +184,14 @@ def test_integers_are_divided_as_numpy_divides_them() -> None:
     made = rlx.jit(lambda x, y: (x // y, x % y), device=session())(a, b)
     np.testing.assert_array_equal(made[0], [3, -4, -4, 3, 0, np.iinfo(np.int64).min, 0])
     np.testing.assert_array_equal(made[1], [1, 1, -1, -1, 0, 0, 0])
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.int8])
+def test_small_integers_wrap_within_a_kernel(dtype: Any) -> None:
+    x = np.arange(256).astype(dtype)
+    made = rlx.jit(lambda x: ((x + x) // 3, rlx.cast(x * x, "f32")), device=session())(x)
+    for got, wanted in zip(made, ((x + x) // dtype(3), (x * x).astype(np.float32)), strict=True):
+        np.testing.assert_array_equal(got, wanted)
 
 
 def test_any_number_of_threads_gives_the_same_bits() -> None:
@@ -207,6 +228,11 @@ from rlx.backends.cpu.engine.workers import POOL
 assert POOL.cell[0]
 print("well")
 """
+
+
+def test_threads_are_told_their_core() -> None:
+    place = get_core()
+    assert not place or ctypes.CFUNCTYPE(ctypes.c_int)(place)() in os.sched_getaffinity(0)
 
 
 def test_a_child_of_a_fork_has_workers_of_its_own() -> None:
@@ -324,6 +350,7 @@ def test_a_spec_is_named_by_all_that_it_is_of() -> None:
         )
     }  # fmt: skip
     assert len(texts) == 8 and max(map(len, texts)) < 5000
+    assert canonical(Causes("x")) != canonical(Effects("x"))
 
 
 def test_damaged_records_are_misses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -31,7 +31,8 @@ OPS = (
     "argmax cumsum attention attention_step attention_grad max_pool avg_pool max_pool_grad resize grid_sample rope "
     "gather scatter transpose concat pad sort top_k packed_matmul dequantize cross_entropy layer_norm_grad exp sin "
     "pow log tanh erf div cast floor_divide bitwise_and atan2 cbrt cumprod fft rfft irfft softmax_grad "
-    "group_norm_grad causal_conv selective_scan selective_scan_grad gated_delta_rule gated_delta_rule_grad"
+    "group_norm_grad causal_conv selective_scan selective_scan_grad gated_delta_rule gated_delta_rule_grad "
+    "grouped_matmul grouped_packed_matmul grouped_matmul_grad"
 ).split()
 
 
@@ -76,7 +77,7 @@ def test_cases_of_an_op(op: str, tmp_path: Path) -> None:
 
 
 
-@pytest.mark.parametrize("name", ["sin", "log1p", "pow", "exp2", "cosh"])
+@pytest.mark.parametrize("name", ["sin", "log1p", "log10", "pow", "exp2", "cosh", "atanh"])
 def test_functions_have_the_bits_of_other_machines(name: str, tmp_path: Path) -> None:
     graph = rlx.Graph("functions")
     x = np.random.default_rng(0).integers(0, 1 << 32, 999, np.uint32).view(np.float32)

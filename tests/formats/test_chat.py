@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -210,6 +211,15 @@ def test_an_interrupt_leaves_no_answer_for_the_next_rendering(monkeypatch: pytes
         rendered("{{ 2 }}")
     monkeypatch.undo()
     assert rendered("{{ 3 }}") == "3"
+
+
+def test_the_process_is_not_given_the_servers_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RLX_API_KEY", "of the server alone")
+    chat._PROCESS.close()  # the next one is started with this environment
+    assert ChatTemplate("{{ messages[0].role }}", {}).render([{"role": "user"}]) == "user"
+    assert chat._PROCESS._process is not None
+    given = Path(f"/proc/{chat._PROCESS._process.pid}/environ").read_bytes()
+    assert b"PATH=" in given and b"of the server alone" not in given
 
 
 def test_messages_that_are_wrong() -> None:

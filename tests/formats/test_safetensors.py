@@ -129,6 +129,7 @@ LIES: dict[str, tuple[bytes, str]] = {
     "seven bytes": (b"\0" * 7, "7 bytes are too few"),
     "header beyond the file": (blob({}, length=3), "header takes 3 bytes; the file has 2"),
     "header of 2**64-1 bytes": (blob({}, length=2**64 - 1), "header takes 18,446,744,073,709,551,615"),
+    "a pointer of Git LFS": (b"version https://git-lfs.github.com/spec/v1\n", "Git LFS: download the file itself"),
     "no header": (blob(b""), "does not begin with"),
     "not JSON": (blob(b"{]"), "not valid JSON"),
     "a list": (blob(b"[]"), "does not begin with"),

@@ -165,6 +165,7 @@ def test_the_way_a_product_takes() -> None:
     assert _stems(np.float32, np.float32, "vulkan", "bf16") == ["matmul_mma"]
     assert _stems(np.float32, half, "vulkan") == ["matmul"]
     assert _stems(half, half, "vulkan") == ["matmul_mma"]
+    assert _stems(half, half, "vulkan", m=512) == ["matmul_halves"]
     assert _stems(half, half, "vulkan", m=1) == ["matmul_rows"]
     assert _stems(half, half, "vulkan", m=2, n=1024) == _stems(half, half, "cuda", m=16) == ["matmul_skinny"]
     # Large weights go straight into the registers of matrices, where every row begins at a multiple of 16 bytes.
@@ -194,7 +195,7 @@ def test_products_in_bf16_round_alike_on_both_gpus() -> None:
     for m in (64, 512):
         assert _stems(np.float32, np.float32, "cuda", "bf16", m) == ["tree", "tree", "gemm bf16 bf16"]
     assert _stems(np.float32, np.float32, "vulkan", "bf16", 64) == ["matmul_mma"]
-    assert _stems(np.float32, np.float32, "vulkan", "bf16", 512) == ["tree", "tree", "matmul_mma"]
+    assert _stems(np.float32, np.float32, "vulkan", "bf16", 512) == ["tree", "tree", "matmul_halves"]
 
 
 def test_a_device_without_matrices_leaves_products_in_bf16_to_the_library(monkeypatch: pytest.MonkeyPatch) -> None:

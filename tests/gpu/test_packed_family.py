@@ -11,6 +11,7 @@ import pytest
 import rlx
 from rlx.backends.gpu.gemm.packed import (
     DecodedTiles,
+    PackedDigits,
     PackedDirect,
     PackedFew,
     PackedLine,
@@ -411,7 +412,7 @@ def test_matrix_instructions_for_experts(algorithm: str) -> None:
 
 @on_host
 @pytest.mark.usefixtures("subnormals", "matrices")
-@pytest.mark.parametrize("algorithm", ["vector", "line", "few", "direct", "mma", "matrix"])
+@pytest.mark.parametrize("algorithm", ["vector", "line", "digits", "few", "direct", "mma", "matrix"])
 @pytest.mark.late
 def test_a_nan_among_the_quants_or_in_x_reaches_the_rows_it_belongs_to(algorithm: str) -> None:
     q = packed("fp8_e4m3", 20, 16)
@@ -463,6 +464,10 @@ def test_the_choice(monkeypatch: pytest.MonkeyPatch) -> None:
     assert isinstance(two, PackedDirect) and (two.columns, two.terms, two.tiles) == (8, 1, 2)
     assert isinstance(chosen(cuda, 1, f32), PackedLine)
     assert isinstance(chosen(vulkan, 1), PackedVector) and isinstance(chosen(vulkan, 2), PackedVector)
+    dots = replace(vulkan, features=vulkan.features | {"intdot"})
+    large, small = chosen(dots, 1), chosen(dots, 1, n=2048)
+    assert isinstance(large, PackedDigits) and isinstance(small, PackedDigits) and (large.high, small.high) == (4, 2)
+    assert isinstance(chosen(dots, 1, q=PACKED["nf4_64"]), PackedVector)
     some, many = chosen(cuda, 4, q=PACKED["q4_0"]), chosen(cuda, 16, f32)
     assert isinstance(some, PackedMma) and (some.columns, some.terms) == (8, 1)
     assert isinstance(many, PackedMma) and (many.columns, many.terms) == (32, 2)

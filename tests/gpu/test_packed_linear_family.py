@@ -67,6 +67,13 @@ def fused(
 @pytest.fixture
 def subnormals(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lowered, "FEATURES", lowered.FEATURES | {"denorm_preserve"})
+    monkeypatch.setattr(lowered, "SOFTWARE", False)
+
+
+@pytest.fixture
+def dots(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lowered, "FEATURES", lowered.FEATURES | {"intdot"})
+    monkeypatch.setattr(lowered, "SOFTWARE", False)
 
 
 @on_host
@@ -122,6 +129,37 @@ def test_barriers() -> None:
         fused("q8_0", 40, 96, "f32", "cuda", **many)
 
     every_barrier_is_missed("packed_line.h", both)
+
+
+@on_host
+@pytest.mark.usefixtures("dots")
+@pytest.mark.parametrize(
+    "name, n, blocks, dtype, words",
+    [
+        ("q8_0", 66, 288, "f32", {}),
+        ("q8_0", 38, 16, "bf16", {"gate": "silu", "parts": 2, "high": 2}),
+        ("q4_k", 37, 8, "bf16", {"bias": "bf16", "high": 2}),
+        ("q4_k", 300, 16, "f32", {"gate": "silu", "parts": 4}),
+        ("q6_k", 33, 8, "f16", {"eps": None, "bias": "f32"}),
+        ("iq4_nl", 20, 16, "f32", {"parts": 2}),
+        ("int8_zp", 20, 16, "f32", {"size": 1e-30}),
+        ("q4_0", 20, 16, "f32", {"size": 1e30}),
+    ],
+)
+def test_digits(name: str, n: int, blocks: int, dtype: str, words: dict[str, Any]) -> None:
+    fused(name, n, blocks, dtype, "cuda", **words)
+
+
+@on_host
+@pytest.mark.usefixtures("dots")
+def test_barriers_of_digits() -> None:
+    every_barrier_is_missed("packed_digits.h", lambda: fused("q8_0", 40, 96, "f32", "cuda", parts=2, slab=64))
+
+
+@on_vulkan
+@pytest.mark.usefixtures("dots")
+def test_digits_on_vulkan() -> None:
+    fused("q8_0", 66, 288, "f32", "vulkan", gate="silu")
 
 
 @on_vulkan

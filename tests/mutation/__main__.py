@@ -8,20 +8,39 @@ from __future__ import annotations
 import subprocess
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from tests.mutation.faults import FAULTS, Fault
+from rlx.backends.cpu.engine.machine import this_machine
+from tests.mutation.cpu_faults import CPU_FAULTS
+from tests.mutation.fault import CPU, ENGINE, NUMPY, Fault
+from tests.mutation.faults import FAULTS
+from tests.mutation.on_cpu import noticed_by
 
 MISSED = 5  # the exit status of a process whose fault nobody noticed
 LIMIT_SECONDS = 300
 
 
-def plant(fault: Fault) -> str:
-    """Which case noticed a fault, and what is wrong, in one line; empty when none did.
+def places(fault: Fault) -> tuple[str, ...]:
+    """What runs a fault's cases: a fault in what both engines of the CPU share is planted for each of them."""
+    return (ENGINE, NUMPY) if fault.where == CPU else (fault.where,)
+
+
+def has(feature: str) -> bool:
+    """Whether this processor has a feature, which a fault needs; "" is none."""
+    machine = this_machine()
+    return not feature or (machine is not None and feature in machine.features)
+
+
+def plant(fault: Fault, where: str = "") -> str:
+    """Which case noticed a fault, and what is wrong, in one line; empty when none did. `where` is one of `places`.
 
     Raises: AssertionError where the fault could not be planted."""
+    if where in (ENGINE, NUMPY):
+        with tempfile.TemporaryDirectory(prefix="rlx-fault-") as folder:
+            return noticed_by(fault, where, Path(folder))
     with tempfile.TemporaryDirectory(prefix="rlx-fault-") as folder:
         command = [sys.executable, "-m", "tests.mutation", "--one", fault.name, folder]
         root = Path(__file__).resolve().parent.parent.parent
@@ -51,18 +70,24 @@ def _one(name: str, folder: Path) -> int:
 def main(arguments: Sequence[str]) -> int:
     if arguments[:1] == ["--one"]:
         return _one(arguments[1], Path(arguments[2]))
-    chosen = [f for f in FAULTS if not arguments or any(text in f.name for text in arguments)]
+    every = [f for f in (*FAULTS, *CPU_FAULTS) if not arguments or any(text in f.name for text in arguments)]
+    every = [f for f in every if has(f.needs)]
+    chosen = [(fault, where) for fault in every for where in places(fault)]
     if not chosen:
-        print(f"no fault is named after {' or '.join(arguments)}; tests/mutation/faults.py lists them", file=sys.stderr)
+        print(
+            f"no fault is named after {' or '.join(arguments)}; tests/mutation/*faults.py list them", file=sys.stderr
+        )
         return 2
-    noticed = 0
+    noticed = Counter[str]()
     with ThreadPoolExecutor(2) as workers:
-        for fault, said in zip(chosen, workers.map(plant, chosen), strict=True):
-            noticed += bool(said)
+        for (fault, where), said in zip(chosen, workers.map(plant, *zip(*chosen, strict=True)), strict=True):
+            noticed[where] += bool(said)
             why = said[:160] or fault.unseen or "no case noticed: add one"
-            print(f"{'caught' if said else 'MISSED'}  {fault.name}\n        {why}", flush=True)
-    print(f"{noticed} of {len(chosen)} planted faults caught")
-    return 0 if noticed * 20 >= len(chosen) * 19 else 1
+            print(f"{'caught' if said else 'MISSED'}  {fault.name} [{where}]\n        {why}", flush=True)
+    for where, count in Counter(where for _, where in chosen).items():
+        print(f"{where}: {noticed[where]} of {count} planted faults caught")
+    print(f"{noticed.total()} of {len(chosen)} planted faults caught")
+    return 0 if noticed.total() * 20 >= len(chosen) * 19 else 1
 
 
 if __name__ == "__main__":

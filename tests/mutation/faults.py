@@ -1,32 +1,8 @@
-"""The planted faults: one wrong text each in the sources that both GPUs' kernels are made from."""
+"""The planted faults of the GPUs: one wrong text each in the sources that both GPUs' kernels are made from."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-VULKAN, CUDA = "vulkan", "cuda"
-
-
-@dataclass(frozen=True, slots=True)
-class Fault:
-    """`old` becomes `new` wherever it stands in the files of the pattern `file` (below rlx/backends/gpu, or below
-    shaders for GLSL alone), and the cases of `ops` should notice: on a Vulkan device, or through the CUDA sources run
-    by the host.
-
-    `only` keeps the cases whose id holds one of its texts: compiling for CUDA's host takes long. `narrow` gives the
-    device grids of three groups along X, so that small cases fold into Y. `unseen` says why no case can notice: such a
-    fault counts as missed all the same."""
-
-    name: str
-    file: str
-    old: str
-    new: str
-    ops: tuple[str, ...]
-    where: str = VULKAN
-    only: tuple[str, ...] = ()
-    narrow: bool = False
-    unseen: str = ""
-
+from tests.mutation.fault import CUDA, Fault
 
 _ROW_LOOP = "        BARRIER;\n        if (along < half_way) partial"
 _SOFTMAX = "VEC4(EXP(v.x - top), EXP(v.y - top), EXP(v.z - top), EXP(v.w - top))"

@@ -22,12 +22,12 @@ from rlx.backends.gpu.elementwise.spirv import Module
 from rlx.backends.gpu.elementwise.spirv_template import Template
 from rlx.backends.gpu.program.executable import load_rules
 from rlx.backends.vulkan import pipelines
-from rlx.conformance.case import Case, cases_of
+from rlx.conformance.case import Case
 from rlx.conformance.guarded import guarded_faults
 from rlx.driver.registry import open_device
 from tests.gpu import cuda_host
 from tests.gpu.lowered import carried_out, lower
-from tests.mutation.faults import CUDA, Fault
+from tests.mutation.fault import CUDA, Fault, cases_for
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 GPU = Path("rlx/backends/gpu/device_code")
@@ -124,12 +124,6 @@ def through_cuda(case: Case) -> str:
     except AssertionError as error:
         return str(error)
     return case.check(outputs).message
-
-
-def cases_for(fault: Fault) -> list[Case]:
-    """The cases that should notice, in order."""
-    found = [c for op in fault.ops for c in cases_of(op)]
-    return [c for c in found if not fault.only or any(text in c.id for text in fault.only)]
 
 
 def first_notice(fault: Fault, folder: Path) -> tuple[str, str] | None:

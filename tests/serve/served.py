@@ -24,6 +24,11 @@ TEMPLATE = """{% for t in tools or [] %}<tool_call>{{ t.function.name }}
 {% endfor %}{% for m in messages %}{% if m.content == "odd" %}{{ raise_exception("an odd message") }}{% endif -%}
 {{ m.role }}: {{ m.content }}{% for c in m.tool_calls or [] %}{{ c.function | tojson }}{% endfor %}
 {% endfor %}assistant: """
+TEXT, CHAT, VECTORS = "/v1/completions", "/v1/chat/completions", "/v1/embeddings"
+GREEDY: dict[str, Any] = {"model": "tiny", "temperature": 0}
+HELLO = [{"role": "user", "content": "hello"}]
+PROMPT = {**GREEDY, "prompt": "a", "max_tokens": 1}
+TALK = {**GREEDY, "messages": HELLO, "max_tokens": 1}
 
 
 def write_model(folder: Path) -> Path:

@@ -6,7 +6,6 @@ import base64
 import http.client
 import json
 import os
-import random
 import signal
 import socket
 import subprocess
@@ -30,13 +29,9 @@ from rlx.cli.serve import _called
 from rlx.errors import RlxError
 from rlx.serve import http as serving
 from rlx.serve.limits import Limits
-from tests.full import count
 from tests.models.language.test_adapters import LARGE, matrices, write
-from tests.serve.served import CONFIG, Served, served
+from tests.serve.served import CHAT, CONFIG, GREEDY, HELLO, PROMPT, TALK, TEXT, VECTORS, Served, served
 
-TEXT, CHAT, VECTORS = "/v1/completions", "/v1/chat/completions", "/v1/embeddings"
-GREEDY: dict[str, Any] = {"model": "tiny", "temperature": 0}
-HELLO = [{"role": "user", "content": "hello"}]
 LONG = {**GREEDY, "prompt": "hello", "max_tokens": 190}
 
 
@@ -204,142 +199,6 @@ def test_a_required_tool_is_called(server: Served) -> None:
     assert server.ask(CHAT, {**body, "messages": [*HELLO, answer, result], "max_tokens": 3})[0] == 200
 
 
-DEEP = b"[" * 500 + b"]" * 500
-PROMPT = {**GREEDY, "prompt": "a", "max_tokens": 1}
-TALK = {**GREEDY, "messages": HELLO, "max_tokens": 1}
-TOOL = {"type": "function", "function": {"name": "f"}}
-REFUSED: list[tuple[str, Any, int, str]] = [
-    (TEXT, b"{", 400, "no JSON"),
-    (TEXT, b"\xff{}", 400, "no JSON"),
-    (TEXT, b"[1]", 400, "expected a JSON object"),
-    (TEXT, b'{"model": NaN}', 400, "no JSON number"),
-    (TEXT, b'{"model": -Infinity}', 400, "no JSON number"),
-    (TEXT, b'{"temperature": 1e999}', 400, "out of range"),
-    (TEXT, b'{"seed": ' + b"9" * 5000 + b"}", 400, "no JSON"),
-    (TEXT, b'{"prompt": ' + DEEP + b"}", 400, "nested"),
-    (TEXT, b"[" * 100_000, 400, "nested too deeply"),
-    (TEXT, {"prompt": "a"}, 400, "model is missing; this server has 'tiny'"),
-    (TEXT, {**PROMPT, "model": "gpt-4o"}, 404, "this server has 'tiny'"),
-    (TEXT, {"model": "tiny"}, 400, "prompt is null"),
-    (TEXT, {**PROMPT, "prompt": ""}, 400, "no tokens"),
-    (TEXT, {**PROMPT, "prompt": [[]]}, 400, "expected a text, token ids"),
-    (TEXT, {**PROMPT, "prompt": [1, "a"]}, 400, "expected a text, token ids"),
-    (TEXT, {**PROMPT, "prompt": [True]}, 400, "expected a text, token ids"),
-    (TEXT, {**PROMPT, "prompt": [-1]}, 400, "token -1 is out of range"),
-    (TEXT, {**PROMPT, "prompt": [1 << 70]}, 400, "expected one row of integers"),
-    (TEXT, {**PROMPT, "prompt": "a" * 201}, 400, "201 tokens are more than the 200"),
-    (TEXT, {**PROMPT, "prompt": [5] * 201}, 400, "201 tokens are more than the 200"),
-    (TEXT, {**PROMPT, "prompt": "\ud800"}, 400, "lone surrogate"),
-    (TEXT, {**PROMPT, "prompt": ["a"] * 17}, 400, "at most 16"),
-    (TEXT, {**PROMPT, "prompt": ["a"] * 6, "n": 3}, 400, "6 prompts of 3 choices"),
-    (TEXT, {**PROMPT, "max_tokens": 0}, 400, "max_tokens is 0; expected an integer from 1 to 200"),
-    (TEXT, {**PROMPT, "max_tokens": 10**30}, 400, "expected an integer from 1 to 200"),
-    (TEXT, {**PROMPT, "max_tokens": 1.5}, 400, "max_tokens is 1.5"),
-    (TEXT, {**PROMPT, "max_tokens": True}, 400, "max_tokens is true"),
-    (TEXT, {**PROMPT, "temperature": -1}, 400, "temperature is -1; expected a number from 0 to 2"),
-    (TEXT, {**PROMPT, "temperature": "hot"}, 400, 'temperature is "hot"'),
-    (TEXT, {**PROMPT, "top_p": 1.1}, 400, "top_p is 1.1"),
-    (TEXT, {**PROMPT, "seed": 1 << 64}, 400, "seed is"),
-    (TEXT, {**PROMPT, "n": 99}, 400, "n is 99; expected an integer from 1 to 16"),
-    (TEXT, {**PROMPT, "stop": ""}, 400, "stop is"),
-    (TEXT, {**PROMPT, "stop": ["a"] * 17}, 400, "stop is"),
-    (TEXT, {**PROMPT, "stop": {}}, 400, "stop is {}"),
-    (TEXT, {**PROMPT, "stream": 1}, 400, "stream is 1; expected true or false"),
-    (TEXT, {**PROMPT, "stream_options": {"include_usage": True}}, 400, "stream: true alone"),
-    (TEXT, {**PROMPT, "stream": True, "stream_options": {"odd": 1}}, 400, "stream_options.odd is not known"),
-    (TEXT, {**PROMPT, "temperatur": 1}, 400, "did you mean 'temperature'?"),
-    (TEXT, {**PROMPT, "\ud800": 1}, 400, "\\ud800 is not known"),
-    (TEXT, {**PROMPT, "logprobs": 21}, 400, "logprobs is 21; expected an integer from 0 to 20"),
-    (TEXT, {**PROMPT, "logprobs": True}, 400, "logprobs is true; expected an integer"),
-    (TEXT, {**PROMPT, "top_k": 0.5}, 400, "top_k is 0.5"),
-    (TEXT, {**PROMPT, "frequency_penalty": 0.5}, 400, "frequency_penalty is not there yet"),
-    (TEXT, {**PROMPT, "echo": True}, 400, "echo is not there yet"),
-    (TEXT, {**PROMPT, "response_format": {"type": "xml"}}, 400, "response_format.type"),
-    (TEXT, {**PROMPT, "response_format": {"type": "json_schema"}}, 400, "response_format.json_schema"),
-    (CHAT, {**TALK, "logprobs": 3}, 400, "logprobs is 3; expected true or false"),
-    (CHAT, {**TALK, "top_logprobs": 3}, 400, "top_logprobs go with logprobs: true alone"),
-    (CHAT, {**TALK, "logprobs": True, "top_logprobs": 21}, 400, "an integer from 0 to 20"),
-    (CHAT, {**TALK, "messages": []}, 400, "expected a list of messages"),
-    (CHAT, {**TALK, "messages": "hi"}, 400, "expected a list of messages"),
-    (CHAT, {**TALK, "messages": [3]}, 400, "messages[0] is 3"),
-    (CHAT, {**TALK, "messages": [{"role": "king", "content": ""}]}, 400, "messages[0].role"),
-    (CHAT, {**TALK, "messages": [{"role": "user"}]}, 400, "messages[0].content is null"),
-    (CHAT, {**TALK, "messages": [{"role": "user", "content": "odd"}]}, 400, "an odd message"),
-    (CHAT, {**TALK, "messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, 400, "content[0].type"),
-    (CHAT, {**TALK, "messages": [{"role": "user", "content": "a" * 300}]}, 400, "tokens are more than the 200"),
-    (CHAT, {**TALK, "messages": [{**HELLO[0], "odd": 1}]}, 400, "messages[0].odd is not known"),
-    (CHAT, {**TALK, "tools": [{"type": "function"}]}, 400, "tools[0].function is null"),
-    (CHAT, {**TALK, "tools": [{"type": "function", "function": {"name": "a b"}}]}, 400, "tools[0].function.name"),
-    (CHAT, {**TALK, "tools": [TOOL, TOOL]}, 400, "two tools have one name"),
-    (CHAT, {**TALK, "tool_choice": "required"}, 400, "there are no tools"),
-    (CHAT, {**TALK, "tools": [TOOL], "tool_choice": "sometimes"}, 400, "tool_choice is"),
-    (CHAT, {**TALK, "tools": [TOOL], "tool_choice": {"type": "function", "function": {"name": "g"}}}, 400, "one of f"),
-    (CHAT, {**TALK, "prompt": "a"}, 400, "prompt is not known"),
-    (VECTORS, {"model": "tiny", "input": []}, 400, "input is []"),
-    (VECTORS, {"model": "tiny", "input": "a", "dimensions": 3}, 400, "dimensions is 3; expected 24, or"),
-    (VECTORS, {"model": "tiny", "input": "a", "encoding_format": "hex"}, 400, "one of float, base64"),
-]  # fmt: skip
-
-
-def test_what_is_wrong_is_named(server: Served) -> None:
-    for path, body, status, what in REFUSED:
-        got, found = server.ask(path, body)
-        assert got == status and what in found["error"]["message"], (body if len(str(body)) < 200 else path, found)
-        assert found["error"]["type"] == "invalid_request_error"
-    for schema in ({"type": "odd"}, {"$ref": "http://x/y"}, {"type": "string", "pattern": "("}):
-        format = {"type": "json_schema", "json_schema": {"name": "s", "schema": schema}}
-        got, found = server.ask(CHAT, {**TALK, "response_format": format})
-        assert got == 400 and "the grammar is not supported" in found["error"]["message"]
-    assert server.ask(TEXT, b"prompt=a", Content_Type="application/x-www-form-urlencoded")[0] == 415
-    assert server.ask(TEXT, method="PUT")[0] == 405 and server.ask("/v1/odd")[0] == 404
-    assert server.ask("/v1/models/odd")[0] == 404 and server.ask("/v1/models/tiny")[1]["context_length"] == 200
-    assert server.ask(TEXT, PROMPT, Host="evil.example")[0] == 403
-    assert server.ask(TEXT, PROMPT, Origin="http://evil.example")[0] == 403
-    assert server.ask(TEXT, PROMPT, Origin=f"http://127.0.0.1:{server.port}")[0] == 200
-
-
-ODD: list[Any] = [
-    None, True, False, 0, -1, 1, 0.5, -1e308, 1 << 63, 10**400, "", "a", "\x00", "\udfff", "é" * 50, [], {}, [[]], [{}],
-    [0], [-1], [None], ["a", ["b"]], {"a": 1}, {"type": "function"}, {"type": "text", "text": 3}, [1e300], [True, 1],
-]  # fmt: skip
-
-
-def test_no_body_makes_an_error_of_the_server(server: Served) -> None:
-    """Bodies with a value, at any depth, that was put in place of another, or beside."""
-    rng = random.Random(7)
-    tool = {"type": "function", "function": {"name": "f", "description": "d", "parameters": {"type": "object"}}}
-    call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
-    whole = {
-        TEXT: {**PROMPT, "stop": ["x"], "n": 1, "seed": 3, "top_p": 0.5, "stream": False, "logit_bias": {},
-               "best_of": 1, "logprobs": 1, "top_k": 5},
-        CHAT: {**TALK, "logprobs": True, "top_logprobs": 2, "tools": [tool], "tool_choice": "auto",
-               "response_format": {"type": "text"},
-               "messages": [*HELLO, {"role": "assistant", "content": "", "tool_calls": [call]},
-                            {"role": "tool", "content": [{"type": "text", "text": "x"}], "tool_call_id": "c"}]},
-        VECTORS: {"model": "tiny", "input": ["a", "b"], "encoding_format": "float", "user": "me"},
-    }  # fmt: skip
-    for _ in range(count(80, 3000)):
-        path = rng.choice(list(whole))
-        body = json.loads(json.dumps(whole[path]))
-        at: Any = body
-        while True:
-            keys = list(at) if isinstance(at, dict) else list(range(len(at)))
-            key = rng.choice(keys) if keys else None
-            inner = at[key] if key is not None else None
-            if isinstance(inner, dict | list) and inner and rng.random() < 0.7:
-                at = inner
-                continue
-            break
-        value = rng.choice(ODD)
-        if isinstance(at, list):
-            at[key if key is not None else slice(0, 0)] = value if key is not None else [value]
-        else:
-            at[rng.choice([key, "odd", "logprobs", "top_k", "max_tokens"])] = value
-        status, found = server.ask(path, body)
-        assert status in (200, 400, 404), (body, found)
-    assert server.service.engine.failure is None
-
-
 def test_a_client_that_leaves_frees_its_place(server: Served) -> None:
     """More clients than there are slots, of which each goes in another way; then all slots can be taken at once."""
     before = server.metrics()
@@ -490,6 +349,8 @@ def test_a_key_is_asked_for(folder: Path) -> None:
             serving.bound(host, 0, None)
     with pytest.raises(RlxError, match="less than 16"):
         serving.bound("127.0.0.1", 0, "short")
+    with serving.bound("127.0.0.1", 0, None) as taken, pytest.raises(RlxError, match="in use; give another --port"):
+        serving.bound("127.0.0.1", taken.getsockname()[1], None)
 
 
 def test_a_model_that_fails_ends_the_server(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import threading
+import weakref
 from collections.abc import Callable
 from functools import partial
 from itertools import count
@@ -23,27 +24,63 @@ from rlx.errors import ArenaError, DTypeError
 from rlx.ir import Tensor
 
 ALIGNMENT = 64  # a cache line, and the widest vector
+_SLAB = 1 << 24  # bytes
 _NONE = np.empty(0, np.uint8)
 _STAMPS = count(1)
 LATEST = [0]  # the stamp of the latest write to any buffer
 
 
+def _zeros(nbytes: int) -> tuple[Bytes, int]:
+    """Zeros, and where among them so many bytes lie aligned. The system maps zero pages lazily: memory is committed
+    only where it is used."""
+    raw = np.zeros(nbytes + ALIGNMENT, np.uint8)
+    return raw, -raw.ctypes.data % ALIGNMENT
+
+
 class Block:
-    """Aligned host memory of `nbytes`; `used` says whether it may hold old bytes."""
+    """Aligned host memory of `nbytes`; `used` says whether it may hold old bytes, `shared` whether it is a part of an
+    allocation."""
 
-    __slots__ = ("bytes", "used")
+    __slots__ = ("bytes", "shared", "used")
 
-    def __init__(self, nbytes: int) -> None:
-        raw = np.zeros(
-            nbytes + ALIGNMENT, np.uint8
-        )  # the system maps zero pages lazily: memory is committed only where it is used
-        start = -raw.ctypes.data % ALIGNMENT
-        self.bytes: Bytes = raw[start : start + nbytes]
+    def __init__(self, nbytes: int, memory: Bytes | None = None) -> None:
+        self.shared = memory is not None
+        if memory is None:
+            memory, at = _zeros(nbytes)
+            memory = memory[at : at + nbytes]
+        self.bytes: Bytes = memory
         self.used = False
 
     @property
     def nbytes(self) -> int:
         return self.bytes.nbytes
+
+
+class Slabs:
+    """Blocks that live long, such as packed weights, side by side in large allocations. NumPy asks for pages of 2 MB
+    for these alone, and a product of few rows reads its weight from such pages in less time. An allocation lives as
+    long as any of its blocks. Any thread may call."""
+
+    def __init__(self) -> None:
+        self._lock = renewed(self, "_lock", threading.Lock)
+        self._latest: weakref.ref[Bytes] | None = None
+        self._taken = 0
+
+    @staticmethod
+    def takes(nbytes: int) -> bool:
+        """Whether so many bytes are worth it: not if they are few, or have large pages by themselves."""
+        return _SLAB >> 8 <= nbytes < _SLAB >> 2
+
+    def block(self, nbytes: int) -> Block:
+        """A block of zeros. Requires: `takes(nbytes)`."""
+        with self._lock:
+            slab = None if self._latest is None else self._latest()
+            if slab is None or slab.nbytes - self._taken < nbytes:
+                slab, self._taken = _zeros(_SLAB)
+                self._latest = weakref.ref(slab)
+            start = self._taken
+            self._taken += -(-nbytes // ALIGNMENT) * ALIGNMENT
+            return Block(nbytes, slab[start : start + nbytes])
 
 
 class Foreign:

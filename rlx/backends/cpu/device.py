@@ -6,13 +6,13 @@ import math
 import os
 import platform
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from rlx.backends.cpu.arena import Block, CpuArena, CpuBuffer, Foreign
+from rlx.backends.cpu.arena import Block, CpuArena, CpuBuffer, Foreign, Slabs
 from rlx.backends.cpu.executable import CpuExecutable
 from rlx.backends.cpu.forms import freed_bytes
 from rlx.driver import Buffer, BuildOptions, DeviceArena, DeviceInfo, Limits, MemoryPlan
@@ -85,11 +85,19 @@ class CpuDevice:
         self.limits = Limits()
         self._pool: BufferPool[Block] = BufferPool(_forget, budget=info.memory_bytes // _POOL_SHARE)
         self._unasked = _UNASKED  # bytes acquired since the system was asked how much is free
+        self._slabs = Slabs()
         self._taken: dict[int, int] = {}  # bytes of the blocks in use, by the blocks' ids
 
     def acquire(self, nbytes: int, clear: bool = True) -> CpuBuffer:
+        return self._acquire(nbytes, clear, Block)
+
+    def acquire_lasting(self, nbytes: int) -> CpuBuffer:
+        """Zeros, as `acquire` gives them, that are read often and kept for long (`Slabs`)."""
+        return self._acquire(nbytes, True, self._slabs.block if Slabs.takes(nbytes) else Block)
+
+    def _acquire(self, nbytes: int, clear: bool, make: Callable[[int], Block]) -> CpuBuffer:
         nbytes = check_nbytes(nbytes, self.info.id)
-        block = self._pool.take(nbytes) if nbytes >= _POOLED else None
+        block = self._pool.take(nbytes) if nbytes >= _POOLED and make is Block else None
         if block is None:
             # The system overcommits memory and kills a process that uses too much: refuse before that. Asking how much
             # is free takes as long as making a hundred small tensors, so small ones are added up before it is asked.
@@ -105,7 +113,7 @@ class CpuDevice:
                     f"cpu: {nbytes:,} bytes asked for, {free:,} of {self.info.memory_bytes:,} are free"
                 )
             try:
-                block = Block(nbytes)
+                block = make(nbytes)
             except MemoryError as error:
                 raise OutOfDeviceMemory(
                     f"cpu: the system refused {nbytes:,} bytes ({free_memory():,} free): {error}"
@@ -141,7 +149,7 @@ class CpuDevice:
         """Takes back memory that is closed or dropped. It runs in finalizers. What the pool could not keep anyway does
         not wait for its next call: NumPy frees it with the last view."""
         self._taken.pop(id(block), None)
-        if _POOLED <= block.nbytes <= self._pool.budget and self._pool.left < MAX_BUFFERS:
+        if not block.shared and _POOLED <= block.nbytes <= self._pool.budget and self._pool.left < MAX_BUFFERS:
             self._pool.leave(block)
 
     def arena(self, plan: MemoryPlan, bound: Mapping[str, Buffer] | None = None) -> CpuArena:

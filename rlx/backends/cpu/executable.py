@@ -43,6 +43,7 @@ class Acquires(Protocol):
     """The part of the device that an executable needs."""
 
     def acquire(self, nbytes: int) -> Buffer: ...
+    def acquire_lasting(self, nbytes: int) -> Buffer: ...
     def arena(self, plan: MemoryPlan, bound: Mapping[str, Buffer]) -> DeviceArena: ...
 
 
@@ -127,7 +128,7 @@ class CpuExecutable:
             )  # fmt: skip
             self._engine = EngineProgram(
                 acquire, ctx.threads, lambda t: t.id in fixed or t.id in constant, sources,
-                PackedWeights([*sources, *others], device.acquire),
+                PackedWeights([*sources, *others], device.acquire_lasting),
             )  # fmt: skip
         for node in graph.nodes:
             if node.op.is_constant and node.output.id in plan.slots:

@@ -45,6 +45,8 @@ _FLOAT16, _FLOAT32, _SCOPE_SUBGROUP = 0, 1, 3
 # Drivers (VkDriverId) whose fma() rounds once, for which there is no query: NVIDIA's.
 _NVIDIA = 4
 _FUSED_DRIVERS = (_NVIDIA,)
+# Drivers whose unpackHalf2x16() keeps subnormal halves, which the query for f16 arithmetic does not answer.
+_HALVES_DRIVERS = (_NVIDIA,)
 # basic, vote, arithmetic, ballot, shuffle
 _SUBGROUP_OPERATIONS = 0x1F
 
@@ -272,6 +274,8 @@ def _property_words(v11: Handle, v12: Handle) -> set[str]:
         words.add("rte")
     if int(v12.driverID) in _FUSED_DRIVERS:
         words.add("fused_fma")
+    if int(v12.driverID) in _HALVES_DRIVERS:
+        words.add("half_subnormals")
     if v12.shaderRoundingModeRTEFloat64:
         words.add("rte_f64")
     return words

@@ -1,8 +1,7 @@
-"""A Hugging Face folder as a GGUF file, and a GGUF file as such a folder."""
+"""A Hugging Face folder as a GGUF file; `to_folder` is the way back."""
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -13,27 +12,21 @@ from typing import Any, NoReturn
 import numpy as np
 import numpy.typing as npt
 
-from rlx.driver.progress import report
 from rlx.dtypes import PACKED, DType, DTypeLike, as_dtype, f32
 from rlx.errors import DTypeError, ModelFormatError
-from rlx.formats import safetensors
-from rlx.formats.files import folder_made_whole, shown
-from rlx.formats.gguf.encoders import ENCODERS
-from rlx.formats.gguf.model import MAX_LAYERS, GgufModel, Value, gemma_scalar, llama3_factors, taken
+from rlx.formats.files import shown
+from rlx.formats.gguf.model import MAX_LAYERS, Value, gemma_scalar, llama3_factors, taken
 from rlx.formats.gguf.names import BY_MODEL_TYPE, EXPERTS, Family
 from rlx.formats.gguf.pretokenizers import PRE_TOKENIZERS
-from rlx.formats.gguf.reader import GgufFile
-from rlx.formats.gguf.tokenizer import BYTE, CONTROL, NORMAL, UNKNOWN, UNUSED, USER_DEFINED, tokenizer_parts
+from rlx.formats.gguf.tokenizer import BYTE, CONTROL, NORMAL, UNKNOWN, UNUSED, USER_DEFINED
 from rlx.formats.gguf.types import TYPE_NUMBERS, type_name
 from rlx.formats.gguf.writer import write
 from rlx.formats.huggingface import ModelFolder
 from rlx.formats.tokenizer.language import LanguageTokenizer, from_folder
 from rlx.formats.tokenizer.text import read_parts
-from rlx.packed import PackedArray
 from rlx.packed.search import SEARCHES
 from rlx.runtime.quantize import quantize
 
-SHARD = 4 << 30  # bytes of a folder's file of weights
 _EXPERT = re.compile(r"(.*)\.mlp\.experts\.(\d{1,5})\.(gate_proj|up_proj|down_proj)\.weight")
 _UNUSED = re.compile(r"rotary_emb\.inv_freq$|\.attn\.(masked_)?bias$")
 # llama.cpp's number for a file by the type of most of its tensors; it is shown and not used.
@@ -41,7 +34,7 @@ _FILE_TYPES = {
     "f32": 0, "f16": 1, "q4_0": 2, "q4_1": 3, "q8_0": 7, "q5_0": 8, "q5_1": 9, "q2_k": 10, "q3_k": 12, "q4_k": 15,
     "q5_k": 17, "q6_k": 18, "bf16": 32,
 }  # fmt: skip
-_FLOATS = ("f32", "f16", "bf16")
+FLOATS = ("f32", "f16", "bf16")
 # Models that are read but no language models, and the command that takes their files as they are.
 _OTHERS = {"bert": ("a sentence encoder", "embed"), "whisper": ("a Whisper model", "transcribe")}
 # Settings of YaRN that GGUF files of these models do not say, as readers take them; null is the same as none.
@@ -78,7 +71,7 @@ def folder_to_gguf(
     family = BY_MODEL_TYPE.get(str(config.get("model_type")))
     if family is None or family.stacked or family.tiled or family.architecture == "mamba":
         known = ", ".join(n for n, f in BY_MODEL_TYPE.items() if not (f.stacked or f.tiled) and n != "mamba")
-        _refuse_others(source.path, str(config.get("model_type")))
+        refuse_others(source.path, str(config.get("model_type")))
         raise ModelFormatError(
             f"{source.path}: model_type {shown(config.get('model_type'))} is not one of {known}"
         )
@@ -120,7 +113,7 @@ def folder_to_gguf(
 def _target(dtype: DTypeLike) -> DType:
     """The dtype of matrices in a GGUF file. Raises: DTypeError for one that the format lacks, or that rlx does not
     make."""
-    made = [*_FLOATS, *(n for n in SEARCHES if PACKED[n] in TYPE_NUMBERS)]
+    made = [*FLOATS, *(n for n in SEARCHES if PACKED[n] in TYPE_NUMBERS)]
     names = [type_name(as_dtype(n)) for n in made]
     try:
         kind = as_dtype(dtype)
@@ -136,7 +129,8 @@ def _target(dtype: DTypeLike) -> DType:
     raise DTypeError(f"convert: {why}")
 
 
-def _refuse_others(path: Path, kind: str) -> None:
+def refuse_others(path: Path, kind: str) -> None:
+    """Raises: ModelFormatError for a model that is no language model, naming the command that takes it."""
     if kind in _OTHERS:
         what, command = _OTHERS[kind]
         raise ModelFormatError(
@@ -443,81 +437,3 @@ def _steps(part: Any, members: str) -> list[dict[str, Any]]:
         plain.pop("trim_offsets", None)
         made.append(plain)
     return made
-
-
-def gguf_to_folder(file: GgufFile, folder: str | os.PathLike[str], dtype: DTypeLike = "f16") -> None:
-    """Writes the model of an open GGUF file as a Hugging Face folder, which must not exist: weights dequantized to
-    `dtype` (f32, f16, bf16), config.json, tokenizer.json and tokenizer_config.json. The folder appears whole or not at
-    all.
-
-    Raises: ModelFormatError for a model of another architecture, DTypeError, OSError."""
-    kind, target = as_dtype(dtype), Path(folder)
-    if kind.name not in _FLOATS:
-        raise DTypeError(
-            f"convert: a GGUF file becomes a folder, and a folder holds {', '.join(_FLOATS)}, got {kind}; a GGUF file "
-            "of another type is made from a folder"
-        )
-    if file.metadata.get("general.architecture") in ENCODERS:
-        _refuse_others(file.path, "bert")
-    model = GgufModel(file)
-    if model.family.stacked or model.family.tiled:
-        raise ModelFormatError(f"{file.path}: a folder of {model.family.model_type} is not written")
-    if target.exists():
-        raise FileExistsError(f"{target}: exists already; give the name of a new folder")
-    with folder_made_whole(target) as made:
-        config = {
-            **model.config,
-            "torch_dtype": {"f32": "float32", "f16": "float16", "bf16": "bfloat16"}[kind.name],
-        }
-        (made / "config.json").write_text(json.dumps(config, indent=2), encoding="utf-8")
-        if "tokenizer.ggml.model" in file.metadata:
-            _write_tokenizer(file, made)
-        _write_weights(model, made, kind)
-
-
-def _write_tokenizer(file: GgufFile, folder: Path) -> None:
-    parts = tokenizer_parts(file)
-    (folder / "tokenizer.json").write_text(json.dumps(parts, ensure_ascii=False), encoding="utf-8")
-    tokenizer = GgufModel(file).tokenizer()
-    special = tokenizer.special
-    names = {"bos": special.bos, "eos": special.eos, "unk": special.unk, "pad": special.pad}
-    config: dict[str, Any] = {f"{k}_token": tokenizer.token(i) for k, i in names.items() if i is not None}
-    config["tokenizer_class"] = "PreTrainedTokenizerFast"
-    if tokenizer.chat_template is not None:
-        config["chat_template"] = tokenizer.chat_template
-    (folder / "tokenizer_config.json").write_text(
-        json.dumps(config, ensure_ascii=False, indent=2), encoding="utf-8"
-    )
-
-
-def _write_weights(model: GgufModel, folder: Path, kind: DType) -> None:
-    """The weights in files of at most SHARD bytes, or one tensor, with an index where they are several."""
-    groups: list[list[str]] = [[]]
-    size = 0
-    for name, (shape, _) in model.kinds.items():
-        nbytes = kind.nbytes(shape)
-        if groups[-1] and size + nbytes > SHARD:
-            groups.append([])
-            size = 0
-        groups[-1].append(name)
-        size += nbytes
-    where: dict[str, str] = {}
-    total = len(model.kinds)
-    for i, names in enumerate(groups):
-        many = len(groups) > 1
-        stem = f"model-{i + 1:05}-of-{len(groups):05}.safetensors" if many else "model.safetensors"
-        arrays = {}
-        for name in names:
-            report("writing", len(where), total)
-            value = model.read(name)
-            with np.errstate(over="ignore"):
-                arrays[name] = (
-                    value.dequantize(kind)
-                    if isinstance(value, PackedArray)
-                    else np.asarray(value).astype(kind.np)
-                )
-            where[name] = stem
-        safetensors.save(folder / stem, arrays, {"format": "pt"})
-    if len(groups) > 1:
-        index = {"metadata": {}, "weight_map": where}
-        (folder / safetensors.INDEX_NAME).write_text(json.dumps(index), encoding="utf-8")

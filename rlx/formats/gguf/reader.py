@@ -33,6 +33,7 @@ from rlx.dtypes import DType
 from rlx.errors import ModelFormatError, RlxError
 from rlx.formats.files import file_inside, open_regular, plain, shown
 from rlx.formats.gguf.types import ARRAY, BOOL, NUMBERS, STRING, TENSOR_TYPES, UNREAD_TYPES, type_name
+from rlx.formats.kinds import DOWNLOADED
 from rlx.packed import PackedArray
 from rlx.packed.array import move_blocks
 
@@ -53,15 +54,13 @@ MAX_SHARDS = 1000
 _PIECE = 1 << 20  # bytes of blocks that are moved into planes at once
 _PER_THREAD, _MOST_THREADS = 4 << 20, 8  # bytes of a tensor that are worth a thread, and how many read one
 _SHARD = re.compile(r"(.*)-(\d{5})-of-(\d{5})\.gguf", re.DOTALL)
-_OTHERS = {
+_OTHERS = {  # by their first four bytes
     b"ggml": "a file of ggml before GGUF",
     b"lmgg": "a file of ggml before GGUF (GGML)",
     b"fmgg": "a file of ggml before GGUF (GGMF)",
     b"tjgg": "a file of ggml before GGUF (GGJT)",
     b"FUGG": "a GGUF file of big-endian numbers",
-    b"PK\x03\x04": "a ZIP archive, as torch's are",
-    b"vers": "a pointer of Git LFS: download the file itself",
-    b"<!DO": "an HTML page: the download failed",
+    **DOWNLOADED,
 }
 
 Value = int | float | bool | str | list[Any]
@@ -277,6 +276,9 @@ class _Header:
     def refuse(self, what: str) -> NoReturn:
         raise ModelFormatError(f"{self.path}: {what}")
 
+    def _cut(self, what: str) -> NoReturn:
+        self.refuse(f"{what}, for which the file has no room; it may have been cut short")
+
     def _take(self, nbytes: int, what: str) -> bytes:
         """The next bytes of the file."""
         if nbytes > self.size - self.at:
@@ -308,7 +310,7 @@ class _Header:
     def _read(self) -> None:
         magic = self._take(min(4, self.size), "the magic")
         if magic != MAGIC:
-            what = f" is {_OTHERS[magic]}" if magic in _OTHERS else f" begins with {magic!r}"
+            what = f" is {_OTHERS[magic]}" if magic in _OTHERS else f" begins with {magic!r}" if magic else " is empty"
             self.refuse(f"is no GGUF file that rlx reads: it{what}; expected {MAGIC!r}")
         self.version = self._number(4, "the version")
         if self.version not in VERSIONS:
@@ -386,7 +388,7 @@ class _Header:
             return made
         if kind == STRING:
             if 8 * count > self.size - self.at:
-                self.refuse(f"{key} says that it has {count:,} texts, for which the file has no room")
+                self._cut(f"{key} says that it has {count:,} texts")
             what = f"an element of {key}"
             return [self._text(what) for _ in range(count)]
         if kind != ARRAY:
@@ -394,7 +396,7 @@ class _Header:
                 f"{key} has elements of type {kind}, which GGUF does not have (byte {self.at - 12:,})"
             )
         if 12 * count > self.size - self.at:
-            self.refuse(f"{key} says that it has {count:,} arrays, for which the file has no room")
+            self._cut(f"{key} says that it has {count:,} arrays")
         return [self._array(key, depth + 1) for _ in range(count)]
 
     def _info(self, index: int) -> None:

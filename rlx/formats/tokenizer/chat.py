@@ -27,6 +27,7 @@ PATIENCE = (
     20.0  # seconds of the clock for what takes one of the processor, on a machine that does other work too
 )
 LEAST_JINJA = (3, 1, 6)  # older sandboxes have known holes
+_SECRET = "RLX_API_KEY"  # the server's, which no template needs
 MAX_INPUT = 64_000_000  # characters of messages and tools
 _REASONING = (
     "reasoning_content",
@@ -144,6 +145,7 @@ class _Process:
         self._process = subprocess.Popen(
             [sys.executable, "-P", "-X", "utf8", str(worker)],
             stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, text=True, encoding="utf-8",
+            env={name: value for name, value in os.environ.items() if name != _SECRET},
         )  # fmt: skip
         self._owner = os.getpid()
         ready = self._exchange(None)

@@ -112,7 +112,7 @@ class LanguageTokenizer:
 
         Raises: DTypeError for what is no text, or none with a UTF-8 form; ModelFormatError."""
         if not isinstance(text, str):
-            raise DTypeError(f"encode: a {type(text).__name__} is no text")
+            raise DTypeError(f"encode: {shown(text, 40)} is no text")
         try:
             text.encode()
         except UnicodeEncodeError as error:

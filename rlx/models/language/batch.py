@@ -14,7 +14,7 @@ from rlx.errors import DTypeError, GraphError, RlxError
 from rlx.models.language.adapters import Adapter
 from rlx.models.language.decoder import AHEAD, Decoder, Sampling
 from rlx.models.language.graph import GREEDY, LOG, Picking, mask_words
-from rlx.models.language.pages import Pages, pages_for
+from rlx.models.language.pages import MOST, Pages, pages_for
 
 Ended = Literal["", "stop", "length", "context", "nan"]
 
@@ -326,6 +326,11 @@ class Batch(Closing):
         log: npt.NDArray[np.int32] = d.state.get("log")
         return log, found
 
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """The sizes of the runs over its prompts."""
+        return self._decoder.sizes
+
     def prepare(self) -> None:
         """Builds the programs of prompts and steps, greedy and with draws, so that no sequence waits for them."""
         d = self._decoder
@@ -344,9 +349,9 @@ class Batch(Closing):
 def _pages(count: int, decoder: Decoder, context: int) -> int:
     """Raises: DTypeError for a number of pages that cannot be, or caches that have no pages."""
     least = pages_for(context) + 1
-    if type(count) is not int or count < least:
-        raise DTypeError(f"pages is {count!r}; expected an integer from {least}: those of a context of {context}, and "
-                         "one that takes what is nobody's")  # fmt: skip
+    if type(count) is not int or not least <= count <= MOST:
+        raise DTypeError(f"pages is {count!r}; expected an integer from {least} to {MOST:,}: at least those of a "
+                         f"context of {context}, and one that takes what is nobody's")  # fmt: skip
     if decoder.config.recurrent:
         raise DTypeError("pages are not there for recurrent models, whose states have no rows; leave them out")
     return count

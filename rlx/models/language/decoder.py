@@ -33,12 +33,15 @@ AHEAD = 16  # runs begun before their tokens are read
 _Key = tuple[int, Head, Picking, int, LowRank | LowRanks | None]  # of a program: chunk, head, picking, turn, adapters
 CHUNKS = (16, 128, 512)  # tokens of a prompt in one run; one by one where fewer are left than pay for padding
 LEAST = 16  # of a chunk that is asked for
+LONG, LONG_BYTES = 2048, 40 * 10**9  # the longest run of one sequence on a GPU with so much memory
 
 
-def _sizes(largest: int | None, context: int) -> tuple[int, ...]:
-    """The sizes of the runs over a prompt. Raises: ShapeError for a largest one that cannot be."""
+def _sizes(largest: int | None, context: int, long: bool) -> tuple[int, ...]:
+    """The sizes of the runs over a prompt; `long`: where none is asked for, the device may be given long runs.
+
+    Raises: ShapeError for a largest one that cannot be."""
     if largest is None:
-        return CHUNKS
+        return (*CHUNKS, LONG) if long and context >= LONG else CHUNKS
     if type(largest) is not int or largest < LEAST:
         raise ShapeError(f"prefill_chunk is {largest!r}; expected an integer from {LEAST}")
     largest = min(largest, max(context, LEAST))
@@ -89,8 +92,10 @@ class Decoder(Closing):
     `context` is how many tokens the caches hold; `length` how many are in them. `split` has the sessions whose devices
     take the layers, in order, and how many each: None for as many as fit there, for the last the rest. With `slots`
     there are caches for several sequences, which `Batch` fills, or the `pages` that these share; `like` is a decoder of
-    the same model, whose weights are used. `prefill_chunk` is how many tokens of a prompt one run takes at most, 512
-    where it is None. Not for use by several threads at once.
+    the same model, whose weights are used. `prefill_chunk` is how many tokens of a prompt one run takes at most. Where
+    it is None that is 512, or 2,048 for one sequence on a GPU of 40 GB and more of which the model leaves an eighth:
+    smaller ones could take seconds for a large model, which some drivers end, and other sequences would wait. Not for
+    use by several threads at once.
     Raises: OutOfDeviceMemory, before anything is read, for a model that does not fit; ShapeError for a `split` that is
     not one of the model's layers.
     """
@@ -110,7 +115,9 @@ class Decoder(Closing):
         self.activations = activations
         self.cache = cache
         self.prefill_chunk = prefill_chunk
-        self.sizes = _sizes(prefill_chunk, context)
+        info = session.info
+        long = slots == 1 and not split and info.kind == "discrete" and info.memory_bytes >= LONG_BYTES
+        self.sizes = _sizes(prefill_chunk, context, long)
         self.source = weights
         self.adapter: Adapter | None = None  # that of the programs, and of what is in the caches
         self.number = -1  # of the adapter of a prompt's sequence, where `place` put several side by side
@@ -121,6 +128,10 @@ class Decoder(Closing):
         self._closed = False
         self.graph(1)
         weights.check()
+        if prefill_chunk is None and long:  # what is left must hold the tensors of a long run
+            need = sum(self.room(context).need(range(config.layers), like is not None))
+            if need > session.device.free_bytes() // 8 * 7:
+                self.sizes = CHUNKS
         sessions = split or [(session, None)]
         if like is not None:
             sessions = [(stage.session, len(stage.layers)) for stage in like.stages]
@@ -260,7 +271,9 @@ class Decoder(Closing):
                 sizes = [c for c in sizes if c <= left]
             whole = [c for c in sizes if c <= left]
             padded = [c for c in sizes if c > left]
-            if padded and (left > 2 or whole) and (not whole or left > padded[0] // 2):
+            # Several runs of 512 take as long as a longer one of as many tokens, or a little longer.
+            least = 0 if not padded else padded[0] * 3 // 4 if padded[0] >= LONG else padded[0] // 2
+            if padded and (left > 2 or whole) and (not whole or left > least):
                 size = padded[0]
             else:
                 size = whole[-1] if whole else 1
@@ -297,7 +310,8 @@ class Decoder(Closing):
             given = np.asarray(ids)
         except ValueError as error:
             raise DTypeError("token ids are rows of several lengths; expected one row of integers") from error
-        if given.ndim != 1 or (given.size and given.dtype.kind not in "iu"):
+        whole = given.dtype.kind in "iu" or all(type(i) is int for i in given.flat)  # those beyond 64 bits are objects
+        if given.ndim != 1 or not whole:
             what = f"{given.dtype} {given.shape}" if given.ndim else f"{ids!r:.60}"
             raise DTypeError(f"token ids are {what}; expected one row of integers")
         top = self.config.vocabulary

@@ -11,7 +11,7 @@ from rlx.errors import DTypeError, GraphError
 from rlx.formats.files import shown
 from rlx.models.language.decoder import Sampling
 from rlx.models.language.graph import LOG
-from rlx.models.language.speculation import Speculation, look_up
+from rlx.models.language.speculation import LookUp, Speculation
 
 if TYPE_CHECKING:
     from rlx.models.language.model import LanguageModel
@@ -26,7 +26,7 @@ def speculation(model: LanguageModel, lookup: bool, draft: LanguageModel | None,
     if type(guesses) is not int or not 1 <= guesses <= MOST_GUESSES:
         raise DTypeError(f"guesses is {guesses!r}; expected an integer from 1 to {MOST_GUESSES}")
     if draft is None:
-        return Speculation(look_up, guesses) if lookup else None
+        return Speculation(LookUp(), guesses) if lookup else None
     if lookup:
         raise GraphError("lookup and draft are two sources of guesses; give one of them")
     guess = Draft(draft, model)
@@ -34,7 +34,8 @@ def speculation(model: LanguageModel, lookup: bool, draft: LanguageModel | None,
 
 
 class Draft:
-    """Guesses the tokens that a smaller model would give; `model` is the one whose tokens are guessed.
+    """Guesses the tokens that a smaller model would give after one history, which only grows; `model` is the one whose
+    tokens are guessed.
 
     Raises: GraphError for a draft that is the model itself, has another vocabulary, or is recurrent; DTypeError for
     what is no language model."""
@@ -50,6 +51,7 @@ class Draft:
             raise GraphError(f"{draft.where} is no draft for {model.where}: {why}; give a model of the same vocabulary")
         self._draft = draft
         self._vocabulary = model.config.vocabulary
+        self._seen = self._top = 0  # tokens of the history that were looked at, and the largest of them
 
     def prepare(self, count: int) -> float:
         """Builds the draft's programs for a history of so many tokens; the seconds that this took."""
@@ -61,7 +63,8 @@ class Draft:
         d = self._draft.decoder
         count = min(count, d.context - len(history) + 1)
         # Rows beyond a vocabulary fill blocks, and two models may have different numbers of them.
-        if count < 1 or max(history) >= d.config.vocabulary:
+        self._top, self._seen = max((self._top, *history[self._seen :])), len(history)
+        if count < 1 or self._top >= d.config.vocabulary:
             return []
         with self._draft.lent() as free:
             if not free:

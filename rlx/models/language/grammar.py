@@ -12,8 +12,10 @@ import numpy.typing as npt
 from rlx.driver.locks import renewed
 from rlx.errors import DTypeError, RlxError
 from rlx.formats.tokenizer.language import LanguageTokenizer
+from rlx.models.language.graph import mask_words
 
 # Models may repeat blanks between JSON's tokens for ever where nothing forbids it.
+_MOST_SYMBOLS = 20_000  # of a grammar, which take a fraction of a second; the library's own limit takes a minute
 _JSON = {"whitespace_pattern": r"( |\r?\n[ \t]{0,16})?"}
 
 
@@ -57,9 +59,14 @@ class Grammars:
         return {**schema, "x-guidance": _JSON}
 
     def _constraint(self, grammar: str) -> GrammarConstraint:
-        made = self._library.LLMatcher(self._tokenizer(), grammar, log_level=0)
+        limits = self._library.LLParserLimits(max_grammar_size=_MOST_SYMBOLS)
+        made = self._library.LLMatcher(self._tokenizer(), grammar, log_level=0, limits=limits)
         if made.is_error():
-            raise DTypeError(f"the grammar is not supported: {' '.join(str(made.get_error()).split())[:300]}")
+            raise DTypeError(f"the grammar is not supported: {_said(made)}")
+        first = GrammarConstraint(made.deep_copy())
+        first.mask(np.empty(mask_words(self._vocabulary), np.int32))
+        if first.error:
+            raise DTypeError(f"the grammar allows no text: {first.error}")
         return GrammarConstraint(made)
 
     def _tokenizer(self) -> Any:
@@ -86,18 +93,19 @@ class GrammarConstraint:
         assert words.dtype == np.int32 and words.flags.c_contiguous
         self._matcher.unsafe_compute_mask_ptr(words.ctypes.data, words.nbytes)
         if self._matcher.is_error():  # the mask then allows the end alone, which must not pass for a complete text
-            self.error = self._said()
+            self.error = _said(self._matcher)
 
     def take(self, token: int) -> bool:
         """Goes on past a token; whether the grammar allows no more, or cannot go on, which `error` says."""
         if not self._matcher.consume_token(token):
-            self.error = self._said() or "the grammar does not allow the token"
+            self.error = _said(self._matcher) or "the grammar does not allow the token"
             return True
         return bool(self._matcher.is_stopped())
 
-    def _said(self) -> str:
-        """The library's error, which goes on with pages of its state."""
-        return " ".join(str(self._matcher.get_error()).split())[:300]
+
+def _said(matcher: Any) -> str:
+    """The library's error, without the pages of its state that follow."""
+    return " ".join(str(matcher.get_error()).partition("\n<")[0].split())[:300]
 
 
 class _Source:

@@ -107,13 +107,13 @@ def language_graph(
         if size.chunk > 1:
             place = at + g.inputs["last"]
         logits = blocks.logits(blocks.norm(x, "norm"))
-        token = ops.reshape(_picked(given, logits, place, picking), (size.batch, 1))
+        token = _picked(given, logits, place, picking)
         if picking.scored:
             _score(g, logits, token)
         if stride is not None and head == "next":
             g.update("ids", token)
-            g.update("at", ops.minimum(at + stride, size.context - 1))
             _write_log(g, token, at, size)
+            g.update("at", ops.minimum(at + stride, size.context - 1))  # the last reader of the state, for no copy
         else:
             g.output("token", token)
         return g
@@ -167,21 +167,23 @@ def _last(g: Graph, x: Tensor, size: Size) -> Tensor:
 
 def _write_log(g: Graph, token: Tensor, at: Tensor, size: Size) -> None:
     log = g.state("log", (size.batch, LOG), i32)
-    place = ops.reshape(at % LOG, (size.batch, 1))
-    here = ops.equal(place, g.constant(np.arange(LOG, dtype=np.int32)))
+    # Which place is that of `at`, in one expression over all places, which is one launch.
+    apart = ops.reshape(at, (size.batch, 1)) + g.constant(np.arange(LOG, 0, -1, dtype=np.int32))
+    here = ops.equal(apart % LOG, 0)
     g.update("log", ops.where(here, token, log))
 
 
 def _picked(given: Callable[..., Tensor], logits: Tensor, place: Tensor, picking: Picking) -> Tensor:
+    """The token of each row of logits, i32 (batch, 1)."""
     batch, vocabulary = logits.shape
     if picking.masked:
         logits = only(logits, given("mask", (batch, mask_words(vocabulary)), i32))
     if picking.greedy:
-        return ops.cast(ops.argmax(logits, axis=-1), i32)
+        return ops.cast(ops.argmax(logits, axis=-1, keepdims=True), i32)
     key, heat = given("key", (batch, 2), i32), given("temperature", (batch,), f32)
     top_p = given("top_p", (batch,), f32) if picking.top_p else None
     top_k = given("top_k", (batch,), i32) if picking.top_ks else picking.top_k
-    return ops.sample(logits, key, place, temperature=heat, top_k=top_k, top_p=top_p)
+    return ops.reshape(ops.sample(logits, key, place, temperature=heat, top_k=top_k, top_p=top_p), (batch, 1))
 
 
 def _score(g: Graph, logits: Tensor, token: Tensor) -> None:

@@ -7,9 +7,8 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -31,6 +30,7 @@ from rlx.models.language.decoder import Decoder, Sampling
 from rlx.models.language.draft import speculation
 from rlx.models.language.reading import POOLINGS, Pooled, Reading, pooled, reading_of
 from rlx.models.language.speculation import GUESSES, Speculation
+from rlx.models.language.stats import Stats
 from rlx.models.language.text import StopTexts
 from rlx.models.language.weights import Arrays, ModelWeights
 from rlx.runtime import Session
@@ -38,47 +38,6 @@ from rlx.runtime.keywords import keywords
 
 FLOATS = ("f32", "f16", "bf16")
 Split = Sequence[tuple[Session, int | None]]
-_ENDS = {"stop": "at the end of the answer", "length": "after max_tokens", "context": "the context is full"}
-
-
-@dataclass(slots=True)
-class Stats:
-    """The counts and times of a `generate`: tokens of the prompt that were computed (`reused` lay in the caches
-    already), tokens made, seconds until the first of them and after it, seconds in which programs were built before,
-    bytes of weights that a token reads, the device or devices, the bytes of keys and values there, tokens that were
-    guessed and how many of those guesses were right, and why it ended."""
-
-    prompt: int = 0
-    reused: int = 0
-    tokens: int = 0
-    first_seconds: float = 0.0
-    rest_seconds: float = 0.0
-    build_seconds: float = 0.0
-    token_bytes: int = 0
-    where: str = ""
-    cache_bytes: int = 0
-    guessed: int = 0
-    accepted: int = 0
-    ended: Literal["", "stop", "length", "context"] = ""
-
-    def __str__(self) -> str:
-        read = self.prompt / self.first_seconds if self.first_seconds else 0.0
-        lines = f"prompt: {self.prompt} tokens in {self.first_seconds:.3f} s, {read:,.1f} a second"
-        if self.reused:
-            lines += f"; {self.reused} more were there already"
-        if self.tokens > 1 and self.rest_seconds:
-            rate = (self.tokens - 1) / self.rest_seconds
-            lines += (
-                f"\nanswer: {self.tokens} tokens, {rate:,.1f} a second; {self.token_bytes / 1e9:.3g} GB of weights a "
-                f"token, {rate * self.token_bytes / 1e9:,.4g} GB/s"
-            )
-        if self.where:
-            lines += f"\ncaches: {self.cache_bytes / 1e6:,.4g} MB of keys and values on {self.where}"
-        if self.guessed:
-            lines += f"\nguesses: {self.accepted:,} of {self.guessed:,} accepted"
-        if self.build_seconds > 0.01:
-            lines += f"\nprograms: {self.build_seconds:.1f} s"
-        return f"{lines}\nended: {_ENDS[self.ended]}" if self.ended else lines
 
 
 class LanguageModel(Closing):
@@ -306,6 +265,7 @@ class LanguageModel(Closing):
         ends = self._tokenizer.special.ends if self._tokenizer is not None else frozenset()
         d, own, whole = self.decoder, object(), ids.tolist()
         stats = Stats(token_bytes=d.token_bytes, where=d.where, cache_bytes=d.cache_bytes)
+        self.stats = stats
         following: Iterator[int] = iter(())
         while stats.tokens != max_tokens:
             start = time.perf_counter()
@@ -356,6 +316,8 @@ class LanguageModel(Closing):
         if self.config.recurrent and (len(ids) <= len(self._held) or ids[: len(self._held)] != self._held):
             return 0  # states cannot go back
         n = min(len(ids) - 1, len(self._held))
+        if self._held[:n] == ids[:n]:  # usual, and a hundred times as fast
+            return n
         return next((i for i in range(n) if self._held[i] != ids[i]), n)
 
     def _forget(self, kept: int, adapter: Adapter | None = None) -> None:

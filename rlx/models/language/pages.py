@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Iterator
 
 import numpy as np
 import numpy.typing as npt
 
 ROWS = 64  # of a page: tokens whose keys and values lie side by side
+MOST = (1 << 31) // ROWS  # pages of a pool, whose rows have numbers of 32 bits
 
 
 def pages_for(tokens: int) -> int:
@@ -31,8 +32,9 @@ class Pages:
         self.shared = 0  # tokens that sequences took from known pages
         self.table: npt.NDArray[np.int32] = np.zeros((slots, pages_for(context)), np.int32)
         self._held: list[list[int]] = [[] for _ in range(slots)]
-        self._free = list(range(count - 1, 0, -1))
-        self._users = [0] * count
+        self._next = 1  # the first page that was never given
+        self._free: list[int] = []  # pages that were given back
+        self._users: Counter[int] = Counter()
         self._page_of: dict[bytes, int] = {}  # known pages, by what they hold
         self._key_of: dict[int, bytes] = {}
         self._idle: OrderedDict[int, None] = OrderedDict()  # known pages without a sequence, the oldest first
@@ -40,7 +42,7 @@ class Pages:
     @property
     def free(self) -> int:
         """Pages that a sequence may take now."""
-        return len(self._free) + len(self._idle)
+        return self.count - self._next + len(self._free) + len(self._idle)
 
     def begin(self, slot: int, tokens: npt.NDArray[np.int32], adapter: int) -> int | None:
         """Gives a slot without pages those of a prompt; how many of its tokens are there already (not the last one,
@@ -67,11 +69,14 @@ class Pages:
         if more > self.free:
             return False
         for _ in range(more):
-            if not self._free:  # a known page that nobody uses is forgotten
+            if self._free:
+                page = self._free.pop()
+            elif self._next < self.count:
+                page, self._next = self._next, self._next + 1
+            else:  # a known page that nobody uses is forgotten
                 page, _none = self._idle.popitem(last=False)
                 del self._page_of[self._key_of.pop(page)]
-                self._free.append(page)
-            self._give(slot, self._free.pop())
+            self._give(slot, page)
         return True
 
     def _give(self, slot: int, page: int) -> None:

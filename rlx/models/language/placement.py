@@ -50,8 +50,9 @@ def layer_of(name: str) -> int | None:
 
 @dataclass(frozen=True)
 class Room:
-    """What the layers of a model need: bytes of weights and of caches a layer, and of weights before and after them.
-    Every device has the tables of the ropes."""
+    """What the layers of a model need: bytes of weights and of caches a layer, and of weights before and after them, of
+    which `both` are the same: a device with the first and the last layer has them once. Every device has the tables of
+    the ropes."""
 
     where: str
     weights: tuple[int, ...]
@@ -59,12 +60,13 @@ class Room:
     before: int
     after: int
     tables: int
+    both: int = 0
 
     def need(self, layers: range, loaded: bool = False) -> tuple[int, int]:
         """The bytes of the weights and of the caches of some layers; without weights where these are `loaded`."""
         held = sum(self.weights[layers.start : layers.stop]) + self.tables
-        held += self.before if layers.start == 0 else 0
-        held += self.after if layers.stop == len(self.weights) else 0
+        first, last = layers.start == 0, layers.stop == len(self.weights)
+        held += first * self.before + last * self.after - (first and last) * self.both
         return 0 if loaded else held, sum(self.caches[layers.start : layers.stop])
 
     def fitting(self, start: int, free: int) -> int:
@@ -101,17 +103,17 @@ def room_of(
     config: LanguageConfig, where: str, nbytes: Mapping[str, int], tables: int, caches: tuple[int, ...]
 ) -> Room:
     """The room that a model needs, from the bytes of its weights by name and of each layer's caches."""
-    layers, around = [0] * config.layers, {"before": 0, "after": 0}
+    layers, before, after, both = [0] * config.layers, 0, 0, 0
     for name, size in nbytes.items():
         number = layer_of(name) if name.startswith("layers.") else None
         if number is not None:
             layers[number] += size
             continue
-        first = name.startswith(("embed_tokens.", "positions."))
-        around["before" if first else "after"] += size
-        if name.startswith("embed_tokens.") and config.tied:
-            around["after"] += size
-    return Room(where, tuple(layers), caches, around["before"], around["after"], tables)
+        first, tied = name.startswith(("embed_tokens.", "positions.")), name.startswith("embed_tokens.") and config.tied
+        before += first * size
+        after += (not first or tied) * size
+        both += tied * size
+    return Room(where, tuple(layers), caches, before, after, tables, both)
 
 
 def check_room(

@@ -21,12 +21,23 @@ class Speculation:
     right: int = 0
 
 
-def look_up(history: Sequence[int], count: int) -> list[int]:
-    """Up to `count` tokens that followed the last few tokens of the history where they last stood before: three of
-    them, else two. (Saxena, "Prompt Lookup Decoding", 2023.)"""
-    for n in (3, 2):
-        tail = list(history[-n:])
-        for at in range(len(history) - n - 1, -1, -1) if count > 0 and len(history) > n else ():
-            if history[at + n - 1] == tail[-1] and list(history[at : at + n]) == tail:
-                return list(history[at + n : at + n + count])
-    return []
+class LookUp:
+    """Guesses what followed the last few tokens of a history where they last stood before: three of them, else two.
+    (Saxena, "Prompt Lookup Decoding", 2023.) It is for one history, which only grows: each call looks at what is new,
+    since steps of a long text would else wait for a search through all of it."""
+
+    def __init__(self) -> None:
+        self._last: dict[tuple[int, ...], int] = {}  # where so many tokens last began, the history's end apart
+        self._next = {3: 0, 2: 0}  # the first beginning that is not in it, by the number of tokens
+
+    def __call__(self, history: Sequence[int], count: int) -> list[int]:
+        """Up to `count` tokens."""
+        found: int | None = None
+        for n, start in self._next.items():
+            end = max(start, len(history) - n)
+            for at in range(start, end):
+                self._last[tuple(history[at : at + n])] = at
+            self._next[n] = end
+            if found is None and len(history) > n and (at := self._last.get(tuple(history[-n:]), -1)) >= 0:
+                found = at + n
+        return [] if found is None else list(history[found : found + max(count, 0)])

@@ -12,7 +12,7 @@ import pytest
 import rlx
 from rlx.errors import DTypeError, ModelFormatError
 from rlx.formats import gguf, safetensors
-from rlx.formats.gguf import convert
+from rlx.formats.gguf import convert, to_folder
 from rlx.formats.gguf.model import GgufModel, halves_of_pairs
 from rlx.formats.gguf.names import BY_MODEL_TYPE, FAMILIES, Family
 from rlx.formats.huggingface import ModelFolder
@@ -152,7 +152,7 @@ def test_numbers_and_settings_come_back(config: dict[str, Any], tmp_path: Path) 
         for key, value in config.items():
             if value is not None:
                 assert model.config[key] == value, key
-        convert.gguf_to_folder(file, tmp_path / "b", "f32")
+        to_folder.gguf_to_folder(file, tmp_path / "b", "f32")
     back = ModelFolder(tmp_path / "b").tensors()
     assert all(np.allclose(back[name], value, rtol=0, atol=1.2e-7) for name, value in arrays.items())
 
@@ -192,7 +192,7 @@ def test_a_tokenizer_and_its_template_go_along(tmp_path: Path) -> None:
     with gguf.read(tmp_path / "m.gguf") as file:
         assert file.metadata["tokenizer.ggml.pre"] == "llama-bpe"
         assert file.metadata["tokenizer.ggml.tokens"][-1] == "[PAD299]"  # type: ignore[index]
-        convert.gguf_to_folder(file, tmp_path / "b")
+        to_folder.gguf_to_folder(file, tmp_path / "b")
         found = [from_folder(tmp_path / "a"), GgufModel(file).tokenizer(), from_folder(tmp_path / "b")]
     for text in ("the theory\n", "", "<|im_end|>ü", "  x"):
         for parse in (False, True):
@@ -208,7 +208,7 @@ def test_transformers_reads_the_tokenizer_that_is_written(tmp_path: Path) -> Non
     folder(tmp_path / "a", LLAMA, text=True)
     convert.folder_to_gguf(tmp_path / "a", tmp_path / "m.gguf", "q8_0")
     with gguf.read(tmp_path / "m.gguf") as file:
-        convert.gguf_to_folder(file, tmp_path / "b")
+        to_folder.gguf_to_folder(file, tmp_path / "b")
         ours = GgufModel(file).tokenizer()
     known = transformers.PreTrainedTokenizerFast.from_pretrained(tmp_path / "b")
     for text in ("the theory\n", "", "<|im_end|>ü 🙂", "  x ", "日本 123456"):
@@ -220,9 +220,9 @@ def test_transformers_reads_the_tokenizer_that_is_written(tmp_path: Path) -> Non
 def test_a_large_model_is_written_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     arrays = folder(tmp_path / "a", LLAMA)
     convert.folder_to_gguf(tmp_path / "a", tmp_path / "m.gguf")
-    monkeypatch.setattr(convert, "SHARD", 60_000)
+    monkeypatch.setattr(to_folder, "SHARD", 60_000)
     with gguf.read(tmp_path / "m.gguf") as file:
-        convert.gguf_to_folder(file, tmp_path / "b", "f32")
+        to_folder.gguf_to_folder(file, tmp_path / "b", "f32")
     assert len(list((tmp_path / "b").glob("model-*.safetensors"))) > 3
     back = ModelFolder(tmp_path / "b").tensors()
     assert all(np.array_equal(back[name], value) for name, value in arrays.items())
@@ -291,10 +291,11 @@ def test_dtypes_that_are_refused(tmp_path: Path) -> None:
             convert.folder_to_gguf(tmp_path / "a", tmp_path / "m.gguf", to)
     convert.folder_to_gguf(tmp_path / "a", tmp_path / "m.gguf")
     with gguf.read(tmp_path / "m.gguf") as file:
-        with pytest.raises(DTypeError, match="a folder holds"):
-            convert.gguf_to_folder(file, tmp_path / "b", "q8_0")
+        for to in ("q8_0", "foo"):
+            with pytest.raises(DTypeError, match=f"a folder holds f32, f16, bf16, got '?{to}"):
+                to_folder.gguf_to_folder(file, tmp_path / "b", to)
         with pytest.raises(FileExistsError):
-            convert.gguf_to_folder(file, tmp_path / "a")
+            to_folder.gguf_to_folder(file, tmp_path / "a")
 
 
 MODELS: list[tuple[dict[str, Any], dict[str, Any], str]] = [
@@ -372,7 +373,7 @@ def test_experts_of_gpt_oss_keep_their_stack(tmp_path: Path) -> None:
         assert model.config["rope_scaling"]["truncate"] is False and model.config["num_local_experts"] == 2
         assert model.config["sliding_window"] == 4 and model.config["intermediate_size"] == 32
         with pytest.raises(ModelFormatError, match="is not written"):
-            convert.gguf_to_folder(file, tmp_path / "b")
+            to_folder.gguf_to_folder(file, tmp_path / "b")
 
 
 def read_all(file: gguf.GgufFile) -> None:

@@ -12,7 +12,8 @@ import pytest
 
 from rlx.errors import GraphError, ModelFormatError
 from rlx.formats import gguf, safetensors
-from rlx.formats.gguf.convert import folder_to_gguf, gguf_to_folder
+from rlx.formats.gguf.convert import folder_to_gguf
+from rlx.formats.gguf.to_folder import gguf_to_folder
 from rlx.models import load
 from tests.models.tiny import formula
 

@@ -62,3 +62,7 @@ def test_a_schema_does_not_change_the_limit(grammars: Grammars) -> None:
         grammars.json_schema({**OBJECT, "x-guidance": {"whitespace_flexible": True}})
     with pytest.raises(DTypeError, match="not supported"):
         grammars.json_schema({"type": "number", "multipleOf": "x"})
+    with pytest.raises(DTypeError, match="not supported: grammar size"):
+        grammars.json_schema({"type": "object", "properties": {f"k{i}": {"type": "integer"} for i in range(8000)}})
+    with pytest.raises(DTypeError, match=r"allows no text: NoExtensionBias$"):
+        grammars.json_schema({"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/a"}}})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,9 @@ import pytest
 from typer.testing import CliRunner
 
 from rlx.backends.cpu.engine.choice import usable
+from rlx.cli import bandwidth
 from rlx.cli.app import app
+from rlx.cli.generate import show_stats
 from rlx.driver.memory.planner_views import update_copies
 from rlx.driver.progress import drawn
 from rlx.errors import DTypeError, GraphError, ModelFormatError, OutOfDeviceMemory, RlxError, ShapeError
@@ -24,7 +27,8 @@ from rlx.models.language import decoder as decoding
 from rlx.models.language.architectures import gpt_oss
 from rlx.models.language.config import Fields
 from rlx.models.language.decoder import Decoder, Sampling
-from rlx.models.language.speculation import look_up
+from rlx.models.language.speculation import LookUp
+from rlx.models.language.stats import Stats
 from rlx.models.language.text import StopTexts
 from rlx.ops.rope.scaling import LinearScaling
 from rlx.packed import PackedArray
@@ -93,9 +97,8 @@ def test_a_prompt_may_be_cut_anywhere(device: str, folders: dict[str, Path]) -> 
             first = d.prefill(tokens[:cut], Sampling())
             assert first == int(tiny.logits(tiny.GEMMA)[cut - 1].argmax())
             token = d.prefill(tokens[cut:], Sampling())
-            following = d.decode(token, Sampling())
-            assert [token, *(next(following) for _ in range(5))] == want
-            following.close()
+            assert [token, *d.decode(token, Sampling(), most=5)] == want
+            assert list(d.decode(want[-1], Sampling(), most=0)) == []
 
 
 def test_a_step_copies_no_cache(device: str, folders: dict[str, Path]) -> None:
@@ -134,7 +137,25 @@ def test_chunks_fit_the_context_and_waste_little() -> None:
         assert at >= length + count
     assert list(Sized(4096, 0).chunks(2048)) == [decoding.CHUNKS[-1]] * 4
     assert list(Sized(4096, 0).chunks(1)) == [1]
-    assert list(Sized(4096, 0, (16, 128, 512, 2048)).chunks(2600)) == [2048, 512, 16, 16, 16]
+    long = Sized(4096, 0, (*decoding.CHUNKS, decoding.LONG))
+    assert list(long.chunks(2600)) == [2048, 512, 16, 16, 16]
+    assert list(long.chunks(1200)) == [512, 512, 128, 16, 16, 16] and list(long.chunks(1600)) == [2048]
+
+
+def test_large_gpus_take_long_runs_of_one_sequence(folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    with load(folders["gemma2"], "cpu", context=decoding.LONG) as model:
+        assert model.decoder.sizes == decoding.CHUNKS
+        for free, sizes in ((10**9, (*decoding.CHUNKS, decoding.LONG)), (10**5, decoding.CHUNKS)):
+            session = model.session
+            large = replace(session.info, kind="discrete", memory_bytes=decoding.LONG_BYTES)
+            monkeypatch.setattr(type(session), "info", property(lambda self, info=large: info))
+            monkeypatch.setattr(session.device, "free_bytes", lambda free=free: free)
+            monkeypatch.setattr(decoding, "check_room", lambda *args: [range(model.config.layers)])
+            made = [Decoder(model.config, model.decoder.source, session, context, slots=slots, like=model.decoder)
+                    for context, slots in ((decoding.LONG, 1), (1024, 1), (decoding.LONG, 2))]  # fmt: skip
+            assert [d.sizes for d in made] == [sizes, decoding.CHUNKS, decoding.CHUNKS]
+            for d in made:
+                d.close()
 
 
 def test_the_size_of_prompts_runs_is_the_callers(folders: dict[str, Path], device: str) -> None:
@@ -161,6 +182,7 @@ def test_text_streams_and_stops(folders: dict[str, Path]) -> None:
         stop = next(whole[i : i + 2] for i in range(3, 10) if whole.find(whole[i : i + 2]) == i)
         assert "".join(model.generate("hello", 20, stop=["@@@", stop])) == whole[: whole.index(stop)]
         assert model.stats.ended == "stop"
+        assert list(model.generate("hello", 0)) == [] and (model.stats.tokens, model.stats.ended) == (0, "length")
         drawn = [list(model.generate("hello", 8, temperature=1.5, top_k=20, top_p=0.9, seed=s)) for s in (1, 1, 2)]
         assert drawn[0] == drawn[1] != drawn[2]
         assert sum(1 for _ in model.tokens([4, 5])) == 59 and model.stats.ended in ("context", "stop")
@@ -174,8 +196,12 @@ def test_guesses_from_the_text_change_no_token(device: str, folders: dict[str, P
         plain = list(model.tokens(prompt))
         assert list(model.tokens(prompt, lookup=True)) == plain and len(plain) == 57
         assert model.stats.guessed >= model.stats.accepted > 0
-    assert look_up([1, 2, 3, 9, 1, 2, 3], 2) == [9, 1] and look_up([1, 2, 9, 8, 1, 2], 9) == [9, 8, 1, 2]
-    assert look_up([1, 2, 3], 4) == [] == look_up([7, 7, 7, 7], 0)
+    assert LookUp()([1, 2, 3, 9, 1, 2, 3], 2) == [9, 1] and LookUp()([1, 2, 9, 8, 1, 2], 9) == [9, 8, 1, 2]
+    assert LookUp()([1, 2, 3], 4) == [] == LookUp()([7, 7, 7, 7], 0)
+    text, grown = np.random.default_rng(0).integers(0, 6, 200).tolist(), LookUp()
+    for n in range(200):
+        ends = (at + k for k in (3, 2) for at in range(n - k - 1, -1, -1) if text[at : at + k] == text[n - k : n])
+        assert grown(text[:n], 5) == LookUp()(text[:n], 5) == text[next(ends, n) : n][:5]
 
 
 def test_a_draft_changes_no_token(folders: dict[str, Path], tmp_path: Path) -> None:
@@ -277,6 +303,7 @@ def test_what_cannot_be_generated_is_refused_at_once(folders: dict[str, Path], t
             (ShapeError, "21 tokens are more than the context of 20", lambda: model.generate("a" * 21)),
             (ShapeError, "token 60 is out of range", lambda: model.logits([60])),
             (ShapeError, "token -1 is out of range", lambda: model.tokens([-1])),
+            (ShapeError, f"token {1 << 80} is out of range", lambda: model.tokens([3, 1 << 80])),
             (ShapeError, "no tokens", lambda: model.generate("")),
             (DTypeError, "temperature is -1", lambda: model.generate("a", temperature=-1)),
             (DTypeError, "top_k is 0", lambda: model.generate("a", top_k=0)),
@@ -447,10 +474,35 @@ def test_the_command_streams_a_text(folders: dict[str, Path]) -> None:
     assert "--top-k, --seed have no effect without a temperature" in str(idle.exception)
 
 
+def test_the_share_of_the_bandwidth_is_shown_for_large_weights(
+    folders: dict[str, Path], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bandwidth, "_LEAST", 1 << 20)
+    for large, shown in ((1, True), (1 << 30, False)):
+        monkeypatch.setattr("rlx.cli.generate._LARGE", large)
+        with load(folders["llama"], "cpu") as model:
+            monkeypatch.setattr(model.session.device, "free_bytes", lambda: 1 << 22)
+            list(model.generate("hello", 9))
+            show_stats(model)
+        said = capsys.readouterr().err
+        assert bool(re.search(r"^bandwidth: \d+% of the [\d.]+ GB/s at which cpu reads memory$", said, re.M)) == shown
+        assert re.search(r"^answer: 9 tokens, [\d,.]+ a second; 0.0\d+ MB of weights a token, ", said, re.M)
+    large = str(Stats(tokens=65, rest_seconds=1 / 16, token_bytes=2_470_000_000))
+    assert large.endswith("1,024.0 a second; 2.47 GB of weights a token, 2,529 GB/s")
+
+
 def test_loading_is_drawn_on_a_terminal(folders: dict[str, Path], capsys: pytest.CaptureFixture[str]) -> None:
     with drawn("tiny", show=True, only="loading"), load(folders["llama"], "cpu", context=8):
         pass
     assert "tiny: loading weights" in capsys.readouterr().err
+
+
+def test_building_before_the_first_token_is_drawn(folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rlx.cli.generate.drawn", lambda what="", only=None: drawn(what, True, only))
+    got = CliRunner().invoke(app, ["generate", str(folders["llama"]), "-p", "hello", "-n", "9", "--device", "cpu"])
+    with load(folders["llama"], "cpu") as model:
+        assert got.exit_code == 0 and got.stdout == "".join(model.generate("hello", 9)) + "\n"
+    assert "before the first token: planning memory" in got.stderr
 
 
 def test_a_talk_forgets_its_oldest_turns(tmp_path: Path) -> None:

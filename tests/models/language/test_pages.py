@@ -107,8 +107,8 @@ def test_known_pages_go_when_others_need_them() -> None:
 
 def test_pages_that_cannot_be_are_refused(folder: Path, tmp_path: Path) -> None:
     with load(folder, "cpu", context=256) as model:
-        for pages in (4, 0, True):
-            with pytest.raises(DTypeError, match="integer from 5"):
+        for pages in (4, 0, True, 1 << 25 | 1):
+            with pytest.raises(DTypeError, match="integer from 5 to 33,554,432"):
                 model.batch(2, pages=pages)
     with load(tiny.write_mamba(tmp_path), "cpu", context=64) as model, pytest.raises(DTypeError, match="recurrent"):
         model.batch(2, pages=9)

@@ -54,6 +54,14 @@ def test_layers_in_two_sessions_of_the_cpu(
     assert "llvmlite" not in first and ("llvmlite" in second) == usable(engine)
 
 
+def test_shorter_runs_over_a_prompt_of_a_split_model(folder: Path) -> None:
+    sessions = Session("cpu", engine="numpy"), Session("cpu", engine="numpy")
+    split = [(sessions[0], 2), (sessions[1], None)]
+    with load_folder(ModelFolder(folder), sessions[0], context=40, split=split, prefill_chunk=16) as model:
+        assert model.decoder.sizes == (16,)
+        same_tokens(model)
+
+
 @pytest.mark.vulkan
 @pytest.mark.late
 def test_layers_on_the_cpu_and_a_gpu(folder: Path) -> None:
@@ -109,6 +117,10 @@ def test_as_many_layers_as_fit(folder: Path, monkeypatch: pytest.MonkeyPatch) ->
     sessions = [Session("cpu", engine="numpy"), Session("cpu", engine="compiled")]
     with load(folder, "cpu", context=40) as model:
         r = model.decoder.room(40)
+        # One device has the matrix of embeddings and outputs once, each of two its own.
+        assert r.need(range(3))[0] == model.decoder.source.nbytes
+        assert r.need(range(1))[0] + r.need(range(1, 3))[0] == model.decoder.source.nbytes + r.both + r.tables
+        assert r.both == 60 * 24 * 4
     free = {"bytes": sum(r.need(range(1)))}
     monkeypatch.setattr(CpuDevice, "free_bytes", lambda self: free["bytes"])
     assert r.fitting(0, free["bytes"]) == 1 and r.fitting(0, free["bytes"] - 1) == 0

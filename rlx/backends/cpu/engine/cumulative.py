@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from rlx.backends.cpu.context import Array
 from rlx.backends.cpu.engine.ir import F32, F64, I8, I32, I64, PTR, Kernel, Type, Value
+from rlx.backends.cpu.engine.powers import RunningProduct
 from rlx.backends.cpu.engine.rowwise import (
     LOADED,
     STORED,
@@ -24,7 +25,6 @@ from rlx.ir import Node
 
 _SOURCES = {"i32": I32, "i64": I64, "bool": I8, "u8": I8, "i8": I8}
 _DOWN = 2.0**-256  # no sum of terms that are scaled by it leaves the range
-_FIELD = 0x7FF << 52  # the exponent's bits of an f64
 
 
 class _Plain:
@@ -56,67 +56,6 @@ class _WideSum(_Plain):
         total = super().value()
         finite = self.k.cmp("olt", self.k.unary("fabs", total), math.inf)
         return self.k.select(finite, total, self.scaled.value * (1 / _DOWN))
-
-
-class _Product:
-    """A running product: a number of f64, or the sum of two where `wide`, times a power of two, which is kept as two
-    factors, since f64 has not all of them. The number is brought back into [1, 2) where it is neither in the middle of
-    f64's range nor zero, infinite or NaN; rounding does not depend on it."""
-
-    def __init__(self, k: Kernel, kind: Type, wide: bool) -> None:
-        self.k, self.wide = k, wide
-        self.high = k.variable(k.const(kind, 1))
-        self.low = k.variable(k.const(kind, 0))
-        self.power = k.variable(k.const(I64.of(kind.lanes), 0))
-        self.factors = [k.variable(k.const(kind, 1)) for _ in range(2)]
-
-    def _normal(self, x: Value) -> tuple[Value, Value, Value]:
-        """The mantissa of x, its power of two, and where x is a normal number; others are their own mantissas."""
-        k = self.k
-        bits = k.bits(x, I64)
-        field = (bits & _FIELD) >> 52
-        normal = k.cmp("ne", field, 0) & k.cmp("ne", field, 0x7FF)
-        mantissa = k.bits(k.fence((bits & ~_FIELD) | (1023 << 52)), F64)
-        power = k.select(normal, field - 1023, 0)
-        return k.select(normal, mantissa, x), power, normal
-
-    def join(self, x: Value) -> None:
-        k, old, rest = self.k, self.high.value, self.low.value
-        if not self.wide:
-            made = self.high.value = old * x  # x is an f32: two of these cannot leave the range
-            size = k.unary("fabs", made)
-            with k.when(k.any(~(k.cmp("ogt", size, 2.0**-600) & k.cmp("olt", size, 2.0**600)))):
-                self.high.value, power, _ = self._normal(made)
-                self._raise(power)
-            return
-        tiny = k.cmp("olt", k.unary("fabs", x), 2.0**-1022)  # 0 too
-        x, power, _ = self._normal(k.select(tiny, x * 2.0**54, x))
-        power = power + k.select(tiny, k.const(power.type, -54), 0)
-        p = old * x
-        rest = k.fma(rest, x, k.fma(old, x, -p))
-        whole = p + rest
-        high, more, normal = self._normal(whole)
-        self.low.value = k.select(normal, ((p - whole) + rest) * self._two_to(-more), 0.0)
-        self.high.value = k.select(normal, high, p)
-        self._raise(power + more)
-
-    def _raise(self, power: Value) -> None:
-        k = self.k
-        self.power.value = self.power.value + power
-        held = k.min(k.max(self.power.value, -1300), 1300)
-        first = ((held + 2048) >> 1) - 1024
-        for factor, part in zip(self.factors, (first, held - first), strict=True):
-            factor.value = self._two_to(part)
-
-    def _two_to(self, power: Value) -> Value:
-        """2^power, for -1023 < power < 1024."""
-        return self.k.bits((power + 1023) << 52, F64)
-
-    def value(self) -> Value:
-        """Rounded once, but twice below 2^-1022."""
-        a, b = self.factors
-        whole = self.high.value + self.low.value if self.wide else self.high.value
-        return whole * a.value * b.value
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,14 +93,14 @@ class Running:
                     self._store(k, held.value(), at, mask)
         return k.text()
 
-    def _held(self, k: Kernel) -> _Plain | _Product:
+    def _held(self, k: Kernel) -> _Plain | RunningProduct:
         sums = self.join == "add"
         if self.target not in LOADED:
             return _Plain(k, _SOURCES[self.target].of(self.lanes), sums)
         kind, wide = F64.of(self.lanes), self.target == "f64"
         if sums:
             return _WideSum(k, kind) if wide else _Plain(k, kind, True)
-        return _Product(k, kind, wide)
+        return RunningProduct(k, kind, wide)
 
     def _load(self, k: Kernel, at: Value, mask: Value | None) -> Value:
         x = k.word(0, PTR)

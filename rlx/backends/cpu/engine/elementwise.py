@@ -18,6 +18,7 @@ from rlx.backends.cpu.elementwise.bind import trees_of
 from rlx.backends.cpu.elementwise.evaluate import laid, merged, same_place
 from rlx.backends.cpu.engine import trees as tr
 from rlx.backends.cpu.engine.ir import I32, I64, PTR, Kernel, Value
+from rlx.backends.cpu.engine.machine import Lookup
 from rlx.backends.cpu.engine.step import EngineContext, EngineStep, address, engine
 from rlx.dtypes import DType, as_dtype
 from rlx.ir import Expr, Node
@@ -53,10 +54,10 @@ class TreeSpec:
     outer: int
     lanes: int
     short: int = 0
-    looks_up: bool = False
+    lookup: Lookup = None
 
     def ir(self) -> str:
-        k = Kernel("kernel", self.looks_up)
+        k = Kernel("kernel", self.lookup)
         _Body(self, k).write()
         return k.text()
 
@@ -262,8 +263,8 @@ def tree_step(
         return None
     if columns >= _LONG and all(o.how in ("flat", "scalar") for o in laid_out):
         lanes *= _together(trees, laid_out)
-    looks_up = ctx.machine.has_lookup
-    spec = TreeSpec(tuple(trees), laid_out[: len(ins)], laid_out[len(ins) :], len(outer), lanes, short, looks_up)
+    lookup = ctx.machine.lookup
+    spec = TreeSpec(tuple(trees), laid_out[: len(ins)], laid_out[len(ins) :], len(outer), lanes, short, lookup)
     words = [parts, item_rows, item_columns, rows, columns, *outer]
     for a, s in zip((*ins, *outs), strides, strict=True):
         words += [address(a), *s]

@@ -15,6 +15,7 @@ from importlib.resources import files
 from typing import Any
 
 from rlx.backends.cpu.engine.ir import F32, F64, I1, I32, I64, Kernel, Type, Value, Variable
+from rlx.backends.cpu.engine.lookup import looked_up
 from rlx.backends.cpu.engine.quick32 import QUICK
 from rlx.backends.cpu.engine.quick64 import QUICK64
 
@@ -596,7 +597,7 @@ class _Frame:
         if len(values) == 16 and _TYPES[kind][0].is_float:
             numbers = [-float(v[2][1].rstrip("f")) if v[0] == "unary" else float(v[1].rstrip("f")) for v in values]
             at = self.k.cast("trunc", index, I32) if index.type.bits == 64 else index
-            return Held(kind, (self.k.looked_up(self.k.lanes(_TYPES[kind][0], numbers), at),))
+            return Held(kind, (looked_up(self.k, self.k.lanes(_TYPES[kind][0], numbers), at),))
         made = self.as_kind(self.value(values[0]), kind).one
         for n, v in enumerate(values[1:], 1):
             made = self.k.select(self.k.cmp("eq", index, n), self.as_kind(self.value(v), kind).one, made)

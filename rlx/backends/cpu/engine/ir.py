@@ -22,6 +22,7 @@ from typing import Any
 
 import numpy as np
 
+from rlx.backends.cpu.engine.machine import Lookup
 from rlx.dtypes import DType
 
 
@@ -164,11 +165,11 @@ class Variable:
 
 
 class Kernel:
-    """One function `void name(ptr args, i64 first, i64 last)`, which does the work items first … last - 1. `looks_up`:
-    the processor looks up numbers in its registers (`Machine.has_lookup`)."""
+    """One function `void name(ptr args, i64 first, i64 last)`, which does the work items first … last - 1. `lookup`:
+    how the processor looks up floats in its registers (`Machine.lookup`)."""
 
-    def __init__(self, name: str, looks_up: bool = False) -> None:
-        self.symbol, self.looks_up = name, looks_up
+    def __init__(self, name: str, lookup: Lookup = None) -> None:
+        self.symbol, self.lookup = name, lookup
         self.lines: list[str] = []
         self.places: list[str] = []  # variables, at the start of the function
         self.declared: dict[str, None] = {}
@@ -352,28 +353,6 @@ class Kernel:
             n = 2 * found[0].type.lanes
             found = [self.shuffle(a, b, range(n)) for a, b in zip(found[::2], found[1::2], strict=True)]
         return found[0]
-
-    def looked_up(self, table: Value, index: Value) -> Value:
-        """Entry `index` of a constant vector of 16 floats for each lane; of the index (i32) the last four bits count.
-        Without instructions for it, entries are chosen bit by bit."""
-        kind, lanes = table.type.of(1), index.type.lanes
-        per = 512 // kind.bits
-        if self.looks_up and lanes % per == 0:
-            places = index if kind == F32 else self.cast("zext", index, I64)
-            found = []
-            for first in range(0, lanes, per):
-                at = self.shuffle(places, None, range(first, first + per)) if lanes > per else places
-                if kind == F32:
-                    found.append(self.call("llvm.x86.avx512.permvar.sf.512", F32.of(16), table, at))
-                else:
-                    low, high = self.halves(table)
-                    found.append(self.call("llvm.x86.avx512.vpermi2var.pd.512", F64.of(8), low, at, high))
-            return self.joined(found)
-        entries = [self.splat(self.extract(table, i), lanes) for i in range(16)]
-        for bit in (1, 2, 4, 8):
-            odd = self.cmp("ne", index & bit, 0)
-            entries = [self.select(odd, b, a) for a, b in zip(entries[::2], entries[1::2], strict=True)]
-        return entries[0]
 
     def halves(self, a: Value) -> tuple[Value, Value]:
         n = a.type.lanes // 2

@@ -11,6 +11,7 @@ import numpy as np
 from rlx.backends.cpu.context import Array
 from rlx.backends.cpu.engine.formulas import apply
 from rlx.backends.cpu.engine.ir import F32, I32, I64, PTR, Kernel, Value
+from rlx.backends.cpu.engine.machine import Lookup
 from rlx.backends.cpu.engine.rowwise import (
     accumulators,
     added,
@@ -60,7 +61,7 @@ def _bind(
     n = x.shape[-1]
     spec = CrossEntropy(
         kinds[0], kinds[1], kinds[2] if d is not None else None, labels.itemsize,
-        ctx.machine.lanes(computed(*kinds).bits), ctx.machine.has_lookup,
+        ctx.machine.lanes(computed(*kinds).bits), ctx.machine.lookup,
     )
     words = (
         address(x),
@@ -84,10 +85,10 @@ class CrossEntropy:
     gradient: str | None
     label_bytes: int
     lanes: int
-    looks_up: bool
+    lookup: Lookup
 
     def ir(self) -> str:
-        k, lanes, dtype = Kernel("kernel", self.looks_up), self.lanes, self.dtype
+        k, lanes, dtype = Kernel("kernel", self.lookup), self.lanes, self.dtype
         given, labels, made = (k.word(i, PTR) for i in range(3))
         n, ignored = k.word(3), k.word(4)
         kind = I64 if self.label_bytes == 8 else I32

@@ -9,7 +9,9 @@ import sys
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
+from typing import Literal
 
+Lookup = Literal["avx512", "avx2", "neon"] | None
 FEATURES_ENV = "RLX_CPU_FEATURES"
 # The flag in /proc/cpuinfo, where it differs from LLVM's name of the feature.
 _RENAMED = {
@@ -62,6 +64,13 @@ class Machine:
     def has_lookup(self) -> bool:
         """Whether 16 floats can be looked up in a register."""
         return self.arch == "x86_64" and self.vector_bytes == 64
+
+    @property
+    def lookup(self) -> Lookup:
+        """How 16 floats are looked up in registers."""
+        if self.arch == "aarch64":
+            return "neon"
+        return "avx512" if self.vector_bytes == 64 else "avx2" if self.vector_bytes == 32 else None
 
     @property
     def has_tiles(self) -> bool:

@@ -131,55 +131,62 @@ RLX_FN float m_log1p(const float x) {
     if (!(x > -1.0f && x < 1.0e38f)) { y = m_log1p_any(x); }
     return y;
 }
-RLX_FN float m_log2_of(const float x) {
-    const uint u = RLX_BITS(x);
-    const int k = q_exponent(u);
-    const float f = q_rest(u, k);
-    float p = 1.027142629e-01f;  // (log2(1 + f) - f / log(2)) / f^2
-    p = RLX_MAD(p, f, -1.695685387e-01f);
-    p = RLX_MAD(p, f, 1.696969271e-01f);
-    p = RLX_MAD(p, f, -1.786757410e-01f);
-    p = RLX_MAD(p, f, 2.053551823e-01f);
-    p = RLX_MAD(p, f, -2.404919416e-01f);
-    p = RLX_MAD(p, f, 2.885597646e-01f);
-    p = RLX_MAD(p, f, -3.606733382e-01f);
-    p = RLX_MAD(p, f, 4.808982015e-01f);
-    p = RLX_MAD(p, f, -7.213475108e-01f);
-    float y = float(k) + RLX_MAD(f, 1.4426950216e+00f, RLX_MAD(f * f, p, f * 1.9259629911e-08f));
-    if (u - 0x00800000u >= 0x7f000000u) { y = m_log2_of_any(x); }
-    return y;
-}
-RLX_FN float m_log10(const float x) {
-    const uint u = RLX_BITS(x);
-    const int k = q_exponent(u);
-    const float f = q_rest(u, k);
-    float p = 3.092007525e-02f;  // (log10(1 + f) - f / log(10)) / f^2
-    p = RLX_MAD(p, f, -5.104521662e-02f);
-    p = RLX_MAD(p, f, 5.108386278e-02f);
-    p = RLX_MAD(p, f, -5.378675833e-02f);
-    p = RLX_MAD(p, f, 6.181807071e-02f);
-    p = RLX_MAD(p, f, -7.239528745e-02f);
-    p = RLX_MAD(p, f, 8.686514944e-02f);
-    p = RLX_MAD(p, f, -1.085734963e-01f);
-    p = RLX_MAD(p, f, 1.447647810e-01f);
-    p = RLX_MAD(p, f, -2.171472460e-01f);
-    const float n = float(k);
-    float y = RLX_MAD(f, 4.3429449201e-01f, RLX_MAD(f * f, p, f * -1.0103050120e-08f));
-    y = RLX_MAD(n, 3.0102539062e-01f, RLX_MAD(n, 4.6050389811e-06f, y));
-    if (u - 0x00800000u >= 0x7f000000u) { y = m_log10_any(x); }
-    return y;
-}
-// atanh(a) = log(1 + 2 a / (1 - a)) / 2, with the quotient's rest.
+// Of x = 2^k z, 45/64 <= z < 45/32, the tables have c near 1 / z, and 1 where z is near 1, and the logarithm of 1 / c,
+// a multiple of 2^-17. So is the first part of the logarithm of 2: k of them are added exactly. The text has 2^23 k.
+// ONE is the factor of the logarithm.
+RLX_TABLE float q_lbf_c[16] = {1.394695282e+00f, 1.330686212e+00f, 1.283568978e+00f, 1.230287910e+00f,
+    1.184687734e+00f, 1.142250657e+00f, 1.106599689e+00f, 1.069660306e+00f, 1.0f, 1.0f, 1.0f, 8.894550800e-01f,
+    8.394390941e-01f, 8.036881089e-01f, 7.621539235e-01f, 7.301344872e-01f};
+RLX_TABLE float q_lbf_of[16] = {-4.799499512e-01f, -4.121704102e-01f, -3.601608276e-01f, -2.989959717e-01f,
+    -2.445068359e-01f, -1.918792725e-01f, -1.461334229e-01f, -9.715270996e-02f, 0.0f, 0.0f, 0.0f, 1.690063477e-01f,
+    2.525024414e-01f, 3.152923584e-01f, 3.918457031e-01f, 4.537658691e-01f};
+RLX_TABLE float q_lgf_c[16] = {1.387700796e+00f, 1.336124301e+00f, 1.281705022e+00f, 1.231642365e+00f,
+    1.186324477e+00f, 1.139807105e+00f, 1.102564931e+00f, 1.066333532e+00f, 1.0f, 1.0f, 1.0f, 8.899930120e-01f,
+    8.383174539e-01f, 8.036509156e-01f, 7.654265165e-01f, 7.290586233e-01f};
+RLX_TABLE float q_lgf_of[16] = {-1.422958374e-01f, -1.258468628e-01f, -1.077880859e-01f, -9.048461914e-02f,
+    -7.420349121e-02f, -5.683135986e-02f, -4.240417480e-02f, -2.789306641e-02f, 0.0f, 0.0f, 0.0f, 5.061340332e-02f,
+    7.659149170e-02f, 9.493255615e-02f, 1.160964966e-01f, 1.372375488e-01f};
+#define Q_LOG_OF(NAME, C, HEAD, ONE, REST, P0, P1, P2, P3) \
+    RLX_FN float NAME(const float x) { \
+        const uint u = RLX_BITS(x); \
+        const uint t = u - 0x3f340000u; \
+        const uint i = t >> 19; \
+        const uint two = t & 0xff800000u; \
+        const float r = RLX_MAD(RLX_FLOAT(u - two), C[i], -1.0f); \
+        float p = P0; \
+        p = RLX_MAD(p, r, P1); \
+        p = RLX_MAD(p, r, P2); \
+        p = RLX_MAD(p, r, P3); \
+        const float k = float(int(two)); \
+        float y = HEAD + RLX_MAD(r, ONE, REST); \
+        if (u - 0x00800000u >= 0x7f000000u) { y = NAME##_any(x); } \
+        return y; \
+    }
+// P: (log(1 + r) - r) / r^2, times the factor, for -0.047 < r < 0.094.
+Q_LOG_OF(m_log2_of, q_lbf_c, RLX_MAD(k, 1.192092896e-07f, q_lbf_of[i]), 1.442695022e+00f,
+    r * RLX_MAD(p, r, 1.925963034e-08f), 2.646780908e-01f, -3.609108031e-01f, 4.809508026e-01f, -7.213475704e-01f)
+Q_LOG_OF(m_log10, q_lgf_c, RLX_MAD(k, 3.588593245e-08f, q_lgf_of[i]), 4.342944920e-01f,
+    RLX_MAD(r, RLX_MAD(p, r, -1.010304995e-08f), k * -3.605312663e-13f),
+    7.971341908e-02f, -1.086487696e-01f, 1.447805464e-01f, -2.171472460e-01f)
+// atanh(a) = k log(2) / 2 + atanh(t), t = (s - 2^k) / (s + 2^k) for s = (1 + a) / (1 - a); k is taken from the bits of
+// both, so that s / 2^k lies between 0.8 and 1.8 and t = (1 - 2^k + a (1 + 2^k)) / (1 + 2^k + a (1 - 2^k)).
 RLX_FN float m_atanh(const float x) {
     const float a = RLX_ABS(x);
-    const float d = 1.0f - a;
-    const float by = 1.0f / d;
-    const float n = a + a;
-    const float q = n * by;
-    const float rest = (RLX_MAD(-q, d, n) - q * ((1.0f - d) - a)) * by;
-    float y = m_with_sign(0.5f * q_log1p_pair(q, rest), x);
-    y = a < 2.44140625e-04f ? x : y;
-    if (!(a < 1.0f)) { y = m_atanh_any(x); }
+    const uint n = RLX_BITS(1.0f + a) - RLX_BITS(1.0f - a) + 0x00200000u;
+    const float two = RLX_FLOAT((n & 0xff800000u) + 0x3f800000u);
+    const float more = 1.0f + two;
+    const float less = 1.0f - two;
+    const float t = RLX_MAD(a, more, less) / RLX_MAD(a, less, more);
+    const float z = t * t;
+    float p = 1.294355989e-01f;  // (atanh(t) / t - 1) / t^2
+    p = RLX_MAD(p, z, 1.416721791e-01f);
+    p = RLX_MAD(p, z, 2.000296563e-01f);
+    p = RLX_MAD(p, z, 3.333331048e-01f);
+    const float k = float(int(n >> 23));
+    const float h = k * 3.465728760e-01f;
+    const float w = h + t;
+    float y = m_with_sign(w + (((h - w) + t) + RLX_MAD(t * z, p, k * 7.143034e-07f)), x);
+    if (!(a < 9.999997616e-01f)) { y = m_atanh_any(x); }
     return y;
 }
 // asinh(a) = log(1 + a + a^2 / (1 + sqrt(1 + a^2))).
@@ -344,23 +351,23 @@ RLX_FN float m_atan2(const float y, const float x) {
     if (!(plain && large >= 8.6736173799e-19f && large < 1.1529215046e+18f)) { r = m_atan2_any(y, x); }
     return r;
 }
-// r = x^(-1/3) by Halley's rule, which cubes the error, and Newton's; then x r^2 and its own error.
-RLX_FN float q_root_step(const float a, const float r) {
-    const float e = RLX_MAD(-a * r, r * r, 1.0f);
-    return RLX_MAD(r * e, RLX_MAD(e, 2.2222222388e-01f, 3.3333334327e-01f), r);
-}
+// r = x^(-1/3) to 12 bits, by a line through the bits and one step; then x r^2, in two floats, times (1 - e)^(-2/3) for
+// e = 1 - x r^3.
 RLX_FN float m_cbrt(const float x) {
     const float a = RLX_ABS(x);
     const uint u = RLX_BITS(a);
-    float r = RLX_FLOAT(uint(int(RLX_MAD(float(int(u)), -3.3333334327e-01f, 1.4200478720e+09f))));
-    r = q_root_step(a, r);
-    const float e = RLX_MAD(-a * r, r * r, 1.0f);
-    r = RLX_MAD(r * e, 3.3333334327e-01f, r);
+    const float guess = RLX_FLOAT(uint(int(RLX_MAD(float(int(u)), -3.3333334327e-01f, 1.4199678720e+09f))));
+    const float far = RLX_MAD(-a * guess, guess * guess, 1.0f);
+    const float near = guess * RLX_MAD(far, 3.281029463e-01f, 1.001165509e+00f);
+    const float r = RLX_FLOAT(RLX_BITS(near) & 0xfffff000u);
     const float s = r * r;
     const float y = a * s;
-    const float z = y * y;
-    const float rest = RLX_MAD(RLX_MAD(y, y, -z), y, RLX_MAD(z, y, -a));
-    float w = m_with_sign(RLX_MAD(rest * s, -3.3333334327e-01f, y), x);
+    const float low = RLX_MAD(a, s, -y);
+    const float e = RLX_MAD(-low, r, RLX_MAD(-y, r, 1.0f));
+    float p = 4.936583638e-01f;  // ((1 - e)^(-2/3) - 1) / e
+    p = RLX_MAD(p, e, 5.555610657e-01f);
+    p = RLX_MAD(p, e, 6.666666865e-01f);
+    float w = m_with_sign(y + RLX_MAD(y * e, p, low), x);
     if (u - 0x00800000u >= 0x7f000000u) { w = m_cbrt_any(x); }
     return w;
 }

@@ -173,51 +173,39 @@ RLX_FN double d_log(const double x) {
     if (u - RLX_U64(0x00100000u, 0u) >= RLX_U64(0x7fe00000u, 0u)) { y = d_log_any(x); }
     return y;
 }
-RLX_FN double d_log2_of(const double x) {
-    const rlx_u64 u = RLX_DBITS(x);
-    const rlx_u64 t = q_log_place(u);
-    const rlx_u64 i = t >> 48;
-    const double r = RLX_MAD64(RLX_DOUBLE(u - q_log_twos(t)), q_lb_c[i], -1.0);
-    double p = -0.1433931096687219;  // (log2(1 + r) - r / log(2)) / r^2
-    p = RLX_MAD64(p, r, 0.16058942484094185);
-    p = RLX_MAD64(p, r, -0.18033870565891452);
-    p = RLX_MAD64(p, r, 0.20609906989695942);
-    p = RLX_MAD64(p, r, -0.2404491723790361);
-    p = RLX_MAD64(p, r, 0.28853900824482376);
-    p = RLX_MAD64(p, r, -0.3606737602224686);
-    p = RLX_MAD64(p, r, 0.48089834696298145);
-    p = RLX_MAD64(p, r, -0.7213475204444817);
-    const double g = r * 1.4426950408889634;
-    const double low = RLX_MAD64(r, 2.0355273740931033e-17, RLX_MAD64(r, 1.4426950408889634, -g));
-    const double h = q_log_count(t) + q_lb_of[i];
-    const double w = h + g;
-    double y = w + RLX_MAD64(r * r, p, ((h - w) + g) + low);
-    if (u - RLX_U64(0x00100000u, 0u) >= RLX_U64(0x7fe00000u, 0u)) { y = d_log2_of_any(x); }
-    return y;
-}
-RLX_FN double d_log10(const double x) {
-    const rlx_u64 u = RLX_DBITS(x);
-    const rlx_u64 t = q_log_place(u);
-    const rlx_u64 i = t >> 48;
-    const double r = RLX_MAD64(RLX_DOUBLE(u - q_log_twos(t)), q_lg_c[i], -1.0);
-    double p = -0.04316562718182013;  // (log10(1 + r) - r / log(10)) / r^2
-    p = RLX_MAD64(p, r, 0.04834223386354996);
-    p = RLX_MAD64(p, r, -0.05428735978255102);
-    p = RLX_MAD64(p, r, 0.06204200211743225);
-    p = RLX_MAD64(p, r, -0.0723824133186691);
-    p = RLX_MAD64(p, r, 0.08685889640082872);
-    p = RLX_MAD64(p, r, -0.10857362047588152);
-    p = RLX_MAD64(p, r, 0.14476482730108203);
-    p = RLX_MAD64(p, r, -0.2171472409516259);
-    const double g = r * 0.4342944819032518;
-    const double low = RLX_MAD64(r, 1.098319650216765e-17, RLX_MAD64(r, 0.4342944819032518, -g));
-    const double k = q_log_count(t);
-    const double h = RLX_MAD64(k, 0.3010299956640665, q_lg_of[i]);
-    const double w = h + g;
-    double y = w + RLX_MAD64(k, -8.532344317057107e-14, RLX_MAD64(r * r, p, ((h - w) + g) + low));
-    if (u - RLX_U64(0x00100000u, 0u) >= RLX_U64(0x7fe00000u, 0u)) { y = d_log10_any(x); }
-    return y;
-}
+#define Q_LOG64_OF(NAME, C, HEAD, REST, ONE, ONE_LOW, P0, P1, P2, P3, P4, P5, P6, P7, P8) \
+    RLX_FN double NAME(const double x) { \
+        const rlx_u64 u = RLX_DBITS(x); \
+        const rlx_u64 t = q_log_place(u); \
+        const rlx_u64 i = t >> 48; \
+        const double r = RLX_MAD64(RLX_DOUBLE(u - q_log_twos(t)), C[i], -1.0); \
+        double p = P0; \
+        p = RLX_MAD64(p, r, P1); \
+        p = RLX_MAD64(p, r, P2); \
+        p = RLX_MAD64(p, r, P3); \
+        p = RLX_MAD64(p, r, P4); \
+        p = RLX_MAD64(p, r, P5); \
+        p = RLX_MAD64(p, r, P6); \
+        p = RLX_MAD64(p, r, P7); \
+        p = RLX_MAD64(p, r, P8); \
+        const double g = r * ONE; \
+        const double low = RLX_MAD64(r, ONE_LOW, RLX_MAD64(r, ONE, -g)); \
+        const double k = q_log_count(t); \
+        const double h = HEAD; \
+        const double w = h + g; \
+        const double rest = RLX_MAD64(r * r, p, ((h - w) + g) + low); \
+        double y = w + REST; \
+        if (u - RLX_U64(0x00100000u, 0u) >= RLX_U64(0x7fe00000u, 0u)) { y = NAME##_any(x); } \
+        return y; \
+    }
+// P: (log(1 + r) - r) / r^2, times the logarithm's factor, which is ONE + ONE_LOW.
+Q_LOG64_OF(d_log2_of, q_lb_c, k + q_lb_of[i], rest, 1.4426950408889634, 2.0355273740931033e-17,
+    -0.1433931096687219, 0.16058942484094185, -0.18033870565891452, 0.20609906989695942, -0.2404491723790361,
+    0.28853900824482376, -0.3606737602224686, 0.48089834696298145, -0.7213475204444817)
+Q_LOG64_OF(d_log10, q_lg_c, RLX_MAD64(k, 0.3010299956640665, q_lg_of[i]), RLX_MAD64(k, -8.532344317057107e-14, rest),
+    0.4342944819032518, 1.098319650216765e-17, -0.04316562718182013, 0.04834223386354996, -0.05428735978255102,
+    0.06204200211743225, -0.0723824133186691, 0.08685889640082872, -0.10857362047588152, 0.14476482730108203,
+    -0.2171472409516259)
 // log(1 + x + low), x > -1, for a low that is small beside x.
 RLX_FN double q_log1p_pair64(const double x, const double low) {
     const double a = x > 1.0 ? x : 1.0;

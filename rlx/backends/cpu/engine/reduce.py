@@ -239,7 +239,7 @@ def with_rest(k: Kernel, sums: Value, lost: Value) -> Value:
     return k.select(k.cmp("uno", lost, lost), sums, sums + lost)
 
 
-@engine("sum", "mean", "prod", "max", "min")
+@engine("sum", "mean", "max", "min")
 def bind_reduce(
     node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: EngineContext
 ) -> list[EngineStep] | None:
@@ -252,7 +252,7 @@ def bind_reduce(
     if not known or not contiguous(x, y) or x.size == 0:
         return None
     held = source if source in (*_INTEGERS, "f64") else "i32" if narrow else "f64" if join == "add" else "f32"
-    stages = _stages(x.shape, node.attrs["axes"])
+    stages = stages_of(x.shape, node.attrs["axes"])
     if not stages:
         step = tree_step([ex.arg(0, as_dtype(x.dtype))], [x], [y.reshape(x.shape)], ctx)
         return None if step is None else [step]
@@ -296,7 +296,7 @@ def _rescue(x: Array, y: Array, axes: Sequence[int], count: int) -> EngineStep:
     return EngineStep(Rescue(len(kept), len(axes)), words, y.size, 4096, (x, y), cost_ns=1.0)
 
 
-def _stages(shape: Sequence[int], axes: Sequence[int]) -> list[tuple[int, int, int]]:
+def stages_of(shape: Sequence[int], axes: Sequence[int]) -> list[tuple[int, int, int]]:
     """(before, n, after) of each run of axes, in the order in which they are reduced."""
     left, found = list(shape), []
     for first, end in runs_of(shape, axes):

@@ -10,10 +10,18 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from rlx.backends.cpu.engine.runner import POOL_WORDS, SLEEP_NS, SLEEP_S
+from rlx.backends.cpu.engine.runner import GET_CORE, POOL_WORDS, SLEEP_NS, SLEEP_S
 
 _WORK = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64)
 _MOST = 256
+
+
+def get_core() -> int:
+    """The address of the C library's function that tells a thread's core; 0 where there is none."""
+    try:
+        return ctypes.cast(ctypes.CDLL(None).sched_getcpu, ctypes.c_void_p).value or 0
+    except (OSError, AttributeError):
+        return 0
 
 
 class Pool:
@@ -43,6 +51,7 @@ class Pool:
                 start = -raw.ctypes.data % 64
                 words = raw[start : start + 8 * POOL_WORDS].view(np.int64)
                 words[SLEEP_S], words[SLEEP_NS] = 0, 20_000_000  # how long a leader sleeps at once
+                words[GET_CORE] = get_core()
                 self._kept.append(raw)
                 self.cell[0] = words.ctypes.data
                 self._workers = 0

@@ -1,8 +1,9 @@
 """The candidates for a GEMM, their costs, and how tests and benchmarks override the choice among them.
 
-A product is computed by the vendor's library, by matrix instructions ("mma"), by tiles of fused multiply-adds ("fma"),
-or, where it is skinny, by a kernel that reads B once: by multiply-adds ("rows", and "vector" for one row), or by matrix
-instructions on matrices from shared memory ("skinny") or made in registers ("direct").
+A product is computed by the vendor's library, by matrix instructions ("mma", and "halves" where nothing has to be
+rounded and rows are whole units), by tiles of fused multiply-adds ("fma"), or, where it is skinny, by a kernel that
+reads B once: by multiply-adds ("rows"; "line" and "vector" for one row), or by matrix instructions on matrices from
+shared memory ("skinny") or made in registers ("direct").
 """
 
 from __future__ import annotations
@@ -12,12 +13,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
+from rlx.backends.gpu.gemm.line import Line, line, sized
 from rlx.backends.gpu.gemm.product import Product
 from rlx.backends.gpu.program.candidates import Cost, Overrides, narrowed
 from rlx.backends.gpu.program.target import Target
 from rlx.dtypes import DType, bf16, f16, f32
 
-Algorithm = Literal["library", "mma", "fma", "rows", "vector", "skinny", "direct"]
+Algorithm = Literal["library", "mma", "halves", "fma", "rows", "line", "vector", "skinny", "direct"]
 Pair = tuple[DType, DType]  # the storage of A and of B
 
 LONG_SUM = 8192  # longer sums are added up in parts, so that rounding stays below the tolerance
@@ -25,6 +27,13 @@ MAX_AXES = 3  # batch axes of one launch
 # Sides of a tile, and its rate as a share of the largest tile's: a larger tile reads less for each multiply-add.
 FMA_TILES = {"s": (64, 64, 0.78), "t": (128, 64, 0.8), "w": (64, 128, 0.84), "l": (128, 128, 1.0)}
 MMA_TILES = {"s": (64, 64, 0.5), "m": (128, 128, 0.8), "l": (128, 256, 1.0)}
+# For halves: sides, rate, and the workgroups that a multiprocessor has room for.
+HALF_TILES = {"m": (128, 128, 0.92, 2), "l": (128, 256, 1.0, 1)}
+_HALF_DEPTH = 48  # the least terms of a sum
+_HALF_ALONE = 1.5  # the time of a workgroup alone on a multiprocessor that has room for two, if that of both is 2
+_HALF_START = 150  # terms of a sum that take as long as the rest of a tile
+_HALF_PART = 256  # the least terms of a part of a sum
+_ADDED = 900  # multiply-adds in the time in which an element of one part is written and read again
 _MMA_SHARED = 48 << 10  # bytes of shared memory that the mma tiles need
 _FMA_ROWS = 1  # multiply-adds are faster than matrix instructions for halves up to this many rows (measured)
 _FEW_ROWS = 8  # the few-rows kernel is the fastest up to this many rows,
@@ -103,6 +112,17 @@ class MmaTiles:
 
 
 @dataclass(frozen=True, slots=True)
+class HalfTiles:
+    """Tiles of matrix instructions for halves whose rows are whole units of 16 bytes."""
+
+    algorithm: ClassVar[Algorithm] = "halves"
+    cost: Cost
+    stored: Pair
+    tile: str
+    split_k: int = 1
+
+
+@dataclass(frozen=True, slots=True)
 class FewRows:
     """The kernel that reads B once for `rows` rows. A workgroup has `sites` groups of `each` columns, which a thread
     sums. Where B is transposed, `across` threads read side by side. The loads of `ahead` steps are outstanding."""
@@ -159,7 +179,7 @@ class Direct:
     columns: int
 
 
-Candidate = Library | FmaTiles | MmaTiles | FewRows | Vector | SkinnyTiles | Direct
+Candidate = Library | FmaTiles | MmaTiles | HalfTiles | FewRows | Line | Vector | SkinnyTiles | Direct
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,6 +197,7 @@ class Forced:
     sites: int | None = None
     lanes: int | None = None
     high: int | None = None
+    resident: int | None = None
     columns: int | None = None
     beside: int | None = None
     ahead: int | None = None
@@ -210,6 +231,9 @@ def candidates(target: Target, problem: Problem) -> list[Candidate]:
         # Tiles that round f32 on every read run at less than half the rate of 16-bit operands (79 and 197 TFLOP/s).
         stored = (split.type, split.type) if large and not split.exact else pair
         found += _mma_tiles(target, problem, 2 if mma_first else 4, stored, split)
+        wanted = (large and p.m > _MAX_ROWS) or forced().algorithm == "halves"
+        if wanted and stored == (split.type, split.type) and _in_units(problem):
+            found += _half_tiles(target, problem, stored)
     found += _fma_tiles(target, problem, 3, pair)
     if problem.grouped:
         return found
@@ -223,6 +247,8 @@ def candidates(target: Target, problem: Problem) -> list[Candidate]:
         found += _direct(target, p, pair, beaten)
     if p.m == 1 and p.transpose_b and p.count == 1 and p.k:
         found.append(vector(target, p.k, pair))
+        stays = line(target, p, pair) if problem.aligned and target.matrices.overlapped else None
+        found += [] if stays is None else [stays]
     if p.m <= _MAX_ROWS and straight:
         first = p.m <= _ROWS and (p.m <= _FEW_ROWS or not mma_first or p.n * p.k <= _SMALL)
         # This kernel stores C in A's dtype; tiles may store it in f32.
@@ -294,7 +320,7 @@ def _with_terms(split: Split | None, a: DType, b: DType) -> Split | None:
     return replace(base, type=bf16, terms_a=wanted[0], terms_b=min(wanted[1], most))
 
 
-def tiles_across(p: Product, sides: tuple[int, int, float]) -> int:
+def tiles_across(p: Product, sides: Sequence[float]) -> int:
     """The number of tiles of these sides in a matrix of the result."""
     return math.ceil(p.m / sides[0]) * math.ceil(p.n / sides[1])
 
@@ -317,6 +343,47 @@ def _mma_tiles(target: Target, problem: Problem, rank: int, stored: Pair, split:
         )
         for name, sides in tiles.items()
     ]  # fmt: skip
+
+
+def _in_units(problem: Problem) -> bool:
+    """Whether rows of A and B are whole units of 16 bytes where they are stored as halves, of at least a slice."""
+    pitches = problem.product.pitches
+    return problem.aligned and not any(pitch % 8 for pitch in pitches) and problem.product.k >= _HALF_DEPTH
+
+
+def gating_tiles(target: Target, problem: Problem) -> HalfTiles | None:
+    """The tiles that multiply halves and let the results gate one another; None where none can."""
+    kind = problem.c
+    same = problem.a == problem.b == kind and kind.is_half and multiplies(target, kind)
+    if not same or not _in_units(problem):
+        return None
+    found = _with_overrides(target, _half_tiles(target, problem, (kind, kind), 1), problem.product)
+    chosen = target.choose(problem, found) if found else None
+    return chosen if isinstance(chosen, HalfTiles) else None
+
+
+def _half_tiles(target: Target, problem: Problem, stored: Pair, most: int = 8) -> list[Candidate]:
+    """Behind the tiles that copy from memory while they multiply, where the device can do that."""
+    rank = 4 if target.matrices.overlapped else 1.5
+    found: list[Candidate] = []
+    for name in HALF_TILES:
+        times = (_half_time(target, problem.product, name, parts) for parts in (1, 2, 4, 8) if parts <= most)
+        taken, parts = min(times)
+        found.append(HalfTiles((rank, taken), stored, name, parts))
+    return found
+
+
+def _half_time(target: Target, p: Product, name: str, parts: int) -> tuple[float, int]:
+    """The time of a product in so many parts, in multiply-adds of a multiprocessor, and the parts."""
+    high, wide, rate, room = HALF_TILES[name]
+    if parts > 1 and (len(p.batch) > MAX_AXES or target.software or p.k < parts * _HALF_PART):
+        return math.inf, parts
+    groups = tiles_across(p, (high, wide, rate)) * p.count * parts
+    full, left = divmod(groups, target.units * room)
+    last = math.ceil(left / target.units)
+    rounds = full * room + (max(last, _HALF_ALONE) if left and room > 1 else last)
+    added = _ADDED * parts * p.count * p.m * p.n / target.units if parts > 1 else 0.0
+    return rounds * high * wide * (p.k / parts + _HALF_START) / rate + added, parts
 
 
 def _cost(target: Target, problem: Problem, rank: int, name: str, sides: tuple[int, int, float]) -> Cost:
@@ -385,6 +452,18 @@ def vector(target: Target, k: int, stored: Pair, high: int = 1) -> Vector:
     return Vector((-4 if first else 8,), stored, lanes, high)
 
 
+def one_row(target: Target, problem: Problem, aligned: bool, sides: int) -> Line | Vector:
+    """The kernel for one row that also applies a norm, whose weights are `aligned`, and where there are two `sides` a
+    gate."""
+    p, pair = problem.product, (problem.a, problem.b)
+    found: list[Candidate] = [vector(target, p.k, pair, sides)]
+    if problem.aligned and aligned and target.matrices.overlapped:
+        found += [c for c in [line(target, p, pair)] if c is not None]
+    chosen = min(_with_overrides(target, found, p), key=lambda c: c.cost)
+    assert isinstance(chosen, Line | Vector)
+    return chosen
+
+
 def _least_sites(target: Target, rows: int, b: DType, transposed: bool) -> int:
     """The least number of sites with which two steps' parts of A fit into their shared memory."""
     length = 8 if transposed and b.is_half else 4
@@ -449,6 +528,8 @@ def _resized(target: Target, c: Candidate, wish: Forced, p: Product) -> Candidat
         return replace(c, ahead=_ahead(target, c, p))
     if isinstance(c, Vector):
         return replace(c, lanes=wish.lanes or c.lanes, high=wish.high or c.high)
+    if isinstance(c, Line):
+        return sized(target, p, c.stored, wish.lanes, wish.depth, wish.resident) or c
     if isinstance(c, SkinnyTiles):
         sizes = {name: getattr(wish, name) or getattr(c, name) for name in ("columns", "beside", "ahead")}
         return replace(c, **sizes, split_k=min(wish.split_k or c.split_k, max(1, p.k // 128)))

@@ -96,6 +96,32 @@ MATMUL_VECTOR = declare(
         begins=True,
     )
 )  # fmt: skip
+MATMUL_LINE = declare(
+    KernelDecl(
+        "matmul_line",
+        about="c = activation(x B^T + bias) for one row x, or of its RMS norm (NORMED), with a gate (GATED).",
+        grid="a group of 256 for each `each` elements of c",
+        args=(
+            *reads(x="TA", gamma="f32", b="TB", bias="f32", near="b16", far="b16"), *writes(c="TA"),
+            *uints("n", "k", "each", "near_count", "far_count", "far_step"), *floats("eps"),
+        ),
+        headers=("prims",),
+        variants={"AB": PAIRS},
+        constants={
+            "LANES": 32, "MANY": 1, "DEPTH": 2, "NORMED": False, "GATED": False, "ACTIVATION": 0, "BIAS": 0,
+            "WIDE": False, "EARLY": False,
+        },
+        trials=(
+            (32, 2, 4, False, False, 2, 2, False, False),
+            (64, 4, 4, True, True, 4, 0, False, True),
+            (256, 8, 2, True, False, 0, 1, True, True),
+        ),
+        resident="MANY > 4u ? 1 : 2",
+        begins=True,
+        once="b",
+        cuda_only=True,
+    )
+)  # fmt: skip
 MATMUL_SKINNY = declare(
     KernelDecl(
         "matmul_skinny",
@@ -165,6 +191,33 @@ MATMUL_MMA = declare(
         new_compiler=True,
     )
 )
+
+
+def _halves(stem: str, threads: int, tiles: tuple[str, ...], about: str) -> KernelDecl:
+    return declare(
+        KernelDecl(
+            stem,
+            function="matmul_body",
+            about=f"{_ABOUT[:-1]}, for halves whose rows are whole units of 16 bytes, in {about} tiles.",
+            grid=f"a group of {threads} for each tile of each matrix, for each of `parts` parts of the sum",
+            args=(*reads(a="T", b="T", bias="f32"), *writes(c="T"), *_TILE_ARGS[4:]),
+            headers=("prims", "mma"),
+            variants={"T": ("f16", "bf16"), "TILE": tiles},
+            constants={**_BEFORE, "C_QUADS": False, "WIDE": False, "GATED": False},
+            trials=(
+                (False, True, 2, 1, True, False, False),
+                (True, False, 0, 0, False, True, False),
+                (False, True, 4, 0, True, False, True),
+            ),
+            threads=threads,
+            unroll=True,
+            new_compiler=True,
+        )
+    )
+
+
+MATMUL_HALVES = _halves("matmul_halves", 128, ("m",), "small")
+MATMUL_HALVES_WIDE = _halves("matmul_halves_wide", 256, ("l",), "large")
 MATMUL_INT = declare(
     KernelDecl(
         "matmul_int",

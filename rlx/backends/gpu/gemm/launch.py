@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from rlx.backends.gpu.elementwise.strided import View, contiguous, launch_tree
 from rlx.backends.gpu.gemm.choice import (
     FMA_TILES,
+    HALF_TILES,
     LONG_SUM,
     MAX_AXES,
     MMA_TILES,
     Direct,
     FewRows,
     FmaTiles,
+    HalfTiles,
     Library,
     MmaTiles,
     SkinnyTiles,
@@ -25,19 +27,23 @@ from rlx.backends.gpu.gemm.choice import (
 from rlx.backends.gpu.gemm.kernels import (
     MATMUL,
     MATMUL_DIRECT,
+    MATMUL_HALVES,
+    MATMUL_HALVES_WIDE,
     MATMUL_INT,
+    MATMUL_LINE,
     MATMUL_MMA,
     MATMUL_ROWS,
     MATMUL_SKINNY,
     MATMUL_VECTOR,
 )
 from rlx.backends.gpu.gemm.library import library_steps
+from rlx.backends.gpu.gemm.line import Line
 from rlx.backends.gpu.gemm.operands import Operand, ProductCall, biases, from_
 from rlx.backends.gpu.gemm.product import outer
 from rlx.backends.gpu.program.casts import quads
 from rlx.backends.gpu.program.kernel import KernelDecl
 from rlx.backends.gpu.program.lowering import Lowering
-from rlx.backends.gpu.program.steps import FileKernel, Ref
+from rlx.backends.gpu.program.steps import Arg, FileKernel, Ref
 from rlx.dtypes import DType, f32, promote
 from rlx.ir import expr, get_op
 from rlx.ops.matmul import ACTIVATIONS
@@ -54,14 +60,16 @@ def product(ctx: Lowering, call: ProductCall) -> None:
         by_library(ctx, call, chosen.fused_bias)
     elif isinstance(chosen, FewRows):
         _few_rows(ctx, call, chosen)
-    elif isinstance(chosen, Vector):
-        vector_product(ctx, call, chosen)
+    elif isinstance(chosen, Vector | Line):
+        row_product(ctx, call, chosen)
     elif isinstance(chosen, Direct):
         _direct(ctx, call, chosen)
     elif isinstance(chosen, SkinnyTiles):
         _skinny(ctx, call, chosen)
     elif isinstance(chosen, MmaTiles):
         _mma_tiles(ctx, call, chosen)
+    elif isinstance(chosen, HalfTiles):
+        _half_tiles(ctx, call, chosen)
     else:
         _fma_tiles(ctx, call, chosen)
 
@@ -123,6 +131,35 @@ def _mma_tiles(ctx: Lowering, call: ProductCall, chosen: MmaTiles) -> None:
     )  # fmt: skip
 
 
+def _half_tiles(ctx: Lowering, call: ProductCall, chosen: HalfTiles) -> None:
+    """Tiles of matrix instructions for halves in whole units."""
+    kernel, words = _halves(call, chosen)
+    _tiles(
+        ctx, call, kernel, {**words, "GATED": False},
+        tiles_across(call.product, HALF_TILES[chosen.tile]), chosen.split_k,
+    )  # fmt: skip
+
+
+def gated_tiles(ctx: Lowering, call: ProductCall, chosen: HalfTiles) -> None:
+    """The same, where the epilogue's activation of the first half of a product's columns times the second half is C."""
+    p = call.product
+    kernel, words = _halves(call, chosen)
+    made = kernel(
+        **words, B_TRANSPOSED=p.transpose_b, ACTIVATION=CODE[call.end.activation], BIAS=0,
+        C_QUADS=call.c.vectors(p.n // 2, 4), WIDE=False, GATED=True,
+    )  # fmt: skip
+    groups = ctx.groups(tiles_across(p, HALF_TILES[chosen.tile]))
+    ctx.launch(
+        made, groups, [call.a.ref, call.b.ref, call.a.ref, call.c.ref, p.m, p.n, p.k, 1, 1, 1, 1, *(0,) * 6, 0]
+    )
+
+
+def _halves(call: ProductCall, chosen: HalfTiles) -> tuple[KernelDecl, dict[str, str | int]]:
+    """The kernel of a tile, and its words."""
+    kernel = MATMUL_HALVES_WIDE if chosen.tile == "l" else MATMUL_HALVES
+    return kernel, {"T": call.a.dtype.name, "TILE": chosen.tile, "A_TRANSPOSED": call.product.transpose_a}
+
+
 def _skinny(ctx: Lowering, call: ProductCall, chosen: SkinnyTiles) -> None:
     """Matrix instructions for few rows."""
     p, a, b = call.product, call.a, call.b
@@ -153,28 +190,38 @@ def _direct(ctx: Lowering, call: ProductCall, chosen: Direct) -> None:
     _launch(ctx, kernel, call, bias, groups, more=(apart,))
 
 
-def vector_product(
-    ctx: Lowering, call: ProductCall, chosen: Vector, gamma: Ref | None = None, eps: float = 0.0, gated: bool = False
+@dataclass(frozen=True, slots=True)
+class Norm:
+    """The norm of a row: its weights (f32), whether no step of the program writes them, and epsilon."""
+
+    gamma: Ref
+    kept: bool
+    eps: float
+
+
+def row_product(
+    ctx: Lowering, call: ProductCall, chosen: Vector | Line, norm: Norm | None = None, gated: bool = False
 ) -> None:
-    """The kernel for one row; `gamma` (f32) and `eps`: of the norm of that row; `gated`: half of the result gates the
-    other."""
+    """The kernels for one row, which may be normed before; `gated`: half of the result gates the other."""
     p, a, b, end = call.product, call.a, call.b, call.end
     bias, kind, _ = biases(ctx, end, 1, a.dtype)
-    units = a.vectors(p.k, 4) and b.vectors(p.k, 16 // b.dtype.itemsize) and (gamma is None or quads(gamma, itemsize=4))
-    kernel = MATMUL_VECTOR(
-        AB=f"{a.dtype}_{b.dtype}",
-        LANES=chosen.lanes,
-        HIGH=chosen.high,
-        UNITS=int(units),
-        NORMED=gamma is not None,
-        GATED=gated,
-        ACTIVATION=CODE[end.activation],
-        BIAS=kind,
-        WIDE=call.c.dtype == f32 and a.dtype != f32,
-    )
-    each = 256 // chosen.lanes * chosen.high
-    groups = ctx.groups(math.ceil(p.n / each))
-    ctx.launch(kernel, groups, [a.ref, gamma or a.ref, b.ref, bias or a.ref, call.c.ref, p.n, p.k, eps])
+    words: dict[str, str | int] = {
+        "AB": f"{a.dtype}_{b.dtype}", "LANES": chosen.lanes, "NORMED": norm is not None, "GATED": gated,
+        "ACTIVATION": CODE[end.activation], "BIAS": kind, "WIDE": call.c.dtype == f32 and a.dtype != f32,
+    }  # fmt: skip
+    gamma, eps = (a.ref, 0.0) if norm is None else (norm.gamma, norm.eps)
+    pointers = [a.ref, gamma, b.ref, bias or a.ref]
+    if isinstance(chosen, Line):
+        each, made = chosen.each(ctx.target, p.n, 2 if gated else 1), p.n // 2 if gated else p.n
+        early = b.kept and (norm is None or norm.kept)
+        kernel = MATMUL_LINE(**words, MANY=chosen.many, DEPTH=chosen.depth, EARLY=early)
+        args: list[Arg] = [*pointers, b.ref, b.ref, call.c.ref, p.n, p.k, each, 0, 0, 0, eps]
+        ctx.launch(kernel, ctx.groups(math.ceil(made / each)), args)
+        return
+    units = a.vectors(p.k, 4) and b.vectors(p.k, 16 // b.dtype.itemsize) and (norm is None or quads(gamma, itemsize=4))
+    kernel = MATMUL_VECTOR(**words, HIGH=chosen.high, UNITS=int(units))
+    groups = ctx.groups(math.ceil(p.n / (256 // chosen.lanes * chosen.high)))
+    ctx.launch(kernel, groups, [*pointers, call.c.ref, p.n, p.k, eps])
 
 
 def slice_constants(chosen: MmaTiles) -> dict[str, int]:

@@ -10,19 +10,25 @@ from rlx.backends.gpu.program.casts import cast_ref, quads
 from rlx.backends.gpu.program.lowering import Lowering
 from rlx.backends.gpu.program.steps import Ref
 from rlx.dtypes import DType, f32
-from rlx.ir import Node, Tensor
+from rlx.ir import Leaf, Node, Tensor
+
+
+def never_written(weight: Tensor) -> bool:
+    """Whether no step of a program writes the weight, so that a kernel may read it before others have ended."""
+    return weight.node.op.leaf in (Leaf.PARAM, Leaf.CONSTANT)
 
 
 @dataclass(frozen=True, slots=True)
 class Operand:
-    """A matrix of a product in memory."""
+    """A matrix of a product in memory; `kept`: no step of the program writes it."""
 
     ref: Ref
     dtype: DType
+    kept: bool = False
 
     @staticmethod
     def of(ctx: Lowering, tensor: Tensor) -> Operand:
-        return Operand(ctx.ref(tensor), ctx.storage(tensor))
+        return Operand(ctx.ref(tensor), ctx.storage(tensor), never_written(tensor))
 
     def vectors(self, pitch: int, count: int) -> int:
         """1 when `count` neighbouring elements may be read at once: rows and start are multiples of them (at most 16
@@ -32,7 +38,7 @@ class Operand:
     def stored(self, ctx: Lowering, dtype: DType) -> Operand:
         """The same elements as `dtype`, cast into workspace where they are stored as another."""
         n = self.ref.nbytes // self.dtype.itemsize
-        return Operand(cast_ref(ctx, self.ref, self.dtype, dtype, n), dtype)
+        return self if dtype == self.dtype else Operand(cast_ref(ctx, self.ref, self.dtype, dtype, n), dtype)
 
 
 @dataclass(frozen=True, slots=True)

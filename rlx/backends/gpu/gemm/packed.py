@@ -17,7 +17,7 @@ from rlx.backends.gpu.program.target import Target
 from rlx.dtypes import DType, bf16, f16, f32
 from rlx.packed.codebooks import TABLES
 
-Algorithm = Literal["rows", "vector", "line", "few", "direct", "mma", "matrix", "tiles"]
+Algorithm = Literal["rows", "vector", "line", "digits", "few", "direct", "mma", "matrix", "tiles"]
 ROWS = (1, 4, 16)  # rows of x that a workgroup of packed_rows multiplies
 COLUMNS = (8, 16, 32)  # those of packed_mma, or half of them where x is two halves
 _ONE_BY_ONE = 2  # rows up to which packed_vector is taken, which reads the weight for each of them
@@ -82,6 +82,18 @@ class PackedLine:
     high: int = 4
     resident: int = 2
     limbs: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class PackedDigits:
+    """Integer dot products with x as three signed bytes for each element, for one row of x a workgroup, and with what
+    stands around the product. `parts` subgroups share `high` packed rows."""
+
+    algorithm: ClassVar[Algorithm] = "digits"
+    cost: Cost
+    slab: int
+    parts: int = 1
+    high: int = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +163,8 @@ class DecodedTiles:
 
 
 PackedCandidate = (
-    PackedRows | PackedVector | PackedLine | PackedFew | PackedDirect | PackedMma | PackedMatrix | DecodedTiles
+    PackedRows | PackedVector | PackedLine | PackedDigits | PackedFew | PackedDirect | PackedMma | PackedMatrix
+    | DecodedTiles
 )
 
 
@@ -223,16 +236,36 @@ def _lifted(target: Target, p: PackedProblem) -> list[PackedCandidate]:
     found: list[PackedCandidate] = [PackedVector((cost + 0.2,), slab)]
     if "denorm_preserve" in target.features:
         found.append(line(target, p, cost))
+    if in_digits(target.features, p.q):
+        found.append(digits(target, p, cost + 0.1))
     if large:
         found.append(PackedFew((8 if target.software or p.m > _FEW else 3.5,), 32))
     return found
 
 
-def choose_row(target: Target, problem: PackedProblem, gated: bool) -> PackedLine:
-    """The kernel that computes a product of one row together with what stands around it."""
-    chosen = target.choose(problem, [_resized(line(target, problem, gated=gated), forced())])
-    assert isinstance(chosen, PackedLine)
+def choose_row(target: Target, problem: PackedProblem, gated: bool) -> PackedLine | PackedDigits:
+    """The kernel that computes a product of one row together with what stands around it. Requires: one suits, as the
+    rule of packed_linear has found out."""
+    by_digits, wish = "denorm_preserve" not in target.features, forced()
+    if wish.algorithm is not None:
+        by_digits = wish.algorithm == "digits"
+    made = digits(target, problem) if by_digits else line(target, problem, gated=gated)
+    chosen = target.choose(problem, [_resized(made, wish)])
+    assert isinstance(chosen, PackedLine | PackedDigits)
     return chosen
+
+
+def in_digits(features: frozenset[str], q: DType) -> bool:
+    """Whether packed_digits multiplies the format: its quants are integers, and the device has integer dot products."""
+    return "intdot" in features and q.family not in TABLES and not q.family.startswith("fp8")
+
+
+def digits(target: Target, p: PackedProblem, cost: float = 0) -> PackedDigits:
+    """The sizes of packed_digits, as measured on an H200: fewer rows a subgroup where multiprocessors would be idle.
+    With more shared memory than the kernels around it have, it would be waited for longer."""
+    most = 4096 // (p.k // p.units)
+    high = 4 if p.n >= 24 * target.units else 2
+    return PackedDigits((cost,), min(most // 32, math.ceil(p.units / 32)) * 32, 1, high)
 
 
 def line(target: Target, p: PackedProblem, cost: float = 0, gated: bool = False) -> PackedLine:
@@ -337,6 +370,10 @@ def _resized(c: PackedCandidate, wish: Forced) -> PackedCandidate:
         return replace(c, across=wish.across)
     if isinstance(c, PackedVector) and wish.slab is not None:
         return replace(c, slab=wish.slab)
+    if isinstance(c, PackedDigits):
+        wanted = {name: getattr(wish, name) for name in ("slab", "parts", "high")}
+        made = replace(c, **{name: size for name, size in wanted.items() if size is not None})
+        return replace(made, slab=math.ceil(made.slab / (32 * made.parts)) * 32 * made.parts)
     if isinstance(c, PackedLine):
         wanted = {name: getattr(wish, name) for name in ("slab", "parts", "high", "resident", "limbs")}
         return replace(c, **{name: size for name, size in wanted.items() if size is not None})

@@ -6,12 +6,11 @@ import math
 from dataclasses import dataclass
 
 from rlx.backends.gpu.gemm.launch import CODE
-from rlx.backends.gpu.gemm.packed import PackedLine
-from rlx.backends.gpu.gemm.packed_kernels import PACKED_LINE, Weight
+from rlx.backends.gpu.gemm.packed import PackedDigits, PackedLine
+from rlx.backends.gpu.gemm.packed_kernels import PACKED_DIGITS, PACKED_LINE, Weight
 from rlx.backends.gpu.program.lowering import Lowering
 from rlx.backends.gpu.program.steps import Arg, Ref
 from rlx.dtypes import DType
-from rlx.ir import Leaf, Tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,9 +32,26 @@ class RowCall:
     kept: bool = False
 
 
-def never_written(weight: Tensor) -> bool:
-    """Whether no step of a program writes the weight, so that a kernel may read it before others have ended."""
-    return weight.node.op.leaf in (Leaf.PARAM, Leaf.CONSTANT)
+def row_launch(ctx: Lowering, chosen: PackedLine | PackedDigits, call: RowCall) -> None:
+    """Appends a launch of the chosen kernel."""
+    if isinstance(chosen, PackedLine):
+        line_launch(ctx, chosen, call)
+    else:
+        digits_launch(ctx, chosen, call)
+
+
+def digits_launch(ctx: Lowering, chosen: PackedDigits, call: RowCall) -> None:
+    """Appends a launch of packed_digits."""
+    w, sides = call.weight, 1 if call.gate is None else 2
+    n = w.rows // sides
+    kernel = PACKED_DIGITS(
+        T=call.stored.name, HIGH=str(chosen.high), DOT="packed", **w.constants, SLAB=chosen.slab, PARTS=chosen.parts,
+        NORMED=call.gamma is not None, GATED=call.gate is not None, ACTIVATION=CODE[call.gate], BIAS=call.bias_kind,
+        HALVES="half_subnormals" in ctx.target.features,
+    )  # fmt: skip
+    tiles = math.ceil(n / (8 * chosen.high // chosen.parts // sides))
+    args: list[Arg] = [call.x, call.gamma or call.x, w.ref, call.bias or call.x, call.y]
+    ctx.launch(kernel, ctx.groups(tiles * call.m), [*args, call.m, n, w.blocks, w.pitch, call.eps])
 
 
 def line_launch(ctx: Lowering, chosen: PackedLine, call: RowCall) -> None:

@@ -66,15 +66,23 @@ def _everywhere(node: Node, target: Target) -> bool:
     return True
 
 
-def lowers(*ops: str, when: When = _always, shared: int = 0) -> Callable[[Rule], Rule]:
-    """Registers a rule for the ops named. `shared`: the bytes of shared memory without which no kernel of it runs."""
+def lowers(
+    *ops: str, when: When = _always, shared: int = 0, hardware: bool = False
+) -> Callable[[Rule], Rule]:
+    """Registers a rule for the ops named. `shared`: the bytes of shared memory without which no kernel of it runs.
+    `hardware`: not for software drivers, which gain nothing from it."""
 
     def add(rule: Rule) -> Rule:
         for op in ops:
             if op in LOWERINGS:
                 raise ValueError(f"op {op!r} has two lowering rules")
             LOWERINGS[op] = Lowered(
-                rule, lambda node, target: target.shared_bytes >= shared and when(node, target.features)
+                rule,
+                lambda node, target: (
+                    target.shared_bytes >= shared
+                    and not (hardware and target.software)
+                    and when(node, target.features)
+                ),
             )
         return rule
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from rlx.backends.gpu.gemm.operands import Epilogue, biases
-from rlx.backends.gpu.gemm.packed import PackedProblem, choose_row
+from rlx.backends.gpu.gemm.operands import Epilogue, biases, never_written
+from rlx.backends.gpu.gemm.packed import PackedProblem, choose_row, in_digits
 from rlx.backends.gpu.gemm.packed_kernels import Weight, layout
-from rlx.backends.gpu.gemm.packed_row import RowCall, line_launch, never_written
+from rlx.backends.gpu.gemm.packed_row import RowCall, row_launch
 from rlx.backends.gpu.program.casts import cast_ref, convert, fits, quads, stores
 from rlx.backends.gpu.program.lowering import Lowering, lowers
 from rlx.backends.gpu.program.steps import Ref
@@ -16,15 +16,16 @@ from rlx.ir import Node
 def _one_row(node: Node, features: frozenset[str]) -> bool:
     x, q = node.inputs[:2]
     plain = [t for t in (*node.inputs, *node.outputs) if not t.dtype.is_packed]
-    # A driver without 16-bit storage compiles the kernel for minutes. Where subnormal floats may be lost, which adds an
-    # instruction for each quant, the kernel is slower than those that it joins (measured on an H200 through Vulkan).
-    one = x.size == x.shape[-1] > 0 and {"16bit_storage", "denorm_preserve"} <= features
+    # A driver without 16-bit storage compiles these kernels for minutes. Where subnormal floats may be lost, which adds
+    # an instruction for each quant, packed_line is slower than what it joins (measured on an H200 through Vulkan).
+    fast = "denorm_preserve" in features or in_digits(features, q.dtype)
+    one = x.size == x.shape[-1] > 0 and "16bit_storage" in features and fast
     blocks = x.shape[-1] // q.dtype.storage.elements
     in_chunks = layout(q.dtype, 16)["RUNS"] > 0 and blocks * q.dtype.storage.nbytes % 16 == 0
     return one and in_chunks and all(stores(t.dtype, features) for t in plain) and fits(*(t.type for t in plain))
 
 
-@lowers("packed_linear", when=_one_row)
+@lowers("packed_linear", when=_one_row, hardware=True)
 def lower_packed_linear(ctx: Lowering, node: Node) -> None:
     """Every workgroup norms the row again, which it has to read anyway."""
     if node.output.size == 0:
@@ -42,7 +43,7 @@ def lower_packed_linear(ctx: Lowering, node: Node) -> None:
         _in_fours(ctx, ctx.ref(x), stored, w.columns), stored, 1, w, ctx.ref(node.output), row, eps or 0.0, gate, bias,
         kind, never_written(q),
     )  # fmt: skip
-    line_launch(ctx, choose_row(ctx.target, problem, gate is not None), call)
+    row_launch(ctx, choose_row(ctx.target, problem, gate is not None), call)
 
 
 def _in_fours(ctx: Lowering, x: Ref, stored: DType, k: int) -> Ref:

@@ -12,9 +12,10 @@ from dataclasses import replace
 from rlx.backends.gpu.elementwise.strided import View, contiguous, launch_tree
 from rlx.backends.gpu.gemm.choice import FMA_TILES, LONG_SUM
 from rlx.backends.gpu.gemm.launch import product
-from rlx.backends.gpu.gemm.operands import Epilogue, Operand, ProductCall
+from rlx.backends.gpu.gemm.operands import Epilogue, Operand, ProductCall, never_written
 from rlx.backends.gpu.gemm.packed import (
     DecodedTiles,
+    PackedDigits,
     PackedDirect,
     PackedFew,
     PackedLine,
@@ -37,7 +38,7 @@ from rlx.backends.gpu.gemm.packed_kernels import (
     scales_of,
     steps_of,
 )
-from rlx.backends.gpu.gemm.packed_row import RowCall, line_launch, never_written
+from rlx.backends.gpu.gemm.packed_row import RowCall, row_launch
 from rlx.backends.gpu.gemm.product import Product
 from rlx.backends.gpu.program.casts import THREADS, convert, fits, quads, stores
 from rlx.backends.gpu.program.kernel import FLOATS
@@ -152,8 +153,8 @@ def _product(ctx: Lowering, node: Node, w: Weight, m: int, each: int) -> None:
             X_QUADS=quads(x, itemsize=stored.itemsize), GROUPED=grouped,
         )  # fmt: skip
         args: list[Arg] = [x, w.ref, w.book, sizes, ctx.ref(y), *sides]
-    elif isinstance(chosen, PackedLine):
-        line_launch(ctx, chosen, RowCall(x, stored, m, w, ctx.ref(y), kept=never_written(node.inputs[1])))
+    elif isinstance(chosen, PackedLine | PackedDigits):
+        row_launch(ctx, chosen, RowCall(x, stored, m, w, ctx.ref(y), kept=never_written(node.inputs[1])))
         return
     elif isinstance(chosen, PackedVector):
         rows, columns = 1, 32

@@ -82,14 +82,15 @@ def _gru_step(c: Call, x: Tensor, d: _Direction, state: list[Tensor]) -> list[Te
     f, g = d.activations
     h = state[0]
     xz, xr, xh = _parts(_plus(x, d.wb), 3)
-    rz, rr, rh = _parts(d.r, 3)
-    bz, br, bh = _parts(d.rb, 3) if d.rb is not None else (None, None, None)
-    z = f(_clipped(c, o.add(xz, _plus(o.matmul(h, rz), bz))))
-    r = f(_clipped(c, o.add(xr, _plus(o.matmul(h, rr), br))))
-    if c.int("linear_before_reset", 0):
-        inner = o.mul(r, _plus(o.matmul(h, rh), bh))
+    before = bool(c.int("linear_before_reset", 0))
+    first = h.shape[-1] * (3 if before else 2)  # columns of R that multiply the state as it is
+    products = _plus(d.times_r(h) if before else o.matmul(h, d.r[:, :first]), None if d.rb is None else d.rb[:first])
+    hz, hr, *hh = _parts(products, 3 if before else 2)
+    z, r = f(_clipped(c, o.add(xz, hz))), f(_clipped(c, o.add(xr, hr)))
+    if before:
+        inner = o.mul(r, hh[0])
     else:
-        inner = _plus(o.matmul(o.mul(r, h), rh), bh)
+        inner = _plus(o.matmul(o.mul(r, h), d.r[:, first:]), None if d.rb is None else d.rb[first:])
     new = g(_clipped(c, o.add(xh, inner)))
     return [o.add(o.mul(o.sub(1.0, z), new), o.mul(z, h))]
 

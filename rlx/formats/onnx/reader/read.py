@@ -12,6 +12,7 @@ from google.protobuf.message import DecodeError  # type: ignore[import-untyped,u
 
 from rlx.errors import ModelFormatError, UnsupportedOp
 from rlx.formats.files import plain, read_bytes, shown
+from rlx.formats.kinds import other_kind
 from rlx.formats.onnx.reader.wire import check_parsable
 from rlx.runtime.saved.container import MAGIC
 
@@ -42,15 +43,15 @@ def parse(source: Any) -> tuple[Any, Path | None]:
     if len(content) > MAX_BYTES:
         raise ModelFormatError(f"{what}: larger than {MAX_BYTES:,} bytes, which no such file can be")
     if content.startswith(MAGIC):  # some of these bytes would parse as a message
-        raise ModelFormatError(f"{what}: is not an ONNX file: {_other_kind(content)}")
+        raise ModelFormatError(f"{what}: is not an ONNX file: {other_kind(content)}")
     check_parsable(content, what)
     model = onnx.ModelProto()
     try:
         model.ParseFromString(content)
     except (DecodeError, RuntimeError, ValueError) as error:
-        raise ModelFormatError(f"{what}: is not an ONNX file: {_other_kind(content) or error}") from error
+        raise ModelFormatError(f"{what}: is not an ONNX file: {other_kind(content) or error}") from error
     if not model.HasField("graph"):
-        raise ModelFormatError(f"{what}: has no graph: {_other_kind(content) or 'it is not an ONNX model'}")
+        raise ModelFormatError(f"{what}: has no graph: {other_kind(content) or 'it is not an ONNX model'}")
     return model, folder
 
 
@@ -65,27 +66,6 @@ def without_initializers(model: Any) -> Any:
     for field in ("input", "output", "node"):
         getattr(made.graph, field).extend(getattr(model.graph, field))
     return made
-
-
-def _other_kind(content: bytes) -> str | None:
-    """The kind of file that this is instead of an ONNX model, and what to do."""
-    if not content:
-        return "it is empty"
-    if content.startswith(b"version https://git-lfs"):
-        return "it is a Git LFS pointer; fetch the file itself with git lfs pull"
-    if content.startswith(MAGIC):
-        return "it is a program that rlx has saved; rlx.load_program reads it, and `rlx run` runs it"
-    if content.startswith(b"PK\x03\x04"):
-        return "it is a zip archive, as PyTorch saves models; export the model with torch.onnx.export"
-    if content.startswith(b"\x89HDF"):
-        return "it is an HDF5 file, as Keras saves models; convert it with tf2onnx"
-    if content[4:8] in (b"TFL3", b"ORTM"):
-        return "it is a TensorFlow Lite or ORT file; give the ONNX model that it was made from"
-    if content.startswith(b"GGUF"):
-        return "it is a GGUF file; rlx.models.load reads it, and `rlx generate` or `rlx embed` runs it"
-    if content[8:10] == b'{"':  # behind the length of that object
-        return "it is a safetensors file; rlx.models.load and `rlx inspect` take the folder that holds it"
-    return None
 
 
 def opsets(imports: Any, what: str) -> dict[str, int]:

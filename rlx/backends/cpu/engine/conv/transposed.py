@@ -19,6 +19,7 @@ import numpy as np
 from rlx.backends.cpu.context import Array
 from rlx.backends.cpu.engine.conv.depthwise import DepthwiseKernel
 from rlx.backends.cpu.engine.conv.edges import Edges
+from rlx.backends.cpu.engine.conv.few_outputs import few_output_steps
 from rlx.backends.cpu.engine.conv.images import (
     channels_last,
     from_channels_last,
@@ -92,8 +93,6 @@ def bind_transposed(
     if not w.flags.c_contiguous:
         raise Declined("strides of the weight")
     attrs = node.attrs
-    if attrs["groups"] == 1 and w.shape[1] < _FEW_OUTPUTS:
-        raise Declined(f"{w.shape[1]} outputs, which fill no vector")
     strides, dilations = attrs["strides"], attrs["dilations"]
     geometry = zip(out.shape[2:], w.shape[2:], strides, dilations, attrs["pads"], strict=True)
     axes = [phases(n, k, s, d, before) for n, k, s, d, (before, _) in geometry]
@@ -102,6 +101,18 @@ def bind_transposed(
     steps: list[EngineStep] = []
     if x.dtype != np.float32:
         x = widened(x, ctx, steps)
+    if attrs["groups"] == 1 and w.shape[1] < _FEW_OUTPUTS:
+        tree = with_following(epilogue_of(node), len(ins) - 2, None)
+        bias = ins[2] if len(ins) == 3 else None
+        taps = [
+            tuple((p.taps.start + i * p.taps.step, p.offset + i * p.step) for i in range(p.number))
+            for p in axes[-1]
+        ]
+        outer = [
+            (x.shape[2 + d], out.shape[2 + d], w.shape[2 + d], strides[d], dilations[d], attrs["pads"][d][0])
+            for d in range(len(axes) - 1)
+        ]
+        return [*steps, *few_output_steps(x, w, bias, out, taps, outer, tree, ctx)]
     if _is_product(node, x, out, ins[2:], w):
         return [*steps, *_product(x, w, out, ctx)]
     found = channels_last(x)

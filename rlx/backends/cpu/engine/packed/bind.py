@@ -23,7 +23,7 @@ _IN_FIRST_LEVEL = 16_384  # bytes of a row of x that stay in the first-level cac
 FEW_ROWS = 8  # rows of x for which a row of the weight is decoded once
 
 
-def _together(rows: int, x: Array, dtype: DType) -> int:
+def rows_together(rows: int, x: Array, dtype: DType) -> int:
     """How many rows of the weight are read at once: several where a row of x leaves no room for them in the first-level
     cache, so that it is read from the next one less often. In one stream the processor else looks ahead best, and with
     fewer bits it is decoding that takes the time."""
@@ -52,7 +52,7 @@ def dot_steps(
         rows = min(each, m - start)
         spec = DotKernel(
             lanes, rows, dtype, as_dtype(x.dtype), as_dtype(out.dtype), None if bias is None else as_dtype(bias.dtype),
-            epilogue, dtype.is_packed and ctx.machine.has_lookup, _together(rows, x, dtype),
+            epilogue, dtype.is_packed and ctx.machine.has_lookup, rows_together(rows, x, dtype),
             not dtype.is_packed and not ctx.machine.looks_ahead,
         )  # fmt: skip
         words = (

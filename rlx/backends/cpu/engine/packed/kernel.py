@@ -6,8 +6,9 @@ weight as a vector has lanes, whose sums meet in a vector for the epilogue.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from rlx.backends.cpu.engine import trees
 from rlx.backends.cpu.engine.ir import F32, I64, PTR, Kernel, Value, Variable
@@ -20,6 +21,10 @@ WORDS = ("x", "w", "out", "bias", "columns", "units", "x_row", "w_row", "out_row
 _AHEAD = 4096  # bytes of a row that are asked for before they are read
 _LINE = 64
 Totals = list[list[list[Variable]]]  # of each row of the weight that is read at once, and of each row of x
+
+
+class Part(Protocol):
+    def __call__(self, w: dict[str, Value], first: Value, count: Value, of_x: Sequence[Value] = ()) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +43,7 @@ class DotKernel:
     lookup: bool = False
     together: int = 1
     ahead: bool = False
+    chains: int = 0  # sums of an element that are added at the end; 0: as many as the rows leave registers for
 
     def ir(self) -> str:
         k, lanes = Kernel("kernel"), self.lanes
@@ -48,25 +54,28 @@ class DotKernel:
             part(w, first, k.min(w["columns"] - first, lanes))
         return k.text()
 
-    def prepared(self, k: Kernel) -> Callable[[dict[str, Value], Value, Value], None]:
-        """What writes the code for `count` rows of the weight from `first` on: a function of the words and of both."""
+    def prepared(self, k: Kernel) -> Part:
+        """What writes the code for `count` rows of the weight from `first` on: a function of the words and of both, and
+        of the numbers of x's rows, where these are not 0, 1, …."""
         lanes, rows, together = self.lanes, self.rows, self.together
         vector = F32.of(lanes)
-        chains = 1 if together > 1 else 4 if rows == 1 else 2 if rows <= 6 else 1
+        chains = self.chains or (1 if together > 1 else 4 if rows == 1 else 2 if rows <= 6 else 1)
         sums = k.reserve(4 * lanes * lanes * rows)
         decoded = [Rows(k, self.weight, lanes, self.lookup) for _ in range(together if self.weight.is_packed else 0)]
         apart = lanes // together  # rows that are read at once: neighbours would share pages
 
-        def part(w: dict[str, Value], first: Value, count: Value) -> None:
+        def part(w: dict[str, Value], first: Value, count: Value, of_x: Sequence[Value] = ()) -> None:
+            of_x = of_x or [k.const(I64, m) for m in range(rows)]
+            shifts = [w["x_row"] * n for n in of_x]
             with k.loop(0, count if together == 1 else apart) as r:
                 numbers = [r] if together == 1 else [r + i * apart for i in range(together)]
                 places = numbers if together == 1 else [k.min(n, count - 1) for n in numbers]
                 given = [k.at(w["w"], (first + n) * w["w_row"]) for n in places]
                 totals = [[[k.variable(k.const(vector, 0)) for _ in range(chains)] for _ in range(rows)] for _ in given]
                 if decoded:
-                    self._packed(k, w, given, totals, decoded)
+                    self._packed(k, w, shifts, given, totals, decoded)
                 else:
-                    self._plain(k, w, given, totals)
+                    self._plain(k, w, shifts, given, totals)
                 for n, lines in zip(numbers, totals, strict=True):
                     for m, line in enumerate(lines):
                         total = line[0].value
@@ -77,18 +86,19 @@ class DotKernel:
             beside = []
             if self.bias is not None:
                 beside = [trees.load(k, self.bias, k.at(w["bias"], first * self.bias.itemsize), lanes, mask)]
-            for m in range(rows):
+            for m, number in enumerate(of_x):
                 made = added([k.load(vector, k.at(sums, (r + m * lanes) * lanes, F32)) for r in range(lanes)])
                 if self.epilogue is not None:
                     (made,) = trees.print_trees(k, [self.epilogue], [made, *beside])
-                at = k.at(w["out"], w["out_row"] * m + first * self.out.itemsize)
+                at = k.at(w["out"], w["out_row"] * number + first * self.out.itemsize)
                 trees.store(k, made, self.out, at, mask)
 
         return part
 
     def _packed(
-        self, k: Kernel, w: dict[str, Value], rows: Sequence[Value], totals: Totals, decoded: Sequence[Rows]
-    ) -> None:
+        self, k: Kernel, w: dict[str, Value], shifts: Sequence[Value], rows: Sequence[Value], totals: Totals,
+        decoded: Sequence[Rows],
+    ) -> None:  # fmt: skip
         storage, units, most = self.weight.storage, w["units"], decoded[0].most
         planes = [of.planes(row, units) for of, row in zip(decoded, rows, strict=True)]
         # Turns are long enough for all chains of sums, and for a cache line.
@@ -111,7 +121,7 @@ class DotKernel:
                     x = k.at(w["x"], (first + (i + u)) * (storage.elements * self.x.itemsize))
                     for e in range(0, storage.elements, self.lanes):
                         made = [of.format.elements(block, e) for of, block in zip(decoded, found, strict=True)]
-                        self._add(k, w, made, k.at(x, e * self.x.itemsize), totals, number)
+                        self._add(k, shifts, made, k.at(x, e * self.x.itemsize), totals, number)
                         number += 1
 
             with k.loop(0, whole, turn) as i:
@@ -120,7 +130,9 @@ class DotKernel:
                 with k.loop(whole, count) as i:
                     add(i, 1)
 
-    def _plain(self, k: Kernel, w: dict[str, Value], rows: Sequence[Value], totals: Totals) -> None:
+    def _plain(
+        self, k: Kernel, w: dict[str, Value], shifts: Sequence[Value], rows: Sequence[Value], totals: Totals
+    ) -> None:
         """Elements of their own dtype, some vectors in a turn, and then what is left."""
         lanes, size = self.lanes, self.weight.itemsize
         turn = lanes * 4
@@ -134,19 +146,19 @@ class DotKernel:
             for u in range(4):
                 values = [trees.load(k, self.weight, k.at(at, u * lanes * size), lanes) for at in here]
                 x = k.at(w["x"], (i + u * lanes) * self.x.itemsize)
-                self._add(k, w, values, x, totals, u)
+                self._add(k, shifts, values, x, totals, u)
         with k.loop(whole, w["units"], lanes) as i:
             mask = k.tail(k.min(w["units"] - i, lanes), lanes)
             values = [trees.load(k, self.weight, k.at(row, i * size), lanes, mask) for row in rows]
-            self._add(k, w, values, k.at(w["x"], i * self.x.itemsize), totals, 0, mask)
+            self._add(k, shifts, values, k.at(w["x"], i * self.x.itemsize), totals, 0, mask)
 
     def _add(
-        self, k: Kernel, w: dict[str, Value], values: Sequence[Value], x: Value, totals: Totals, turn: int,
+        self, k: Kernel, shifts: Sequence[Value], values: Sequence[Value], x: Value, totals: Totals, turn: int,
         mask: Value | None = None,
     ) -> None:  # fmt: skip
         """Adds the products of a vector of each row of the weight with the same elements of each row of x."""
-        for m in range(self.rows):
-            given = trees.load(k, self.x, k.at(x, w["x_row"] * m), self.lanes, mask)
+        for m, shift in enumerate(shifts):
+            given = trees.load(k, self.x, k.at(x, shift), self.lanes, mask)
             for value, lines in zip(values, totals, strict=True):
                 into = lines[m][turn % len(lines[m])]
                 into.value = k.fma(given, value, into.value)

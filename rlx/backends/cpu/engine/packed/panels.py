@@ -18,8 +18,8 @@ from rlx.backends.cpu.engine.step import EngineContext, EngineStep, address
 from rlx.dtypes import DType, f32
 
 WORDS = ("w", "out", "first", "last", "units", "w_row")
-_PIECE = 512  # elements of a row that are decoded before they are transposed
-_PITCH = _PIECE + 16  # rows of the transposition lie in different sets of the cache
+PIECE = 512  # elements of a row that are decoded before they are transposed
+_PITCH = PIECE + 16  # rows of the transposition lie in different sets of the cache
 _TOGETHER = 2 << 20  # bytes of panels that one step decodes
 
 
@@ -33,48 +33,72 @@ class PanelKernel:
     lookup: bool = False
 
     def ir(self) -> str:
-        k, lanes, storage = Kernel("kernel"), self.lanes, self.weight.storage
+        k, lanes, elements = Kernel("kernel"), self.lanes, self.weight.storage.elements
         w = {name: k.word(i, PTR if i < 2 else I64) for i, name in enumerate(WORDS)}
-        packed = self.weight.is_packed
-        most = _PIECE // storage.elements
-        decoded = Rows(k, self.weight, lanes, self.lookup, most) if packed else None
-        width, elements = self.vectors * lanes, storage.elements
-        lines = k.reserve(4 * lanes * _PITCH)
+        width = self.vectors * lanes
+        pieces = Pieces(k, self.weight, lanes, self.lookup, width)
         with k.loop(k.first, k.last) as item:
             panel = k.binary("udiv", item, k.const(I64, self.vectors))
             part = item - panel * self.vectors
             out = k.at(w["out"], (panel * (w["units"] * elements) * width + part * lanes) * 4)
-            with k.loop(0, w["units"], most) as first:
-                count = k.min(w["units"] - first, most)
-                with k.loop(0, lanes) as r:
-                    number = k.min(w["first"] + item * lanes + r, w["last"] - 1)
-                    row, line = k.at(w["w"], number * w["w_row"]), k.at(lines, r * _PITCH, F32)
-                    if decoded is not None:
-                        self._decode(k, decoded, row, w["units"], first, count, line)
-                    else:
-                        self._convert(k, k.at(row, first * self.weight.itemsize), count, line)
-                self._turn(k, lines, k.at(out, first * (elements * width * 4)), count * elements)
+            with k.loop(0, w["units"], pieces.most) as first:
+                count = k.min(w["units"] - first, pieces.most)
+                top = w["first"] + item * lanes
+                at = k.at(out, first * (elements * width * 4))
+                pieces.write(w["w"], w["w_row"], top, w["last"], w["units"], first, count, at)
         return k.text()
 
-    def _decode(
-        self, k: Kernel, decoded: Rows, row: Value, units: Value, first: Value, count: Value, line: Value
+
+class Pieces:
+    """Writes pieces of as many rows of a weight as a vector has lanes into a panel of `width` columns, as f32: `most`
+    blocks of each row at a time."""
+
+    def __init__(self, k: Kernel, weight: DType, lanes: int, lookup: bool, width: int) -> None:
+        self._k, self._weight, self._lanes, self._width = k, weight, lanes, width
+        self.most = PIECE // weight.storage.elements
+        self._decoded = Rows(k, weight, lanes, lookup, self.most) if weight.is_packed else None
+        self._lines = k.reserve(4 * lanes * _PITCH)
+
+    def write(
+        self, base: Value, step: Value, top: Value, end: Value, units: Value, first: Value, count: Value, out: Value
     ) -> None:
-        planes, elements = decoded.planes(row, units), self.weight.storage.elements
+        """The blocks first … first + count - 1, of `units` that a row has, of the rows from `top` on; rows behind the
+        last, `end` - 1, are the last again. Rows are `step` bytes apart from `base`."""
+        k, lanes = self._k, self._lanes
+        with k.loop(0, lanes) as r:
+            row, line = k.at(base, k.min(top + r, end - 1) * step), k.at(self._lines, r * _PITCH, F32)
+            if self._decoded is not None:
+                self._decode(self._decoded, row, units, first, count, line)
+            else:
+                self._convert(k.at(row, first * self._weight.itemsize), count, line)
+        self._turn(out, count * self._weight.storage.elements)
+
+    def _decode(
+        self, decoded: Rows, row: Value, units: Value, first: Value, count: Value, line: Value
+    ) -> None:
+        k = self._k
+        planes, elements = decoded.planes(row, units), self._weight.storage.elements
         decoded.prepare(planes, first, count)
         with k.loop(0, count) as i:
             block, at = decoded.block(planes, first, i), k.at(line, i * elements, F32)
-            for e in range(0, elements, self.lanes):
+            for e in range(0, elements, self._lanes):
                 k.store(decoded.format.elements(block, e), k.at(at, e, F32))
 
-    def _convert(self, k: Kernel, start: Value, count: Value, line: Value) -> None:
-        with k.loop(0, count, self.lanes) as i:
-            mask = k.tail(k.min(count - i, self.lanes), self.lanes)
-            k.store(trees.load(k, self.weight, k.at(start, i * self.weight.itemsize), self.lanes, mask),
-                    k.at(line, i, F32))  # fmt: skip
+    def _convert(self, start: Value, count: Value, line: Value) -> None:
+        k, weight, lanes = self._k, self._weight, self._lanes
+        whole = count & -lanes
 
-    def _turn(self, k: Kernel, lines: Value, out: Value, count: Value) -> None:
+        def convert(i: Value, mask: Value | None) -> None:
+            k.store(trees.load(k, weight, k.at(start, i * weight.itemsize), lanes, mask), k.at(line, i, F32))
+
+        with k.loop(0, whole, lanes) as i:
+            convert(i, None)
+        with k.loop(whole, count, lanes) as i:
+            convert(i, k.tail(count - i, lanes))
+
+    def _turn(self, out: Value, count: Value) -> None:
         """Writes `count` columns of the lines as rows of the panel."""
-        lanes, step = self.lanes, self.vectors * self.lanes
+        k, lanes, lines = self._k, self._lanes, self._lines
         whole = count & -lanes
 
         def square(i: Value) -> list[Value]:
@@ -83,12 +107,12 @@ class PanelKernel:
 
         with k.loop(0, whole, lanes) as i:
             for c, row in enumerate(square(i)):
-                k.store(row, k.at(out, (i + c) * step, F32))
-        if not self.weight.is_packed:
+                k.store(row, k.at(out, (i + c) * self._width, F32))
+        if not self._weight.is_packed:
             with k.loop(whole, count, lanes) as i:
                 for c, row in enumerate(square(i)):
                     with k.when(k.cmp("slt", i + c, count)):
-                        k.store(row, k.at(out, (i + c) * step, F32))
+                        k.store(row, k.at(out, (i + c) * self._width, F32))
 
 
 def panel_steps(product: Product, w: Array, dtype: DType, ctx: EngineContext, name: str) -> list[EngineStep]:

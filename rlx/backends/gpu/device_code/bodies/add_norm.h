@@ -4,6 +4,8 @@
 #define WEIGHTS 2u
 #include "channel_rows.h"
 #define CENTRED (!RMS)
+// Few weights wait in registers while the threads of a row meet, since loads after that would be waited for again.
+#define EARLY (QUADS_HELD > 0u && QUADS_HELD <= 4u)
 #define HELD(v, j) \
     vec4 v;        \
     if (IN_REGISTERS) v = r[j]; else v = both(px, pr, j, len)
@@ -28,6 +30,10 @@ RLX_FN void add_norm_body(PTR(T) x, PTR(T) residual, PTR(W) gamma, PTR(W) beta, 
     if (IN_REGISTERS) {
         UNROLL for (uint j = 0u; j < QUADS; j++) r[j] = both(px, pr, j, len);
     }
+    vec4 g[QUADS];
+    if (EARLY) {
+        UNROLL for (uint j = 0u; j < QUADS; j++) g[j] = weights(gamma, 0u, 1u, j, len);
+    }
     float mean = 0.0f, rest = 0.0f, total = 0.0f;
     if (CENTRED) {
         const float origin = LOAD(T, px, 0u) + LOAD(T, pr, 0u);
@@ -41,7 +47,9 @@ RLX_FN void add_norm_body(PTR(T) x, PTR(T) residual, PTR(W) gamma, PTR(W) beta, 
     UNROLL for (uint j = 0u; j < quads; j++) {
         HELD(v, j);
         if (KEEP_SUM) put(ps, j, len, v);
-        vec4 w = product(standard(v, mean, rest, inverse), weights(gamma, 0u, 1u, j, len));
+        vec4 of;
+        if (EARLY) of = g[j]; else of = weights(gamma, 0u, 1u, j, len);
+        vec4 w = product(standard(v, mean, rest, inverse), of);
         if (HAS_BETA) {
             const vec4 b = weights(beta, 0u, 1u, j, len);
             w = VEC4(w.x + b.x, w.y + b.y, w.z + b.z, w.w + b.w);

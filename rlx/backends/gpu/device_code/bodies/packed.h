@@ -119,9 +119,13 @@ RLX_FN uvec4 sixteen_at(const Row row, const uint at) {
                    bytes_at(row, at + 12u, 4u));
 }
 
-// An f16 by integers: a device may flush subnormal halves.
+// An f16 by integers: a device may flush subnormal halves. HALVES: it is known to keep them.
+#ifndef HALVES
+#define HALVES false
+#endif
 RLX_FN float half_of(const uint h) {
 #ifdef RLX_GLSL
+    if (HALVES) return unpackHalf2x16(h).x;
     const uint e = h >> 10 & 31u, f = h & 1023u;
     const float small = float(f) * 5.9604644775390625e-08f;
     const float whole = RLX_FLOAT((e == 31u ? 0x7f800000u : (e + 112u) << 23) | f << 13);

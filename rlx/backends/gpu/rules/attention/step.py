@@ -43,6 +43,7 @@ ATTENTION_STEP = declare(
         ),
         subgroups=True,
         begins=True,
+        idle=True,
         unroll=True,
     )
 )  # fmt: skip

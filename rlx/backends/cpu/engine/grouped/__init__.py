@@ -1,0 +1,1 @@
+"""Grouped products: rows sorted by expert, each group times a weight of its own."""

@@ -1,0 +1,2 @@
+// The same, by eight warps.
+#include "halves_tile.h"

@@ -1,0 +1,68 @@
+"""The sizes of the kernel for one row whose rows of weights go through shared memory."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import ClassVar, Literal
+
+from rlx.backends.gpu.gemm.product import Product
+from rlx.backends.gpu.program.candidates import Cost
+from rlx.backends.gpu.program.target import Target
+from rlx.dtypes import DType, bf16
+
+_ROWS = 256  # of B, that a workgroup takes at most: MOST in bodies/matmul_line.h
+_MANY = 8  # units of 16 bytes that a thread holds of x at most
+_STEP = 16 * 256  # bytes of a unit of each thread
+# Bytes of shared memory for rows of B: where a workgroup takes few rows of each team, and where more.
+_FEW, _RING = 64 << 10, 96 << 10
+_BESIDE = 16 << 10  # bytes of a workgroup's other shared memory, and of what the device keeps
+_RESIDENT = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """The kernel for one row of A and a transposed B: `lanes` threads, a team, share a row of B, and a thread has
+    `many` units of it. `depth` rows of each team are on their way at once. There are `resident` workgroups for each
+    multiprocessor, or where it is 0 as many as load all of their rows at once."""
+
+    algorithm: ClassVar[Literal["line"]] = "line"
+    cost: Cost
+    stored: tuple[DType, DType]
+    lanes: int
+    many: int
+    depth: int
+    resident: int
+
+    def each(self, target: Target, n: int, sides: int) -> int:
+        """The elements of C of a workgroup, where B has n rows and an element takes `sides` of them."""
+        made, most = n // sides, _ROWS // sides
+        if self.resident == 0:
+            return min(most, max(1, self.depth * (256 // self.lanes) // sides))
+        groups = target.units * self.resident
+        return math.ceil(made / (groups * math.ceil(made / (groups * most))))
+
+
+def line(target: Target, p: Product, stored: tuple[DType, DType]) -> Line | None:
+    """The kernel's sizes, as measured on an H200; None where a row is too long for it."""
+    return sized(target, p, stored, None, None, None)
+
+
+def sized(
+    target: Target, p: Product, stored: tuple[DType, DType], lanes: int | None, depth: int | None, resident: int | None
+) -> Line | None:
+    """The same, with the sizes that are given."""
+    units = math.ceil(p.k * stored[1].itemsize / 16)
+    if lanes is None:
+        lanes = next((n for n in (32, 64, 128) if units <= 4 * n), 256)
+    many = math.ceil(units / lanes)
+    if many > _MANY:
+        return None
+    # Before sm_80, where there are no matrices of bf16 either, copies into shared memory wait for what they copy.
+    first = bf16 in target.matrices.types and not target.software
+    made = Line((-5 if first else 9,), stored, lanes, many, 1, _RESIDENT if resident is None else resident)
+    if depth is None:
+        few = made.each(target, p.n, 1) <= _FEW // (many * _STEP) * (256 // lanes)
+        ring = min(_FEW if few else _RING, target.shared_bytes // _RESIDENT - _BESIDE)
+        depth = max(1, ring // (many * _STEP))
+    return replace(made, depth=depth)
