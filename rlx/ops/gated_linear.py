@@ -84,7 +84,7 @@ def gated_linear(x: TensorLike, weight: TensorLike, gate: str = "silu") -> Tenso
     Shape: x (..., d), weight (n, d); gives (..., n / 2). `gate` is the name of an activation ("silu", "gelu_tanh", …).
     Dtype: x's; integers become f32. Gradient: to both. Numerics: for halves nothing is rounded but the result. Raises:
     ShapeError for a weight that does not fit or has an odd number of rows, and for an unknown gate. The fusion pass
-    makes this op of `linear` of many rows and the gate behind it, where a kernel does both.
+    makes this op of `linear` of many rows in f32 and the gate behind it.
     Source: Shazeer, "GLU Variants Improve Transformer", 2020.
     """
     return apply("gated_linear", *floats(*tensors("gated_linear", x, weight)), gate=gate)

@@ -41,7 +41,7 @@ def _fuse(new: Rewriter, node: Node, uses: Counter[int], support: SupportOf) -> 
     return False
 
 
-_FEW = 64  # rows up to which other kernels than those of gated_linear multiply halves, and what lies between is small
+_FEW = 64  # rows up to which what lies between a product and its gate is small
 _Found = tuple[str, tuple[Tensor, ...], dict[str, Any]]
 
 

@@ -98,6 +98,8 @@ def test_a_prompt_may_be_cut_anywhere(device: str, folders: dict[str, Path]) -> 
             assert first == int(tiny.logits(tiny.GEMMA)[cut - 1].argmax())
             token = d.prefill(tokens[cut:], Sampling())
             assert [token, *d.decode(token, Sampling(), most=5)] == want
+            # No step runs for a token that nobody takes.
+            assert d.state.get("at").tolist() == [len(tokens) + 5]
             assert list(d.decode(want[-1], Sampling(), most=0)) == []
 
 

@@ -30,10 +30,11 @@ MMA_TILES = {"s": (64, 64, 0.5), "m": (128, 128, 0.8), "l": (128, 256, 1.0)}
 # For halves: sides, rate, and the workgroups that a multiprocessor has room for.
 HALF_TILES = {"m": (128, 128, 0.92, 2), "l": (128, 256, 1.0, 1)}
 _HALF_DEPTH = 48  # the least terms of a sum
-_HALF_ALONE = 1.5  # the time of a workgroup alone on a multiprocessor that has room for two, if that of both is 2
+_HALF_ALONE = 1.7  # the time of a workgroup alone on a multiprocessor that has room for two, if that of both is 2
 _HALF_START = 150  # terms of a sum that take as long as the rest of a tile
 _HALF_PART = 256  # the least terms of a part of a sum
-_ADDED = 900  # multiply-adds in the time in which an element of one part is written and read again
+_IN_PARTS = 1.06  # parts are taken where they gain more than what such estimates are off
+_ADDED = 180  # multiply-adds in the time in which an element of one part is written and read again
 _MMA_SHARED = 48 << 10  # bytes of shared memory that the mma tiles need
 _FMA_ROWS = 1  # multiply-adds are faster than matrix instructions for halves up to this many rows (measured)
 _FEW_ROWS = 8  # the few-rows kernel is the fastest up to this many rows,
@@ -351,24 +352,12 @@ def _in_units(problem: Problem) -> bool:
     return problem.aligned and not any(pitch % 8 for pitch in pitches) and problem.product.k >= _HALF_DEPTH
 
 
-def gating_tiles(target: Target, problem: Problem) -> HalfTiles | None:
-    """The tiles that multiply halves and let the results gate one another; None where none can."""
-    kind = problem.c
-    same = problem.a == problem.b == kind and kind.is_half and multiplies(target, kind)
-    if not same or not _in_units(problem):
-        return None
-    found = _with_overrides(target, _half_tiles(target, problem, (kind, kind), 1), problem.product)
-    chosen = target.choose(problem, found) if found else None
-    return chosen if isinstance(chosen, HalfTiles) else None
-
-
-def _half_tiles(target: Target, problem: Problem, stored: Pair, most: int = 8) -> list[Candidate]:
+def _half_tiles(target: Target, problem: Problem, stored: Pair) -> list[Candidate]:
     """Behind the tiles that copy from memory while they multiply, where the device can do that."""
     rank = 4 if target.matrices.overlapped else 1.5
     found: list[Candidate] = []
     for name in HALF_TILES:
-        times = (_half_time(target, problem.product, name, parts) for parts in (1, 2, 4, 8) if parts <= most)
-        taken, parts = min(times)
+        taken, parts = min(_half_time(target, problem.product, name, parts) for parts in (1, 2, 4, 8))
         found.append(HalfTiles((rank, taken), stored, name, parts))
     return found
 
@@ -382,8 +371,8 @@ def _half_time(target: Target, p: Product, name: str, parts: int) -> tuple[float
     full, left = divmod(groups, target.units * room)
     last = math.ceil(left / target.units)
     rounds = full * room + (max(last, _HALF_ALONE) if left and room > 1 else last)
-    added = _ADDED * parts * p.count * p.m * p.n / target.units if parts > 1 else 0.0
-    return rounds * high * wide * (p.k / parts + _HALF_START) / rate + added, parts
+    time = rounds * high * wide * (p.k / parts + _HALF_START) / rate
+    return (time if parts == 1 else _IN_PARTS * time + _ADDED * parts * p.count * p.m * p.n / target.units), parts
 
 
 def _cost(target: Target, problem: Problem, rank: int, name: str, sides: tuple[int, int, float]) -> Cost:

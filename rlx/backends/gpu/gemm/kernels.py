@@ -102,8 +102,7 @@ MATMUL_LINE = declare(
         about="c = activation(x B^T + bias) for one row x, or of its RMS norm (NORMED), with a gate (GATED).",
         grid="a group of 256 for each `each` elements of c",
         args=(
-            *reads(x="TA", gamma="f32", b="TB", bias="f32", near="b16", far="b16"), *writes(c="TA"),
-            *uints("n", "k", "each", "near_count", "far_count", "far_step"), *floats("eps"),
+            *reads(x="TA", gamma="f32", b="TB", bias="f32"), *writes(c="TA"), *uints("n", "k", "each"), *floats("eps"),
         ),
         headers=("prims",),
         variants={"AB": PAIRS},
@@ -118,7 +117,6 @@ MATMUL_LINE = declare(
         ),
         resident="MANY > 4u ? 1 : 2",
         begins=True,
-        once="b",
         cuda_only=True,
     )
 )  # fmt: skip
@@ -203,12 +201,8 @@ def _halves(stem: str, threads: int, tiles: tuple[str, ...], about: str) -> Kern
             args=(*reads(a="T", b="T", bias="f32"), *writes(c="T"), *_TILE_ARGS[4:]),
             headers=("prims", "mma"),
             variants={"T": ("f16", "bf16"), "TILE": tiles},
-            constants={**_BEFORE, "C_QUADS": False, "WIDE": False, "GATED": False},
-            trials=(
-                (False, True, 2, 1, True, False, False),
-                (True, False, 0, 0, False, True, False),
-                (False, True, 4, 0, True, False, True),
-            ),
+            constants={**_BEFORE, "C_QUADS": False, "WIDE": False},
+            trials=((False, True, 2, 1, True, False), (True, False, 0, 0, False, True)),
             threads=threads,
             unroll=True,
             new_compiler=True,

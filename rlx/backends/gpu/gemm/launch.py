@@ -43,7 +43,7 @@ from rlx.backends.gpu.gemm.product import outer
 from rlx.backends.gpu.program.casts import quads
 from rlx.backends.gpu.program.kernel import KernelDecl
 from rlx.backends.gpu.program.lowering import Lowering
-from rlx.backends.gpu.program.steps import Arg, FileKernel, Ref
+from rlx.backends.gpu.program.steps import FileKernel, Ref
 from rlx.dtypes import DType, f32, promote
 from rlx.ir import expr, get_op
 from rlx.ops.matmul import ACTIVATIONS
@@ -133,31 +133,11 @@ def _mma_tiles(ctx: Lowering, call: ProductCall, chosen: MmaTiles) -> None:
 
 def _half_tiles(ctx: Lowering, call: ProductCall, chosen: HalfTiles) -> None:
     """Tiles of matrix instructions for halves in whole units."""
-    kernel, words = _halves(call, chosen)
-    _tiles(
-        ctx, call, kernel, {**words, "GATED": False},
-        tiles_across(call.product, HALF_TILES[chosen.tile]), chosen.split_k,
-    )  # fmt: skip
-
-
-def gated_tiles(ctx: Lowering, call: ProductCall, chosen: HalfTiles) -> None:
-    """The same, where the epilogue's activation of the first half of a product's columns times the second half is C."""
-    p = call.product
-    kernel, words = _halves(call, chosen)
-    made = kernel(
-        **words, B_TRANSPOSED=p.transpose_b, ACTIVATION=CODE[call.end.activation], BIAS=0,
-        C_QUADS=call.c.vectors(p.n // 2, 4), WIDE=False, GATED=True,
-    )  # fmt: skip
-    groups = ctx.groups(tiles_across(p, HALF_TILES[chosen.tile]))
-    ctx.launch(
-        made, groups, [call.a.ref, call.b.ref, call.a.ref, call.c.ref, p.m, p.n, p.k, 1, 1, 1, 1, *(0,) * 6, 0]
-    )
-
-
-def _halves(call: ProductCall, chosen: HalfTiles) -> tuple[KernelDecl, dict[str, str | int]]:
-    """The kernel of a tile, and its words."""
     kernel = MATMUL_HALVES_WIDE if chosen.tile == "l" else MATMUL_HALVES
-    return kernel, {"T": call.a.dtype.name, "TILE": chosen.tile, "A_TRANSPOSED": call.product.transpose_a}
+    words: dict[str, str | int] = {
+        "T": call.a.dtype.name, "TILE": chosen.tile, "A_TRANSPOSED": call.product.transpose_a,
+    }  # fmt: skip
+    _tiles(ctx, call, kernel, words, tiles_across(call.product, HALF_TILES[chosen.tile]), chosen.split_k)
 
 
 def _skinny(ctx: Lowering, call: ProductCall, chosen: SkinnyTiles) -> None:
@@ -210,18 +190,17 @@ def row_product(
         "ACTIVATION": CODE[end.activation], "BIAS": kind, "WIDE": call.c.dtype == f32 and a.dtype != f32,
     }  # fmt: skip
     gamma, eps = (a.ref, 0.0) if norm is None else (norm.gamma, norm.eps)
-    pointers = [a.ref, gamma, b.ref, bias or a.ref]
+    pointers = [a.ref, gamma, b.ref, bias or a.ref, call.c.ref]
     if isinstance(chosen, Line):
         each, made = chosen.each(ctx.target, p.n, 2 if gated else 1), p.n // 2 if gated else p.n
         early = b.kept and (norm is None or norm.kept)
         kernel = MATMUL_LINE(**words, MANY=chosen.many, DEPTH=chosen.depth, EARLY=early)
-        args: list[Arg] = [*pointers, b.ref, b.ref, call.c.ref, p.n, p.k, each, 0, 0, 0, eps]
-        ctx.launch(kernel, ctx.groups(math.ceil(made / each)), args)
+        ctx.launch(kernel, ctx.groups(math.ceil(made / each)), [*pointers, p.n, p.k, each, eps])
         return
     units = a.vectors(p.k, 4) and b.vectors(p.k, 16 // b.dtype.itemsize) and (norm is None or quads(gamma, itemsize=4))
     kernel = MATMUL_VECTOR(**words, HIGH=chosen.high, UNITS=int(units))
     groups = ctx.groups(math.ceil(p.n / (256 // chosen.lanes * chosen.high)))
-    ctx.launch(kernel, groups, [*pointers, call.c.ref, p.n, p.k, eps])
+    ctx.launch(kernel, groups, [*pointers, p.n, p.k, eps])
 
 
 def slice_constants(chosen: MmaTiles) -> dict[str, int]:

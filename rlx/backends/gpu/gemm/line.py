@@ -14,8 +14,10 @@ from rlx.dtypes import DType, bf16
 _ROWS = 256  # of B, that a workgroup takes at most: MOST in bodies/matmul_line.h
 _MANY = 8  # units of 16 bytes that a thread holds of x at most
 _STEP = 16 * 256  # bytes of a unit of each thread
-# Bytes of shared memory for rows of B: where a workgroup takes few rows of each team, and where more.
-_FEW, _RING = 64 << 10, 96 << 10
+# Bytes of shared memory for rows of B. Where they are filled more than twice, a multiprocessor has room for two
+# workgroups and no third: on an H200, 16384 rows of 4 KB take 15.5 µs then, and 21 where some hold three. Elsewhere
+# there is room for a workgroup of the next kernel.
+_RING, _FEW = 96 << 10, 64 << 10
 _BESIDE = 16 << 10  # bytes of a workgroup's other shared memory, and of what the device keeps
 _RESIDENT = 2
 
@@ -62,7 +64,7 @@ def sized(
     first = bf16 in target.matrices.types and not target.software
     made = Line((-5 if first else 9,), stored, lanes, many, 1, _RESIDENT if resident is None else resident)
     if depth is None:
-        few = made.each(target, p.n, 1) <= _FEW // (many * _STEP) * (256 // lanes)
+        few = made.each(target, p.n, 1) <= 2 * (_FEW // (many * _STEP)) * (256 // lanes)
         ring = min(_FEW if few else _RING, target.shared_bytes // _RESIDENT - _BESIDE)
         depth = max(1, ring // (many * _STEP))
     return replace(made, depth=depth)

@@ -246,10 +246,9 @@ def _lifted(target: Target, p: PackedProblem) -> list[PackedCandidate]:
 def choose_row(target: Target, problem: PackedProblem, gated: bool) -> PackedLine | PackedDigits:
     """The kernel that computes a product of one row together with what stands around it. Requires: one suits, as the
     rule of packed_linear has found out."""
-    by_digits, wish = "denorm_preserve" not in target.features, forced()
-    if wish.algorithm is not None:
-        by_digits = wish.algorithm == "digits"
-    made = digits(target, problem) if by_digits else line(target, problem, gated=gated)
+    wish = forced()
+    by = wish.algorithm or ("line" if "denorm_preserve" in target.features else "digits")
+    made = digits(target, problem) if by == "digits" else line(target, problem, gated=gated)
     chosen = target.choose(problem, [_resized(made, wish)])
     assert isinstance(chosen, PackedLine | PackedDigits)
     return chosen
@@ -261,8 +260,8 @@ def in_digits(features: frozenset[str], q: DType) -> bool:
 
 
 def digits(target: Target, p: PackedProblem, cost: float = 0) -> PackedDigits:
-    """The sizes of packed_digits, as measured on an H200: fewer rows a subgroup where multiprocessors would be idle.
-    With more shared memory than the kernels around it have, it would be waited for longer."""
+    """The sizes of packed_digits, as measured on an H200: fewer rows a subgroup where units would be idle. With
+    more shared memory than the kernels around it have, it would be waited for longer."""
     most = 4096 // (p.k // p.units)
     high = 4 if p.n >= 24 * target.units else 2
     return PackedDigits((cost,), min(most // 32, math.ceil(p.units / 32)) * 32, 1, high)

@@ -22,7 +22,6 @@ from rlx.backends.gpu.program.lowering import (
     kernel_name,
     runs_natively,
 )
-from rlx.backends.gpu.program.near import bring_near
 from rlx.backends.gpu.program.steps import (
     ControlCall,
     Copy,
@@ -132,7 +131,6 @@ def lower_graph(
     lowering.lower_updates()
     if target.batches:
         _batch(lowering, dispatch, own)
-    lowering.steps = bring_near(lowering.steps)
     return lowering, dispatch
 
 

@@ -73,9 +73,7 @@ class KernelDecl:
     macros: the compiler keeps registers few enough for that. `headers`: the parts of the shared device code that the
     body uses. `function`: the body's name, where several kernels share one. `specific`: the constant, and its value,
     with which the CUDA text uses instructions of one architecture only and is compiled for sm_90a, not sm_90. `begins`:
-    the body itself says by BEGIN (`bodies/begin.h`) from where on it reads what earlier kernels wrote. `once`: the
-    pointer, if any, whose bytes the kernel reads once and whole, and which take most of its time. `idle`: it reads far
-    less than the memory could bring meanwhile (`near.py`).
+    the body itself says by BEGIN (`bodies/begin.h`) from where on it reads what earlier kernels wrote.
 
     About the SPIR-V: `unroll`: spirv-opt unrolls the loops marked so and splits local arrays, since a driver that does
     not would keep them in memory. `subgroups`: each module exists twice, and the second exchanges values within
@@ -96,8 +94,6 @@ class KernelDecl:
     function: str = ""
     specific: tuple[str, int] | None = None
     begins: bool = False
-    once: str = ""
-    idle: bool = False
     unroll: bool = False
     subgroups: bool = False
     new_compiler: bool = False

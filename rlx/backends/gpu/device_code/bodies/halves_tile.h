@@ -5,9 +5,7 @@
 // different banks; the next slice waits in registers meanwhile. A second slice in shared memory would save a barrier, but
 // then a multiprocessor had room for fewer workgroups. There is no branch between two loads: beyond the edges of A and B
 // the last rows and columns are read again, and the last slice begins so early that it ends with the sum; what it has of
-// the slice before becomes zero. GATED: C = act(first half) * second half of op(A) op(B), whose columns are n; B is
-// transposed, and half of a warp's columns are of the first half. A_TRANSPOSED, B_TRANSPOSED, ACTIVATION, BIAS, C_QUADS,
-// WIDE: see mma_tile.h.
+// the slice before becomes zero. A_TRANSPOSED, B_TRANSPOSED, ACTIVATION, BIAS, C_QUADS, WIDE: see mma_tile.h.
 #define TA T
 #define TB T
 #define MATRIX T
@@ -61,7 +59,7 @@ SHARED uvec4 units[SLICE > WR * WC * STAGE ? SLICE : WR * WC * STAGE];
     ((ALONG_K) ? (row) * (k / 8u) + UNIT_OF(f, ACROSS)                                                       \
                : ROW_OF(f, ACROSS) * (extent / 8u) + least(first / 8u + UNIT_OF(f, ACROSS), extent / 8u - 1u))
 #define ROW_OF_A(f) least(m0 + ROW_OF(f, ACROSS_A), m - 1u)
-#define ROW_OF_B(f) (GATED ? gated_row(ROW_OF(f, ACROSS_B), n0, n) : least(n0 + ROW_OF(f, ACROSS_B), n - 1u))
+#define ROW_OF_B(f) least(n0 + ROW_OF(f, ACROSS_B), n - 1u)
 // Loads the slice from term t on, or the last one.
 #define LOAD_SLICE(t)                                                                                        \
     {                                                                                                        \
@@ -90,45 +88,24 @@ SHARED uvec4 units[SLICE > WR * WC * STAGE ? SLICE : WR * WC * STAGE];
     UNROLL for (uint f = 0u; f < LOADS_B; f++) {                                                             \
         units[PLANE_A + ROW_OF(f, ACROSS_B) * ROW_B + UNIT_OF(f, ACROSS_B)] = held_b[f];                     \
     }
-#define MULTIPLY_SLICE                                                                                      \
+#define MULTIPLY_SLICE                                                                                       \
     UNROLL for (uint kk = 0u; kk < BK / 16u; kk++) {                                                         \
         MATRIX_B mb[FN];                                                                                     \
         UNROLL for (uint j = 0u; j < FN; j++) {                                                              \
-            const uint at = PLANE_A + (B_TRANSPOSED ? (wn + j * 16u) * ROW_B + kk * 2u              \
-                                                             : kk * 16u * ROW_B + (wn + j * 16u) / 8u);      \
+            const uint at = PLANE_A + (B_TRANSPOSED ? (wn + j * 16u) * ROW_B + kk * 2u                       \
+                                                    : kk * 16u * ROW_B + (wn + j * 16u) / 8u);               \
             LOAD_B(mb[j], at, ROW_B, B_TRANSPOSED)                                                           \
         }                                                                                                    \
         UNROLL for (uint i = 0u; i < FM; i++) {                                                              \
             MATRIX_A ma;                                                                                     \
-            const uint at = (A_TRANSPOSED ? kk * 16u * ROW_A + (wm + i * 16u) / 8u                  \
-                                                   : (wm + i * 16u) * ROW_A + kk * 2u);                      \
+            const uint at = A_TRANSPOSED ? kk * 16u * ROW_A + (wm + i * 16u) / 8u                            \
+                                         : (wm + i * 16u) * ROW_A + kk * 2u;                                 \
             LOAD_A(ma, at, ROW_A, A_TRANSPOSED)                                                              \
             UNROLL for (uint j = 0u; j < FN; j++) {                                                          \
                 MULTIPLY(acc[i * FN + j], ma, mb[j])                                                         \
             }                                                                                                \
         }                                                                                                    \
     }
-
-// The row of B that is row r of a gated tile.
-RLX_FN uint gated_row(const uint r, const uint n0, const uint n) {
-    const uint each = FN * 8u, across = r % (2u * each);
-    return least(n0 / 2u + r / (2u * each) * each + across % each, n / 2u - 1u) + (across < each ? 0u : n / 2u);
-}
-
-// Four results of a gated tile, from the first half of the product and from the second.
-RLX_FN void put_gated(PTR(T) c, const uvec4 gate, const uvec4 up, const uint row, const uint column, const uint n) {
-    const vec4 v = VEC4(activated(RLX_FLOAT(gate.x)) * RLX_FLOAT(up.x), activated(RLX_FLOAT(gate.y)) * RLX_FLOAT(up.y),
-                        activated(RLX_FLOAT(gate.z)) * RLX_FLOAT(up.z), activated(RLX_FLOAT(gate.w)) * RLX_FLOAT(up.w));
-    const uint at = row * n + column;
-    if (C_QUADS) {
-        STORE4(T, c, at / 4u, v);
-        return;
-    }
-    put_one(c, at, v.x);
-    if (column + 1u < n) put_one(c, at + 1u, v.y);
-    if (column + 2u < n) put_one(c, at + 2u, v.z);
-    if (column + 3u < n) put_one(c, at + 3u, v.w);
-}
 
 RLX_FN void product_tile(PTR(T) a, PTR(T) b, PTR(f32) bias, PTR(T) c, const uint m, const uint n, const uint k,
                          const uint k0, const uint k1, const uint m0, const uint n0) {
@@ -154,21 +131,13 @@ RLX_FN void product_tile(PTR(T) a, PTR(T) b, PTR(f32) bias, PTR(T) c, const uint
     UNROLL for (uint i = 0u; i < FM; i++) {
         UNROLL for (uint j = 0u; j < FN; j++) STORE_SUMS(acc[i * FN + j], stage + j * 4u, ROW_C)
         SYNC_WARP;
-        if (GATED) {
-            UNROLL for (uint e = 0u; e < FN; e++) {
-                const uint q = e * 32u + LANE, across = q % (FN * 2u), from = stage + q / (FN * 2u) * ROW_C + across;
-                const uint row = m0 + wm + i * 16u + q / (FN * 2u), column = (n0 + wn) / 2u + across * 4u;
-                if (row < m && column < n / 2u) put_gated(c, units[from], units[from + FN * 2u], row, column, n / 2u);
-            }
-        } else {
-            UNROLL for (uint e = 0u; e < FN * 2u; e++) {
-                const uint q = e * 32u + LANE;
-                const uint row = m0 + wm + i * 16u + q / (FN * 4u), column = n0 + wn + q % (FN * 4u) * 4u;
-                if (row < m && column < n) {
-                    const uvec4 w = units[stage + q / (FN * 4u) * ROW_C + q % (FN * 4u)];
-                    const vec4 v = VEC4(RLX_FLOAT(w.x), RLX_FLOAT(w.y), RLX_FLOAT(w.z), RLX_FLOAT(w.w));
-                    put_quad(c, v, bias_quad(bias, column, n), row, column, n);
-                }
+        UNROLL for (uint e = 0u; e < FN * 2u; e++) {
+            const uint q = e * 32u + LANE;
+            const uint row = m0 + wm + i * 16u + q / (FN * 4u), column = n0 + wn + q % (FN * 4u) * 4u;
+            if (row < m && column < n) {
+                const uvec4 w = units[stage + q / (FN * 4u) * ROW_C + q % (FN * 4u)];
+                const vec4 v = VEC4(RLX_FLOAT(w.x), RLX_FLOAT(w.y), RLX_FLOAT(w.z), RLX_FLOAT(w.w));
+                put_quad(c, v, bias_quad(bias, column, n), row, column, n);
             }
         }
         SYNC_WARP;

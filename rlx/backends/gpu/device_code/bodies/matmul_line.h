@@ -3,9 +3,7 @@
 // elements of x that these are multiplied by. A workgroup makes `each` elements of c, from at most MOST rows of B; DEPTH
 // rows of each team are on their way at once, into places of shared memory that the same thread reads. EARLY: no kernel
 // of the program writes B and gamma, so that the first rows may come before the kernel before has ended.
-// What later kernels read is brought into the device's cache at the end: `near_count` pieces of PIECE bytes from `near`
-// on, one behind the other, and `far_count` from `far` on, `far_step` bytes apart. ACTIVATION, BIAS: see activation.h and
-// bias.h; WIDE: c is f32.
+// ACTIVATION, BIAS: see activation.h and bias.h; WIDE: c is f32.
 #include "pair.h"
 #include "begin.h"
 #include "stream.h"
@@ -20,7 +18,6 @@
 #define TEAMS (256u / LANES)
 #define WARPS (LANES / 32u)  // of a team
 #define MOST 256u
-#define PIECE 4096u
 
 RLX_FN float plus(const float a, const float b) { return a + b; }
 LANES_OP(team_sum, LANES, plus)
@@ -29,14 +26,6 @@ LANES_OP(warp_sum, 32u, plus)
 UNITS(DEPTH * MANY * 256u)
 SHARED float parts[WARPS * MOST];
 
-RLX_FN void bring(PTR(b16) from, const uint step, const uint count, const uint groups) {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-    for (uint i = THREAD * groups + GROUP; i < count; i += 256u * groups) {
-        const char* piece = (const char*)from + (size_t)i * step;
-        asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(piece), "r"(PIECE) : "memory");
-    }
-#endif
-}
 RLX_FN float times_four(const float sum, const vec4 a, const vec4 b) {
     return FMA(a.w, b.w, FMA(a.z, b.z, FMA(a.y, b.y, FMA(a.x, b.x, sum))));
 }
@@ -57,9 +46,8 @@ RLX_FN float row_made(const uint row) {
     }                                                                                                                 \
     LOADS_END
 
-RLX_FN void matmul_line_body(PTR(TA) x, PTR(f32) gamma, PTR(TB) b, PTR(f32) bias, PTR(b16) near, PTR(b16) far,
-                             PTR(TA) c, const uint n, const uint k, const uint each, const uint near_count,
-                             const uint far_count, const uint far_step, const float eps) {
+RLX_FN void matmul_line_body(PTR(TA) x, PTR(f32) gamma, PTR(TB) b, PTR(f32) bias, PTR(TA) c, const uint n, const uint k,
+                             const uint each, const float eps) {
     const uint made = GATED ? n / 2u : n, first = GROUP * each, lane = THREAD % LANES, team = THREAD / LANES;
     if (first >= made) return;
     const uint count = least(each, made - first), rows = GATED ? 2u * count : count, units_of = k / PER;
@@ -109,9 +97,6 @@ RLX_FN void matmul_line_body(PTR(TA) x, PTR(f32) gamma, PTR(TB) b, PTR(f32) bias
         ASK(row + DEPTH * TEAMS, slot)
         slot = slot + 1u < DEPTH ? slot + 1u : 0u;
     }
-    const uint groups = (made + each - 1u) / each;
-    bring(near, PIECE, near_count, groups);
-    bring(far, far_step, far_count, groups);
     BARRIER;
     if (THREAD < count) {
         float v = row_made(GATED ? 2u * THREAD : THREAD) * inverse;

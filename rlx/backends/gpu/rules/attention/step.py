@@ -43,7 +43,6 @@ ATTENTION_STEP = declare(
         ),
         subgroups=True,
         begins=True,
-        idle=True,
         unroll=True,
     )
 )  # fmt: skip
