@@ -412,6 +412,20 @@ def test_matrix_instructions_for_experts(algorithm: str) -> None:
 
 @on_host
 @pytest.mark.usefixtures("subnormals", "matrices")
+@pytest.mark.parametrize("name", ["q4_k", "q8_0", "q4_1", "q6_k"])
+@pytest.mark.parametrize("algorithm", ["vector", "line", "digits", "few"])
+def test_sums_before_their_scales_may_leave_f32(name: str, algorithm: str) -> None:
+    rng = np.random.default_rng(5)
+    w = rlx.quantize(rng.normal(0, 0.01, (3, 256)).astype(np.float32), name)
+    x = (3e37 * rng.choice([-1, 1], (1, 256)) * rng.uniform(0.5, 1, (1, 256))).astype(np.float32)
+    want = x.astype(np.float64) @ w.dequantize().astype(np.float64).T
+    with forcing(algorithm=algorithm):
+        got = run("packed_matmul", w, x, backend="cuda", transpose_q=True)
+    np.testing.assert_allclose(got, want, rtol=0, atol=1e-5 * np.abs(want).max())
+
+
+@on_host
+@pytest.mark.usefixtures("subnormals", "matrices")
 @pytest.mark.parametrize("algorithm", ["vector", "line", "digits", "few", "direct", "mma", "matrix"])
 @pytest.mark.late
 def test_a_nan_among_the_quants_or_in_x_reaches_the_rows_it_belongs_to(algorithm: str) -> None:

@@ -2,13 +2,17 @@
 // here. 32 neighbouring elements of x become integers of 23 bits, by the power of two that the largest of them allows,
 // and these three bytes each (limbs), of which the uppermost has the sign. Sums of products with each limb are exact;
 // only x is rounded, to within 2^-22 of that largest element, also where it is added up for zeros and minimums. Quants
-// stay as they lie in their words: those of the upper half of each byte are 16 times as large. FORMAT has integers of
-// at most 8 bits.
+// stay as they lie in their words: those of the upper half of each byte are 16 times as large. A sum without its scale
+// is larger than x by the quants and their number: sums are made 2^-13 times as large, and finished rows 2^13 times, so
+// that they overflow only where y does. FORMAT has integers of at most 8 bits.
 #ifdef RLX_GLSL
 #define PLACE_LIMBS(v, run, to)
 #define ADD_LIMBS
+#define LIMBS_UP 1.0f
 #else
 #define LIMB_BITS 21u
+#define LIMBS_DOWN 0.0001220703125f
+#define LIMBS_UP 8192.0f
 #ifdef __CUDA_ARCH__
 #define RLX_DOT4(TYPES, d, a, b, c) asm("dp4a." TYPES " %0, %1, %2, %3;" : "=r"(d) : "r"(a), "r"(b), "r"(c))
 #define BYTES_JOINED(v, i, two) __byte_perm(__byte_perm(v.x, v.y, two), __byte_perm(v.z, v.w, two), 0x5410u)
@@ -67,7 +71,7 @@ RLX_FN void place_limbs(const vec4* v, const uint run, const uint to) {
     const uint found = RLX_BITS(pair_largest(RLX_FLOAT(largest))) >> 23;
     const uint exponent = found < 24u ? 24u : found > 254u ? 254u : found;
     const float up = RLX_FLOAT((254u + LIMB_BITS - exponent) << 23);
-    const float back = RLX_FLOAT(found > 254u ? 0x7fc00000u : (exponent - LIMB_BITS) << 23);
+    const float back = RLX_FLOAT(found > 254u ? 0x7fc00000u : (exponent - LIMB_BITS) << 23) * LIMBS_DOWN;
     const uvec4 x0 = limb_integers(v[0], up), x1 = limb_integers(v[1], up);
     const uvec4 x2 = limb_integers(v[2], up), x3 = limb_integers(v[3], up);
     given_back[to] = back;

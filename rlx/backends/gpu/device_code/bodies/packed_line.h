@@ -336,7 +336,7 @@ RLX_FN void packed_line_body(PTR(T) x, PTR(f32) gamma, PTR(u32) q, PTR(f32) bias
         }
         UNROLL for (uint r = 0u; r < ROWS; r++) {
             const bool odd = IS_FP8 && (special[r] & 0x80808080u) != 0u;
-            acc[r] = odd ? RLX_FLOAT(0x7fc00000u) : acc[r] * (IN_LIMBS ? 1.0f : ALL_BACK);
+            acc[r] = odd ? RLX_FLOAT(0x7fc00000u) : acc[r] * (IN_LIMBS ? LIMBS_UP : ALL_BACK);
         }
         MEET(turn)
         BARRIER;
