@@ -33,7 +33,7 @@ COMMAND = "python -m rlx.conformance.ops_page"
 _STORAGE = frozenset({"16bit_storage", "8bit_storage", "i64"})
 # The features of typical devices of each kind, in the words of DeviceInfo.features.
 KINDS = {
-    "cuda": _STORAGE | {"f16", "bf16", "i8", "f64", "subgroup", "tensorcore"},
+    "cuda": _STORAGE | {"f16", "bf16", "i8", "f64", "subgroup", "tensorcore", "denorm_preserve"},
     "vulkan (NVIDIA)": _STORAGE
     | {
         "f16", "i8", "i16", "f64", "subgroup", "scalar_layout", "memory_model", "intdot", "float_controls",

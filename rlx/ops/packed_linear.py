@@ -103,9 +103,10 @@ def packed_linear(
 
     Shape: x (..., k), q (n, k) in blocks along k, gamma (k,), bias (n,); gives (..., n), or (..., n / 2) with a gate,
     the name of an activation ("silu", "gelu_tanh", …), beside which there is no bias. Dtype: x's; integers become f32.
-    Gradient: none. Numerics: elements of q in f32 as `dequantize` gives them; for halves nothing is rounded but the
-    result. Raises: DTypeError for a q that is not packed, ShapeError. The fusion pass makes this op of one row's
-    `packed_matmul` and what stands around it.
+    Gradient: none. Numerics: elements of q in f32 as `dequantize` gives them; for halves the result is
+    rounded once; kernels of GPUs may round what is multiplied to within 2^-22 of the largest magnitude among 32
+    neighbours, and take magnitudes below 2^-125 for zero. Raises: DTypeError for a q that is not packed, ShapeError.
+    The fusion pass makes this op of one row's `packed_matmul` and what stands around it.
     """
     given = [t for t in (gamma, bias) if t is not None]
     x, q, *rest = tensors("packed_linear", x, q, *given)

@@ -160,8 +160,9 @@ def packed_matmul(
     Shape: x (..., k), q (n, k) in blocks along k; gives (..., n), the product with qᵀ. With transpose_q=False x is
     (..., n) and the result x @ q, (..., k). Dtype: x's; integers become f32. Gradient: to x, through the same weight
     the other way round; none to q. Numerics: elements of q in f32 as `dequantize` gives them, sums in
-    f32 (for f64 in f64), rounded once. Raises: DTypeError for a q that is not packed and an unknown precision,
-    ShapeError.
+    f32 (for f64 in f64), rounded once; kernels of GPUs may round x first, to within 2^-22 of the largest magnitude
+    in its row, for one row among 32 neighbours, and take magnitudes below 2^-125 for zero. Raises: DTypeError for a q
+    that is not packed and an unknown precision, ShapeError.
 
     `precision="int8"`, or a session of that precision, rounds x to 8 bits: each 32 elements are integers from -127 to
     127 times their largest magnitude over 127 (as in ggml's q8_0, with a scale in f32). Dot products with the integers

@@ -10,7 +10,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from rlx.backends.gpu.gemm.choice import HalfTiles, Problem, choose, forcing
+from rlx.backends.gpu.gemm.choice import Problem, choose, forcing
+from rlx.backends.gpu.gemm.halves import HalfTiles
 from rlx.backends.gpu.gemm.product import Product
 from rlx.backends.vulkan.target import vulkan_target
 from rlx.driver import Limits
@@ -53,6 +54,15 @@ def test_every_layout_and_tile(dtype: Any, tile: str, ta: bool, tb: bool) -> Non
 def test_the_end_of_a_sum(k: int, tile: str) -> None:
     a, b = _pair(24, k, 40, False, True, np.float16)
     close(halves(a, b, tile=tile, **_attrs(tb=True)), _want(a, b, **_attrs(tb=True)), **ROUNDED[np.float16])
+
+
+@on_host
+@pytest.mark.parametrize("n", [1, 41, 131])
+def test_columns_that_fill_no_unit(n: int) -> None:
+    a, b = _pair(37, 56, n, False, True, np.float16)
+    bias = np.random.default_rng(0).standard_normal(n).astype(np.float32)
+    got = halves(a, b, bias, tile="m", **_attrs(tb=True))
+    close(got, _want(a, b, bias, **_attrs(tb=True)), **ROUNDED[np.float16])
 
 
 @on_host

@@ -13,8 +13,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
+from rlx.backends.gpu.gemm.halves import HalfTiles, half_tiles, in_units
 from rlx.backends.gpu.gemm.line import Line, line, sized
-from rlx.backends.gpu.gemm.product import Product
+from rlx.backends.gpu.gemm.product import MAX_AXES, Product, tiles_across
 from rlx.backends.gpu.program.candidates import Cost, Overrides, narrowed
 from rlx.backends.gpu.program.target import Target
 from rlx.dtypes import DType, bf16, f16, f32
@@ -23,18 +24,9 @@ Algorithm = Literal["library", "mma", "halves", "fma", "rows", "line", "vector",
 Pair = tuple[DType, DType]  # the storage of A and of B
 
 LONG_SUM = 8192  # longer sums are added up in parts, so that rounding stays below the tolerance
-MAX_AXES = 3  # batch axes of one launch
 # Sides of a tile, and its rate as a share of the largest tile's: a larger tile reads less for each multiply-add.
 FMA_TILES = {"s": (64, 64, 0.78), "t": (128, 64, 0.8), "w": (64, 128, 0.84), "l": (128, 128, 1.0)}
 MMA_TILES = {"s": (64, 64, 0.5), "m": (128, 128, 0.8), "l": (128, 256, 1.0)}
-# For halves: sides, rate, and the workgroups that a multiprocessor has room for.
-HALF_TILES = {"m": (128, 128, 0.92, 2), "l": (128, 256, 1.0, 1)}
-_HALF_DEPTH = 48  # the least terms of a sum
-_HALF_ALONE = 1.7  # the time of a workgroup alone on a multiprocessor that has room for two, if that of both is 2
-_HALF_START = 150  # terms of a sum that take as long as the rest of a tile
-_HALF_PART = 256  # the least terms of a part of a sum
-_IN_PARTS = 1.06  # parts are taken where they gain more than what such estimates are off
-_ADDED = 180  # multiply-adds in the time in which an element of one part is written and read again
 _MMA_SHARED = 48 << 10  # bytes of shared memory that the mma tiles need
 _FMA_ROWS = 1  # multiply-adds are faster than matrix instructions for halves up to this many rows (measured)
 _FEW_ROWS = 8  # the few-rows kernel is the fastest up to this many rows,
@@ -109,17 +101,6 @@ class MmaTiles:
     split: Split
     depth: int
     stages: int
-    split_k: int = 1
-
-
-@dataclass(frozen=True, slots=True)
-class HalfTiles:
-    """Tiles of matrix instructions for halves whose rows are whole units of 16 bytes."""
-
-    algorithm: ClassVar[Algorithm] = "halves"
-    cost: Cost
-    stored: Pair
-    tile: str
     split_k: int = 1
 
 
@@ -233,8 +214,8 @@ def candidates(target: Target, problem: Problem) -> list[Candidate]:
         stored = (split.type, split.type) if large and not split.exact else pair
         found += _mma_tiles(target, problem, 2 if mma_first else 4, stored, split)
         wanted = (large and p.m > _MAX_ROWS) or forced().algorithm == "halves"
-        if wanted and stored == (split.type, split.type) and _in_units(problem):
-            found += _half_tiles(target, problem, stored)
+        if wanted and stored == (split.type, split.type) and problem.aligned and in_units(p):
+            found += half_tiles(target, p, stored)
     found += _fma_tiles(target, problem, 3, pair)
     if problem.grouped:
         return found
@@ -321,11 +302,6 @@ def _with_terms(split: Split | None, a: DType, b: DType) -> Split | None:
     return replace(base, type=bf16, terms_a=wanted[0], terms_b=min(wanted[1], most))
 
 
-def tiles_across(p: Product, sides: Sequence[float]) -> int:
-    """The number of tiles of these sides in a matrix of the result."""
-    return math.ceil(p.m / sides[0]) * math.ceil(p.n / sides[1])
-
-
 def _fma_tiles(target: Target, problem: Problem, rank: int, stored: Pair) -> list[Candidate]:
     tiles = {name: FMA_TILES[name] for name in (("s", "l") if problem.grouped else FMA_TILES)}
     return [
@@ -344,35 +320,6 @@ def _mma_tiles(target: Target, problem: Problem, rank: int, stored: Pair, split:
         )
         for name, sides in tiles.items()
     ]  # fmt: skip
-
-
-def _in_units(problem: Problem) -> bool:
-    """Whether rows of A and B are whole units of 16 bytes where they are stored as halves, of at least a slice."""
-    pitches = problem.product.pitches
-    return problem.aligned and not any(pitch % 8 for pitch in pitches) and problem.product.k >= _HALF_DEPTH
-
-
-def _half_tiles(target: Target, problem: Problem, stored: Pair) -> list[Candidate]:
-    """Behind the tiles that copy from memory while they multiply, where the device can do that."""
-    rank = 4 if target.matrices.overlapped else 1.5
-    found: list[Candidate] = []
-    for name in HALF_TILES:
-        taken, parts = min(_half_time(target, problem.product, name, parts) for parts in (1, 2, 4, 8))
-        found.append(HalfTiles((rank, taken), stored, name, parts))
-    return found
-
-
-def _half_time(target: Target, p: Product, name: str, parts: int) -> tuple[float, int]:
-    """The time of a product in so many parts, in multiply-adds of a multiprocessor, and the parts."""
-    high, wide, rate, room = HALF_TILES[name]
-    if parts > 1 and (len(p.batch) > MAX_AXES or target.software or p.k < parts * _HALF_PART):
-        return math.inf, parts
-    groups = tiles_across(p, (high, wide, rate)) * p.count * parts
-    full, left = divmod(groups, target.units * room)
-    last = math.ceil(left / target.units)
-    rounds = full * room + (max(last, _HALF_ALONE) if left and room > 1 else last)
-    time = rounds * high * wide * (p.k / parts + _HALF_START) / rate
-    return (time if parts == 1 else _IN_PARTS * time + _ADDED * parts * p.count * p.m * p.n / target.units), parts
 
 
 def _cost(target: Target, problem: Problem, rank: int, name: str, sides: tuple[int, int, float]) -> Cost:

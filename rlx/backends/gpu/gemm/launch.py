@@ -9,21 +9,18 @@ from dataclasses import dataclass, replace
 from rlx.backends.gpu.elementwise.strided import View, contiguous, launch_tree
 from rlx.backends.gpu.gemm.choice import (
     FMA_TILES,
-    HALF_TILES,
     LONG_SUM,
-    MAX_AXES,
     MMA_TILES,
     Direct,
     FewRows,
     FmaTiles,
-    HalfTiles,
     Library,
     MmaTiles,
     SkinnyTiles,
     Vector,
     choose,
-    tiles_across,
 )
+from rlx.backends.gpu.gemm.halves import HALF_TILES, HalfTiles
 from rlx.backends.gpu.gemm.kernels import (
     MATMUL,
     MATMUL_DIRECT,
@@ -39,7 +36,7 @@ from rlx.backends.gpu.gemm.kernels import (
 from rlx.backends.gpu.gemm.library import library_steps
 from rlx.backends.gpu.gemm.line import Line
 from rlx.backends.gpu.gemm.operands import Operand, ProductCall, biases, from_
-from rlx.backends.gpu.gemm.product import outer
+from rlx.backends.gpu.gemm.product import MAX_AXES, outer, tiles_across
 from rlx.backends.gpu.program.casts import quads
 from rlx.backends.gpu.program.kernel import KernelDecl
 from rlx.backends.gpu.program.lowering import Lowering

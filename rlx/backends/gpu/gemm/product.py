@@ -9,6 +9,8 @@ from dataclasses import dataclass
 
 from rlx.ir import Node
 
+MAX_AXES = 3  # batch axes of one launch
+
 
 @dataclass(frozen=True, slots=True)
 class Product:
@@ -30,6 +32,11 @@ class Product:
     def pitches(self) -> tuple[int, int]:
         """The number of elements in a row of A and in a row of B, as they lie in memory."""
         return (self.m if self.transpose_a else self.k), (self.k if self.transpose_b else self.n)
+
+
+def tiles_across(p: Product, sides: Sequence[float]) -> int:
+    """The number of tiles of these sides, the first two numbers, in a matrix of the result."""
+    return math.ceil(p.m / sides[0]) * math.ceil(p.n / sides[1])
 
 
 def product_of(node: Node) -> Product:

@@ -1,0 +1,61 @@
+"""The tiles of matrix instructions for halves whose rows are whole units of 16 bytes, and a model of their time."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from rlx.backends.gpu.gemm.product import MAX_AXES, Product, tiles_across
+from rlx.backends.gpu.program.candidates import Cost
+from rlx.backends.gpu.program.target import Target
+from rlx.dtypes import DType
+
+# Sides of a tile, its rate as a share of the largest tile's, and the workgroups that a multiprocessor has room for.
+HALF_TILES = {"m": (128, 128, 0.92, 2), "l": (128, 256, 1.0, 1)}
+_DEPTH = 48  # the least terms of a sum
+_ALONE = 1.7  # the time of a workgroup alone on a multiprocessor that has room for two, if that of both is 2
+_START = 150  # terms of a sum that take as long as the rest of a tile
+_PART = 256  # the least terms of a part of a sum
+_IN_PARTS = 1.06  # parts are taken where they gain more than what such estimates are off
+_ADDED = 180  # multiply-adds in the time in which an element of one part is written and read again
+
+
+@dataclass(frozen=True, slots=True)
+class HalfTiles:
+    """Tiles of a size in HALF_TILES; the sum over k is cut into `split_k` parts, which one more launch adds up."""
+
+    algorithm: ClassVar[Literal["halves"]] = "halves"
+    cost: Cost
+    stored: tuple[DType, DType]
+    tile: str
+    split_k: int = 1
+
+
+def in_units(p: Product) -> bool:
+    """Whether the rows of A and B, as halves, are whole units of 16 bytes, and the sum has a slice at least."""
+    return not any(pitch % 8 for pitch in p.pitches) and p.k >= _DEPTH
+
+
+def half_tiles(target: Target, p: Product, stored: tuple[DType, DType]) -> list[HalfTiles]:
+    """Both sizes, each in as many parts as take the least time. They rank behind the tiles that copy from memory while
+    they multiply, where the device can do that."""
+    rank = 4 if target.matrices.overlapped else 1.5
+    found: list[HalfTiles] = []
+    for name in HALF_TILES:
+        taken, parts = min(_time(target, p, name, parts) for parts in (1, 2, 4, 8))
+        found.append(HalfTiles((rank, taken), stored, name, parts))
+    return found
+
+
+def _time(target: Target, p: Product, name: str, parts: int) -> tuple[float, int]:
+    """The time of a product in so many parts, in multiply-adds of a multiprocessor, and the parts."""
+    high, wide, rate, room = HALF_TILES[name]
+    if parts > 1 and (len(p.batch) > MAX_AXES or target.software or p.k < parts * _PART):
+        return math.inf, parts
+    groups = tiles_across(p, (high, wide)) * p.count * parts
+    full, left = divmod(groups, target.units * room)
+    last = math.ceil(left / target.units)
+    rounds = full * room + (max(last, _ALONE) if left and room > 1 else last)
+    time = rounds * high * wide * (p.k / parts + _START) / rate
+    return (time if parts == 1 else _IN_PARTS * time + _ADDED * parts * p.count * p.m * p.n / target.units), parts
