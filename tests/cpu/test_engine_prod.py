@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -51,6 +53,16 @@ def test_products_that_leave_the_range_on_the_way(
     wanted = np.exp2(logs)
     assert np.isfinite(wanted.astype(dtype)).all() and (wanted.astype(dtype) != 0).all()
     assert np.allclose(got.astype(np.longdouble) / wanted, 1, rtol=1e-6 if dtype == np.float32 else 1e-13)
+
+
+@on_machines
+@pytest.mark.parametrize("axis", [0, 1])
+def test_products_of_f64_are_rounded_once(axis: int, machine: Machine) -> None:
+    x = np.random.default_rng(2).uniform(0.5, 2, (203, 8) if axis == 0 else (8, 203))
+    graph = rlx.Graph("rounded")
+    got = ran(rlx.prod(graph.input("x", x.shape, "f64"), axis=axis), [x], machine)
+    wanted = [float(math.prod(map(Fraction, row))) for row in (x.T if axis == 0 else x).tolist()]
+    np.testing.assert_array_equal(got, wanted)
 
 
 @on_machines
