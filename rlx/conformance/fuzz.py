@@ -5,7 +5,8 @@
 Each graph runs with the bump planner, which shares no memory, and with the reuse planner, with in-place results on and
 off and with guard gaps between slots. Before the first run the arena is filled with bytes that are NaN in every float
 dtype; after each run every byte outside all slots must be unchanged. The same holds for the arenas of control ops'
-bodies. Each program runs twice, and its inputs are written only once: they stay on the device.
+bodies. Each program runs twice, and its inputs are written only once: they stay on the device. Where a device has
+several sets of kernels, as the CPU has NumPy's beside the compiled ones, no plan may decide which of them runs a node.
 """
 
 from __future__ import annotations
@@ -64,12 +65,19 @@ def check(made: RandomGraph, device: Device, *, optimize: bool = True, storage: 
     """The differences between the runs of one graph in all configurations, as messages; empty if there are none."""
     found: list[str] = []
     expected: list[dict[str, Bytes]] | None = None
+    bound: dict[str, str] = {}
     graph = _prepared(made.graph, device, optimize, storage)
     for way in ways(optimize, storage):
-        runs, stray = run(graph, made, device, way)
+        bound_now: dict[str, str] = {}
+        runs, stray = run(graph, made, device, way, bound_now)
         found += [f"seed {made.seed}, {way}: {text}" for text in stray]
         if expected is None:
-            expected = runs
+            expected, bound = runs, bound_now
+        found += [
+            f"seed {made.seed}, {way}: {node} is run by {by!r}, with the bump planner by {bound[node]!r}"
+            for node, by in bound_now.items()
+            if by != bound.get(node, by)
+        ]
         for number, (want, got) in enumerate(zip(expected, runs, strict=True)):
             for name in want:
                 if not _same_bits(want[name], got[name], graph, name):
@@ -85,11 +93,12 @@ def _prepared(graph: Graph, device: Device, optimize_: bool, storage: str) -> Gr
 
 
 def run(
-    graph: Graph, made: RandomGraph, device: Device, way: PlanVariant
+    graph: Graph, made: RandomGraph, device: Device, way: PlanVariant, bound_by: dict[str, str] | None = None
 ) -> tuple[list[dict[str, Bytes]], list[str]]:
     """Runs a prepared graph twice; gives the bytes of outputs and states after each run, and messages of faults.
 
-    The faults are writes outside all slots, and unordered accesses that the hazard checker finds.
+    The faults are writes outside all slots, and unordered accesses that the hazard checker finds. `bound_by` gets for
+    each node with a kernel which of a device's sets of kernels runs it, where the device has several.
     """
     weights, state = Weights(device), State(device)
     try:
@@ -111,6 +120,8 @@ def run(
         bound = weights.segments() | state.segments()
         with device.arena(plan, bound) as arena:
             executable = device.build(graph, plan, arena, BuildOptions())
+            if bound_by is not None:
+                bound_by |= {d.node: d.by for d in executable.dispatch if d.how == "native"}
             try:
                 arenas = [arena, *executable.arenas()]
                 for held, name in _filled(arenas):

@@ -91,10 +91,10 @@ Y = X[:, :1].copy()
 
 def test_the_report_says_who_runs_a_node() -> None:
     graph = rlx.Graph("mixed")
-    x = graph.input("x", (5, 7), "f32")
-    graph.output("y", rlx.prod(rlx.exp(x), axis=1))
+    graph.output("y", rlx.exp(graph.input("x", (5, 7), "f32")))
+    graph.output("z", rlx.signal.overlap_add(graph.input("frames", (5, 7), "f32"), 3))
     by = {d.op: d.by for d in session().compile(graph).report() if d.how == "native"}
-    assert by["exp"] == "engine" and by["prod"] == "numpy"
+    assert by["exp"] == "engine" and by["overlap_add"] == "numpy"
     assert "engine exp" in str(session().compile(graph).report())
     assert {d.by for d in session(engine="numpy").compile(graph).report() if d.how == "native"} == {"numpy"}
 

@@ -11,6 +11,8 @@ _ROWS = "tests/cpu/test_engine_rows.py"
 _ENGINE = "tests/cpu/test_engine.py"
 _EXACT = "tests/cpu/test_engine_exact.py"
 _FUNCTIONS = "tests/cpu/test_engine_functions.py"
+_EXPERTS = "tests/cpu/test_engine_experts.py"
+_FLOATS = "tests/cpu/test_engine_prod.py"
 
 
 def _engine(
@@ -54,7 +56,8 @@ ENGINE_FAULTS = (
             "ex.arg(1 + count + i, as_dtype(x.dtype))", "ex.arg(1 + i, as_dtype(x.dtype))",
             tests=(_PRODUCTS,)),
     _engine("product: one more row of x left to few rows", "packed/kernel.py",
-            'w["out_row"] * m + first', 'w["out_row"] * (m and m - 1) + first', "matmul", "packed_matmul"),
+            'w["out_row"] * number + first', 'w["out_row"] * of_x[m and m - 1] + first', "matmul", "packed_matmul",
+            "grouped_packed_matmul"),
     # -- weights row by row
     _engine("rows of a weight: as many as a vector has lanes", "packed/kernel.py",
             'k.min(w["columns"] - first, lanes))', "k.const(I64, lanes))", "matmul", "packed_matmul"),
@@ -97,6 +100,19 @@ ENGINE_FAULTS = (
     _engine("dequantize: the scales of a row's first part for all", "packed/dequantize.py",
             "decoded.prepare(planes, first, count)", "decoded.prepare(planes, k.const(I64, 0), count)", "dequantize",
             tests=(f"{_PRODUCTS}::test_packed_weights_are_decoded_exactly",)),
+    # -- experts
+    _engine("experts: groups end behind the last row", "grouped/tiles.py", "k.min(start.value + size, rows)",
+            "start.value + size", tests=(_EXPERTS,)),
+    _engine("experts: a negative size moves the next group", "grouped/tiles.py", "k.max(given, 0), rows)",
+            "given, rows)", tests=(_EXPERTS,)),
+    _engine("experts: rows behind the last group not cleared", "grouped/rows.py",
+            "self._clear(k, w, first, here, count)", "pass", "grouped_packed_matmul", tests=(_EXPERTS,)),
+    _engine("experts: the last rows of a tile by the first ones' x", "grouped/blocks.py",
+            "k.min(first + m, count - 1) *", "k.min(first + 0 * m, count - 1) *", tests=(_EXPERTS,)),
+    _engine("experts: each part of a row for the first one's x", "grouped/blocks.py",
+            "k.at(x, first * (4 * elements))", "k.at(x, 0 * first)", tests=(_EXPERTS,)),
+    _engine("gradient of experts: earlier rows of a long group forgotten", "grouped/grad.py",
+            "+ part.value, at", "* 0.0 + part.value, at", tests=(_EXPERTS,)),
     # -- the matrix unit
     _engine("matrix unit: the least significant pairs of parts left out", "packed/tiles.py",
             "(2, (0,)))[: self.parts]", "(2, (0,)))[: min(self.parts, 2)]", "packed_matmul",
@@ -284,6 +300,10 @@ ENGINE_FAULTS = (
     _engine("rope: what lies behind the turned pairs forgotten", "rope.py", "k.loop(half * 2, size, lanes)",
             "k.loop(size, size, lanes)", "rope"),
     # -- images
+    _engine("transposed convolution of few outputs: phases not interleaved", "conv/few_outputs.py",
+            "i % count * lanes + i // count", "i + 0 * count", tests=(_FLOATS,)),
+    _engine("transposed convolution of few outputs: places between two elements", "conv/few_outputs.py",
+            'k.cmp("eq", found * step, distance) & ', "", tests=(_FLOATS,)),
     _engine("convolution: the pixel before the image read", "conv/images.py", "(place >= 0)", "(place >= -1)",
             "conv", "integer_conv"),
     _engine("convolution: the pixel behind the image read", "conv/images.py", "(place < sizes[axis])",
@@ -377,8 +397,12 @@ ENGINE_FAULTS = (
             "cumsum", "cumprod"),
     _engine("cumsum of f64: what leaves the range midway", "cumulative.py",
             "return self.k.select(finite, total, self.scaled.value * (1 / _DOWN))", "return total", "cumsum"),
-    _engine("cumprod: the power of two forgotten", "cumulative.py", "self.power.value = self.power.value + power",
-            "self.power.value = power", "cumprod"),
+    _engine("cumprod: the power of two forgotten", "powers.py", "self.power.value = self.power.value + power",
+            "self.power.value = power", "cumprod", "prod"),
+    _engine("prod of f64: what a multiplication loses forgotten", "powers.py",
+            "rest = k.fma(rest, x, k.fma(old, x, -p))", "rest = k.fma(rest, x, 0.0)", tests=(_FLOATS,)),
+    _engine("prod: the last part as long as the others", "prod.py", "end = k.min(start + length, n)",
+            "end = start + length", tests=(_FLOATS,)),
     _engine("FFT: a butterfly of four turned the other way", "fft.py",
             "return [plus(a, c), (b[0] + d[1], b[1] - d[0])", "return [plus(a, c), (b[0] - d[1], b[1] + d[0])", "fft",
             "rfft"),

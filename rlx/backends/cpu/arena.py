@@ -59,7 +59,7 @@ class Block:
 class Slabs:
     """Blocks that live long, such as packed weights, side by side in large allocations. NumPy asks for pages of 2 MB
     for these alone, and a product of few rows reads its weight from such pages in less time. An allocation lives as
-    long as any of its blocks. Any thread may call."""
+    long as any of its blocks; who drops one gives its pages back (`give_back`). Any thread may call."""
 
     def __init__(self) -> None:
         self._lock = renewed(self, "_lock", threading.Lock)
@@ -76,8 +76,10 @@ class Slabs:
         with self._lock:
             slab = None if self._latest is None else self._latest()
             if slab is None or slab.nbytes - self._taken < nbytes:
-                slab, self._taken = _zeros(_SLAB)
-                self._latest = weakref.ref(slab)
+                slab, first = _zeros(_SLAB)
+                latest = weakref.ref(slab)
+                # Without a call in between: a signal's handler that raises there would leave a place in the old slab.
+                self._latest, self._taken = latest, first
             start = self._taken
             self._taken += -(-nbytes // ALIGNMENT) * ALIGNMENT
             return Block(nbytes, slab[start : start + nbytes])

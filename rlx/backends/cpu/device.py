@@ -14,7 +14,7 @@ import numpy as np
 
 from rlx.backends.cpu.arena import Block, CpuArena, CpuBuffer, Foreign, Slabs
 from rlx.backends.cpu.executable import CpuExecutable
-from rlx.backends.cpu.forms import freed_bytes
+from rlx.backends.cpu.forms import freed_bytes, give_back
 from rlx.driver import Buffer, BuildOptions, DeviceArena, DeviceInfo, Limits, MemoryPlan
 from rlx.driver.device import HOST, Borrowed, Support, no_streams
 from rlx.driver.locks import renewed
@@ -147,9 +147,12 @@ class CpuDevice:
 
     def _leave(self, block: Block) -> None:
         """Takes back memory that is closed or dropped. It runs in finalizers. What the pool could not keep anyway does
-        not wait for its next call: NumPy frees it with the last view."""
+        not wait for its next call: NumPy frees it with the last view. A part of an allocation would wait for all others
+        of it."""
         self._taken.pop(id(block), None)
-        if not block.shared and _POOLED <= block.nbytes <= self._pool.budget and self._pool.left < MAX_BUFFERS:
+        if block.shared:
+            give_back(block.bytes)
+        elif _POOLED <= block.nbytes <= self._pool.budget and self._pool.left < MAX_BUFFERS:
             self._pool.leave(block)
 
     def arena(self, plan: MemoryPlan, bound: Mapping[str, Buffer] | None = None) -> CpuArena:

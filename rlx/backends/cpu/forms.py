@@ -198,17 +198,15 @@ class Forms:
 
     def _settle(self, forms: list[Form]) -> None:
         """Gives back the ranges of these forms that nobody else needs."""
-        give_back = _madvise()
         # Not within `_bring`, which would take what is given back here for restored.
         for form in forms if self._own and not self._bringing else ():
             start, end = form.start, form.end
             taken = any(a < end and start < b for a, b in (*self._gone, *self._kept))
             if form.fresh and not taken and end - start >= _LEAST:
-                first, last = self._pages(start, end)
                 # The note comes first: a signal's handler may raise between the two. Where the system refuses, the
                 # bytes still lie there, which is no fault.
                 self._gone[start, end] = form
-                give_back(self._contents.ctypes.data + first, last - first, mmap.MADV_DONTNEED)
+                give_back(self._contents[start:end])
         self._drop_unused(forms)
 
     def _drop_unused(self, forms: Iterable[Form]) -> None:
@@ -219,9 +217,22 @@ class Forms:
 
     def _pages(self, start: int, end: int) -> tuple[int, int]:
         """The whole pages of a range."""
-        base, page = self._contents.ctypes.data, mmap.PAGESIZE
-        first = -(-(base + start) // page) * page - base
-        return first, max(first, (base + end) // page * page - base)
+        first, last = _whole_pages(self._contents[start:end])
+        return start + first, start + last
+
+
+def _whole_pages(memory: Bytes) -> tuple[int, int]:
+    """The part of the memory that is whole pages."""
+    base, page = memory.ctypes.data, mmap.PAGESIZE
+    first = -base % page
+    return first, max(first, (base + memory.nbytes) // page * page - base)
+
+
+def give_back(memory: Bytes) -> None:
+    """Gives whole pages back to the system, where it takes them: they are zeros from then on. Finalizers may call."""
+    call, (first, last) = _madvise(), _whole_pages(memory)
+    if call is not None and last > first:
+        call(memory.ctypes.data + first, last - first, mmap.MADV_DONTNEED)
 
 
 def freed_bytes() -> int:

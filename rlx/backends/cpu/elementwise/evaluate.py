@@ -35,7 +35,7 @@ def bind_trees(
 ) -> list[Step]:
     """Calls that write the value of trees[i] to outs[i]. Inputs broadcast to the outputs' common shape.
 
-    An output may be the very memory of an input of its shape and element size; an input that overlaps an output
+    An output may be the very memory of an input of its size and element size; an input that overlaps an output
     otherwise is copied first. `thread`: the calls will run on that thread of a split; where it is None, large work is
     split over threads here.
     """  # fmt: skip
@@ -96,12 +96,12 @@ def _apart(ins: Sequence[Array], outs: Sequence[Array], ctx: BindContext) -> tup
 
 
 def same_place(a: Array, o: Array) -> bool:
-    return (
-        a.shape == o.shape
-        and a.strides == o.strides
-        and a.dtype.itemsize == o.dtype.itemsize
-        and a.__array_interface__["data"][0] == o.__array_interface__["data"][0]
-    )
+    """Whether each element of o lies over the element of a that it is computed from; a broadcasts to o's shape."""
+    begun = a.__array_interface__["data"][0] == o.__array_interface__["data"][0]
+    if not begun or a.dtype.itemsize != o.dtype.itemsize or a.size != o.size:
+        return False
+    steps = zip(o.shape, np.broadcast_to(a, o.shape).strides, o.strides, strict=True)
+    return all(of_a == of_o for size, of_a, of_o in steps if size > 1)  # an axis of one element has any stride
 
 
 def _finish(code: Code, ins: Sequence[Array], outs: Sequence[Array]) -> tuple[list[Call], dict[int, int]]:

@@ -22,7 +22,6 @@ from rlx.backends.cpu.engine.machine import Lookup
 from rlx.backends.cpu.engine.step import EngineContext, EngineStep, address, engine
 from rlx.dtypes import DType, as_dtype
 from rlx.ir import Expr, Node
-from rlx.ir import expr as ex
 from rlx.ir.expr import linearize
 
 _ITEM = 8192  # elements of an item, about
@@ -208,25 +207,16 @@ class _Body:
 def bind_trees(
     node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: EngineContext
 ) -> list[EngineStep] | None:
-    """Any elementwise op; inputs broadcast to the outputs' shape. An input over whose elements a result lies in another
-    order (an image's with channels last) is copied first."""
-    steps: list[EngineStep] = []
-    given = list(ins)
-    for i, a in enumerate(ins):
-        if any(o.shape == a.shape and np.may_share_memory(a, o) and not same_place(a, o) for o in outs):
-            given[i] = ctx.borrow(a.nbytes).view(a.dtype).reshape(a.shape)
-            copy = tree_step([ex.arg(0, as_dtype(a.dtype))], [a], [given[i]], ctx)
-            if copy is None:
-                return None
-            steps.append(copy)
-    step = tree_step(trees_of(node), given, outs, ctx)
-    return None if step is None else [*steps, step]
+    """Any elementwise op; inputs broadcast to the outputs' shape."""
+    step = tree_step(trees_of(node), ins, outs, ctx)
+    return None if step is None else [step]
 
 
 def tree_step(
     trees: Sequence[Expr], ins: Sequence[Array], outs: Sequence[Array], ctx: EngineContext
 ) -> EngineStep | None:
-    """The step that writes the value of trees[i] to outs[i]; None where the engine cannot."""
+    """The step that writes the value of trees[i] to outs[i]; None where the engine cannot, and where an input lies over
+    other elements of a result than those it is read for."""
     shape = outs[0].shape
     if not tr.printable(trees) or any(o.shape != shape for o in outs):
         return None

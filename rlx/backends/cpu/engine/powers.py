@@ -8,12 +8,14 @@ from rlx.backends.cpu.engine.ir import F64, I64, Kernel, Type, Value
 
 _FIELD = 0x7FF << 52  # the exponent's bits of an f64
 
+
 class Part(NamedTuple):
     """(high + low) · 2^power, with |high| in [1, 2), or zero, infinite or NaN."""
 
     high: Value
     low: Value
     power: Value
+
 
 def normal(k: Kernel, x: Value) -> tuple[Value, Value, Value]:
     """The mantissa of x, its power of two, and where x is a normal number; others are their own mantissas."""
@@ -23,9 +25,11 @@ def normal(k: Kernel, x: Value) -> tuple[Value, Value, Value]:
     mantissa = k.bits(k.fence((bits & ~_FIELD) | (1023 << 52)), F64)
     return k.select(is_normal, mantissa, x), k.select(is_normal, field - 1023, 0), is_normal
 
+
 def two_to(k: Kernel, power: Value) -> Value:
     """2^power, for -1023 < power < 1024."""
     return k.bits((power + 1023) << 52, F64)
+
 
 def multiplied(k: Kernel, a: Part, b: Part) -> Part:
     """a · b. Where an element is no finite number other than zero, low is 0."""
@@ -35,6 +39,7 @@ def multiplied(k: Kernel, a: Part, b: Part) -> Part:
     high, more, is_normal = normal(k, whole)
     low = k.select(is_normal, ((p - whole) + rest) * two_to(k, -more), 0.0)
     return Part(k.select(is_normal, high, p), low, a.power + b.power + more)
+
 
 class RunningProduct:
     """A running product: a number of f64, or the sum of two where `wide`, times a power of two, which is kept as two
@@ -83,16 +88,19 @@ class RunningProduct:
         high, power, _ = normal(self.k, self.high.value)
         return Part(high, self.low.value, self.power.value + power)
 
+
 def _factors(k: Kernel, power: Value) -> tuple[Value, Value]:
     """Two powers of two, whose product is 2^power as far as f64 and numbers below 2 times it can tell."""
     held = k.min(k.max(power, -1300), 1300)
     first = ((held + 2048) >> 1) - 1024
     return two_to(k, first), two_to(k, held - first)
 
+
 def value_of(k: Kernel, part: Part) -> Value:
     """The number as f64. Rounded once, but twice below 2^-1022."""
     a, b = _factors(k, part.power)
     return (part.high + part.low) * a * b
+
 
 def folded_parts(k: Kernel, parts: list[Part]) -> Part:
     """All lanes of all parts, whose number is a power of two, multiplied in a fixed order; a part of one lane."""

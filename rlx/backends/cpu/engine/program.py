@@ -19,7 +19,7 @@ from rlx.backends.cpu.engine.compile import KernelSpec, addresses, code_bytes
 from rlx.backends.cpu.engine.elementwise import tree_step
 from rlx.backends.cpu.engine.layout import in_memory_order
 from rlx.backends.cpu.engine.machine import this_machine
-from rlx.backends.cpu.engine.movement import RowCopy
+from rlx.backends.cpu.engine.movement import RowCopy, copies
 from rlx.backends.cpu.engine.step import (
     ENGINE_BINDERS,
     TAKES_FOLLOWING,
@@ -166,20 +166,19 @@ class EngineProgram:
         following: Following | None = None,
     ) -> tuple[list[Segment], list[EngineStep]] | None:  # fmt: skip
         """The segment that this node begins, if it does, and the node's steps; None where NumPy has to run it. With
-        `following`, the steps of both nodes, or None where they do not become one."""
+        `following`, the steps of both nodes, or None where they do not become one.
+
+        Whether the engine runs a node does not depend on where the plan puts its tensors: what it has no steps for
+        because a result lies over inputs, it does with copies of those. NumPy's results may have other bits."""
         self._ctx.alike, self._ctx.following = alike, following
         self._ctx.next_node()
-        made, count = None, len(self._ctx.weights)
+        count = len(self._ctx.weights)
         self.packed = []
-        binders = ENGINE_BINDERS.get(node.op.name) or (ENGINE_BINDERS["*"] if node.op.elementwise else ())
-        for binder in binders:
-            if following is not None and binder not in TAKES_FOLLOWING:
-                continue
-            with suppress(Declined):
-                made = binder(*in_memory_order(node, ins), outs, self._ctx)
-            if made is not None:
-                break
-            self._ctx.weights.take_back(count)
+        made = self._steps_of(node, ins, outs)
+        if made is None and following is None:
+            apart, before = self._apart(ins, outs)
+            found = self._steps_of(node, apart, outs) if before else None
+            made = None if found is None else [*before, *found]
         if made is None:
             return None
         self.packed = self._ctx.weights.since(count, [x for step in made for x in step.keep])
@@ -190,6 +189,36 @@ class EngineProgram:
             begun = [self._open]
         self._open.steps += made
         return begun, made
+
+    def _steps_of(self, node: Node, ins: Sequence[Array], outs: Sequence[Array]) -> list[EngineStep] | None:
+        """The steps of the first binder that does not decline; None where all do."""
+        following, count = self._ctx.following, len(self._ctx.weights)
+        binders = ENGINE_BINDERS.get(node.op.name) or (ENGINE_BINDERS["*"] if node.op.elementwise else ())
+        for binder in binders:
+            if following is not None and binder not in TAKES_FOLLOWING:
+                continue
+            made = None
+            with suppress(Declined):
+                made = binder(*in_memory_order(node, ins), outs, self._ctx)
+            if made is not None:
+                return made
+            self._ctx.weights.take_back(count)
+        return None
+
+    def _apart(self, ins: Sequence[Array], outs: Sequence[Array]) -> tuple[list[Array], list[EngineStep]]:
+        """The inputs, of which those that share memory with a result are copies that lie alike; and the steps that make
+        these, none where there are no kernels for it."""
+        given, steps = list(ins), list[EngineStep]()
+        for i, x in enumerate(ins):
+            if any(np.may_share_memory(x, o) for o in outs):
+                order = sorted(range(x.ndim), key=lambda axis: -x.strides[axis])
+                dense = self._ctx.borrow(x.nbytes)[: x.nbytes].view(x.dtype)
+                given[i] = dense.reshape([x.shape[axis] for axis in order]).transpose(np.argsort(order))
+                copied = copies(x, given[i], self._ctx)
+                if copied is None:
+                    return given, []
+                steps += copied
+        return given, steps
 
     def copy(self, source: Array, target: Array) -> None:
         """Adds a copy between arrays of one dtype to the open segment."""

@@ -73,7 +73,9 @@ def bind_matmul(
         bias = ins[2] if len(ins) == 3 else None
         return dot_steps(x, weight, as_dtype(b.dtype), made, bias, tree, ctx, "matvec")
     halves = b.itemsize == 2 and merged and _by_rows(a, b, out)
-    if halves and ctx.machine.has_tiles and tree is None and following is None:
+    if halves and ctx.machine.has_tiles and epilogue_of(node) is None:
+        if following is not None:
+            raise Declined("tiles before another node")  # their sums have other bits, which no plan may decide
         weight = b.reshape(b.shape[-2:]).T
         return tile_steps(a.reshape(-1, k), weight, as_dtype(b.dtype), out.reshape(-1, n), ctx, "matmul")
     if a.itemsize == 2:
