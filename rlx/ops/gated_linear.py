@@ -1,4 +1,4 @@
-"""A linear layer whose results gate one another, in one pass."""
+"""A linear layer whose results gate one another."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """The candidates for a product with a packed weight, their costs, and how tests and benchmarks overrule the choice.
 
 A product of few rows is computed from the packed bytes, by fused multiply-adds ("rows"; "vector", "line" and "few"
-where rows are aligned and the format has chunks) or by matrix instructions ("direct" and "mma"; "matrix" where nobody
+where rows are aligned and the format has chunks), by dot products of bytes ("digits", and "line" on CUDA, where the
+format has integers) or by matrix instructions ("direct" and "mma"; "matrix" where nobody
 knows which elements of a matrix a thread holds). The others decode the weight tile by tile into workspace ("tiles").
 """
 

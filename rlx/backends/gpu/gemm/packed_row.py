@@ -1,4 +1,4 @@
-"""Launches of the kernel that computes a product of one row with a packed weight and what stands around it."""
+"""Launches of the kernels that compute a product of one row with a packed weight and what stands around it."""
 
 from __future__ import annotations
 

@@ -1,12 +1,14 @@
 // y (m, n) = x times the transposed packed rows of q, for one row of x a workgroup, by dot products of four bytes: see
-// packed.h. An element of x is an integer of three signed bytes, its digits to base 256, times a power of two that the 16
-// elements of a run share; what it loses is below 2^-23 of the largest of these. So sums of products with quants are exact
-// integers, and no quant becomes a float. A subgroup of 32 threads has ROWS rows of q, of which each lane takes every 32nd
-// chunk; PARTS of them share these rows and chunks. The next chunks are under way meanwhile. The digits lie in shared
-// memory, SLAB chunks of them at a time, a multiple of 32 PARTS. Zeros and minimums are multiplied by the sum of x. NORMED:
-// x is divided by its root mean square and multiplied by gamma. GATED: q has twice n rows, and y is act(row i) times row
-// i + n. BIAS: see bias.h; y is rounded after the bias. HALVES: the device's own conversion keeps subnormal halves.
-// IN_CHUNKS holds, the format's quants are integers, and x may be read four at a time.
+// packed.h. An element of x is an integer of three signed bytes, its digits to base 256, times a power of two that the
+// 16 elements of a run share; what it loses is below 2^-23 of the largest of these, or 2^-127. So sums of products with
+// quants are exact integers, and no quant becomes a float. It is for Vulkan, where packed_line is slow without
+// subnormals; on CUDA packed_line has such integers too (packed_limbs.h). A subgroup of 32 threads has ROWS rows of q,
+// of which each lane takes every 32nd chunk; PARTS of them share these rows and chunks. The next chunks are under way
+// meanwhile. The digits lie in shared memory, SLAB chunks of them at a time, a multiple of 32 PARTS. Zeros and minimums
+// are multiplied by the sum of x. NORMED: x is divided by its root mean square and multiplied by gamma. GATED: q has
+// twice n rows, and y is act(row i) times row i + n. BIAS: see bias.h; y is rounded after the bias. HALVES: the
+// device's own conversion keeps subnormal halves. IN_CHUNKS holds, the format's quants are integers, and x may be read
+// four at a time.
 #define TA T
 #include "activation.h"
 #include "bias.h"

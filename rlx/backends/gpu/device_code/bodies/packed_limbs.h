@@ -4,7 +4,9 @@
 // only x is rounded, to within 2^-22 of that largest element, also where it is added up for zeros and minimums. Quants
 // stay as they lie in their words: those of the upper half of each byte are 16 times as large. A sum without its scale
 // is larger than x by the quants and their number: sums are made 2^-13 times as large, and finished rows 2^13 times, so
-// that they overflow only where y does. FORMAT has integers of at most 8 bits.
+// that they overflow only where y does. Elements below 2^-125 become zero. FORMAT has integers of at most 8 bits.
+// For CUDA alone, whose dot product takes bytes with and without a sign, so that quants need no shift. packed_digits.h
+// does the same with signed bytes where packed_line is slow, through Vulkan.
 #ifdef RLX_GLSL
 #define PLACE_LIMBS(v, run, to)
 #define ADD_LIMBS
