@@ -8,7 +8,7 @@ from functools import lru_cache
 import numpy as np
 
 import rlx.ops as ops
-from rlx.errors import RlxError
+from rlx.errors import OutOfDeviceMemory
 from rlx.ir import Graph
 from rlx.runtime import Session
 
@@ -40,6 +40,6 @@ def _measured(session: Session, nbytes: int) -> float | None:
                 start = time.perf_counter()
                 program.run()
                 seconds.append(time.perf_counter() - start)
-    except RlxError:  # others may have taken the room
+    except OutOfDeviceMemory:  # others may have taken the room
         return None
     return x.type.nbytes / min(seconds)

@@ -38,7 +38,6 @@ from rlx.ops.elementwise.special_functions import *
 from rlx.ops.elementwise.trig import *
 from rlx.ops.elementwise.unary import *
 from rlx.ops.fft import transform as _fft_transform  # noqa: F401  (registers the ops)
-from rlx.ops.gated_linear import *
 from rlx.ops.grid_sample import *
 from rlx.ops.grouped import *
 from rlx.ops.index.dynamic import *

@@ -1,5 +1,5 @@
 """Fusion of a row's RMS norm into the product that reads it, and of the gate that follows: a model that makes one token
-after the other takes as long for each of them as for a small product. Of many rows, the gate alone."""
+after the other takes as long for each of them as for a small product."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def fuse_normed(graph: Graph, support: SupportOf = native_everywhere) -> Graph:
     same of a packed weight into packed_linear, also without a norm where there is a gate, and a sum with a vector.
 
     For devices where a node costs a launch. Only where x is one row: of many rows, each workgroup would norm all again.
-    Nothing is rounded in between. Of many rows, a product and its gate become gated_linear."""
+    Nothing is rounded in between."""
     uses = Counter(use_counts(graph))
     new = Rewriter(graph)
     for node in graph.nodes:
@@ -33,7 +33,7 @@ def _fuse(new: Rewriter, node: Node, uses: Counter[int], support: SupportOf) -> 
         for match in matches(pattern, node.output):
             if not match.closed(uses) or node.output.dtype != match.slots["x"].dtype:
                 continue
-            found = _found(new, match, gate)
+            found = _packed(new, match, gate) if "q" in match.slots else _plain(match, gate)
             if found is not None and support(node_of(found[0], [t.type for t in found[1]], found[2])) == "native":
                 label = next((n.label for n in match.nodes if n.label), "")
                 new.put(node.outputs, new.add(*found, label))
@@ -41,15 +41,10 @@ def _fuse(new: Rewriter, node: Node, uses: Counter[int], support: SupportOf) -> 
     return False
 
 
-_FEW = 64  # rows up to which what lies between a product and its gate is small
 _Found = tuple[str, tuple[Tensor, ...], dict[str, Any]]
 
 
-def _found(new: Rewriter, match: Match, gate: str | None) -> _Found | None:
-    if "q" in match.slots:
-        return _packed(new, match, gate)
-    if "gamma" not in match.slots:
-        return "gated_linear", (match.slots["x"], match.slots["weight"]), {"gate": gate}
+def _plain(match: Match, gate: str | None) -> _Found:
     inputs = tuple(match.slots[name] for name in ("x", "gamma", "weight"))
     return "normed_linear", inputs, {"eps": _norm(match), "gate": gate}
 
@@ -80,20 +75,13 @@ def _of_a_row(product: Node) -> bool:
     return plain and a.shape[:-1] == (1,) and b.ndim == 2
 
 
-def _of_rows(product: Node) -> bool:
-    a, b = product.inputs
-    attrs = product.attrs
-    plain = attrs["transpose_b"] and not attrs["transpose_a"] and attrs["activation"] is None
-    return plain and a.ndim == b.ndim == 2 and a.shape[0] > _FEW
-
-
 def _packed_of_a_row(product: Node) -> bool:
     x = product.inputs[0]
     return bool(product.attrs["transpose_q"]) and x.ndim == 2 and x.shape[0] == 1
 
 
 def _half(first: bool) -> Callable[[Node], bool]:
-    """Whether a slice takes the first half, or the second, of each row."""
+    """Whether a slice takes the first half, or the second, of its only row."""
 
     def takes(node: Node) -> bool:
         shape, attrs = node.inputs[0].shape, node.attrs
@@ -102,14 +90,13 @@ def _half(first: bool) -> Callable[[Node], bool]:
         half = shape[1] // 2
         start = 0 if first else half
         places = tuple(tuple(attrs[name]) for name in ("starts", "stops", "steps"))
-        return places == ((0, start), (shape[0], start + half), (1, 1))
+        return places == ((0, start), (1, start + half), (1, 1))
 
     return takes
 
 
 _NORM = Call("rms_norm", (Slot("x"), Slot("gamma")))
 _PRODUCT = Call("matmul", (_NORM, Slot("weight")), _of_a_row)
-_PRODUCT_OF_ROWS = Call("matmul", (Slot("x"), Slot("weight")), _of_rows)
 _PACKED = Call("packed_matmul", (Either((_NORM, Slot("x"))), Slot("q")), _packed_of_a_row)
 
 
@@ -119,7 +106,7 @@ def _gated(product: Pattern, name: str) -> Pattern:
 
 
 _PATTERNS: tuple[tuple[str | None, Pattern], ...] = (
-    *((name, _gated(product, name)) for name in ACTIVATIONS for product in (_PRODUCT, _PACKED, _PRODUCT_OF_ROWS)),
+    *((name, _gated(product, name)) for name in ACTIVATIONS for product in (_PRODUCT, _PACKED)),
     (None, Call("add", (_PACKED, Slot("bias")))),
     (None, _PRODUCT),
     (None, Call("packed_matmul", (_NORM, Slot("q")), _packed_of_a_row)),

@@ -44,8 +44,8 @@ F64_MOVED = {
 SAME_BYTES = {"cast", "concat", "copy", "expand", "reshape", "slice", "stop_gradient", "transpose"}
 # Ops with kernels on the CPU alone. Devices run their decompositions.
 DECOMPOSED = {"integer_conv"}
-# Ops with kernels for one row, for heads of some sizes, or for f32 alone. Devices run the decomposition of others.
-OF_A_ROW = {"normed_linear", "packed_linear", "attention_step", "paged_attention", "gated_linear"}
+# Ops with kernels for one row, or for heads of some sizes. Devices run the decomposition of others.
+OF_A_ROW = {"normed_linear", "packed_linear", "attention_step", "paged_attention"}
 load_rules()  # tests that lower nothing ask for them too
 TYPES = [t for t in vars(dtypes).values() if isinstance(t, DType) and t != dtypes.f64]
 

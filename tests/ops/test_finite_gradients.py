@@ -125,8 +125,8 @@ NONE = frozenset({
 # gradient cases of fused and scan contain such products, that of batch_norm the exp of the variance, and that of
 # selective_scan the exp of the decay.
 WITH_INFINITY = frozenset({
-    "attention", "batch_norm", "conv_transpose", "einsum", "fused", "gated_linear", "gru", "lora_matmul", "lstm",
-    "matmul", "outer", "scan", "selective_scan",
+    "attention", "batch_norm", "conv_transpose", "einsum", "fused", "gru", "lora_matmul", "lstm", "matmul", "outer",
+    "scan", "selective_scan",
 })  # fmt: skip
 
 TRIED: dict[str, list[tuple[Build, list[Shape]]]] = {
