@@ -269,6 +269,14 @@ class VulkanBuffer:
         else:
             self.device.transfer.download(self.memory.buffer, offset, out)
 
+    def write_by(self, offset: int, nbytes: int, work: Callable[[Bytes], None]) -> bool:
+        self._ready()
+        host = self.memory.host
+        if host is None or self.kind != "host":
+            return False
+        work(host[offset : offset + nbytes])
+        return True
+
     def fill(self, offset: int, nbytes: int, byte: int) -> None:
         self._ready()
         host = self.memory.host

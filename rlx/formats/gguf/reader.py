@@ -79,9 +79,12 @@ class GgufTensor:
     offset: int  # from the start of the file
     _source: _Source = field(repr=False)
 
-    def read(self, start: int = 0, stop: int | None = None) -> npt.NDArray[Any] | PackedArray:
+    def read(
+        self, start: int = 0, stop: int | None = None, out: npt.NDArray[np.uint8] | None = None
+    ) -> npt.NDArray[Any] | PackedArray:
         """The values: an array, or a PackedArray for a packed dtype; each call reads the file anew. `start` and `stop`
-        are a range of the outermost axis, for the part of a tensor that holds many.
+        are a range of the outermost axis, for the part of a tensor that holds many. `out`: memory of that many bytes,
+        one after the other, in which the values then lie.
 
         Raises: ModelFormatError where the file was cut short since it was opened, RlxError where it was closed."""
         shape, offset = self.shape, self.offset
@@ -89,7 +92,8 @@ class GgufTensor:
             start, stop, _ = slice(start, stop).indices(shape[0])
             offset += start * (self.nbytes // max(shape[0], 1))
             shape = (max(stop - start, 0), *shape[1:])
-        made = np.empty(self.dtype.array_shape(shape), self.dtype.np)
+        want = self.dtype.array_shape(shape)
+        made = np.empty(want, self.dtype.np) if out is None else out.view(self.dtype.np).reshape(want)
         if not self.dtype.is_packed:
             flat = made.reshape(-1).view(np.uint8)
             _spread(
