@@ -4,7 +4,8 @@ Prints tokens a second while decoding (the best of three runs), the share of a m
 weights once a token takes, launches a token, the time of a prompt, and with `--steps` the time of each kernel. The
 shapes are those of Llama 3.2 1B ("1b"), of models of half a billion ("half", "0.5b"), of Llama 3.1 8B ("8b"), a small
 one, and a mixture of 64 experts as in Qwen3-MoE, 8 of which a token uses ("experts": 1.3 billion weights in all).
-Weights are random, the same rows again and again, so that making them takes no time.
+Weights are random, the same rows again and again, so that making them takes no time. `--file model.gguf` (or a folder)
+times that model instead, and its loading.
 """
 
 from __future__ import annotations
@@ -28,7 +29,9 @@ from rlx.models.language.architectures.base import same_name
 from rlx.models.language.batch import Batch
 from rlx.models.language.config import Fields, LanguageConfig
 from rlx.models.language.decoder import Decoder, Sampling
+from rlx.models.language.model import LanguageModel
 from rlx.models.language.weights import ModelWeights
+from rlx.models.loading import load as load_model
 from rlx.packed import PackedArray
 
 _LLAMA = {"model_type": "llama", "vocab_size": 128256, "max_position_embeddings": 8192, "rope_theta": 5e5,
@@ -114,7 +117,16 @@ def measure(device: str, args: argparse.Namespace) -> None:
     session = rlx.Session(device, precision=args.precision)
     start = time.perf_counter()
     kinds = (args.activations, args.cache, args.prefill_chunk)
-    with decoder_of(args.shape, args.dtype, session, args.context, *kinds) as d:
+    if args.file:
+        half = {"activations": args.activations, "cache": args.cache}
+        loaded = load_model(args.file, device, context=args.context, prefill_chunk=args.prefill_chunk,
+                            precision=args.precision, **half)  # fmt: skip
+        if not isinstance(loaded, LanguageModel):
+            raise SystemExit(f"{args.file} is no language model")
+        made, what = loaded.decoder, f"{Path(args.file).name}"
+    else:
+        made, what = decoder_of(args.shape, args.dtype, session, args.context, *kinds), f"{args.shape} {args.dtype}"
+    with made as d:
         load = time.perf_counter() - start
         start = time.perf_counter()
         for turn in range(2):
@@ -131,7 +143,7 @@ def measure(device: str, args: argparse.Namespace) -> None:
             rates.append(count / (time.perf_counter() - start))
         steps = len(getattr(exe.executable, "steps", ()))
         share = f", {100 * max(rates) * nbytes / args.bandwidth:.0f} % of the bandwidth" if args.bandwidth else ""
-        print(f"{device} {args.shape} {args.dtype} x {args.activations}: {max(rates):.1f} tok/s "
+        print(f"{device} {what} x {args.activations}: {max(rates):.1f} tok/s "
               f"({', '.join(f'{r:.0f}' for r in rates)}){share}; {steps} steps, {nbytes / 1e9:.2f} GB a token; "
               f"load {load:.1f} s, build {build:.1f} s", flush=True)  # fmt: skip
         if args.steps:
@@ -187,6 +199,7 @@ def show_steps(d: Decoder, session: rlx.Session, args: argparse.Namespace, chunk
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("devices", nargs="*", default=["cpu"])
+    parser.add_argument("--file", help="a model's file or folder")
     parser.add_argument("--shape", choices=SHAPES, default="1b")
     parser.add_argument("--dtype", default="bf16", help="of the matrices")
     parser.add_argument("--activations", default="f32")

@@ -132,6 +132,12 @@ def _check_shape(what: str, shape: Any) -> tuple[int, ...]:
     return made
 
 
+def copy_into(value: npt.NDArray[Any] | PackedArray, out: Bytes) -> None:
+    """Writes the value's bytes, in the layout of the devices, into memory of that size."""
+    data = value.data if isinstance(value, PackedArray) else np.asarray(value)
+    np.copyto(out.view(data.dtype).reshape(data.shape), data)
+
+
 def move_blocks(dtype: DType, planes: Bytes, file: Bytes, *, into_planes: bool) -> None:
     """Copies each field between rows in planes and rows of whole blocks, without temporaries."""
     if not file.size:

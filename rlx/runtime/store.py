@@ -277,6 +277,24 @@ class Store(Closing):
         slot = self.slot(name)
         return partial(self._region(slot).write_to, slot)
 
+    @property
+    def in_place(self) -> bool:
+        """Whether `write_by` writes without a copy, as far as the kind of device says."""
+        return self.device.info.kind != "discrete"
+
+    def write_by(self, name: str, dtype: DType, work: Callable[[Bytes], None]) -> None:
+        """Sets a weight that is not set by work that writes its bytes as `dtype`, maybe twice; see `Buffer.write_by`.
+
+        Requires: no other thread uses the weight before. Raises: as `set` and `work`; nothing is changed then."""
+        take_back = self.taking_back([name])
+        try:
+            self._fitting(lambda: self._set(name, dtype, None))
+            slot = self.slot(name)
+            self._region(slot).write_by(slot, work)
+        except BaseException:
+            take_back()
+            raise
+
     def put(self, name: str, dtype: DType, raw: Bytes) -> None:
         """Sets a weight to its bytes as `dtype`; as with `set`, no other thread sees it before they are written."""
         self._fitting(lambda: self._set(name, dtype, raw))

@@ -14,7 +14,7 @@ import pytest
 import rlx
 from rlx.driver.memory.chunked_buffer import ChunkedBuffer
 from rlx.dtypes import bf16, f16, f32, i8
-from rlx.errors import OutOfDeviceMemory
+from rlx.errors import GraphError, ModelFormatError, OutOfDeviceMemory
 from tests.full import count
 from tests.threads import at_once
 
@@ -160,6 +160,20 @@ def test_no_memory_for_the_new_dtype_changes_nothing(
         assert (exe.weights.version, exe.weights.nbytes) == (version, held)
         np.testing.assert_array_equal(exe.run(ones(32))["y"], np.full((1, 32), 3.0))
         exe.set_param("w0", eye(32, 4), dtype="bf16")
+        np.testing.assert_array_equal(exe.run(ones(32))["y"], np.full((1, 32), 4.0))
+
+
+def test_a_weight_that_its_work_fails_to_write_is_not_set(session: rlx.Session) -> None:
+    def fail(out: np.ndarray) -> None:
+        out[:5] = 1
+        raise ModelFormatError("cut short")
+
+    with session.compile(product(32)) as exe:
+        with pytest.raises(ModelFormatError, match="cut short"):
+            exe.weights.write_by("w0", f32, fail)
+        with pytest.raises(GraphError, match="w0"):
+            exe.run(ones(32))
+        exe.weights.write_by("w0", f32, lambda out: np.copyto(out.view(np.float32), eye(32, 4).reshape(-1)))
         np.testing.assert_array_equal(exe.run(ones(32))["y"], np.full((1, 32), 4.0))
 
 

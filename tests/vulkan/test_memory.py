@@ -85,6 +85,21 @@ def test_transfers_longer_than_the_staging_memory(
     assert read(buffer) == data.tobytes()
 
 
+def test_work_writes_in_place_where_the_host_has_the_memory(any_memory: VulkanDevice) -> None:
+    buffer = any_memory.acquire(300)
+    data = noise(200)
+    done = buffer.write_by(50, 200, lambda out: np.copyto(out, data))
+    assert done == (buffer.view() is not None)
+    assert read(buffer) == bytes(50) + (data.tobytes() if done else bytes(200)) + bytes(50)
+
+
+def test_writes_on_several_threads(any_memory: VulkanDevice) -> None:
+    buffer = any_memory.acquire((9 << 20) + 3)
+    data = noise(9 << 20)
+    buffer.write(1, data)
+    assert read(buffer) == bytes(1) + data.tobytes() + bytes(2)
+
+
 def test_zero_when_acquired_also_from_the_pool(any_memory: VulkanDevice) -> None:
     first = any_memory.acquire(5000)
     first.fill(0, 5000, 0xFF)

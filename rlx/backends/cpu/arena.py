@@ -196,6 +196,10 @@ class CpuBuffer:
         if self._forms is not None:
             self._forms.read(offset, end, partial(out.__setitem__, ..., part))
 
+    def write_by(self, offset: int, nbytes: int, work: Callable[[Bytes], None]) -> bool:
+        self._write(offset, nbytes, partial(work, self._part(offset, nbytes)))
+        return True
+
     def fill(self, offset: int, nbytes: int, byte: int) -> None:
         self._write(offset, nbytes, partial(self._part(offset, nbytes).fill, byte))
 

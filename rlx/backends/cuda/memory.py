@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -200,6 +200,9 @@ class CudaBuffer:
         address = self._live().address + offset
         with self._device.doing("reading from the device"):
             self._device.staging.read(address, out)
+
+    def write_by(self, offset: int, nbytes: int, work: Callable[[Bytes], None]) -> bool:
+        return False
 
     def fill(self, offset: int, nbytes: int, byte: int) -> None:
         address = self._live().address + offset

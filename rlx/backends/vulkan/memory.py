@@ -29,6 +29,7 @@ from rlx.driver.closing import Resources
 from rlx.driver.device import Buffer, Bytes, Imported
 from rlx.driver.memory.plan import align
 from rlx.driver.memory.pool import Pin
+from rlx.driver.spread import spread
 from rlx.errors import ArenaError, DeviceUnavailable, OutOfDeviceMemory
 
 if TYPE_CHECKING:
@@ -256,8 +257,10 @@ class VulkanBuffer:
 
     def write(self, offset: int, data: Bytes) -> None:
         self._ready()
-        if self.memory.host is not None:
-            self.memory.host[offset : offset + data.nbytes] = data
+        host = self.memory.host
+        if host is not None:
+            to = host[offset : offset + data.nbytes]
+            spread(lambda first, last: np.copyto(to[first:last], data[first:last]), data.nbytes, data.nbytes)
         else:
             self.device.transfer.upload(self.memory.buffer, offset, data)
 
@@ -268,6 +271,14 @@ class VulkanBuffer:
             out[:] = host[offset : offset + out.nbytes]
         else:
             self.device.transfer.download(self.memory.buffer, offset, out)
+
+    def write_by(self, offset: int, nbytes: int, work: Callable[[Bytes], None]) -> bool:
+        self._ready()
+        host = self.memory.host
+        if host is None or self.kind != "host":
+            return False
+        work(host[offset : offset + nbytes])
+        return True
 
     def fill(self, offset: int, nbytes: int, byte: int) -> None:
         self._ready()

@@ -170,6 +170,14 @@ class ChunkedBuffer:
         else:
             self._buffer(slot).write(slot.offset, raw)
 
+    def write_by(self, slot: Slot, work: Callable[[Bytes], None]) -> None:
+        """Has `work` write the whole slot, maybe twice: in its place where the host has the memory at full speed, else
+        in memory that is copied."""
+        if slot.nbytes and not self._buffer(slot).write_by(slot.offset, slot.nbytes, work):
+            made = np.empty(slot.nbytes, np.uint8)
+            work(made)
+            self._buffer(slot).write(slot.offset, made)
+
     def read_from(self, slot: Slot) -> Bytes:
         """A copy of a slot's bytes."""
         out = np.empty(slot.nbytes, np.uint8)

@@ -18,6 +18,7 @@ from rlx.formats.gguf.reader import GgufFile, GgufTensor
 from rlx.formats.gguf.tokenizer import read_tokenizer
 from rlx.formats.tokenizer.language import LanguageTokenizer
 from rlx.packed import PackedArray
+from rlx.packed.array import copy_into
 
 Value = npt.NDArray[Any] | PackedArray
 MAX_LAYERS = 1 << 12
@@ -116,6 +117,17 @@ class GgufModel:
         plain = plain.astype(np.float32)
         with np.errstate(all="ignore"):
             return plain - 1 if change == "one more" else np.log(-plain)
+
+    def read_into(self, name: str, out: npt.NDArray[np.uint8]) -> None:
+        """Writes the tensor that a folder calls so into memory of its size, as `read` gives it. Raises: as `read`."""
+        tensor, expert = self._found[name]
+        change = self.family.change(tensor.name)
+        if expert is not None:
+            tensor.read(expert, expert + 1, out)
+        elif change is None or (change == "one row" and tensor.dtype.is_packed):
+            tensor.read(out=out)
+        else:
+            copy_into(self.read(name), out)
 
     def tokenizer(self) -> LanguageTokenizer:
         """The file's tokenizer. Raises: RlxError without the package `tokenizers`, ModelFormatError."""

@@ -19,8 +19,7 @@ import re
 import struct
 import threading
 import weakref
-from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType, TracebackType
@@ -29,6 +28,7 @@ from typing import Any, BinaryIO, NoReturn, TypeVar, cast
 import numpy as np
 import numpy.typing as npt
 
+from rlx.driver.spread import spread
 from rlx.dtypes import DType
 from rlx.errors import ModelFormatError, RlxError
 from rlx.formats.files import file_inside, open_regular, plain, shown
@@ -52,7 +52,6 @@ MAX_NESTING = 4  # of arrays
 MAX_BYTES = (1 << 63) - 1  # of one array; NumPy applies this limit even where a dimension is zero
 MAX_SHARDS = 1000
 _PIECE = 1 << 20  # bytes of blocks that are moved into planes at once
-_PER_THREAD, _MOST_THREADS = 4 << 20, 8  # bytes of a tensor that are worth a thread, and how many read one
 _SHARD = re.compile(r"(.*)-(\d{5})-of-(\d{5})\.gguf", re.DOTALL)
 _OTHERS = {  # by their first four bytes
     b"ggml": "a file of ggml before GGUF",
@@ -79,9 +78,12 @@ class GgufTensor:
     offset: int  # from the start of the file
     _source: _Source = field(repr=False)
 
-    def read(self, start: int = 0, stop: int | None = None) -> npt.NDArray[Any] | PackedArray:
+    def read(
+        self, start: int = 0, stop: int | None = None, out: npt.NDArray[np.uint8] | None = None
+    ) -> npt.NDArray[Any] | PackedArray:
         """The values: an array, or a PackedArray for a packed dtype; each call reads the file anew. `start` and `stop`
-        are a range of the outermost axis, for the part of a tensor that holds many.
+        are a range of the outermost axis, for the part of a tensor that holds many. `out`: memory of that many bytes,
+        one after the other, in which the values then lie.
 
         Raises: ModelFormatError where the file was cut short since it was opened, RlxError where it was closed."""
         shape, offset = self.shape, self.offset
@@ -89,10 +91,11 @@ class GgufTensor:
             start, stop, _ = slice(start, stop).indices(shape[0])
             offset += start * (self.nbytes // max(shape[0], 1))
             shape = (max(stop - start, 0), *shape[1:])
-        made = np.empty(self.dtype.array_shape(shape), self.dtype.np)
+        want = self.dtype.array_shape(shape)
+        made = np.empty(want, self.dtype.np) if out is None else out.view(self.dtype.np).reshape(want)
         if not self.dtype.is_packed:
             flat = made.reshape(-1).view(np.uint8)
-            _spread(
+            spread(
                 lambda i, j: self._source.read_into(flat[i:j], offset + i, self.name), flat.size, flat.size
             )
             return made
@@ -108,22 +111,8 @@ class GgufTensor:
                 self._source.read_into(raw, offset + at * width, self.name)
                 move_blocks(self.dtype, part, raw, into_planes=True)
 
-        _spread(fill, len(rows), made.size)
+        spread(fill, len(rows), made.size)
         return PackedArray(self.dtype, shape, made)
-
-
-def _spread(work: Callable[[int, int], None], count: int, nbytes: int) -> None:
-    """Calls `work` with ranges that make up 0..count, on threads where there is enough to do: a processor copies a
-    gigabyte a second or two, a file in memory gives several times that."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    n = min(_MOST_THREADS, cores, nbytes // _PER_THREAD)
-    if n < 2:
-        work(0, count)
-        return
-    ends = [count * i // n for i in range(n + 1)]
-    with ThreadPoolExecutor(n) as pool:
-        for _ in pool.map(work, ends, ends[1:]):
-            pass
 
 
 class GgufFile:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, Protocol
+from functools import partial
+from typing import Any, Protocol, cast
 
 import numpy as np
 
+from rlx.driver.device import Bytes
 from rlx.driver.progress import report
 from rlx.dtypes import DType, as_dtype, f32
 from rlx.errors import DTypeError, ModelFormatError
@@ -20,6 +23,7 @@ from rlx.models.language.blocks import table_names
 from rlx.models.language.config import LanguageConfig, Rope
 from rlx.ops.rope.table import rope_table
 from rlx.packed import PackedArray
+from rlx.packed.array import copy_into
 from rlx.runtime import Store
 
 _LEAST_TENSORS = 6  # of a layer, in any architecture
@@ -33,6 +37,10 @@ class Source(Protocol):
     kinds: Mapping[str, tuple[tuple[int, ...], DType]]
 
     def read(self, name: str) -> Value: ...
+    def read_into(self, name: str, out: Bytes) -> None:
+        """Writes the tensor into memory of its size, in the layout of the devices. Another thread may call it while
+        the one that loads does something else."""
+        ...
 
 
 class Arrays:
@@ -54,12 +62,19 @@ class Arrays:
         found: Value = self._tensors[name]
         return found
 
+    def read_into(self, name: str, out: Bytes) -> None:
+        copy_into(self.read(name), out)
+
 
 @dataclass(frozen=True, slots=True)
 class _Wanted:
+    """A weight. `plain`: tensors of the file, by their names here, that one after the other are its bytes; none where
+    it has to be made of them."""
+
     shape: tuple[int, ...]
     dtype: DType
     recipe: Recipe
+    plain: tuple[str, ...] = ()
 
 
 class ModelWeights:
@@ -124,7 +139,8 @@ class ModelWeights:
         rows = sum(w.shape[0] for w in found)
         derived = any(w.recipe.derived for w in found)
         recipe = Recipe(files, join, derived=derived)
-        self._wanted[name] = _Wanted((rows, *found[0].shape[1:]), found[0].dtype, recipe)
+        plain = tuple(n for w in found for n in w.plain) if all(w.plain for w in found) else ()
+        self._wanted[name] = _Wanted((rows, *found[0].shape[1:]), found[0].dtype, recipe, plain)
         return True
 
     def _find(self, name: str, shape: tuple[int, ...]) -> _Wanted:
@@ -144,7 +160,8 @@ class ModelWeights:
             dtype = f32  # the file's tensor has another shape, which `check` or `load` says
         elif self._dtype is not None and not dtype.is_packed:
             dtype = self._dtype
-        return _Wanted(shape, dtype, recipe)
+        same = recipe.make is alone and self.source.kinds[self._names[recipe.files[0]]] == (shape, dtype)
+        return _Wanted(shape, dtype, recipe, recipe.files if same else ())
 
     def bare(self, name: str) -> str:
         """The graph's name of what has this name in a file of the architecture."""
@@ -205,26 +222,76 @@ class ModelWeights:
         for name, table in self._tables.items():
             for store in stores.get(name, ()):
                 store.set(name, table)
-        done, whole = 0, self.nbytes
-        for name, value in self._made():
-            for store in stores[name]:
-                store.set(name, value)
-            done += self._wanted[name].dtype.nbytes(self._wanted[name].shape)
-            report("loading", done, whole)
+        done, whole, sizes = 0, self.nbytes, self.sizes
+        rooms = _Rooms()
+        # Where weights are copied to a device, the next is read meanwhile.
+        with ThreadPoolExecutor(1, "rlx-weights") as reading:
+            coming: Future[Bytes | Value] | None = None
+            names = list(self._wanted)
+            for name, after in zip(names, [*names[1:], None], strict=True):
+                wanted, to = self._wanted[name], stores[name]
+                if self._in_place(name, to):
+                    to[0].write_by(name, wanted.dtype, partial(self._write, wanted))
+                else:
+                    made = self._make(name, rooms) if coming is None else coming.result()
+                    coming = None
+                    if after is not None and not self._in_place(after, stores[after]):
+                        coming = reading.submit(self._make, after, rooms)
+                    for store in to:
+                        if wanted.plain:
+                            store.put(name, wanted.dtype, cast(Bytes, made))
+                        else:
+                            store.set(name, made)
+                done += sizes[name]
+                report("loading", done, whole)
 
-    def _made(self) -> Iterator[tuple[str, Value]]:
-        for name, wanted in self._wanted.items():
-            values = [self.source.read(self._names[n]) for n in wanted.recipe.files]
-            if wanted.recipe.derived or not wanted.dtype.is_packed:
-                values = [v.dequantize() if isinstance(v, PackedArray) else v for v in values]
-            try:
-                made = _shaped(wanted, values)
-            except ModelFormatError as error:
-                raise ModelFormatError(f"{self.source.where}: {error}") from error
-            if not isinstance(made, PackedArray):
-                with np.errstate(over="ignore"):
-                    made = np.asarray(made).astype(wanted.dtype.np, copy=False)
-            yield name, made
+    def _in_place(self, name: str, stores: Sequence[Store]) -> bool:
+        """Whether a weight is written where it stays, without a copy."""
+        return bool(self._wanted[name].plain) and len(stores) == 1 and stores[0].in_place
+
+    def _make(self, name: str, rooms: _Rooms) -> Bytes | Value:
+        """A weight as the file's bytes, in one of the rooms, or made of the file's tensors."""
+        wanted = self._wanted[name]
+        if wanted.plain:
+            room = rooms.next(wanted.dtype.nbytes(wanted.shape))
+            self._write(wanted, room)
+            return room
+        values = [self.source.read(self._names[n]) for n in wanted.recipe.files]
+        if wanted.recipe.derived or not wanted.dtype.is_packed:
+            values = [v.dequantize() if isinstance(v, PackedArray) else v for v in values]
+        try:
+            made = _shaped(wanted, values)
+        except ModelFormatError as error:
+            raise ModelFormatError(f"{self.source.where}: {error}") from error
+        if not isinstance(made, PackedArray):
+            with np.errstate(over="ignore"):
+                made = np.asarray(made).astype(wanted.dtype.np, copy=False)
+        return made
+
+    def _write(self, wanted: _Wanted, out: Bytes) -> None:
+        """Reads a weight that is tensors of the file one after the other."""
+        start = 0
+        for name in wanted.plain:
+            shape, dtype = self.source.kinds[self._names[name]]
+            end = start + dtype.nbytes(shape)
+            self.source.read_into(self._names[name], out[start:end])
+            start = end
+
+
+class _Rooms:
+    """Two pieces of memory by turns, in which weights are read: fresh memory for each would take longer to get than
+    reading does."""
+
+    def __init__(self) -> None:
+        self._held = [np.empty(0, np.uint8), np.empty(0, np.uint8)]
+
+    def next(self, nbytes: int) -> Bytes:
+        """Memory that nothing else uses until the next but one is asked for."""
+        room = self._held.pop(0)
+        if room.nbytes < nbytes:
+            room = np.empty(nbytes, np.uint8)
+        self._held.append(room)
+        return room[:nbytes]
 
 
 def _shaped(wanted: _Wanted, values: Sequence[Value]) -> Value:

@@ -13,6 +13,7 @@ import pytest
 
 import rlx
 from rlx import dtypes
+from rlx.driver import spread
 from rlx.errors import DTypeError, ModelFormatError, RlxError
 from rlx.formats import gguf
 from rlx.formats.gguf import reader
@@ -147,7 +148,7 @@ class TestRoundTrip:
 
 
 def test_large_tensors_are_read_by_threads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reader, "_PER_THREAD", 1000)
+    monkeypatch.setattr(spread, "_PER_THREAD", 1000)
     monkeypatch.setattr(reader, "_PIECE", 1500)
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: range(5), raising=False)
     floats = RNG.standard_normal((37, 256)).astype(np.float32)

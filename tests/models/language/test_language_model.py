@@ -32,6 +32,7 @@ from rlx.models.language.stats import Stats
 from rlx.models.language.text import StopTexts
 from rlx.ops.rope.scaling import LinearScaling
 from rlx.packed import PackedArray
+from rlx.runtime import Store
 from tests.models.language import tiny
 
 FAMILIES = {"llama": tiny.LLAMA, "gemma2": tiny.GEMMA}
@@ -85,6 +86,19 @@ def test_gguf_files_stay_packed(device: str, packed: str | None, tmp_path: Path)
             assert dtypes[name].name == (packed or "f32")
         with pytest.raises(RlxError, match="no tokenizer"):
             model.tokenize("a")
+
+
+def test_weights_are_the_same_where_they_are_copied_to_the_device(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a GPU with memory of its own: read ahead in memory that is used again."""
+    tiny.write_gguf(tmp_path / "model.gguf", "q8_0")
+    found = []
+    for placed in (True, False):
+        monkeypatch.setattr(Store, "in_place", placed)
+        with load(tmp_path / "model.gguf", "cpu", context=32) as model:
+            found.append(model.logits(tiny.TOKENS))
+    np.testing.assert_array_equal(*found)
 
 
 def test_a_prompt_may_be_cut_anywhere(device: str, folders: dict[str, Path]) -> None:

@@ -1,0 +1,23 @@
+"""Copies of many bytes on several threads: a processor copies a few gigabytes a second, memory can give several times
+that."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+_PER_THREAD, _MOST_THREADS = 4 << 20, 8  # bytes that are worth a thread, and how many copy
+
+
+def spread(work: Callable[[int, int], None], count: int, nbytes: int) -> None:
+    """Calls `work` with ranges that make up 0..count and move `nbytes` in all, on threads where that is worth it."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    n = min(_MOST_THREADS, cores, nbytes // _PER_THREAD)
+    if n < 2:
+        work(0, count)
+        return
+    ends = [count * i // n for i in range(n + 1)]
+    with ThreadPoolExecutor(n) as pool:
+        for _ in pool.map(work, ends, ends[1:]):
+            pass
