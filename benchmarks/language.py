@@ -21,6 +21,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import numpy as np
+import numpy.typing as npt
 
 import rlx
 from rlx.dtypes import DType, as_dtype
@@ -33,6 +34,7 @@ from rlx.models.language.model import LanguageModel
 from rlx.models.language.weights import ModelWeights
 from rlx.models.loading import load as load_model
 from rlx.packed import PackedArray
+from rlx.packed.array import copy_into
 
 _LLAMA = {"model_type": "llama", "vocab_size": 128256, "max_position_embeddings": 8192, "rope_theta": 5e5,
           "head_dim": 64, "num_key_value_heads": 8, "rms_norm_eps": 1e-5}  # fmt: skip
@@ -82,6 +84,9 @@ class Random:
             else:
                 self._made[shape] = np.resize((self._some * 0.02).astype(kind.np), shape)
         return self._made[shape]
+
+    def read_into(self, name: str, out: npt.NDArray[np.uint8]) -> None:
+        copy_into(self.read(name), out)
 
 
 def decoder_of(

@@ -128,16 +128,14 @@ def choose(target: Target, problem: Problem) -> Candidate:
 
 
 def choose_step(target: Target, problem: Problem) -> Decode:
-    """The sizes of the kernel for one query a head that writes its own key and value. Where loads overlap with what
-    follows them, two workgroups of two heads on each multiprocessor take 10.0 µs, one of four heads 11.0; elsewhere
-    14.6 and 12.4 (an H200 through CUDA and Vulkan: 32 heads of 64, 8 key heads, 2,047 keys)."""
-    share = problem.heads // problem.kv_heads
-    paired = target.matrices.overlapped and not target.software
-    suited = min(2 if paired else 4, 1 << max(0, share - 1).bit_length())
+    """The sizes of the kernel for one query a head that writes its own key and value. Two workgroups of two heads on
+    each multiprocessor take 10.0 µs, one of four heads 11.0 (an H200 through CUDA: 32 heads of 64, 8 key heads, 2,047
+    keys); through Vulkan, in a step of a model, 10.9 and 12.3."""
+    suited = min(2, problem.heads // problem.kv_heads)
     found: list[Candidate] = []
     for rows in (1, 2, 4, 8):
-        blocks = problem.batch * problem.kv_heads * math.ceil(share / rows)
-        splits = _splits(target.units * (2 if paired else 1), blocks, problem.sk)
+        blocks = problem.batch * problem.kv_heads * math.ceil(problem.heads // problem.kv_heads / rows)
+        splits = _splits(2 * target.units, blocks, problem.sk)
         lanes = problem.d * problem.stored.itemsize // 16
         found.append(Decode((float(rows != suited),), rows, splits, lanes))
     chosen = target.choose(problem, _with_overrides(found))

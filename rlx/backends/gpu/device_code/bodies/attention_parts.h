@@ -9,6 +9,10 @@
 #endif
 #define DEEP 16u
 
+// 1 / total for a total of 0, or of at least 1, which is the greatest weight. Through Vulkan a step of attention takes 0.8 µs
+// longer with a division that is rounded correctly.
+RLX_FN float quick_inverse(const float total) { return total == 0.0f ? 0.0f : RLX_QUICK_RECIP(total); }
+
 // Element c of row `row` of part s, of `rows` rows of d elements; c = 0 brings the row's greatest score and total.
 RLX_FN void show_part(PTR(f32) figures, PTR(f32) sums, const uint rows, const uint row, const uint s, const uint d,
                       const uint c, const float top, const float total, const float sum) {
@@ -42,5 +46,5 @@ RLX_FN float parts_sum(PTR(f32) figures, PTR(f32) sums, const uint rows, const u
             }
         }
     }
-    return sum * inverse(total);
+    return sum * quick_inverse(total);
 }

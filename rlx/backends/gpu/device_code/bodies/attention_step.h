@@ -3,7 +3,7 @@
 // waits for another takes longer than each of them. q, k and v hold one row a head, whose pairs are turned by the angles
 // of row `at` of the tables, as in rope.h; at = position[b], brought into 0 … rows - 1, is also the number of keys in the
 // cache before it. No workgroup reads the row that another writes: the first part takes the new key from k itself.
-// Constants: LANES, ROWS: see attention_streams.h; ROWS of the heads that share a key head are one block. SPLITS: the
+// Constants: LANES, ROWS: see attention_streams.h; ROWS of the SHARE heads that share a key head are one block. SPLITS: the
 // parts into which the keys are cut, one for each workgroup; the last to arrive adds them up in order. TURNED: pairs that
 // are turned, INTERLEAVED: as in rope.h. WINDOWED: at most `window` keys before the own one are seen. CAPPED: scores are
 // bent at `cap`. SINKS: each head has one more term in its total. RING: `at` is position[b] from 0 on, whose row is that
@@ -22,6 +22,7 @@
 #define SIZE (LANES * PER)
 
 SHARED bool last;
+SHARED vec4 fresh[(ROWS + 2u) * LANES * QUADS];  // ROWS queries, the new key, the new value, as the cache stores them
 
 RLX_FN vec4 near4(const vec4 v) { return VEC4(NEAR(v.x), NEAR(v.y), NEAR(v.z), NEAR(v.w)); }
 
@@ -60,16 +61,15 @@ RLX_FN float bent(const float s, const float cap) { return CAPPED ? cap * p_tanh
 
 RLX_FN void attention_step_body(PTR(TA) q, PTR(TA) k, PTR(TA) v, PTR(TB) keys, PTR(TB) values, PTR(i32) position,
                                 PTR(f32) cosine, PTR(f32) sine, PTR(f32) sinks, PTR(TA) y, PTR(f32) parts,
-                                PTR(u32) counters, const uint count, const uint heads, const uint kv_heads,
-                                const uint rows, const uint entries, const uint window, const float scale,
-                                const float cap) {
-    const uint share = heads / kv_heads, blocks = (share + ROWS - 1u) / ROWS;
+                                PTR(u32) counters, const uint count, const uint rows, const uint entries,
+                                const uint window, const float scale, const float cap) {
+    const uint blocks = (SHARE + ROWS - 1u) / ROWS;
     const uint split = GROUP % SPLITS, block = GROUP / SPLITS, kv = block / blocks, r0 = block % blocks * ROWS;
     if (kv >= count) return;
-    const uint b = kv / kv_heads, h = kv % kv_heads, lane = THREAD % LANES, stream = THREAD / LANES;
-    const uint step = kv_heads * LANES;
-    PTR(TB) pk = SKIP(TB, SKIP(TB, keys, b * rows, kv_heads * SIZE), h, SIZE);
-    PTR(TB) pv = SKIP(TB, SKIP(TB, values, b * rows, kv_heads * SIZE), h, SIZE);
+    const uint b = kv / KV_HEADS, h = kv % KV_HEADS, lane = THREAD % LANES, stream = THREAD / LANES;
+    const uint step = KV_HEADS * LANES;
+    PTR(TB) pk = SKIP(TB, SKIP(TB, keys, b * rows, KV_HEADS * SIZE), h, SIZE);
+    PTR(TB) pv = SKIP(TB, SKIP(TB, values, b * rows, KV_HEADS * SIZE), h, SIZE);
     // The first keys are brought near while earlier kernels still run.
     const uint guess = position_of(PEEK(position, b), rows), behind = keys_before(guess, window);
     const uint near = first_key(row_of(guess, rows), behind, rows), ahead = near + split * part_size(behind) + stream;
@@ -87,43 +87,51 @@ RLX_FN void attention_step_body(PTR(TA) q, PTR(TA) k, PTR(TA) v, PTR(TB) keys, P
     const uint begin = first_key(row_at, there, rows);
     const uint from = begin + least(split * chunk, there), to = least(from + chunk, begin + there);
 
-    // The first keys are asked for before the query, whose tables take as long to come.
+    // The first keys are asked for before the queries, whose tables take as long to come. What is turned is turned once
+    // in a workgroup.
     uvec4 wk[4], wv[4];
     if (from < to) { READ_KEYS(wk, wv, from, to, pk, pv, step, step) }
+    for (uint i = THREAD; i < (split == 0u ? ROWS + 2u : ROWS) * LANES * QUADS; i += 256u) {
+        const uint r = i / (LANES * QUADS), c = i % (LANES * QUADS);
+        PTR(TA) x = SKIP(TA, q, kv * SHARE + least(r0 + r, SHARE - 1u), SIZE);
+        if (r == ROWS) x = SKIP(TA, k, kv, SIZE);
+        if (r > ROWS) x = SKIP(TA, v, kv, SIZE);
+        fresh[i] = r > ROWS ? near4(LOAD4(TA, x, c)) : turned(x, cosine, sine, entry, c * 4u);
+        if (r >= ROWS && r0 == 0u) {
+            PTR(TB) cache = pk;
+            if (r > ROWS) cache = pv;
+            STORE4(TB, cache, row_at * step * QUADS + c, fresh[i]);
+        }
+    }
+    BARRIER;
     vec4 query[ROWS * QUADS], out_[ROWS * QUADS];
     float top[ROWS], total[ROWS];
     UNROLL for (uint r = 0u; r < ROWS; r++) {
-        const uint head = b * heads + h * share + least(r0 + r, share - 1u);
         UNROLL for (uint e = 0u; e < QUADS; e++) {
-            query[r * QUADS + e] = turned(SKIP(TA, q, head, SIZE), cosine, sine, entry, lane * PER + e * 4u);
+            query[r * QUADS + e] = fresh[(r * LANES + lane) * QUADS + e];
             out_[r * QUADS + e] = VEC4(0.0f, 0.0f, 0.0f, 0.0f);
         }
         top[r] = -INFINITE;
         total[r] = 0.0f;
     }
     if (split == 0u) {
-        vec4 key[QUADS], value[QUADS];
+        // Stream r adds the new key to row r, the stream behind it the sink.
+        float sum = 0.0f;
         UNROLL for (uint e = 0u; e < QUADS; e++) {
-            const uint c = lane * PER + e * 4u;
-            key[e] = turned(SKIP(TA, k, kv, SIZE), cosine, sine, entry, c);
-            value[e] = near4(LOAD4(TA, SKIP(TA, v, kv, SIZE), c / 4u));
-            if (r0 == 0u && stream == 0u) {
-                const uint i = (row_at * step + lane) * QUADS + e;
-                STORE4(TB, pk, i, key[e]);
-                STORE4(TB, pv, i, value[e]);
-            }
+            const uint c = lane * QUADS + e;
+            sum = dot_of(fresh[stream % ROWS * LANES * QUADS + c], fresh[ROWS * LANES * QUADS + c], sum);
         }
+        const float s = bent(lanes_sum(sum) * scale, cap);
         UNROLL for (uint r = 0u; r < ROWS; r++) {
-            float sum = dot_of(query[r * QUADS], key[0], 0.0f);
-            if (QUADS == 2u) sum = dot_of(query[r * QUADS + QUADS - 1u], key[QUADS - 1u], sum);
-            const float s = bent(lanes_sum(sum) * scale, cap);
-            if (stream == 0u) {
+            if (stream == r) {
                 top[r] = larger(s, -INFINITE);
                 total[r] = weight_of(s - base_of(top[r]));
-                UNROLL for (uint e = 0u; e < QUADS; e++) out_[r * QUADS + e] = scaled(value[e], total[r]);
+                UNROLL for (uint e = 0u; e < QUADS; e++) {
+                    out_[r * QUADS + e] = scaled(fresh[((ROWS + 1u) * LANES + lane) * QUADS + e], total[r]);
+                }
             }
-            if (SINKS && stream == 1u) {
-                const float sink = LOAD(f32, sinks, h * share + least(r0 + r, share - 1u));
+            if (SINKS && stream == (r + 1u) % STREAMS) {
+                const float sink = LOAD(f32, sinks, h * SHARE + least(r0 + r, SHARE - 1u));
                 top[r] = larger(sink, -INFINITE);
                 total[r] = weight_of(sink - base_of(top[r]));
             }
@@ -157,8 +165,8 @@ RLX_FN void attention_step_body(PTR(TA) q, PTR(TA) k, PTR(TA) v, PTR(TB) keys, P
             if (SPLITS > 1u) {
                 const float whole = c == 0u ? streams_total(row) : 0.0f;
                 show_part(figures, sums, ROWS, row, split, SIZE, c, tops[row], whole, sum);
-            } else if (r0 + row < share) {
-                STORE(TA, SKIP(TA, y, b * heads + h * share + r0 + row, SIZE), c, NEAR(sum * inverse(streams_total(row))));
+            } else if (r0 + row < SHARE) {
+                STORE(TA, SKIP(TA, y, kv * SHARE + r0 + row, SIZE), c, NEAR(sum * quick_inverse(streams_total(row))));
             }
         }
     }
@@ -167,8 +175,8 @@ RLX_FN void attention_step_body(PTR(TA) q, PTR(TA) k, PTR(TA) v, PTR(TB) keys, P
         if (!last) return;
         for (uint f = THREAD; f < ROWS * SIZE; f += 256u) {
             const uint row = f / SIZE, c = f % SIZE;
-            if (r0 + row < share) {
-                STORE(TA, SKIP(TA, y, b * heads + h * share + r0 + row, SIZE), c, NEAR(parts_sum(figures, sums, ROWS, row, SIZE, c, SPLITS)));
+            if (r0 + row < SHARE) {
+                STORE(TA, SKIP(TA, y, kv * SHARE + r0 + row, SIZE), c, NEAR(parts_sum(figures, sums, ROWS, row, SIZE, c, SPLITS)));
             }
         }
     }

@@ -27,19 +27,19 @@ ATTENTION_STEP = declare(
             *reads(position="i32", cosine="f32", sine="f32", sinks="f32"),
             *writes(y="TA"),
             *updates(parts="f32", counters="u32"),
-            *uints("count", "heads", "kv_heads", "rows", "entries", "window"),
+            *uints("count", "rows", "entries", "window"),
             *floats("scale", "cap"),
         ),
         headers=("prims",),
         variants={"AB": PAIRS},
         constants={
             "LANES": 8, "ROWS": 1, "SPLITS": 1, "TURNED": 0, "INTERLEAVED": False, "WINDOWED": False, "CAPPED": False,
-            "SINKS": False, "RING": False,
+            "SINKS": False, "RING": False, "KV_HEADS": 1, "SHARE": 1,
         },
         trials=(
-            (8, 4, 16, 32, False, False, False, False, False),
-            (16, 2, 5, 24, True, True, True, True, True),
-            (32, 8, 1, 0, False, True, False, False, False),
+            (8, 4, 16, 32, False, False, False, False, False, 8, 4),
+            (16, 2, 5, 24, True, True, True, True, True, 3, 2),
+            (32, 8, 1, 0, False, True, False, False, False, 1, 5),
         ),
         subgroups=True,
         begins=True,
@@ -81,7 +81,7 @@ def lower_attention_step(ctx: Lowering, node: Node) -> None:
     kernel = ATTENTION_STEP(
         AB=f"{stored}_{kept}", LANES=chosen.lanes, ROWS=chosen.rows, SPLITS=splits, TURNED=pairs,
         INTERLEAVED=attrs["interleaved"], WINDOWED=window is not None, CAPPED=cap is not None, SINKS=sinks is not None,
-        RING=attrs["ring"],
+        RING=attrs["ring"], KV_HEADS=kv_heads, SHARE=heads // kv_heads,
     )  # fmt: skip
     fresh = [cast_ref(ctx, ctx.ref(t), ctx.storage(t), stored, t.size) for t in node.inputs[:3]]
     angles = [cast_ref(ctx, ctx.ref(t), ctx.storage(t), f32, t.size) for t in tables] or [fresh[0]] * 2
@@ -89,7 +89,7 @@ def lower_attention_step(ctx: Lowering, node: Node) -> None:
     target = ctx.ref(y)
     partial = ctx.scratch(blocks * splits * chosen.rows * (size + 2) * 4) if splits > 1 else target
     counters = ctx.counters(blocks) if splits > 1 else target
-    sizes = [batch * kv_heads, heads, kv_heads, rows, tables[0].shape[0] if tables else 1]
+    sizes = [batch * kv_heads, rows, tables[0].shape[0] if tables else 1]
     ctx.launch(
         kernel,
         ctx.groups(blocks * splits),
