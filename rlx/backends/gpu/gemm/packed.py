@@ -88,13 +88,16 @@ class PackedLine:
 @dataclass(frozen=True, slots=True)
 class PackedDigits:
     """Integer dot products with x as three signed bytes for each element, for one row of x a workgroup, and with what
-    stands around the product. `parts` subgroups share `high` packed rows."""
+    stands around the product. `parts` subgroups share `high` packed rows. Where all of x lies in shared memory,
+    `resident` workgroups for each multiprocessor take all rows: about twice as many as run at once, which evens out the
+    last ones."""
 
     algorithm: ClassVar[Algorithm] = "digits"
     cost: Cost
     slab: int
     parts: int = 1
     high: int = 4
+    resident: int = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,10 +265,10 @@ def in_digits(features: frozenset[str], q: DType) -> bool:
 
 def digits(target: Target, p: PackedProblem, cost: float = 0) -> PackedDigits:
     """The sizes of packed_digits, as measured on an H200: fewer rows a subgroup where units would be idle. With
-    more shared memory than the kernels around it have, it would be waited for longer."""
+    more shared memory than the kernels around it have, it would be waited for longer. The same slab for every k: it is
+    a constant, and products of equal constants share their code."""
     most = 4096 // (p.k // p.units)
-    high = 4 if p.n >= 24 * target.units else 2
-    return PackedDigits((cost,), min(most // 32, math.ceil(p.units / 32)) * 32, 1, high)
+    return PackedDigits((cost,), most // 32 * 32, 1, 4 if p.n >= 24 * target.units else 2)
 
 
 def line(target: Target, p: PackedProblem, cost: float = 0, gated: bool = False) -> PackedLine:
@@ -371,7 +374,7 @@ def _resized(c: PackedCandidate, wish: Forced) -> PackedCandidate:
     if isinstance(c, PackedVector) and wish.slab is not None:
         return replace(c, slab=wish.slab)
     if isinstance(c, PackedDigits):
-        wanted = {name: getattr(wish, name) for name in ("slab", "parts", "high")}
+        wanted = {name: getattr(wish, name) for name in ("slab", "parts", "high", "resident")}
         made = replace(c, **{name: size for name, size in wanted.items() if size is not None})
         return replace(made, slab=math.ceil(made.slab / (32 * made.parts)) * 32 * made.parts)
     if isinstance(c, PackedLine):
