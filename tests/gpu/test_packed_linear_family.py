@@ -153,7 +153,12 @@ def test_digits(name: str, n: int, blocks: int, dtype: str, words: dict[str, Any
 @on_host
 @pytest.mark.usefixtures("dots")
 def test_barriers_of_digits() -> None:
-    every_barrier_is_missed("packed_digits.h", lambda: fused("q8_0", 40, 96, "f32", "cuda", parts=2, slab=64))
+    # Several tiles a workgroup, and several slabs.
+    def both() -> None:
+        fused("q8_0", 3000, 64, "f32", "cuda", parts=2, resident=1)
+        fused("q8_0", 40, 96, "f32", "cuda", parts=2, slab=64)
+
+    every_barrier_is_missed("packed_digits.h", both)
 
 
 @on_vulkan

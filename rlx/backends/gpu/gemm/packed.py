@@ -88,13 +88,15 @@ class PackedLine:
 @dataclass(frozen=True, slots=True)
 class PackedDigits:
     """Integer dot products with x as three signed bytes for each element, for one row of x a workgroup, and with what
-    stands around the product. `parts` subgroups share `high` packed rows."""
+    stands around the product. `parts` subgroups share `high` packed rows. Where all of x lies in shared memory,
+    `resident` workgroups for each multiprocessor take all rows."""
 
     algorithm: ClassVar[Algorithm] = "digits"
     cost: Cost
     slab: int
     parts: int = 1
     high: int = 4
+    resident: int = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,10 +264,13 @@ def in_digits(features: frozenset[str], q: DType) -> bool:
 
 def digits(target: Target, p: PackedProblem, cost: float = 0) -> PackedDigits:
     """The sizes of packed_digits, as measured on an H200: fewer rows a subgroup where units would be idle. With
-    more shared memory than the kernels around it have, it would be waited for longer."""
-    most = 4096 // (p.k // p.units)
+    more shared memory than the kernels around it have, it would be waited for longer. The same slab for every k: it is
+    a constant, and products of equal constants share their code. Registers allow two workgroups a multiprocessor or
+    three; twice as many as two are faster where there are rows for them all."""
+    most, runs = 4096 // (p.k // p.units), p.k // p.units // 16
     high = 4 if p.n >= 24 * target.units else 2
-    return PackedDigits((cost,), min(most // 32, math.ceil(p.units / 32)) * 32, 1, high)
+    many = math.ceil(p.n / (8 * high)) > 4 * target.units
+    return PackedDigits((cost,), most // 32 * 32, 1, high, 3 if runs * high < 8 else 4 if many else 2)
 
 
 def line(target: Target, p: PackedProblem, cost: float = 0, gated: bool = False) -> PackedLine:
@@ -371,7 +376,7 @@ def _resized(c: PackedCandidate, wish: Forced) -> PackedCandidate:
     if isinstance(c, PackedVector) and wish.slab is not None:
         return replace(c, slab=wish.slab)
     if isinstance(c, PackedDigits):
-        wanted = {name: getattr(wish, name) for name in ("slab", "parts", "high")}
+        wanted = {name: getattr(wish, name) for name in ("slab", "parts", "high", "resident")}
         made = replace(c, **{name: size for name, size in wanted.items() if size is not None})
         return replace(made, slab=math.ceil(made.slab / (32 * made.parts)) * 32 * made.parts)
     if isinstance(c, PackedLine):

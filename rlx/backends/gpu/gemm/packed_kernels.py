@@ -147,23 +147,21 @@ PACKED_DIGITS = declare(
     KernelDecl(
         "packed_digits",
         about=(
-            "y (m, n) = x (m, blocks * BLOCK), or its RMS norm (NORMED), times the transposed packed rows of q, plus "
-            "the bias or with a gate (GATED), for very few rows of x, by integer dot products."
+            "y (m, n) = x (m, blocks * BLOCK), or its RMS norm (norm), times the transposed packed rows of q, plus "
+            "the bias (add) or with a gate (gate), for very few rows of x, by integer dot products."
         ),
-        grid="a group of 256 for each 8 * HIGH / PARTS rows of q, for each row of x",
+        grid="a group of 256 for tiles of 8 * HIGH / PARTS rows of q, every `step`-th of them, for each row of x",
         args=(
             *reads(x="T", gamma="f32", q="u32", bias="f32"), *writes(y="T"),
-            *uints("m", "n", "blocks", "pitch"), *floats("eps"),
+            *uints("m", "n", "blocks", "pitch", "step", "norm", "gate", "add"), *floats("eps"),
         ),
         variants={"T": FLOATS, "HIGH": ("2", "4"), "DOT": ("packed",)},
         constants={
-            **_CONSTANTS, "SLAB": 64, "PARTS": 1, "NORMED": False, "GATED": False, "ACTIVATION": 0, "BIAS": 0,
-            "HALVES": False,
+            **_CONSTANTS, "SLAB": 64, "PARTS": 1, "ACTIVATION": 0, "BIAS": 2, "HALVES": False,
         },
-        trials=tuple((*_trial(name, align), slab, parts, normed, gated, activation, bias, False)
-            for name, align, slab, parts, normed, gated, activation, bias in (
-            ("q4_0", 1, 64, 1, False, False, 0, 2), ("q6_k", 16, 128, 2, True, True, 4, 0),
-            ("int8_zp", 4, 256, 4, True, False, 0, 1))),
+        trials=tuple((*_trial(name, align), slab, parts, activation, bias, False)
+            for name, align, slab, parts, activation, bias in (
+            ("q4_0", 1, 64, 1, 0, 2), ("q6_k", 16, 128, 2, 4, 2), ("int8_zp", 4, 256, 4, 0, 1))),
         headers=("prims",),
         resident="2",
         subgroups=True,

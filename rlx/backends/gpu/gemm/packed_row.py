@@ -41,17 +41,20 @@ def row_launch(ctx: Lowering, chosen: PackedLine | PackedDigits, call: RowCall) 
 
 
 def digits_launch(ctx: Lowering, chosen: PackedDigits, call: RowCall) -> None:
-    """Appends a launch of packed_digits."""
+    """Appends a launch of packed_digits. Constants that a call does not need are those of other calls, so that the
+    products of a layer are one pipeline: their code together decides how soon each of them begins."""
     w, sides = call.weight, 1 if call.gate is None else 2
     n = w.rows // sides
     kernel = PACKED_DIGITS(
         T=call.stored.name, HIGH=str(chosen.high), DOT="packed", **w.constants, SLAB=chosen.slab, PARTS=chosen.parts,
-        NORMED=call.gamma is not None, GATED=call.gate is not None, ACTIVATION=CODE[call.gate], BIAS=call.bias_kind,
+        ACTIVATION=CODE[call.gate or "silu"], BIAS=call.bias_kind or 2,
         HALVES="half_subnormals" in ctx.target.features,
     )  # fmt: skip
     tiles = math.ceil(n / (8 * chosen.high // chosen.parts // sides))
+    step = min(tiles, chosen.resident * ctx.target.units) if w.blocks * w.units <= chosen.slab else tiles
     args: list[Arg] = [call.x, call.gamma or call.x, w.ref, call.bias or call.x, call.y]
-    ctx.launch(kernel, ctx.groups(tiles * call.m), [*args, call.m, n, w.blocks, w.pitch, call.eps])
+    around = call.gamma is not None, call.gate is not None, call.bias is not None
+    ctx.launch(kernel, ctx.groups(step * call.m), [*args, call.m, n, w.blocks, w.pitch, step, *around, call.eps])
 
 
 def line_launch(ctx: Lowering, chosen: PackedLine, call: RowCall) -> None:

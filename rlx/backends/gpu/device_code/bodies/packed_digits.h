@@ -5,10 +5,12 @@
 // subnormals; on CUDA packed_line has such integers too (packed_limbs.h). A subgroup of 32 threads has ROWS rows of q,
 // of which each lane takes every 32nd chunk; PARTS of them share these rows and chunks. The next chunks are under way
 // meanwhile. The digits lie in shared memory, SLAB chunks of them at a time, a multiple of 32 PARTS. Zeros and minimums
-// are multiplied by the sum of x. NORMED: x is divided by its root mean square and multiplied by gamma. GATED: q has
-// twice n rows, and y is act(row i) times row i + n. BIAS: see bias.h; y is rounded after the bias. HALVES: the
-// device's own conversion keeps subnormal halves. IN_CHUNKS holds, the format's quants are integers, and x may be read
-// four at a time.
+// are multiplied by the sum of x. A workgroup takes every `step`-th tile of rows, and makes the digits once where all of
+// them fit. norm: x is divided by its root mean square and multiplied by gamma. gate: q has twice n rows, and y is
+// act(row i) times row i + n. add: there is a bias, for BIAS see bias.h; y is rounded after it. These three are arguments
+// so that the products of a layer are one pipeline: where the code of a layer's kernels was longer than some 128 KB, each
+// of them began later. HALVES: the device's own conversion keeps subnormal halves. IN_CHUNKS holds, the format's quants
+// are integers, and x may be read four at a time.
 #define TA T
 #include "activation.h"
 #include "bias.h"
@@ -29,8 +31,9 @@
 #endif
 #define DIGITS 3u
 #define TEAMS (WARPS / PARTS)
-#define MADE (GATED ? ROWS / 2u : ROWS)  // elements of y that a team makes
 #define STEP (32u * PARTS)
+// Whether no chunk is asked for beyond the last: faster where many registers are in use, else slower (on an H200).
+#define NONE_BEYOND (RUNS * ROWS >= 8u)
 #define IS_IQ4 (FORMAT == IQ4_NL || FORMAT == IQ4_XS)
 #define IS_BYTES (FORMAT == Q8_0 || FORMAT == INT8 || FORMAT == INT8_ZP)
 // Whether the sum of a run may leave 32 bits: 2^22 times 16 quants. (No condition of constants has another on its right:
@@ -38,14 +41,14 @@
 #define IS_LONG (FORMAT == Q8_0 || FORMAT == INT8 || FORMAT == INT8_ZP || FORMAT == IQ4_NL || FORMAT == IQ4_XS || FORMAT == Q6_K)
 #define WITHOUT_ZEROS (FORMAT == Q8_0 || FORMAT == INT8 || FORMAT == IQ4_NL || FORMAT == IQ4_XS)
 RLX_FN vec4 scaled_four(const vec4 a, const float b) { return VEC4(a.x * b, a.y * b, a.z * b, a.w * b); }
-RLX_FN vec4 x_four(PTR(T) x, PTR(f32) gamma, const uint i, const float down) {
+RLX_FN vec4 x_four(PTR(T) x, PTR(f32) gamma, const uint i, const float down, const bool normed) {
     const vec4 v = LOAD4(T, x, i);
-    if (!NORMED) return v;
+    if (!normed) return v;
     const vec4 a = scaled_four(v, down), b = LOAD4(f32, gamma, i);
     return VEC4(a.x * b.x, a.y * b.y, a.z * b.z, a.w * b.w);
 }
-#define DOT_MORE PTR(f32) gamma, const float down,
-#define DOT_X(i) x_four(x, gamma, i, down)
+#define DOT_MORE PTR(f32) gamma, const float down, const bool normed,
+#define DOT_X(i) x_four(x, gamma, i, down, normed)
 #define DOT_LOOP ROLLED  // seldom run
 #include "packed_dot.h"
 RLX_FN float plus(const float a, const float b) { return a + b; }
@@ -85,8 +88,8 @@ RLX_FN float squares_of(const vec4 v, const float sum) {
 SHARED uvec4 given[RUNS * DIGITS * SLAB];
 SHARED float given_sums[RUNS * SLAB];
 SHARED float given_back[RUNS * SLAB];
-SHARED float joined[PARTS > 1u ? WARPS * ROWS : 1u];
-SHARED float joined_squares[NORMED ? 2u * WARPS : 1u];
+SHARED float joined[PARTS > 1u ? 2u * WARPS * ROWS : 1u];
+SHARED float joined_squares[2u * WARPS];
 
 // Chunk c of a row: those of all blocks follow each other in the first plane.
 RLX_FN Chunk chunk_at(const Row row, const Planes at, const uint c) {
@@ -108,147 +111,162 @@ RLX_FN Chunk chunk_at(const Row row, const Planes at, const uint c) {
     }
 
 RLX_FN void packed_digits_body(PTR(T) x, PTR(f32) gamma, PTR(u32) q, PTR(f32) bias, PTR(T) y, const uint m,
-                               const uint n, const uint blocks, const uint pitch, const float eps) {
-    const uint k = blocks * BLOCK, chunks = blocks * UNITS;
+                               const uint n, const uint blocks, const uint pitch, const uint step, const uint norm,
+                               const uint gate, const uint add, const float eps) {
+    const bool normed = norm != 0u, gated = gate != 0u, biased = add != 0u;
+    const uint made = gated ? ROWS / 2u : ROWS, high = TEAMS * made;  // elements of y that a team makes, and all
+    const uint k = blocks * BLOCK, chunks = blocks * UNITS, tiles = (n + high - 1u) / high;
     const uint lane = THREAD % 32u, warp = THREAD / 32u, mine = warp % PARTS * 32u + lane;
-    const uint start = GROUP / m * (TEAMS * MADE), first = start + warp / PARTS * MADE;
-    if (start >= n) return;
     PTR(T) px = SKIP(T, x, GROUP % m, k);
     const Planes at = planes_of(blocks);
-    Row rows[ROWS];
-    float acc[ROWS];
-    Chunk next[ROWS];
-    uvec4 next_words[ROWS];
-    UNROLL for (uint r = 0u; r < ROWS; r++) {
-        const uint of = first + r % MADE;
-        rows[r] = row_of(q, (of < n ? of : n - 1u) + (GATED && r >= MADE ? n : 0u), pitch);
-        acc[r] = 0.0f;
-    }
-    FETCH(mine)
-    const uint to = first + lane;
-    const bool makes = lane < MADE && warp % PARTS == 0u && to < n;
-    float added = 0.0f;
-    if (HAS_BIAS && makes) added = bias_at(bias, to);
-    float squares = 0.0f, less_squares = 0.0f;  // the latter of x times 2^-100
-    ROLLED for (uint slab = 0u; slab < chunks; slab += SLAB) {
-        // Chunks that are not there have zeros.
-        ROLLED for (uint i = THREAD; i < RUNS * SLAB; i += 32u * WARPS) {
-            const uint run = i / SLAB, from = slab + i % SLAB;
-            vec4 v[4];
-            float most = 0.0f, sum = 0.0f;
-            UNROLL for (uint w = 0u; w < 4u; w++) {
-                vec4 four = VEC4(0.0f, 0.0f, 0.0f, 0.0f);
-                if (from < chunks) {
-                    const uint e = element_of(from / UNITS, from % UNITS, run) / 4u + w;
-                    four = LOAD4(T, px, e);
-                    if (NORMED) {
-                        squares = squares_of(four, squares);
-                        less_squares = squares_of(scaled_four(four, 7.8886090522101181e-31f), less_squares);
-                        const vec4 g = LOAD4(f32, gamma, e);
-                        four = VEC4(four.x * g.x, four.y * g.y, four.z * g.z, four.w * g.w);
-                    }
-                }
-                v[w] = four;
-                sum += (four.x + four.y) + (four.z + four.w);
-                most = largest_of(four, most);
-            }
-            // The largest is below 2^(exponent - 126), and becomes at most 2^22.
-            const uint high = RLX_BITS(most) >> 23, exponent = high < 22u ? 22u : high;
-            const float up = RLX_FLOAT((275u - exponent) << 23);
-            const uvec4 a = digits_of(v[0], up), b = digits_of(v[1], up), c = digits_of(v[2], up), d = digits_of(v[3], up);
-            const uint place = run * DIGITS * SLAB + i % SLAB;
-            given[place] = PACKED4(a.x, b.x, c.x, d.x);
-            given[place + SLAB] = PACKED4(a.y, b.y, c.y, d.y);
-            given[place + 2u * SLAB] = PACKED4(a.z, b.z, c.z, d.z);
-            given_sums[i] = sum;
-            // Where an element is infinite or no number, every sum becomes NaN and is made anew.
-            given_back[i] = RLX_ABS(sum) < INFINITE ? RLX_FLOAT((exponent - 21u) << 23) : RLX_FLOAT(0x7fc00000u);
-        }
-        if (NORMED && slab + SLAB >= chunks) {
-            const float all = lanes_sum(squares), less = lanes_sum(less_squares);
-            if (lane == 0u) {
-                joined_squares[warp] = all;
-                joined_squares[WARPS + warp] = less;
-            }
-        }
-        BARRIER;
-        const uint count = chunks - slab < SLAB ? chunks - slab : SLAB;
-        ROLLED for (uint i = mine; i < (count + STEP - 1u) / STEP * STEP; i += STEP) {
-            Chunk held[ROWS];
-            uvec4 words[ROWS];
-            UNROLL for (uint r = 0u; r < ROWS; r++) {
-                held[r] = next[r];
-                words[r] = next_words[r];
-            }
-            // The same in every step, if blocks are so long; where no chunk is left, it does not matter.
-            uint u = mine % UNITS;
-            if (32u % UNITS != 0u) u = (slab + i < chunks ? slab + i : chunks - 1u) % UNITS;
-            FETCH(slab + i + STEP)
-            UNROLL for (uint run = 0u; run < RUNS; run++) {
-                int dots[ROWS * DIGITS];
-                UNROLL for (uint j = 0u; j < DIGITS; j++) {
-                    const uvec4 a = given[(run * DIGITS + j) * SLAB + i];
-                    UNROLL for (uint r = 0u; r < ROWS; r++) {
-                        int sum = DOT4(signed_four(held[r], u, run, 0u), a.x, 0);
-                        sum = DOT4(signed_four(held[r], u, run, 1u), a.y, sum);
-                        sum = DOT4(signed_four(held[r], u, run, 2u), a.z, sum);
-                        dots[r * DIGITS + j] = DOT4(signed_four(held[r], u, run, 3u), a.w, sum);
-                    }
-                }
-                const float all = given_sums[run * SLAB + i], back = given_back[run * SLAB + i];
-                UNROLL for (uint r = 0u; r < ROWS; r++) {
-                    const Scale s = scale_from(words[r], u, run);
-                    const int lower = dots[r * DIGITS] + dots[r * DIGITS + 1u] * 256, upper = dots[r * DIGITS + 2u];
-                    float sum;
-                    if (IS_LONG) sum = FMA(float(upper), 65536.0f, float(lower)) * back;
-                    else sum = float(lower + upper * 65536) * back;
-                    if (WITHOUT_ZEROS) acc[r] = FMA(s.s, sum, acc[r]);
-                    else if (HAS_LOW) acc[r] = FMA(s.s, sum, FMA(s.m, all, acc[r]));
-                    else acc[r] = FMA(s.s, FMA(-zero_left(s), all, sum), acc[r]);
-                }
-            }
-        }
-        if (slab + SLAB < chunks) BARRIER;
-    }
-    // Lane r has the sum of row r, and of row r + MADE.
-    float v = 0.0f, other = 0.0f;
-    UNROLL for (uint r = 0u; r < ROWS; r++) {
-        const float sum = lanes_sum(acc[r]);
-        if (lane == r) v = sum;
-        if (GATED && lane + MADE == r) other = sum;
-    }
-    if (PARTS > 1u) {
-        if (lane < ROWS) joined[warp * ROWS + lane] = v;
-        BARRIER;
-        if (makes) {
-            for (uint p = 1u; p < PARTS; p++) {
-                v += joined[(warp + p) * ROWS + lane];
-                if (GATED) other += joined[(warp + p) * ROWS + lane + MADE];
-            }
-        }
-    }
-    if (!makes) return;
+    bool placed = false;
     float down = 1.0f, inverse = 1.0f;
-    if (NORMED) {
-        float total = 0.0f, less = 0.0f;
-        UNROLL for (uint i = 0u; i < WARPS; i++) {
-            total += joined_squares[i];
-            less += joined_squares[WARPS + i];
+    uint turn = 0u;
+    ROLLED for (uint tile = GROUP / m; tile < tiles; tile += step) {
+        const uint first = tile * high + warp / PARTS * made;
+        Row rows[ROWS];
+        float acc[ROWS];
+        Chunk next[ROWS];
+        uvec4 next_words[ROWS];
+        UNROLL for (uint r = 0u; r < ROWS; r++) {
+            const uint of = first + r % made;
+            rows[r] = row_of(q, (of < n ? of : n - 1u) + (gated && r >= made ? n : 0u), pitch);
+            acc[r] = 0.0f;
         }
-        if (!(total < INFINITE)) {
-            down = 7.8886090522101181e-31f;  // 2^-100
-            total = less;
+        FETCH(mine)
+        const uint to = first + lane;
+        const bool makes = lane < made && warp % PARTS == 0u && to < n;
+        float added = 0.0f;
+        if (biased && makes) added = bias_at(bias, to);
+        float squares = 0.0f, less_squares = 0.0f;  // the latter of x times 2^-100
+        ROLLED for (uint slab = 0u; slab < chunks; slab += SLAB) {
+            const uint left = chunks - slab < SLAB ? chunks - slab : SLAB, count = (left + STEP - 1u) / STEP * STEP;
+            if (!placed) {
+                // Chunks that are not there have zeros.
+                ROLLED for (uint i = THREAD; i < RUNS * count; i += 32u * WARPS) {
+                    const uint run = i / 32u % RUNS, own = i / (32u * RUNS) * 32u + i % 32u, from = slab + own;
+                    vec4 v[4];
+                    float most = 0.0f, sum = 0.0f;
+                    UNROLL for (uint w = 0u; w < 4u; w++) {
+                        vec4 four = VEC4(0.0f, 0.0f, 0.0f, 0.0f);
+                        if (from < chunks) {
+                            const uint e = element_of(from / UNITS, from % UNITS, run) / 4u + w;
+                            four = LOAD4(T, px, e);
+                            if (normed) {
+                                squares = squares_of(four, squares);
+                                less_squares = squares_of(scaled_four(four, 7.8886090522101181e-31f), less_squares);
+                                const vec4 g = LOAD4(f32, gamma, e);
+                                four = VEC4(four.x * g.x, four.y * g.y, four.z * g.z, four.w * g.w);
+                            }
+                        }
+                        v[w] = four;
+                        sum += (four.x + four.y) + (four.z + four.w);
+                        most = largest_of(four, most);
+                    }
+                    // The largest is below 2^(exponent - 126), and becomes at most 2^22.
+                    const uint found = RLX_BITS(most) >> 23, exponent = found < 22u ? 22u : found;
+                    const float up = RLX_FLOAT((275u - exponent) << 23);
+                    const uvec4 a = digits_of(v[0], up), b = digits_of(v[1], up);
+                    const uvec4 c = digits_of(v[2], up), d = digits_of(v[3], up);
+                    const uint place = run * DIGITS * SLAB + own;
+                    given[place] = PACKED4(a.x, b.x, c.x, d.x);
+                    given[place + SLAB] = PACKED4(a.y, b.y, c.y, d.y);
+                    given[place + 2u * SLAB] = PACKED4(a.z, b.z, c.z, d.z);
+                    given_sums[run * SLAB + own] = sum;
+                    // Where an element is infinite or no number, every sum becomes NaN and is made anew.
+                    const float back = RLX_FLOAT((exponent - 21u) << 23);
+                    given_back[run * SLAB + own] = RLX_ABS(sum) < INFINITE ? back : RLX_FLOAT(0x7fc00000u);
+                }
+                if (normed && slab + SLAB >= chunks) {
+                    const float all = lanes_sum(squares), less = lanes_sum(less_squares);
+                    if (lane == 0u) {
+                        joined_squares[warp] = all;
+                        joined_squares[WARPS + warp] = less;
+                    }
+                }
+                BARRIER;
+            }
+            ROLLED for (uint i = mine; i < count; i += STEP) {
+                Chunk held[ROWS];
+                uvec4 words[ROWS];
+                UNROLL for (uint r = 0u; r < ROWS; r++) {
+                    held[r] = next[r];
+                    words[r] = next_words[r];
+                }
+                // The same in every step, if blocks are so long; where no chunk is left, it does not matter.
+                uint u = mine % UNITS;
+                if (32u % UNITS != 0u) u = (slab + i < chunks ? slab + i : chunks - 1u) % UNITS;
+                if (!NONE_BEYOND || slab + i - mine + STEP < chunks) FETCH(slab + i + STEP)
+                UNROLL for (uint run = 0u; run < RUNS; run++) {
+                    int dots[ROWS * DIGITS];
+                    UNROLL for (uint j = 0u; j < DIGITS; j++) {
+                        const uvec4 a = given[(run * DIGITS + j) * SLAB + i];
+                        UNROLL for (uint r = 0u; r < ROWS; r++) {
+                            int sum = DOT4(signed_four(held[r], u, run, 0u), a.x, 0);
+                            sum = DOT4(signed_four(held[r], u, run, 1u), a.y, sum);
+                            sum = DOT4(signed_four(held[r], u, run, 2u), a.z, sum);
+                            dots[r * DIGITS + j] = DOT4(signed_four(held[r], u, run, 3u), a.w, sum);
+                        }
+                    }
+                    const float all = given_sums[run * SLAB + i], back = given_back[run * SLAB + i];
+                    UNROLL for (uint r = 0u; r < ROWS; r++) {
+                        const Scale s = scale_from(words[r], u, run);
+                        const int lower = dots[r * DIGITS] + dots[r * DIGITS + 1u] * 256;
+                        const int upper = dots[r * DIGITS + 2u];
+                        float sum;
+                        if (IS_LONG) sum = FMA(float(upper), 65536.0f, float(lower)) * back;
+                        else sum = float(lower + upper * 65536) * back;
+                        if (WITHOUT_ZEROS) acc[r] = FMA(s.s, sum, acc[r]);
+                        else if (HAS_LOW) acc[r] = FMA(s.s, sum, FMA(s.m, all, acc[r]));
+                        else acc[r] = FMA(s.s, FMA(-zero_left(s), all, sum), acc[r]);
+                    }
+                }
+            }
+            if (chunks > SLAB) BARRIER;
         }
-        inverse = p_rsqrt_f(total * p_recip_f(float(k)) + eps * down * down);
+        // Lane r has the sum of row r, and of row r + made.
+        float v = 0.0f, other = 0.0f;
+        UNROLL for (uint r = 0u; r < ROWS; r++) {
+            const float sum = lanes_sum(acc[r]);
+            if (lane == r) v = sum;
+            if (gated && lane + made == r) other = sum;
+        }
+        if (PARTS > 1u) {
+            if (lane < ROWS) joined[(turn % 2u * WARPS + warp) * ROWS + lane] = v;
+            BARRIER;
+            if (makes) {
+                for (uint p = 1u; p < PARTS; p++) {
+                    v += joined[(turn % 2u * WARPS + warp + p) * ROWS + lane];
+                    if (gated) other += joined[(turn % 2u * WARPS + warp + p) * ROWS + lane + made];
+                }
+            }
+        }
+        if (normed && !placed) {
+            float total = 0.0f, less = 0.0f;
+            UNROLL for (uint i = 0u; i < WARPS; i++) {
+                total += joined_squares[i];
+                less += joined_squares[WARPS + i];
+            }
+            if (!(total < INFINITE)) {
+                down = 7.8886090522101181e-31f;  // 2^-100
+                total = less;
+            }
+            inverse = p_rsqrt_f(total * p_recip_f(float(k)) + eps * down * down);
+        }
+        placed = chunks <= SLAB;
+        if (makes) {
+            // A sum may be NaN because zeros and minimums are added up apart, and infinite because it is not scaled down
+            // yet.
+            ROLLED for (uint side = 0u; side < (gated ? 2u : 1u); side++) {
+                float sum = side == 0u ? v : other;
+                if (RLX_ABS(sum) < INFINITE) sum *= down;
+                else sum = dot_of(px, gamma, down, normed, row_of(q, to + side * n, pitch), at, chunks, 0u);
+                if (side == 0u) v = sum; else other = sum;
+            }
+            v = FMA(v, inverse, added);
+            if (gated) v = activated(v) * (other * inverse);
+            STORE(T, y, GROUP % m * n + to, v);
+        }
+        turn++;
     }
-    // A sum may be NaN because zeros and minimums are added up apart, and infinite because it is not scaled down yet.
-    ROLLED for (uint side = 0u; side < (GATED ? 2u : 1u); side++) {
-        float sum = side == 0u ? v : other;
-        if (RLX_ABS(sum) < INFINITE) sum *= down;
-        else sum = dot_of(px, gamma, down, row_of(q, to + side * n, pitch), at, chunks, 0u);
-        if (side == 0u) v = sum; else other = sum;
-    }
-    v = FMA(v, inverse, added);
-    if (GATED) v = activated(v) * (other * inverse);
-    STORE(T, y, GROUP % m * n + to, v);
 }
