@@ -95,7 +95,7 @@ def test_gguf_files_stay_packed(device: str, packed: str | None, tmp_path: Path)
 def test_weights_are_the_same_where_they_are_copied_to_the_device(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As on a GPU with memory of its own: read ahead in memory that is used again, but never in what is being copied."""
+    """As on a GPU with memory of its own: read ahead into memory that is used again, but not while it is copied."""
     tiny.write_gguf(tmp_path / "model.gguf", "q8_0")
     given: list[Any] = []
     put = Store.put
