@@ -24,6 +24,13 @@
 SHARED bool last;
 SHARED vec4 fresh[(ROWS + 2u) * LANES * QUADS];  // ROWS queries, the new key, the new value, as the cache stores them
 
+// Of two addresses, which are words in GLSL: SwiftShader's compiler dies of a choice of two pointers.
+#ifdef RLX_GLSL
+#define ONE_OF(first, a, b) ((first) ? uvec2(a) : uvec2(b))
+#else
+#define ONE_OF(first, a, b) ((first) ? (a) : (b))
+#endif
+
 RLX_FN vec4 near4(const vec4 v) { return VEC4(NEAR(v.x), NEAR(v.y), NEAR(v.z), NEAR(v.w)); }
 
 // Elements c … c + 3 of a row of a head, turned by entry `entry` of the tables and rounded as the cache stores them.
@@ -93,14 +100,12 @@ RLX_FN void attention_step_body(PTR(TA) q, PTR(TA) k, PTR(TA) v, PTR(TB) keys, P
     if (from < to) { READ_KEYS(wk, wv, from, to, pk, pv, step, step) }
     for (uint i = THREAD; i < (split == 0u ? ROWS + 2u : ROWS) * LANES * QUADS; i += 256u) {
         const uint r = i / (LANES * QUADS), c = i % (LANES * QUADS);
-        PTR(TA) x = SKIP(TA, q, kv * SHARE + least(r0 + r, SHARE - 1u), SIZE);
-        if (r == ROWS) x = SKIP(TA, k, kv, SIZE);
-        if (r > ROWS) x = SKIP(TA, v, kv, SIZE);
+        const uint row = r < ROWS ? kv * SHARE + least(r0 + r, SHARE - 1u) : kv;
+        PTR(TA) x = SKIP(TA, ONE_OF(r < ROWS, q, ONE_OF(r == ROWS, k, v)), row, SIZE);
         fresh[i] = r > ROWS ? near4(LOAD4(TA, x, c)) : turned(x, cosine, sine, entry, c * 4u);
         if (r >= ROWS && r0 == 0u) {
-            PTR(TB) cache = pk;
-            if (r > ROWS) cache = pv;
-            STORE4(TB, cache, row_at * step * QUADS + c, fresh[i]);
+            PTR(TB) cache = SKIP(TB, ONE_OF(r == ROWS, pk, pv), row_at, KV_HEADS * SIZE);
+            STORE4(TB, cache, c, fresh[i]);
         }
     }
     BARRIER;
