@@ -123,12 +123,11 @@ def measure(device: str, args: argparse.Namespace) -> None:
     start = time.perf_counter()
     kinds = (args.activations, args.cache, args.prefill_chunk)
     if args.file:
-        half = {"activations": args.activations, "cache": args.cache}
         loaded = load_model(args.file, device, context=args.context, prefill_chunk=args.prefill_chunk,
-                            precision=args.precision, **half)  # fmt: skip
+                            precision=args.precision, activations=args.activations, cache=args.cache)  # fmt: skip
         if not isinstance(loaded, LanguageModel):
             raise SystemExit(f"{args.file} is no language model")
-        made, what = loaded.decoder, f"{Path(args.file).name}"
+        made, what = loaded.decoder, Path(args.file).name
     else:
         made, what = decoder_of(args.shape, args.dtype, session, args.context, *kinds), f"{args.shape} {args.dtype}"
     with made as d:

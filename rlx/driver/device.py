@@ -105,8 +105,8 @@ class Buffer(Protocol):
     def read(self, offset: int, out: Bytes) -> None: ...
     def fill(self, offset: int, nbytes: int, byte: int) -> None: ...
     def write_by(self, offset: int, nbytes: int, work: Callable[[Bytes], None]) -> bool:
-        """Has `work` write the bytes in their place, maybe twice; False, and nothing is done, where the host does not
-        have the memory at full speed."""
+        """Calls `work`, maybe twice, with the memory itself, all of which it writes, and returns True. Where the host
+        cannot reach the memory at full speed, it does nothing and returns False."""
         ...
 
     def copy_from(self, source: Buffer, source_offset: int, offset: int, nbytes: int) -> None:

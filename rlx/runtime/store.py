@@ -283,9 +283,10 @@ class Store(Closing):
         return self.device.info.kind != "discrete"
 
     def write_by(self, name: str, dtype: DType, work: Callable[[Bytes], None]) -> None:
-        """Sets a weight that is not set by work that writes its bytes as `dtype`, maybe twice; see `Buffer.write_by`.
+        """Sets a weight that has not been set: `work` writes its bytes as `dtype`, maybe twice; see `Buffer.write_by`.
 
-        Requires: no other thread uses the weight before. Raises: as `set` and `work`; nothing is changed then."""
+        Requires: no other thread uses the weight before this returns. Raises: as `set` and `work`; the weight is not
+        set then."""
         take_back = self.taking_back([name])
         try:
             self._fitting(lambda: self._set(name, dtype, None))

@@ -127,6 +127,18 @@ def test_the_first_program_comes_while_bytes_are_written(buffer: CpuBuffer, devi
     np.testing.assert_array_equal(Program(buffer, device).run(), NEW)
 
 
+def test_the_first_program_comes_while_work_writes_the_bytes(buffer: CpuBuffer, device: CpuDevice) -> None:
+    come = comes(buffer, device)
+
+    def work(out: Bytes) -> None:
+        come()
+        out[:] = NEW
+
+    assert buffer.write_by(0, NBYTES, work)
+    np.testing.assert_array_equal(contents(buffer), NEW)
+    np.testing.assert_array_equal(Program(buffer, device).run(), NEW)
+
+
 def test_all_threads_get_the_same_forms(device: CpuDevice) -> None:
     before = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)

@@ -144,6 +144,9 @@ def test_barriers() -> None:
         ("iq4_nl", 20, 16, "f32", {"parts": 2}),
         ("int8_zp", 20, 16, "f32", {"size": 1e-30}),
         ("q4_0", 20, 16, "f32", {"size": 1e30}),
+        # Three tiles a workgroup.
+        ("q8_0", 1070, 8, "f32", {"gate": "silu", "parts": 4, "high": 2, "resident": 1, "size": 1e30}),
+        ("q4_0", 661, 8, "bf16", {"bias": "bf16", "parts": 8, "high": 2, "resident": 1}),
     ],
 )
 def test_digits(name: str, n: int, blocks: int, dtype: str, words: dict[str, Any]) -> None:

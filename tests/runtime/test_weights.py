@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import rlx
+from rlx.backends.cpu.arena import CpuBuffer
 from rlx.driver.memory.chunked_buffer import ChunkedBuffer
 from rlx.dtypes import bf16, f16, f32, i8
 from rlx.errors import GraphError, ModelFormatError, OutOfDeviceMemory
@@ -163,7 +164,13 @@ def test_no_memory_for_the_new_dtype_changes_nothing(
         np.testing.assert_array_equal(exe.run(ones(32))["y"], np.full((1, 32), 4.0))
 
 
-def test_a_weight_that_its_work_fails_to_write_is_not_set(session: rlx.Session) -> None:
+@pytest.mark.parametrize("in_place", [True, False])
+def test_a_weight_that_its_work_fails_to_write_is_not_set(
+    in_place: bool, session: rlx.Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not in_place:  # as in memory that the host does not have
+        monkeypatch.setattr(CpuBuffer, "write_by", lambda *_: False)
+
     def fail(out: np.ndarray) -> None:
         out[:5] = 1
         raise ModelFormatError("cut short")

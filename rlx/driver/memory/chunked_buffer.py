@@ -171,8 +171,8 @@ class ChunkedBuffer:
             self._buffer(slot).write(slot.offset, raw)
 
     def write_by(self, slot: Slot, work: Callable[[Bytes], None]) -> None:
-        """Has `work` write the whole slot, maybe twice: in its place where the host has the memory at full speed, else
-        in memory that is copied."""
+        """Has `work` write the whole slot, maybe twice: in its place where the host can reach the memory at full speed,
+        else in other memory, which is copied."""
         if slot.nbytes and not self._buffer(slot).write_by(slot.offset, slot.nbytes, work):
             made = np.empty(slot.nbytes, np.uint8)
             work(made)

@@ -83,6 +83,8 @@ class GgufModel:
         elif change == "squeezed":
             shape = (*shape[:1], 1, *shape[1:])
         elif change == "one row":
+            if math.prod(shape[:-1]) != 1:
+                self._refuse(f"tensor {shown(tensor.name)} has shape {shape}, expected one row")
             shape = (1, *shape[-1:])
         elif change in ("one more", "minus exp"):
             dtype = f32

@@ -82,8 +82,8 @@ class GgufTensor:
         self, start: int = 0, stop: int | None = None, out: npt.NDArray[np.uint8] | None = None
     ) -> npt.NDArray[Any] | PackedArray:
         """The values: an array, or a PackedArray for a packed dtype; each call reads the file anew. `start` and `stop`
-        are a range of the outermost axis, for the part of a tensor that holds many. `out`: memory of that many bytes,
-        one after the other, in which the values then lie.
+        are a range of the outermost axis, for the part of a tensor that holds many. `out`: contiguous memory of their
+        size, which they are written into; the result is a view of it.
 
         Raises: ModelFormatError where the file was cut short since it was opened, RlxError where it was closed."""
         shape, offset = self.shape, self.offset

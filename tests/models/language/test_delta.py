@@ -250,6 +250,16 @@ def test_experts_beside_a_shared_one(tmp_path: Path) -> None:
             assert nmse(model.logits(TOKENS), want) <= 1e-11
 
 
+def test_a_gate_of_a_shared_expert_with_too_many_rows(tmp_path: Path) -> None:
+    write_gguf(tmp_path / "x.gguf", experts=True)
+    with gguf.read(tmp_path / "x.gguf") as file:
+        metadata, tensors = file.metadata, {n: t.read() for n, t in file.tensors.items()}
+    name = "blk.1.ffn_gate_inp_shexp.weight"
+    gguf.write(tmp_path / "y.gguf", metadata, tensors | {name: np.stack([tensors[name]] * 3)})
+    with pytest.raises(ModelFormatError, match=rf"{name}' has shape \(3, {D}\), expected one row"):
+        load(tmp_path / "y.gguf", "cpu", context=32)
+
+
 def test_a_folder_of_a_model_that_sees_too(tmp_path: Path) -> None:
     (write(tmp_path) / "config.json").write_text(json.dumps(
         {"model_type": "qwen3_5", "text_config": CONFIG, "tie_word_embeddings": True}

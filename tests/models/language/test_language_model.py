@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import os
 import re
 from dataclasses import replace
 from functools import partial
@@ -19,6 +21,7 @@ from rlx.cli.app import app
 from rlx.cli.generate import show_stats
 from rlx.driver.memory.planner_views import update_copies
 from rlx.driver.progress import drawn
+from rlx.dtypes import DType
 from rlx.errors import DTypeError, GraphError, ModelFormatError, OutOfDeviceMemory, RlxError, ShapeError
 from rlx.formats import gguf, safetensors
 from rlx.formats.quantized import QuantizedTensors
@@ -30,6 +33,7 @@ from rlx.models.language.decoder import Decoder, Sampling
 from rlx.models.language.speculation import LookUp
 from rlx.models.language.stats import Stats
 from rlx.models.language.text import StopTexts
+from rlx.models.language.weights import ModelWeights
 from rlx.ops.rope.scaling import LinearScaling
 from rlx.packed import PackedArray
 from rlx.runtime import Store
@@ -91,14 +95,42 @@ def test_gguf_files_stay_packed(device: str, packed: str | None, tmp_path: Path)
 def test_weights_are_the_same_where_they_are_copied_to_the_device(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As on a GPU with memory of its own: read ahead in memory that is used again."""
+    """As on a GPU with memory of its own: read ahead into memory that is used again, but not while it is copied."""
     tiny.write_gguf(tmp_path / "model.gguf", "q8_0")
+    given: list[Any] = []
+    put = Store.put
+
+    def noted(store: Store, name: str, dtype: DType, raw: Any) -> None:
+        given.append(raw)
+        put(store, name, dtype, raw)
+
+    monkeypatch.setattr(Store, "put", noted)
     found = []
     for placed in (True, False):
         monkeypatch.setattr(Store, "in_place", placed)
         with load(tmp_path / "model.gguf", "cpu", context=32) as model:
             found.append(model.logits(tiny.TOKENS))
     np.testing.assert_array_equal(*found)
+    assert len(given) > 4
+    assert not any(np.shares_memory(one, after) for one, after in itertools.pairwise(given))
+
+
+@pytest.mark.parametrize("placed", [True, False])
+def test_a_file_that_is_cut_short_while_it_is_read(
+    placed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "model.gguf"
+    tiny.write_gguf(path, "q8_0")
+    read = ModelWeights.load
+
+    def cut(weights: ModelWeights, stores: Any) -> None:
+        os.truncate(path, path.stat().st_size // 2)
+        read(weights, stores)
+
+    monkeypatch.setattr(Store, "in_place", placed)
+    monkeypatch.setattr(ModelWeights, "load", cut)
+    with pytest.raises(ModelFormatError, match="the file has been cut short"):
+        load(path, "cpu", context=32)
 
 
 def test_a_prompt_may_be_cut_anywhere(device: str, folders: dict[str, Path]) -> None:

@@ -265,8 +265,8 @@ def in_digits(features: frozenset[str], q: DType) -> bool:
 def digits(target: Target, p: PackedProblem, cost: float = 0) -> PackedDigits:
     """The sizes of packed_digits, as measured on an H200: fewer rows a subgroup where units would be idle. With
     more shared memory than the kernels around it have, it would be waited for longer. The same slab for every k: it is
-    a constant, and products of equal constants share their code. Registers allow two workgroups a multiprocessor or
-    three; twice as many as two are faster where there are rows for them all."""
+    a constant, and products of equal constants share their code. Registers allow two workgroups at once on a
+    multiprocessor, or three; instead of two, four are faster, two after two, where there are rows for them all."""
     most, runs = 4096 // (p.k // p.units), p.k // p.units // 16
     high = 4 if p.n >= 24 * target.units else 2
     many = math.ceil(p.n / (8 * high)) > 4 * target.units
