@@ -197,7 +197,7 @@ def test_large_gpus_take_long_runs_of_one_sequence(folders: dict[str, Path], mon
             session = model.session
             large = replace(session.info, kind="discrete", memory_bytes=decoding.LONG_BYTES)
             monkeypatch.setattr(type(session), "info", property(lambda self, info=large: info))
-            monkeypatch.setattr(session.device, "free_bytes", lambda free=free: free)
+            monkeypatch.setattr(type(session.device), "free_bytes", lambda self, free=free: free)
             monkeypatch.setattr(decoding, "check_room", lambda *args: [range(model.config.layers)])
             made = [Decoder(model.config, model.decoder.source, session, context, slots=slots, like=model.decoder)
                     for context, slots in ((decoding.LONG, 1), (1024, 1), (decoding.LONG, 2))]  # fmt: skip
@@ -529,7 +529,7 @@ def test_the_share_of_the_bandwidth_is_shown_for_large_weights(
     for large, shown in ((1, True), (1 << 30, False)):
         monkeypatch.setattr("rlx.cli.generate._LARGE", large)
         with load(folders["llama"], "cpu") as model:
-            monkeypatch.setattr(model.session.device, "free_bytes", lambda: 1 << 22)
+            monkeypatch.setattr(type(model.session.device), "free_bytes", lambda self: 1 << 22)
             list(model.generate("hello", 9))
             show_stats(model)
         said = capsys.readouterr().err
