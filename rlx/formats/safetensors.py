@@ -20,7 +20,9 @@ import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
+from rlx.driver.spread import spread
 from rlx.errors import DTypeError, ModelFormatError
+from rlx.formats.file_source import FileSource
 from rlx.formats.files import (
     OBJECT_BYTES,
     check_object,
@@ -76,6 +78,7 @@ class SafetensorsFile(Mapping[str, Array]):
                 size = os.fstat(file.fileno()).st_size
                 start, header = _read_header(file, size, self.path)
                 self._map = mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ)
+                self._source = FileSource(file, self.path, size)
             except (OSError, ValueError) as error:  # ValueError: the file was truncated between the two calls
                 raise ModelFormatError(f"{self.path}: cannot be read: {error}") from error
         self.metadata: dict[str, str] = _metadata(header.pop("__metadata__", {}), self.path)
@@ -97,6 +100,16 @@ class SafetensorsFile(Mapping[str, Array]):
             array = array.copy()
             array.flags.writeable = False
         return array.reshape(info.shape)
+
+    def read_into(self, name: str, out: npt.NDArray[np.uint8]) -> None:
+        """Reads a tensor's bytes into memory of that size, on threads where there are many. Raises: ModelFormatError,
+        also where the file is cut short meanwhile, which would end a process that reads the mapped file."""
+        info = self.infos[name]
+        if info.dtype == np.bool_:
+            np.copyto(out, np.ascontiguousarray(self[name]).reshape(-1).view(np.uint8))
+            return
+        read, begin = self._source.read_into, info.begin
+        spread(lambda first, last: read(out[first:last], begin + first, name), out.size, out.size)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.infos)
@@ -129,6 +142,10 @@ class ShardedTensors(Mapping[str, Array]):
 
     def __getitem__(self, name: str) -> Array:
         return self._files[self._where[name]][name]
+
+    def read_into(self, name: str, out: npt.NDArray[np.uint8]) -> None:
+        """See SafetensorsFile."""
+        self._files[self._where[name]].read_into(name, out)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._where)

@@ -102,6 +102,18 @@ class TestRoundTrip:
         os.truncate(path, 4096)
         with pytest.raises(ModelFormatError, match=r"x\.safetensors.*'x'.*cut short"):
             opened["x"]
+        out = np.empty(opened.infos["x"].end - opened.infos["x"].begin, np.uint8)
+        with pytest.raises(ModelFormatError, match=r"x\.safetensors.*'x'.*cut short"):
+            opened.read_into("x", out)
+
+    def test_bytes_are_read_as_the_arrays_have_them(self, tmp_path: Path) -> None:
+        given = {"x": np.arange(30, dtype=np.float32).reshape(5, 6), "none": np.empty((0, 3)), "b": np.array([True])}
+        st.save(tmp_path / "x.safetensors", given)
+        opened = st.SafetensorsFile(tmp_path / "x.safetensors")
+        for name, array in given.items():
+            out = np.zeros(array.nbytes, np.uint8)
+            opened.read_into(name, out)
+            assert out.tobytes() == array.tobytes()
 
 
 class TestSave:

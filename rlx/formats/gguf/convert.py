@@ -105,7 +105,7 @@ def folder_to_gguf(
         rows = tensors["token_embd.weight"].shape[0]
         metadata |= tokenizer_metadata(source.path, rows)
     else:
-        notes.append("the folder has no tokenizer.json: the file has no tokenizer")
+        notes.append("the folder has no tokenizer.json, so the file gets no tokenizer")
     write(path, metadata, tensors)
     return notes
 

@@ -17,20 +17,19 @@ import math
 import os
 import re
 import struct
-import threading
-import weakref
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType, TracebackType
-from typing import Any, BinaryIO, NoReturn, TypeVar, cast
+from typing import Any, NoReturn, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
 
 from rlx.driver.spread import spread
 from rlx.dtypes import DType
-from rlx.errors import ModelFormatError, RlxError
+from rlx.errors import ModelFormatError
+from rlx.formats.file_source import FileSource
 from rlx.formats.files import file_inside, open_regular, plain, shown
 from rlx.formats.gguf.types import ARRAY, BOOL, NUMBERS, STRING, TENSOR_TYPES, UNREAD_TYPES, type_name
 from rlx.formats.kinds import DOWNLOADED
@@ -76,7 +75,7 @@ class GgufTensor:
     dtype: DType
     nbytes: int
     offset: int  # from the start of the file
-    _source: _Source = field(repr=False)
+    _source: FileSource = field(repr=False)
 
     def read(
         self, start: int = 0, stop: int | None = None, out: npt.NDArray[np.uint8] | None = None
@@ -208,44 +207,6 @@ def _shards(first: _Header, count: int) -> list[_Header]:
     return headers
 
 
-class _Source:
-    """An open file from which threads read at once."""
-
-    def __init__(self, file: BinaryIO, path: Path, size: int) -> None:
-        self.path, self.size = path, size
-        self._handle = os.dup(file.fileno())
-        self._lock = threading.Lock()
-        self.close = weakref.finalize(self, os.close, self._handle)
-
-    def read_into(self, to: npt.NDArray[np.uint8], offset: int, name: str) -> None:
-        """Fills the bytes from the file. Raises: ModelFormatError, RlxError."""
-        if not self.close.alive:
-            raise RlxError(f"{self.path}: tensor {shown(name)} cannot be read: the file was closed")
-        left = to.data
-        while left:
-            try:
-                got = self._read(left, offset)
-            except OSError as error:
-                raise ModelFormatError(
-                    f"{self.path}: tensor {shown(name)} cannot be read: {error.strerror or error}"
-                ) from error
-            if not got:
-                raise ModelFormatError(
-                    f"{self.path}: tensor {shown(name)}: the file has been cut short since it was opened: it ends "
-                    f"{len(left):,} bytes before the tensor does"
-                )
-            left, offset = left[got:], offset + got
-
-    def _read(self, to: memoryview, offset: int) -> int:
-        if hasattr(os, "preadv"):
-            return os.preadv(self._handle, [to], offset)
-        with self._lock:  # Windows has one position in a file for all
-            os.lseek(self._handle, offset, os.SEEK_SET)
-            content = os.read(self._handle, min(len(to), 1 << 24))
-            to[: len(content)] = content
-            return len(content)
-
-
 class _Header:
     """One file's metadata and tensors, and the source that the tensors are read from."""
 
@@ -259,7 +220,7 @@ class _Header:
                 self._read()
             except OSError as error:
                 raise ModelFormatError(f"{path}: cannot be read: {error.strerror or error}") from error
-            self.source = _Source(self.file, path, self.size)
+            self.source = FileSource(self.file, path, self.size)
         self.tensors = self._tensors()
 
     def refuse(self, what: str) -> NoReturn:

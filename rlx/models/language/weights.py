@@ -15,9 +15,10 @@ import numpy as np
 from rlx.driver.device import Bytes
 from rlx.driver.progress import report
 from rlx.dtypes import DType, as_dtype, f32
-from rlx.errors import DTypeError, ModelFormatError
+from rlx.errors import DTypeError, ModelFormatError, RlxError
 from rlx.formats.files import shown
 from rlx.formats.quantized import QuantizedTensors
+from rlx.formats.safetensors import SafetensorsFile, ShardedTensors
 from rlx.models.language.architectures.base import Architecture, Recipe, Value, alone, joined
 from rlx.models.language.blocks import table_names
 from rlx.models.language.config import LanguageConfig, Rope
@@ -33,8 +34,10 @@ _MAX_NAMED = 50  # differences named in one message; the others are counted
 class Source(Protocol):
     """A file's tensors: `kinds` has the shape and dtype of each, `read` gives one, packed where the file has it so."""
 
-    where: str
-    kinds: Mapping[str, tuple[tuple[int, ...], DType]]
+    @property
+    def where(self) -> str: ...
+    @property
+    def kinds(self) -> Mapping[str, tuple[tuple[int, ...], DType]]: ...
 
     def read(self, name: str) -> Value: ...
     def read_into(self, name: str, out: Bytes) -> None:
@@ -63,7 +66,10 @@ class Arrays:
         return found
 
     def read_into(self, name: str, out: Bytes) -> None:
-        copy_into(self.read(name), out)
+        if isinstance(self._tensors, SafetensorsFile | ShardedTensors):
+            self._tensors.read_into(name, out)
+        else:
+            copy_into(self.read(name), out)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +93,7 @@ class ModelWeights:
     def __init__(
         self, source: Source, architecture: Architecture, config: LanguageConfig, context: int, dtype: DType | None
     ) -> None:
-        self.source = source
+        self.source: Source = source
         self.config = config
         self.positions = context
         self._architecture = architecture
@@ -244,6 +250,7 @@ class ModelWeights:
                             store.set(name, made)
                 done += sizes[name]
                 report("loading", done, whole)
+        self.source = _Loaded(self.source.where, self.source.kinds)  # so that files are closed
 
     def _in_place(self, name: str, stores: Sequence[Store]) -> bool:
         """Whether a weight is written where it stays, without a copy."""
@@ -276,6 +283,20 @@ class ModelWeights:
             end = start + dtype.nbytes(shape)
             self.source.read_into(self._names[name], out[start:end])
             start = end
+
+
+@dataclass(frozen=True, slots=True)
+class _Loaded:
+    """A source whose tensors were read, and which holds no file open."""
+
+    where: str
+    kinds: Mapping[str, tuple[tuple[int, ...], DType]]
+
+    def read(self, name: str) -> Value:
+        raise RlxError(f"{self.where}: tensor {shown(name)} cannot be read: the model was loaded")
+
+    def read_into(self, name: str, out: Bytes) -> None:
+        self.read(name)
 
 
 class _Rooms:

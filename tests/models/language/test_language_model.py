@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import json
 import os
@@ -131,6 +132,15 @@ def test_a_file_that_is_cut_short_while_it_is_read(
     monkeypatch.setattr(ModelWeights, "load", cut)
     with pytest.raises(ModelFormatError, match="the file has been cut short"):
         load(path, "cpu", context=32)
+
+
+@pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="needs Linux's list of mapped files")
+def test_a_loaded_model_holds_no_file_of_its_folder(folders: dict[str, Path]) -> None:
+    with load(folders["llama"], "cpu", context=32) as model:
+        gc.collect()
+        assert str(folders["llama"] / "model.safetensors") not in Path("/proc/self/maps").read_text()
+        with pytest.raises(RlxError, match="was loaded"):
+            model.decoder.source.source.read("norm.weight")
 
 
 def test_a_prompt_may_be_cut_anywhere(device: str, folders: dict[str, Path]) -> None:
