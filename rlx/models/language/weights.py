@@ -228,7 +228,7 @@ class ModelWeights:
         for name, table in self._tables.items():
             for store in stores.get(name, ()):
                 store.set(name, table)
-        done, whole, sizes = 0, self.nbytes, self.sizes
+        done, sizes = 0, self.sizes
         rooms = _Rooms()
         # Where weights are copied to a device, the next is read meanwhile.
         with ThreadPoolExecutor(1, "rlx-weights") as reading:
@@ -249,7 +249,7 @@ class ModelWeights:
                         else:
                             store.set(name, made)
                 done += sizes[name]
-                report("loading", done, whole)
+                report("loading", done, sum(sizes.values()))
         self.source = _Loaded(self.source.where, self.source.kinds)  # so that files are closed
 
     def _in_place(self, name: str, stores: Sequence[Store]) -> bool:
