@@ -82,7 +82,6 @@ def generate(
         print("reading the prompt from the terminal; end with Ctrl-D", file=sys.stderr)
     text = _checked(sys.stdin.read(), "standard input") if prompt == "-" else _checked(prompt, "--prompt")
     kinds = (device, context, dtype, activations, cache, engine)
-    _check_speaks(model)
     with loaded(model, *kinds, layers_on, prefill_chunk) as made, _drafting(draft, *kinds) as drafting:
         named = _with_adapter(made, adapter)
         _print(made.generate(text, max_tokens, **drawing, stop=stop or (), lookup=lookup, draft=drafting,
@@ -121,7 +120,6 @@ def chat(
     drawing = _drawing(temperature, top_k, top_p, seed)
     messages: list[dict[str, str]] = [] if system is None else [{"role": "system", "content": system}]
     kinds = (device, context, dtype, activations, cache, engine)
-    _check_speaks(model)
     with loaded(model, *kinds, layers_on, prefill_chunk) as made, _drafting(draft, *kinds) as drafting:
         ChatTemplate.of(made.tokenizer)  # a model without one is refused before anything is asked
         named = _with_adapter(made, adapter)
@@ -211,18 +209,6 @@ def _room(model: Any, messages: list[dict[str, str]], max_tokens: int | None) ->
         turns = "turn is" if dropped == 1 else f"{dropped} turns are"
         print(f"rlx: the context of {model.context:,} tokens is full: the oldest {turns} forgotten", file=sys.stderr)
     return list(ids)
-
-
-def _check_speaks(model: Path) -> None:
-    """Checks that a GGUF file has a tokenizer, before its weights are read. Raises: RlxError, ModelFormatError."""
-    from rlx.cli.gguf import is_gguf
-    from rlx.formats.gguf import GgufFile
-
-    if not is_gguf(model):
-        return
-    with GgufFile(model) as file:
-        if file.metadata.get("tokenizer.ggml.model", "no_vocab") == "no_vocab":
-            raise RlxError(f"{model}: the file has no tokenizer, which text needs; take the model's own file")
 
 
 def loaded(

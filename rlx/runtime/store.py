@@ -143,7 +143,8 @@ class Store(Closing):
         Requires: programs that were recorded meanwhile with these tensors are closed before that call."""
         with self.lock:
             new = {name for name in names if name not in self._where}
-            unknown, changeable = new - self._types.keys(), set(names) - self._states
+            unknown = {name for name in new if name not in self._types}
+            changeable = set(names) - self._states
             kept = {name: self._kept[name] for name in new & self._kept.keys()}
 
         def take_back() -> None:

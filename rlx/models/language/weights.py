@@ -229,6 +229,7 @@ class ModelWeights:
             for store in stores.get(name, ()):
                 store.set(name, table)
         done, sizes = 0, self.sizes
+        whole = sum(sizes.values())
         rooms = _Rooms()
         # Where weights are copied to a device, the next is read meanwhile.
         with ThreadPoolExecutor(1, "rlx-weights") as reading:
@@ -249,7 +250,7 @@ class ModelWeights:
                         else:
                             store.set(name, made)
                 done += sizes[name]
-                report("loading", done, sum(sizes.values()))
+                report("loading", done, whole)
         self.source = _Loaded(self.source.where, self.source.kinds)  # so that files are closed
 
     def _in_place(self, name: str, stores: Sequence[Store]) -> bool:

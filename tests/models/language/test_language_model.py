@@ -532,16 +532,6 @@ def test_the_command_streams_a_text(folders: dict[str, Path]) -> None:
     assert "--top-k, --seed have no effect without a temperature" in str(idle.exception)
 
 
-@pytest.mark.parametrize("command", [("generate", "-p", "a"), ("chat",)], ids=lambda c: c[0])
-def test_a_file_without_a_tokenizer_is_refused_before_its_weights_are_read(
-    command: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    tiny.write_gguf(tmp_path / "x.gguf", None)
-    monkeypatch.setattr(gguf.GgufFile, "value", None)  # nothing of the model is asked for
-    got = CliRunner().invoke(app, [command[0], str(tmp_path / "x.gguf"), *command[1:], "--device", "cpu"])
-    assert isinstance(got.exception, RlxError) and "the file has no tokenizer, which text needs" in str(got.exception)
-
-
 def test_the_share_of_the_bandwidth_is_shown_for_large_weights(
     folders: dict[str, Path], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
