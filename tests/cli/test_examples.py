@@ -53,8 +53,14 @@ def test_hello(repo: Path, clean_env: dict[str, str]) -> None:
     assert got and np.allclose(np.array(got[1].split(), float), places, rtol=1e-6)
 
 
+def test_the_first_lines_of_the_readme_run(repo: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    first, _ = re.findall(r"^```python\n(.*?)^```", (repo / "README.md").read_text("utf-8"), re.M | re.S)
+    exec(first, {})
+    assert np.allclose(np.array(re.findall(r"0\.\d+", capsys.readouterr().out), float), np.full(6, 1 / 3))
+
+
 def test_hello_is_the_example_of_the_readme(repo: Path) -> None:
-    (printed,) = re.findall(r"^```python\n(.*?)^```", (repo / "README.md").read_text("utf-8"), re.M | re.S)
+    _, printed = re.findall(r"^```python\n(.*?)^```", (repo / "README.md").read_text("utf-8"), re.M | re.S)
     example = ast.parse((repo / "examples/hello.py").read_text("utf-8"))
     assert ast.get_docstring(example)
     body = [part for part in example.body[1:] if "argparse" not in ast.unparse(part)]
