@@ -415,7 +415,7 @@ def test_features_can_be_withheld(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RLX_CPU_FEATURES", "sse4.2")
     assert this_machine.__wrapped__() is None
     monkeypatch.setenv("RLX_CPU_FEATURES", "avx2,avx512")  # no feature's name, though it looks like one
-    with pytest.raises(rlx.RlxError, match="'avx512'; kernels know .*avx512f"):
+    with pytest.raises(rlx.RlxError, match=r"'avx512'; kernels know .*avx512f"):
         this_machine.__wrapped__()
 
 
