@@ -2,7 +2,7 @@
 
 Products of a weight of 37 rows are compared with those of parts of it, of 1 to 31 rows, for each form of the kernels
 that runs here, every dtype of a weight, and few and many rows of x. Some rows of x and of the weight are tiny or have
-special values, for which kernels take other paths. The table is kept in `rows_of_weights.txt`.
+special values, for which kernels take other paths.
 """
 
 from __future__ import annotations
