@@ -133,6 +133,35 @@ def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> 
     return True
 
 
+class CpuForms:
+    """Which forms of the CPU's kernels ran, and why others were skipped; lives in the process that reports."""
+
+    def __init__(self) -> None:
+        self.ran = set[str]()
+        self.skipped: dict[str, str] = {}
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if "tests/cpu/" not in report.nodeid:
+            return
+        from tests.cpu.processors import form_of  # which imports rlx, whose environment is made first
+
+        form = form_of(report.nodeid)
+        if form is None:
+            return
+        if report.when == "call" and not report.skipped:
+            self.ran.add(form)
+        elif report.skipped and isinstance(report.longrepr, tuple):
+            reason = str(report.longrepr[2]).removeprefix("Skipped: ")
+            self.skipped.setdefault(form, reason.removeprefix(f"{form}: "))
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_terminal_summary(self, terminalreporter: Any) -> None:
+        if self.ran or self.skipped:
+            from tests.cpu.processors import told
+
+            terminalreporter.line(told(self.ran, self.skipped))
+
+
 class PassedBefore:
     """Makes the reports of the tests that a worker tells of with a later one's."""
 
@@ -176,6 +205,7 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ["RLX_CACHE_DIR"] = cache
     config.add_cleanup(lambda: shutil.rmtree(cache, ignore_errors=True))
     config.pluginmanager.register(PassedBefore(config), "rlx-passed-before")
+    config.pluginmanager.register(CpuForms(), "rlx-cpu-forms")
     config.pluginmanager.register(VulkanCount(_set("RLX_REQUIRE_VULKAN")), "rlx-vulkan-count")
 
 

@@ -125,11 +125,12 @@ class QuantizedTensors(Mapping[str, Value]):
         return found
 
     def _gptq(self) -> None:
-        """Frantar et al., 2022: words hold 8 (or 4) neighbours of a column; zeros are stored less 1."""
+        """Frantar et al., 2022: words hold 8 (or 4) neighbours of a column. The first format stores zeros less 1: 1 is
+        taken off all fields of a word at once, so that a zero of 0 borrows from its neighbour, as gptqmodel does it."""
         bits = self._number("bits")
         if bits not in (4, 8):
             self._refuse(f"GPTQ of {bits} bits; rlx has packed dtypes for 4 and 8")
-        less = 0 if self._settings.get("checkpoint_format") == "gptq_v2" else 1
+        less = self._gptq_less(bits)
         per = 32 // bits
         for stem in self._stems(".qweight"):
             words = self._take(f"{stem}.qweight", np.int32)
@@ -154,17 +155,24 @@ class QuantizedTensors(Mapping[str, Value]):
                 scales: Array = scales,
                 zeros: Array = zeros,
                 kind: DType = kind,
-                stem: str = stem,
             ) -> PackedArray:
-                z = _nibbles(zeros, bits).astype(np.int32) + less
-                if z.max(initial=0) > 255:
-                    self._refuse(f"tensor {shown(stem)}.qzeros holds zeros beyond a byte")
+                z = _nibbles(zeros.view(np.uint32) + less, bits)
                 codes = np.ascontiguousarray(words.T).view(
                     np.uint8
                 )  # neighbours of a row, as blocks have them
-                return _packed(kind, codes, scales.T, z.T.astype(np.uint8))
+                return _packed(kind, codes, scales.T, z.T)
 
             self._add(stem, (rows, columns), kind, make)
+
+    def _gptq_less(self, bits: int) -> np.uint32:
+        """What the words of zeros lack, by the format that config.json names: today's files call it `format`, older
+        ones `checkpoint_format`. Raises: ModelFormatError for a layout of another kernel, such as marlin."""
+        named = {key: self._settings[key] for key in ("format", "checkpoint_format") if self._settings.get(key)}
+        formats = {str(value).lower() for value in named.values()} or {"gptq"}
+        if len(formats) > 1 or not formats <= {"gptq", "gptq_v2"}:
+            said = " and ".join(f"quantization_config.{key} {shown(value)}" for key, value in named.items())
+            self._refuse(f"{said}; rlx reads GPTQ of one of the formats 'gptq' and 'gptq_v2'")
+        return np.uint32(0 if formats == {"gptq_v2"} else sum(1 << at for at in range(0, 32, bits)))
 
     def _awq(self) -> None:
         """Lin et al., 2023: words hold 8 neighbours of a row of the transposed weight, in an order of their own."""

@@ -178,6 +178,7 @@ def save(
     metadata: Mapping[str, str] | None = None,
 ) -> None:
     """Writes a safetensors file, whole or not at all: to a temporary file beside it that then takes its place.
+    Arrays of either byte order are written in the format's, little endian.
 
     Raises: ModelFormatError for a name the format cannot hold, DTypeError for a dtype it lacks, OSError.
     """
@@ -196,7 +197,7 @@ def save(
     for name, array in given.items():
         if not isinstance(name, str) or name == "__metadata__":
             raise ModelFormatError(f"{path}: a tensor cannot be named {shown(name)}")
-        if array.dtype not in _NAMES:
+        if array.dtype.newbyteorder("=") not in _NAMES:
             raise DTypeError(f"{path}: tensor {shown(name)}: safetensors has no dtype {array.dtype}")
     # Tensors of wide elements come first, so that every tensor is aligned to its element size.
     parts = sorted(given.items(), key=lambda item: (-item[1].dtype.itemsize, item[0]))
@@ -204,7 +205,7 @@ def save(
     for name, array in parts:
         end = offset + array.nbytes
         header[name] = {
-            "dtype": _NAMES[array.dtype],
+            "dtype": _NAMES[array.dtype.newbyteorder("=")],
             "shape": list(array.shape),
             "data_offsets": [offset, end],
         }
@@ -214,7 +215,8 @@ def save(
     with written_whole(Path(path)) as file:
         file.write(len(text).to_bytes(8, "little") + text)
         for _, array in parts:
-            file.write(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+            ordered = np.ascontiguousarray(array, array.dtype.newbyteorder("<"))
+            file.write(ordered.reshape(-1).view(np.uint8).data)
 
 
 def _read_header(file: BinaryIO, size: int, path: Path) -> tuple[int, dict[str, Any]]:

@@ -414,6 +414,9 @@ def test_features_can_be_withheld(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found is not None and found.vector_bytes == 32 and found.features == {"avx2", "fma", "f16c"}
     monkeypatch.setenv("RLX_CPU_FEATURES", "sse4.2")
     assert this_machine.__wrapped__() is None
+    monkeypatch.setenv("RLX_CPU_FEATURES", "avx2,avx512")  # no feature's name, though it looks like one
+    with pytest.raises(rlx.RlxError, match=r"'avx512'; kernels know .*avx512f"):
+        this_machine.__wrapped__()
 
 
 @pytest.mark.parametrize(

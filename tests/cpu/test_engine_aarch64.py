@@ -18,7 +18,8 @@ from rlx.backends.cpu.engine.weights import PackedWeights
 from rlx.conformance.case import cases_of
 from rlx.ir import Tensor
 from tests.cpu import aarch64
-from tests.cpu.test_engine_products import bound, machines, run
+from tests.cpu.processors import machines
+from tests.cpu.test_engine_products import bound, run
 
 pytestmark = [
     pytest.mark.late,

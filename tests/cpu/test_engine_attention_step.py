@@ -12,7 +12,8 @@ import rlx
 from rlx.backends.cpu.engine import choice
 from rlx.backends.cpu.engine.machine import Machine
 from rlx.conformance.case import Case, cases_of
-from tests.cpu.test_engine_products import bound, on_machines, run
+from tests.cpu.processors import on_machines
+from tests.cpu.test_engine_products import bound, run
 
 pytestmark = pytest.mark.skipif(
     choice.why_not() is not None, reason=f"no compiled engine: {choice.why_not()}"

@@ -15,7 +15,8 @@ from rlx.backends.cpu.engine.machine import Machine
 from rlx.dtypes import as_dtype
 from rlx.ir import apply
 from rlx.ops.grouped import group_bounds
-from tests.cpu.test_engine_products import bound, floats, on_machines, packed_rows, run
+from tests.cpu.processors import on_machines
+from tests.cpu.test_engine_products import bound, floats, packed_rows, run
 from tests.full import thinned
 
 pytestmark = pytest.mark.skipif(

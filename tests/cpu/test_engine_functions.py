@@ -11,7 +11,8 @@ import pytest
 import rlx
 from rlx.backends.cpu.engine import choice
 from rlx.backends.cpu.engine.formulas import headers
-from tests.cpu.test_engine_products import bound, machines, run
+from tests.cpu.processors import machines
+from tests.cpu.test_engine_products import bound, run
 
 pytestmark = pytest.mark.skipif(
     choice.why_not() is not None, reason=f"no compiled engine: {choice.why_not()}"

@@ -11,9 +11,10 @@ import rlx
 from rlx.backends.cpu.engine import choice
 from rlx.backends.cpu.engine.machine import Machine
 from rlx.conformance.oracle import evaluate
+from tests.cpu.processors import on_machines
 from tests.cpu.test_conv import DEPTHWISE
 from tests.cpu.test_engine_ops import by_engine
-from tests.cpu.test_engine_products import bound, close, floats, on_machines, run
+from tests.cpu.test_engine_products import bound, close, floats, run
 
 pytestmark = pytest.mark.skipif(
     choice.why_not() is not None, reason=f"no compiled engine: {choice.why_not()}"

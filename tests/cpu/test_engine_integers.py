@@ -10,10 +10,10 @@ import pytest
 
 import rlx
 from rlx.backends.cpu.engine import choice
-from rlx.backends.cpu.engine.integers import words_of_bytes
 from rlx.backends.cpu.engine.machine import Machine
 from rlx.conformance.oracle import evaluate
-from tests.cpu.test_engine_products import bound, machines, on_machines, run
+from tests.cpu.processors import on_machines, on_multipliers
+from tests.cpu.test_engine_products import bound, run
 
 pytestmark = pytest.mark.skipif(
     choice.why_not() is not None, reason=f"no compiled engine: {choice.why_not()}"
@@ -25,12 +25,6 @@ _RNG = np.random.default_rng(0)
 def drawn(shape: tuple[int, ...], dtype: Any) -> Array:
     info = np.iinfo(dtype)
     return _RNG.integers(info.min, info.max + 1, shape).astype(dtype)
-
-
-def multipliers() -> list[Machine]:
-    """Machines that multiply words of bytes and words of i16, of each length of vectors."""
-    every = [m.without(*names) for m in machines() for names in ((), ("avx512vnni",), ("avxvnni",))]
-    return list({(m.vector_bytes, words_of_bytes(m)): m for m in every}.values())
 
 
 # (n, channels, outputs, sizes, kernel, stride, pads, dilation, groups)
@@ -45,9 +39,7 @@ SETTINGS: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize(
-    "machine", multipliers(), ids=lambda m: f"{8 * m.vector_bytes}{'' if words_of_bytes(m) else '-pairs'}"
-)
+@on_multipliers
 @pytest.mark.parametrize("kinds", [(np.uint8, np.int8), (np.int8, np.uint8)], ids=["u8s8", "s8u8"])
 @pytest.mark.parametrize("each", [False, True], ids=["one zero point", "many"])
 @pytest.mark.parametrize("setting", SETTINGS)

@@ -15,7 +15,8 @@ from rlx.backends.cpu.engine.machine import Machine
 from rlx.conformance.oracle import evaluate
 from rlx.dtypes import as_dtype
 from rlx.ir import apply, apply_multi
-from tests.cpu.test_engine_products import bound, close, floats, on_machines, run
+from tests.cpu.processors import on_machines
+from tests.cpu.test_engine_products import bound, close, floats, run
 
 pytestmark = pytest.mark.skipif(
     choice.why_not() is not None, reason=f"no compiled engine: {choice.why_not()}"

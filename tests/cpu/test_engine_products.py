@@ -17,7 +17,7 @@ from rlx.backends.cpu.device import CpuBackend
 from rlx.backends.cpu.engine import choice
 from rlx.backends.cpu.engine.compile import addresses
 from rlx.backends.cpu.engine.gemm.product import choose_tile
-from rlx.backends.cpu.engine.machine import Machine, this_machine
+from rlx.backends.cpu.engine.machine import Machine
 from rlx.backends.cpu.engine.packed.decode import FORMATS
 from rlx.backends.cpu.engine.step import ENGINE_BINDERS, EngineContext, EngineStep, load_binders
 from rlx.backends.cpu.engine.weights import PackedWeights
@@ -25,6 +25,7 @@ from rlx.conformance.oracle import evaluate
 from rlx.dtypes import PACKED, as_dtype
 from rlx.ir import Node
 from rlx.packed import PackedArray
+from tests.cpu.processors import machines, on_machines, on_multipliers
 from tests.full import thinned
 
 pytestmark = pytest.mark.skipif(
@@ -36,20 +37,6 @@ _RNG = np.random.default_rng(0)
 _WIDE = ["q4_0", "q4_k", "q8_0", "mxfp4", "bf16", "f16"]
 _SHAPES = [(1, 4352, 37), (3, 96, 5), (17, 1056, 50), (45, 544, 70)]
 _KEPT = frozenset({"q4_0", "q4_k", "q6_k", "int4_zp", "q8_0", "nf4_64"})  # of the packed formats
-
-
-def machines() -> list[Machine]:
-    """The processor at hand, without its matrix unit, and without AVX-512, where it has these."""
-    found = this_machine()
-    if found is None:
-        return []
-    all_three = [found, found.without("amx-tile"), found.without("amx-tile", "avx512f")]
-    return list(dict.fromkeys(all_three))
-
-
-on_machines = pytest.mark.parametrize(
-    "machine", machines(), ids=lambda m: f"{8 * m.vector_bytes} bits" + " and tiles" * m.has_tiles
-)
 
 
 def bound(
@@ -325,6 +312,30 @@ def test_a_row_longer_than_a_cache(name: str, machine: Machine) -> None:
 
 
 @on_machines
+@pytest.mark.parametrize("m", [1, 17])
+@pytest.mark.parametrize("name", thinned(["q8_0", "q4_0", "q4_k", "bf16"], {"q8_0", "q4_k"}.__contains__))
+def test_rows_of_a_weight_do_not_depend_on_those_beside_them(name: str, m: int, machine: Machine) -> None:
+    """Also where some of these have special values; `rows_of_weights` compares all dtypes."""
+    from tests.cpu.rows_of_weights import differing  # which imports this module
+
+    assert differing(machine, name, m, 768, False, (1, 15, 17))[1] == 0
+    assert differing(machine, name, m, 768, True, (1, 2, 16, 31))[1] == 0
+
+
+@on_machines
+@pytest.mark.parametrize("name", ["q4_k", "bf16"])
+def test_rows_of_x_do_not_depend_on_what_stands_in_others(name: str, machine: Machine) -> None:
+    """How many there are may decide the order of a sum, their values may not."""
+    from tests.cpu.rows_of_weights import given, product, weight
+
+    raw, special = weight(name, 768, False), given(33, 768, True)
+    plain = np.where(np.isfinite(special) & (np.abs(special) > 1e-30), special, 1).astype(np.float32)
+    got, wanted = (product(x, raw, as_dtype(name), machine) for x in (special, plain))
+    alike = (special == plain).all(axis=1)
+    assert 30 <= alike.sum() < 33 and np.array_equal(got[alike], wanted[alike])
+
+
+@on_machines
 @pytest.mark.parametrize("name", thinned(["q8_0", "q4_0", "q4_k"], "q8_0".__eq__))
 def test_one_row_of_any_size(name: str, machine: Machine) -> None:
     plain, w = floats(1, 1024), packed_rows(name, 20, 1024)  # of like sizes, as the digits of the matrix unit want them
@@ -389,7 +400,7 @@ def test_infinities_and_nans_stay_in_their_rows(machine: Machine) -> None:
     assert np.isfinite(np.delete(out, [3, 4, 5, 6], 0)).all()
 
 
-@on_machines
+@on_multipliers
 @pytest.mark.parametrize("kinds", [(np.uint8, np.int8), (np.int8, np.uint8), (np.int8, np.int8)])
 def test_products_of_bytes_are_exact(kinds: tuple[Any, Any], machine: Machine) -> None:
     a, b = (

@@ -16,7 +16,8 @@ from rlx.conformance.oracle import evaluate
 from rlx.conformance.runner import run_case, sample
 from rlx.dtypes import as_dtype
 from rlx.ir.graph import apply_multi
-from tests.cpu.test_engine_products import bound, close, on_machines, run
+from tests.cpu.processors import on_machines
+from tests.cpu.test_engine_products import bound, close, run
 from tests.full import count
 
 pytestmark = pytest.mark.skipif(

@@ -41,21 +41,26 @@ def words(values: npt.NDArray[Any], bits: int) -> npt.NDArray[np.int32]:
     return (apart << (np.arange(per, dtype=np.uint64) * bits)).sum(-1).astype(np.uint32).view(np.int32)
 
 
+def less_one(zeros: npt.NDArray[Any], bits: int) -> npt.NDArray[np.int32]:
+    """Zeros in words of GPTQ's first format, as gptqmodel writes it: 1 is taken off all fields of a word at once."""
+    ones = words(np.ones_like(zeros), bits).view(np.uint32)
+    return (words(zeros, bits).view(np.uint32) - ones).view(np.int32)
+
+
 def gptq(
-    bits: int = 4, group: int = 128, v2: bool = False, order: bool = True
+    bits: int = 4, group: int = 128, v2: bool = False, high: int | None = None
 ) -> tuple[Arrays, dict[str, Any], Any]:
     q, n = codes(1 << bits), COLUMNS // (COLUMNS if group == -1 else group)
-    s, z = scales((ROWS, n)), codes(1 << bits, (ROWS, n)) // (1 if bits == 4 else 2)
+    s, z = scales((ROWS, n)), codes(high or 1 << bits, (ROWS, n))
     arrays: Arrays = {
-        "q.qweight": words(q, bits).T, "q.scales": s.T, "q.qzeros": words(z.T, bits),
+        "q.qweight": words(q, bits).T, "q.scales": s.T, "q.qzeros": words(z.T, bits) if v2 else less_one(z.T, bits),
         "q.g_idx": (np.arange(COLUMNS) // (COLUMNS // n)).astype(np.int32), "q.bias": np.ones(ROWS, np.float16),
     }  # fmt: skip
     settings = {"quant_method": "gptq", "bits": bits, "group_size": group, "desc_act": False}
     if v2:
         settings["checkpoint_format"] = "gptq_v2"
     each = COLUMNS // n
-    zero = np.repeat(z + (0 if v2 else 1), each, 1)
-    return arrays, settings, np.repeat(s, each, 1).astype(float) * (q - zero)
+    return arrays, settings, np.repeat(s, each, 1).astype(float) * (q - np.repeat(z, each, 1))
 
 
 def awq(group: int = 128) -> tuple[Arrays, dict[str, Any], Any]:
@@ -175,6 +180,8 @@ FORMATS: dict[str, tuple[Any, str]] = {
     "GPTQ of whole rows": (lambda: gptq(group=-1), "int4_zp_128"),
     "GPTQ of 8 bits": (lambda: gptq(8), "int8_zp_128"),
     "GPTQ, second format": (lambda: gptq(group=32, v2=True), "int4_zp"),
+    "GPTQ whose zeros are 0 or 1": (lambda: gptq(group=32, high=2), "int4_zp"),
+    "GPTQ of 8 bits whose zeros are 0 or 1": (lambda: gptq(8, group=32, high=2), "int8_zp"),
     "AWQ": (awq, "int4_zp_128"),
     "AWQ in groups of 32": (lambda: awq(32), "int4_zp"),
     "fp8 in blocks": (lambda: fp8((128, 128)), "fp8_e4m3_128"),
@@ -250,8 +257,8 @@ def test_a_model_of_quantized_weights_gives_what_its_numbers_give(method: str, t
             plain[name] = want
             continue
         q, z, s = codes(16, value.shape), codes(16, (rows, n)), scales((rows, n)) / 8
-        arrays |= {f"{stem}.qweight": words(q, 4).T, f"{stem}.scales": s.T, f"{stem}.qzeros": words(z.T, 4)}
-        plain[name] = (np.repeat(s, 32, 1).astype(float) * (q - np.repeat(z + 1, 32, 1))).astype(np.float32)
+        arrays |= {f"{stem}.qweight": words(q, 4).T, f"{stem}.scales": s.T, f"{stem}.qzeros": less_one(z.T, 4)}
+        plain[name] = (np.repeat(s, 32, 1).astype(float) * (q - np.repeat(z, 32, 1))).astype(np.float32)
     (tmp_path / "packed").mkdir()
     for where, held in (("plain", plain), ("packed", arrays)):
         safetensors.save(
@@ -290,6 +297,13 @@ def test_packed_rows_of_gpt2_are_outputs(part: str, third: int | None) -> None:
 REFUSED: dict[str, tuple[Any, str]] = {
     "an unknown method": (lambda: changed(gptq, settings={"quant_method": "quip"}), "rlx reads gptq, awq"),
     "no method": (lambda: changed(gptq, settings={"quant_method": None}), "rlx reads gptq"),
+    "the layout of another kernel": (
+        lambda: changed(gptq, settings={"format": "marlin"}), "quantization_config.format 'marlin'; rlx reads GPTQ"
+    ),
+    "another layout by its old name": (lambda: changed(gptq, settings={"checkpoint_format": "gptq_p"}), "'gptq_p'"),
+    "two formats": (
+        lambda: changed(gptq, settings={"format": "gptq", "checkpoint_format": "gptq_v2"}), "'gptq' and .*'gptq_v2'"
+    ),
     "3 bits": (lambda: changed(gptq, settings={"bits": 3}), "GPTQ of 3 bits"),
     "bits as text": (lambda: changed(gptq, settings={"bits": "4"}), "expected an integer"),
     "a group of 0": (lambda: changed(gptq, settings={"group_size": 0}), "does not divide"),

@@ -63,6 +63,13 @@ class TestRoundTrip:
         found = st.load(tmp_path / "x.safetensors")
         assert all(same(found[name], a) for name, a in given.items())
 
+    @pytest.mark.parametrize("kind", ["f2", "f4", "f8", "i2", "i4", "i8", "u4"])
+    def test_arrays_of_either_byte_order_are_the_packages_bytes(self, kind: str, tmp_path: Path) -> None:
+        given = {"w": np.arange(1, 7).reshape(2, 3).T.astype(f">{kind}")}
+        st.save(tmp_path / "x.safetensors", given)
+        found = safetensors.numpy.load_file(tmp_path / "x.safetensors")["w"]
+        assert found.dtype == np.dtype(f"<{kind}") and np.array_equal(found, given["w"])
+
     def test_8_bit_floats(self, tmp_path: Path) -> None:
         given = {
             "a": np.arange(8).astype(ml_dtypes.float8_e4m3fn),

@@ -11,6 +11,8 @@ from functools import cache
 from pathlib import Path
 from typing import Literal
 
+from rlx.errors import RlxError
+
 Lookup = Literal["avx512", "avx2", "neon"] | None
 FEATURES_ENV = "RLX_CPU_FEATURES"
 # The flag in /proc/cpuinfo, where it differs from LLVM's name of the feature.
@@ -101,7 +103,7 @@ class Machine:
 @cache
 def this_machine() -> Machine | None:
     """The processor of this process; None where the engine has no code for it. The environment's RLX_CPU_FEATURES, such
-    as "avx2,fma,f16c", keeps it to the features named there."""
+    as "avx2,fma,f16c", keeps it to the features named there. Raises: RlxError for a name that is no such feature's."""
     arch = {"amd64": "x86_64", "arm64": "aarch64"}.get(platform.machine().lower(), platform.machine().lower())
     if arch not in ("x86_64", "aarch64") or not sys.platform.startswith("linux") or sys.maxsize < 1 << 32:
         return None
@@ -119,7 +121,12 @@ def this_machine() -> Machine | None:
         found = frozenset(f for f in found if not f.startswith("amx"))
     asked = os.environ.get(FEATURES_ENV)
     if asked is not None:
-        found &= frozenset(asked.replace(" ", "").split(","))
+        named = frozenset(asked.replace(" ", "").split(",")) - {""}
+        if unknown := sorted(named - _KNOWN):
+            raise RlxError(
+                f"{FEATURES_ENV} names {', '.join(map(repr, unknown))}; kernels know {', '.join(sorted(_KNOWN))}"
+            )
+        found &= named
     made = Machine(arch, found, vendor == "AuthenticAMD")
     least = {"avx2", "fma", "f16c"} if arch == "x86_64" else frozenset[str]()
     return made if made.features >= least else None

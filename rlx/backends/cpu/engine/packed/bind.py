@@ -77,7 +77,7 @@ def bind_packed_matmul(
         raise Declined(f"x is {x.dtype}{x.shape}")
     if not ins[0].flags.c_contiguous or not outs[0].flags.c_contiguous:
         raise Declined("strides")
-    if by_digits(dtype, len(x), len(ins[1]), x.shape[1], ctx.machine):
+    if by_digits(dtype, len(x), x.shape[1], ctx.machine):
         return digit_steps(x, ins[1], dtype, out, ctx, f"packed {dtype}")
     if len(x) <= _ROWS_IN_TURNS:
         return dot_steps(x, ins[1], dtype, out, None, None, ctx, f"packed {dtype}")

@@ -8,7 +8,10 @@ of 128 terms, and four vector instructions multiply them by their scales, as flo
 
 An element is exact where it has at least 2^-6 of the size of the largest of its 32. A row of x in which 32 terms are of
 such different sizes that this would show, or are tiny, is multiplied element by element as on other processors
-(`kernel.DotKernel`), and so are 16 rows of the weight where a result is not finite: the special values are then right.
+(`kernel.DotKernel`), and so is a row of the weight whose result is not finite: the special values are then right.
+
+What a row of the weight gives does not depend on the rows beside it: where there are fewer than 16 of them the tile's
+other rows are the last one again.
 """
 
 from __future__ import annotations
@@ -42,9 +45,9 @@ _ORDER: dict[str, Callable[[int, int], int]] = {
 }
 
 
-def by_digits(dtype: DType, m: int, n: int, terms: int, machine: Machine) -> bool:
+def by_digits(dtype: DType, m: int, terms: int, machine: Machine) -> bool:
     """Whether a product is one of these."""
-    known = dtype.name in _ORDER and m == 1 and n >= LANES and terms % _TERMS == 0
+    known = dtype.name in _ORDER and m == 1 and terms % _TERMS == 0
     return known and machine.has_tiles and "amx-int8" in machine.features
 
 
@@ -119,11 +122,13 @@ def _count(k: Kernel, masks: Sequence[Value]) -> Value:
 
 @dataclass(frozen=True, slots=True)
 class DigitsDotKernel:
-    """An item is 16 rows of the weight; of the last rows, where their number is no multiple of 16, more are read."""
+    """An item is 16 rows of the weight; of the last rows, where their number is no multiple of 16, more are read. With
+    `few` the weight has fewer than 16 rows."""
 
     weight: DType
     x: DType = f32
     out: DType = f32
+    few: bool = False
 
     def ir(self) -> str:
         k, storage, lanes = Kernel("kernel"), self.weight.storage, LANES
@@ -147,8 +152,10 @@ class DigitsDotKernel:
         minimums = each == 16
         spread = [s for s in range(4) for _ in range(_DIGITS)]
         with k.loop(k.first, k.last) as item:
-            first_row = k.min(item * lanes, columns - lanes)
-            bad = k.variable(flagged.value)
+            first_row = k.const(I64, 0) if self.few else k.min(item * lanes, columns - lanes)
+            numbered = [k.min(k.const(I64, r), columns - 1) if self.few else k.const(I64, r) for r in range(lanes)]
+            result, right = k.variable(k.const(vector, 0)), k.variable(k.const(I1.of(lanes), False))
+            bad = k.variable(k.cmp("ne", flagged.value, 0))
             with k.when(k.cmp("eq", flagged.value, 0)):
                 base = k.at(w, first_row * w_row)
                 totals = [k.variable(k.const(vector, 0)) for _ in range(lanes)]
@@ -157,14 +164,16 @@ class DigitsDotKernel:
                     with k.loop(0, lanes) as row:
                         line = k.at(numbers, row * _PITCH, F32)
                         decoded.put(line if own else field, line)
-                        decoded.prepare(decoded.planes(k.at(base, row * w_row), units), begin, count)
+                        there = k.min(row, columns - 1) if self.few else row
+                        decoded.prepare(decoded.planes(k.at(base, there * w_row), units), begin, count)
                     parts = k.binary("udiv", count, k.const(I64, blocks)) * groups_of_block
                     before = k.binary("udiv", begin, k.const(I64, blocks)) * groups_of_block
                     # Two of everything, so that one group need not wait for the other; the last one may come twice.
                     with k.loop(0, parts, 2) as g:
                         for turn in range(2):
                             part = k.min(g + turn, parts - 1)
-                            self._multiply(k, turn, x, base, w_row, before + part, k.at(made, 2 * turn * _TILE))
+                            rows = [k.at(base, w_row * number) for number in numbered]
+                            self._multiply(k, turn, x, rows, w_row, before + part, k.at(made, 2 * turn * _TILE))
                             k.do("llvm.x86.tilestored64", f"i8 {turn}", k.at(sums, part * _TILE), "i64 64")
                     with k.loop(0, parts) as g:
                         group, found_at = k.at(x, (before + g) * _GROUP), k.at(sums, g * _TILE)
@@ -180,43 +189,47 @@ class DigitsDotKernel:
                             if minimums:
                                 high = k.shuffle(k.load(F32.of(4), k.at(at, 8, F32)), None, spread)
                                 total.value = k.fma(terms, high, total.value)
-                made_of_all = added([t.value for t in totals])
+                result.value = made_of_all = added([t.value for t in totals])
                 mine = k.cmp("uge", k.lanes(I64, range(lanes)), k.splat(item * lanes - first_row, lanes))
-                trees.store(k, made_of_all, self.out, k.at(out, first_row * self.out.itemsize), mine)
+                if self.few:
+                    mine = k.tail(columns, lanes)
                 infinite = k.cmp("uge", k.bits(made_of_all, I32) & 0x7FFFFFFF, 0x7F800000)
-                bad.value = k.cast("zext", k.any(infinite), I32)
-            with k.when(k.cmp("ne", bad.value, 0)):
+                right.value = mine & ~infinite
+                bad.value = k.any(mine & infinite)
+            with k.when(bad.value):
                 plain(words, item * lanes, k.min(columns - item * lanes, lanes))
+            trees.store(k, result.value, self.out, k.at(out, first_row * self.out.itemsize), right.value)
         k.do("llvm.x86.tilerelease")
         return k.text()
 
     def _multiply(
-        self, k: Kernel, turn: int, x: Value, base: Value, w_row: Value, group: Value, made: Value
+        self, k: Kernel, turn: int, x: Value, rows: Sequence[Value], w_row: Value, group: Value, made: Value
     ) -> None:
         """Leaves the sums of a group in the tile numbered `turn`."""
         whole = self.weight.name == "q8_0"
         nbytes = 128 if whole else 64
-        start, tiles = k.at(base, group * nbytes), k.at(x, group * _GROUP)
+        tiles, lines = k.at(x, group * _GROUP), [k.at(row, group * nbytes) for row in rows]
         # The next item's rows follow those of this one: a group asks for its part of them.
         share = LANES * _TERMS * self.weight.storage.nbytes // self.weight.storage.elements
-        ahead = k.at(base, w_row * LANES + group * share)
+        ahead = k.at(rows[0], w_row * LANES + group * share)
         for at in range(0, share, 64):
             k.prefetch(k.at(ahead, at), locality=2)
-        for r in range(LANES):
-            line = k.at(start, w_row * r)
+        in_place = whole and not self.few
+        for r, line in enumerate([] if in_place else lines):
             if whole:
-                continue
-            raw = k.load(I8.of(64), line)
-            words = k.cast("bitcast", raw, I32.of(LANES)) >> 4
-            halves = [raw & 15, k.cast("bitcast", words, I8.of(64)) & 15]
-            for t, half in enumerate(halves):
-                value = half - 8 if self.weight.name == "q4_0" else half
+                values = [k.load(I8.of(64), k.at(line, 64 * t)) for t in range(2)]
+            else:
+                raw = k.load(I8.of(64), line)
+                words = k.cast("bitcast", raw, I32.of(LANES)) >> 4
+                halves = [raw & 15, k.cast("bitcast", words, I8.of(64)) & 15]
+                values = [half - 8 if self.weight.name == "q4_0" else half for half in halves]
+            for t, value in enumerate(values):
                 k.store(value, k.at(made, t * _TILE + 64 * r), align=64)
         k.do("llvm.x86.tilezero", f"i8 {turn}")
         for t in range(2):
             mine, other = 2 + 2 * turn, 3 + 2 * turn
-            if whole:
-                k.do("llvm.x86.tileloadd64", f"i8 {mine}", k.at(start, 64 * t), w_row)
+            if in_place:
+                k.do("llvm.x86.tileloadd64", f"i8 {mine}", k.at(lines[0], 64 * t), w_row)
             else:
                 k.do("llvm.x86.tileloadd64", f"i8 {mine}", k.at(made, t * _TILE), "i64 64")
             k.do("llvm.x86.tileloadd64", f"i8 {other}", k.at(tiles, t * _TILE), "i64 64")
@@ -230,7 +243,7 @@ def digit_steps(x: Array, w: Array, dtype: DType, out: Array, ctx: EngineContext
     tiles = ctx.borrow(groups * (_GROUP + 4))
     flags = address(tiles) + groups * _GROUP
     cut = DigitsKernel(dtype.name, as_dtype(x.dtype))
-    multiply = DigitsDotKernel(dtype, as_dtype(x.dtype), as_dtype(out.dtype))
+    multiply = DigitsDotKernel(dtype, as_dtype(x.dtype), as_dtype(out.dtype), few=n < LANES)
     keep = (x, w, out, tiles)
     words = (
         address(w), address(tiles), address(out), n, terms // dtype.storage.elements, w.strides[0], address(x), flags,

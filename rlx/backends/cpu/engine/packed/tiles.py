@@ -5,8 +5,9 @@ The unit adds products in f32, so the products of parts that matter are those of
 of a weight in bf16 (three), or of the six most significant pairs of parts. Sums leave the unit every 512 terms.
 
 Numbers below 2^-126 count as 0 in the unit, and an infinity gives a NaN where it meets a part that is 0. So a block of
-the result is multiplied again, by vectors, where an element of it is not finite or one of its rows has no element that
-is far from 2^-126.
+the result is multiplied again, by vectors, where an element of it is not finite or a row of either factor has no
+element that is far from 2^-126. Only those elements are taken from the second product: what an element is does not
+depend on the rows that share its block.
 
 A weight is decoded in each run, some of its rows at a time, into tiles of 16 rows and 32 terms; x lies in tiles of 32
 terms and 16 rows, two terms side by side. A tile of the result then has columns of x's rows, and is transposed.
@@ -20,7 +21,7 @@ from dataclasses import dataclass
 from rlx.backends.cpu.context import Array
 from rlx.backends.cpu.engine import trees
 from rlx.backends.cpu.engine.gemm.transpose import transposed
-from rlx.backends.cpu.engine.ir import F32, I1, I16, I32, I64, PTR, Kernel, Value
+from rlx.backends.cpu.engine.ir import F32, I1, I16, I32, I64, PTR, Kernel, Type, Value
 from rlx.backends.cpu.engine.packed.decode import Rows
 from rlx.backends.cpu.engine.step import EngineContext, EngineStep, address
 from rlx.dtypes import DType, as_dtype, f32
@@ -83,13 +84,13 @@ class Sizes:
             self._rest.value = self._rest.value | halves
 
     def of_row(self) -> Value:
-        """The answer for all places together, an i32."""
+        """The answer for all places together, an i32 of 0 or 1."""
         k = self.k
         most = k.fold(self._most.value, k.max)
         return self._tiny(most, most | k.fold(self._rest.value, lambda a, b: a | b))
 
     def of_columns(self) -> Value:
-        """Whether it is so for any of the vector's words of 32 bits, an i32."""
+        """The answer for each of the vector's words of 32 bits, a bit each of an i32."""
         k = self.k
         even, odd = ([2 * i for i in range(LANES)], [2 * i + 1 for i in range(LANES)])
         most, rest = self._most.value, self._rest.value
@@ -99,12 +100,13 @@ class Sizes:
 
     def _tiny(self, most: Value, seen: Value) -> Value:
         k = self.k
-        return k.cast("zext", k.any(k.cmp("slt", most, _TINY) & k.cmp("ne", seen, 0)), I32)
+        tiny = k.cmp("slt", most, _TINY) & k.cmp("ne", seen, 0)
+        return k.cast("zext", k.cast("bitcast", tiny, Type(f"i{tiny.type.lanes}")), I32)
 
 
 @dataclass(frozen=True, slots=True)
 class ColumnsKernel:
-    """Tiles of x, and an i32 for each that says whether a row is tiny: an item is 16 rows. Rows behind the last are
+    """Tiles of x, and an i32 for each whose bits say which rows are tiny: an item is 16 rows. Rows behind the last are
     the last again, terms behind the last are zero."""
 
     x: DType
@@ -136,7 +138,7 @@ class ColumnsKernel:
 
 @dataclass(frozen=True, slots=True)
 class RowsKernel:
-    """Tiles of a weight, and an i32 for each that says whether a row is tiny: an item is 16 of its rows."""
+    """Tiles of a weight, and an i32 for each whose bits say which rows are tiny: an item is 16 of its rows."""
 
     weight: DType
     parts: int
@@ -164,7 +166,7 @@ class RowsKernel:
                     self._convert(k, row, units, blocks, store)
                 else:
                     self._decode(k, decoded, row, units, store)
-                flag.value = flag.value | sizes.of_row()
+                flag.value = flag.value | (sizes.of_row() << k.cast("trunc", r, I32))
             k.store(flag.value, k.at(tiny, item, I32))
         return k.text()
 
@@ -204,7 +206,7 @@ class TilesKernel:
         w, x, out, rows, columns, blocks, out_row = (k.word(i, PTR if i < 3 else I64) for i in range(7))
         w_tiny, x_tiny = k.word(7, PTR), k.word(8, PTR)
         configure(k)
-        sums, moved = k.reserve(4 * _TILE), k.reserve(2 * _TILE)
+        sums, again, moved = k.reserve(4 * _TILE), k.reserve(4 * _TILE), k.reserve(2 * _TILE)
         x_tiles, w_tiles = (rows + (LANES - 1)) >> 4, (columns + (LANES - 1)) >> 4
         w_blocks = (w_tiles + 1) >> 1
         vector = F32.of(LANES)
@@ -236,7 +238,8 @@ class TilesKernel:
                 most.value = k.max(found, most.value)
             special = k.any(k.cmp("sge", most.value, 0x7F800000))
             with k.when(special | k.cmp("ne", flags[0] | flags[1] | flags[2] | flags[3], 0)):
-                self._by_vectors(k, w_at, x_tile, blocks, sums, moved)
+                self._by_vectors(k, w_at, x_tile, blocks, again, moved)
+                self._choose(k, flags, sums, again)
             for h in range(2):
                 left = (w_block * 2 + h) * LANES
                 here = k.min(columns - left, LANES)
@@ -272,6 +275,21 @@ class TilesKernel:
                 for t in range(4):
                     k.do("llvm.x86.tdpbf16ps", f"i8 {t}", f"i8 {4 + t // 2}", f"i8 {6 + t % 2}")
 
+    def _choose(self, k: Kernel, flags: Sequence[Value], sums: Value, again: Value) -> None:
+        """Takes the elements that are not finite, and those of tiny rows, from the second product."""
+        bits = k.lanes(I32, [1 << r for r in range(LANES)])
+        with k.loop(0, 4) as t:
+            w_flag, x_flag = (
+                k.select(first, *pair)
+                for first, pair in ((k.cmp("slt", t, 2), flags[:2]), (k.cmp("eq", t & 1, 0), flags[2:]))
+            )
+            columns = k.cmp("ne", k.splat(x_flag, LANES) & bits, 0)
+            with k.loop(0, LANES) as r:
+                at = (t * LANES + r) * LANES
+                held, other = (k.load(F32.of(LANES), k.at(a, at, F32), align=64) for a in (sums, again))
+                row = k.cmp("ne", (w_flag >> k.cast("trunc", r, I32)) & 1, 0)
+                infinite = k.cmp("uge", k.bits(held, I32) & 0x7FFFFFFF, 0x7F800000)
+                k.store(k.select(infinite | columns | k.splat(row, LANES), other, held), k.at(sums, at, F32), align=64)
 
     def _by_vectors(
         self, k: Kernel, w_at: Sequence[Value], x_tile: Sequence[Value], blocks: Value, sums: Value, moved: Value
