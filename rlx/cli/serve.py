@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -55,6 +56,7 @@ def serve(
     Requests are batched as they come. A page to try it is at the address that the command prints; /metrics has counts
     for Prometheus. Ctrl-C ends it once running answers have had some seconds to end.
     """
+    _outlive_pipes()
     from rlx.models import SentenceEncoder
     from rlx.models.language.reading import POOLINGS
 
@@ -110,6 +112,43 @@ def serve(
             print(f"rlx: serving {what} at http://{shown}:{taken}", file=sys.stderr, flush=True)
 
         serve(service, listening, ready)
+
+
+def _outlive_pipes() -> None:
+    """From now on to the end of the process, neither a client that has left nor a reader of the output that has exited
+    ends it."""
+    if hasattr(signal, "SIGPIPE"):
+        signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+    sys.stdout, sys.stderr = _Output(sys.stdout), _Output(sys.stderr)
+
+
+class _Output:
+    """A standard stream. What it cannot write is lost; once its reader has exited, all of it goes nowhere."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def write(self, text: str) -> int:
+        try:
+            self._stream.write(text)
+        except OSError as error:
+            self._lose(error)
+        return len(text)
+
+    def flush(self) -> None:
+        try:
+            self._stream.flush()
+        except OSError as error:
+            self._lose(error)
+
+    def _lose(self, error: OSError) -> None:
+        if isinstance(error, BrokenPipeError):  # what the stream still holds would fail again, as the process ends too
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, self._stream.fileno())
+            os.close(nowhere)
 
 
 def _called(model: Path) -> str:

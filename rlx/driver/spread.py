@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+
+from rlx.driver.aside import Threads
 
 _PER_THREAD, _MOST_THREADS = 4 << 20, 8  # bytes that are worth a thread, and how many copy
 
@@ -18,6 +19,6 @@ def spread(work: Callable[[int, int], None], count: int, nbytes: int) -> None:
         work(0, count)
         return
     ends = [count * i // n for i in range(n + 1)]
-    with ThreadPoolExecutor(n) as pool:
+    with Threads(n) as pool:
         for _ in pool.map(work, ends, ends[1:]):
             pass

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -20,6 +21,7 @@ from rlx.serve.limits import Limits
 from rlx.serve.metrics import Metrics
 from rlx.serve.protocol import Refused
 
+BATCH = 32  # texts that are computed together, as the encoder does
 _ONLY = "the model is a sentence encoder, which makes no text; /v1/embeddings takes texts"
 
 
@@ -40,8 +42,8 @@ class _Engine:
 
     async def embed(self, rows: list[npt.NDArray[np.int32]]) -> list[Any]:
         """The embeddings of a request's texts. A request whose client leaves gives up its turn while it waits; one that
-        is being computed keeps it until its thread has ended. Raises: Refused where too many requests wait, RlxError.
-        """
+        is being computed keeps it until its thread has ended, with the texts of a batch. Raises: Refused where too many
+        requests wait, RlxError."""
         if self.running > self._most:
             raise busy(self._most)
         self.running += 1
@@ -50,9 +52,25 @@ class _Engine:
         except BaseException:
             self.running -= 1
             raise
-        work = asyncio.ensure_future(asyncio.to_thread(self.encoder.encode_ids, rows))
+        left = threading.Event()
+        work = asyncio.ensure_future(asyncio.to_thread(self._vectors, rows, left))
         work.add_done_callback(self._computed)
-        return list(await asyncio.shield(work))
+        try:
+            return await asyncio.shield(work)
+        finally:
+            left.set()
+
+    def _vectors(self, rows: list[npt.NDArray[np.int32]], left: threading.Event) -> list[Any]:
+        """The embeddings, or fewer once the client has left. The texts of a batch are of about one length."""
+        made: list[Any] = [None] * len(rows)
+        order = sorted(range(len(rows)), key=lambda i: len(rows[i]))
+        for first in range(0, len(rows), BATCH):
+            if left.is_set():
+                break
+            batch = order[first : first + BATCH]
+            for i, vector in zip(batch, self.encoder.encode_ids([rows[i] for i in batch]), strict=True):
+                made[i] = vector
+        return made
 
     def _computed(self, work: asyncio.Future[Any]) -> None:
         """Gives the turn to the next request."""

@@ -6,6 +6,7 @@ import asyncio
 import errno
 import ipaddress
 import json
+import logging
 import signal
 import socket
 import sys
@@ -82,12 +83,20 @@ def serve(service: Service, listening: socket.socket, ready: Callable[[], None],
     service.engine.failed = lambda: setattr(server, "should_exit", True)
     if started is not None:
         started(server)
+    writes = logging.getLogger("asyncio")
+    writes.addFilter(_told)
     try:
         server.run(sockets=[listening])
     finally:
+        writes.removeFilter(_told)
         service.engine.close()  # the application has done so, except where a second signal ended the server at once
     if service.engine.failure is not None:
         raise RlxError(f"serve: the model has stopped: {service.engine.failure}")
+
+
+def _told(record: logging.LogRecord) -> bool:
+    """Whether a line of asyncio's goes to the log: not what it says of each write to a client that has left."""
+    return record.msg != "socket.send() raised exception."
 
 
 @contextmanager
@@ -98,11 +107,11 @@ def _signals(server: Any, service: Service) -> Iterator[None]:
         if server.should_exit:
             server.force_exit = True
             return
+        server.should_exit = True
         running = service.engine.running
         what = "1 answer has" if running == 1 else f"{running} answers have"
         answers = f"; {what} {service.limits.grace_seconds:g} s to end" if running else ""
         print(f"rlx: stopping{answers}", file=sys.stderr, flush=True)
-        server.should_exit = True
 
     try:
         before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
@@ -124,20 +133,33 @@ def _patient(limits: Limits) -> Any:
     def made(**settings: Any) -> Any:
         if len(alive) >= limits.connections:
             return _Full()
-        protocol: Any = H11Protocol(**settings)
+        protocol = _Connection(alive, **settings)
         alive.add(protocol)
-        lost, loop = protocol.connection_lost, asyncio.get_running_loop()
-
-        def connection_lost(error: Exception | None) -> None:
-            alive.discard(protocol)
-            del protocol.connection_lost  # it holds the protocol, which is freed at once without it
-            lost(error)
-
-        protocol.connection_lost = connection_lost
-        loop.call_later(limits.header_seconds, _look, protocol, alive, limits.header_seconds, None)
+        seconds = limits.header_seconds
+        asyncio.get_running_loop().call_later(seconds, _look, protocol, alive, seconds, None)
         return protocol
 
     return made
+
+
+class _Connection(H11Protocol):  # type: ignore[misc,unused-ignore]
+    """A client's connection, which says so in the log when it ends before its answer."""
+
+    def __init__(self, alive: set[Any], **settings: Any) -> None:
+        super().__init__(**settings)
+        self._alive, self._ended = alive, False
+
+    def eof_received(self) -> None:
+        self._ended = True
+        super().eof_received()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._alive.discard(self)
+        answering = self.cycle is not None and not self.cycle.response_complete
+        super().connection_lost(error)
+        if error is not None or (self._ended and (answering or self.conn.trailing_data[0])):
+            what = f" of {self.scope['path'][:80]!r}" if self.cycle is not None else ""
+            print(f"rlx: {(self.client or ('a client',))[0]} left before the end{what}", file=sys.stderr, flush=True)
 
 
 def _look(protocol: Any, alive: set[Any], seconds: float, seen: Any) -> None:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
+import sys
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -245,3 +248,27 @@ def test_a_fork_has_a_process_of_its_own() -> None:
             os._exit(2)
     assert os.waitpid(child, 0)[1] == 0
     assert rendered("{{ 3 }}") == "3"
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGPIPE"), reason="needs a system with pipes that end processes")
+def test_a_worker_that_has_ended_is_an_error_where_pipes_end_processes() -> None:
+    """Commands give SIGPIPE its default action, for what reads their output alone."""
+    code = """
+import signal
+from rlx.errors import ModelFormatError
+from rlx.formats.tokenizer import chat
+signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+template = chat.ChatTemplate("{{ messages[0].content }}", {})
+said = [{"role": "user", "content": "a" * 100_000}]
+template.render(said)
+process = chat._PROCESS._process
+process.kill()
+process.wait()
+process.poll = lambda: None  # as where it ends a moment later
+try:
+    template.render(said)
+except ModelFormatError:
+    print(len(template.render(said)))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=Path(__file__).parents[2])
+    assert (done.returncode, done.stdout, done.stderr) == (0, "100000\n", "")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -230,6 +231,7 @@ class LtGemm:
             kind = OutOfDeviceMemory if status == ALLOCATION_FAILED else RlxError
             raise kind(f"cuBLASLt: gemm {self._label}: {doing}: status {status}")
 
-    def __del__(self) -> None:
-        if hasattr(self, "_held"):
+    def __del__(self, ending: Callable[[], bool] = sys.is_finalizing) -> None:
+        # At the interpreter's end the driver frees it, while modules may be gone already.
+        if hasattr(self, "_held") and not ending():
             self._held.close()

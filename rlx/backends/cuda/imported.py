@@ -6,6 +6,8 @@ from __future__ import annotations
 
 import ctypes
 import os
+import sys
+from collections.abc import Callable
 
 from rlx.backends.cuda.start import driver_library
 from rlx.errors import UnsupportedOp
@@ -80,8 +82,9 @@ class ImportedMemory:
                 f"{self._device}: {call} refused memory of another driver (CUresult {status})"
             )
 
-    def __del__(self) -> None:
-        if not self._memory.value or os.getpid() != self._pid:
+    def __del__(self, ending: Callable[[], bool] = sys.is_finalizing) -> None:
+        # At the interpreter's end the driver ends the mapping, while modules may be gone already.
+        if ending() or not self._memory.value or os.getpid() != self._pid:
             return
         # A failure would leave a mapping to the end of the process, and there is nobody to tell.
         driver, before = self._driver, ctypes.c_void_p()

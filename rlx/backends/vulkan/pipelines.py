@@ -6,7 +6,6 @@ import hashlib
 import struct
 import threading
 from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
 from importlib import resources
@@ -16,6 +15,7 @@ from rlx.backends.gpu.elementwise.spirv import float_modes
 from rlx.backends.gpu.program.steps import FileKernel, Kernel, SourceKernel
 from rlx.backends.vulkan import api
 from rlx.backends.vulkan.api import Handle
+from rlx.driver.aside import Threads
 from rlx.driver.closing import Resources
 from rlx.driver.diskcache import DiskCache, key_of
 from rlx.driver.progress import report
@@ -87,13 +87,9 @@ class Pipelines:
         distinct = list(dict.fromkeys(kernels))
         missing = [kernel for kernel in distinct if kernel not in self._made]
         if len(missing) > 1:
-            with ThreadPoolExecutor(min(4, len(missing))) as threads:
-                try:
-                    for made, _ in enumerate(threads.map(self.get, missing), start=1):
-                        report("kernels", made, len(missing))
-                except BaseException:
-                    threads.shutdown(cancel_futures=True)  # kernels that no thread has begun are not compiled
-                    raise
+            with Threads(min(4, len(missing))) as threads:
+                for made, _ in enumerate(threads.map(self.get, missing), start=1):
+                    report("kernels", made, len(missing))
         return {kernel: self.get(kernel) for kernel in distinct}
 
     def codes(self, kernels: Iterable[Kernel]) -> dict[bytes, bytes]:

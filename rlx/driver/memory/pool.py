@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from bisect import bisect_left, insort
 from collections import deque
@@ -137,17 +138,17 @@ class Pin(Generic[T]):
         self._closed = self._finalized = False
         self._leave = leave
 
-    def close(self) -> None:
+    def close(self, ending: Callable[[], bool] = sys.is_finalizing) -> None:
         """Notes that the buffer is closed."""
         self._closed = True
-        if (
-            self._finalized
-        ):  # the pin was collected with its buffer in a cycle: there is no view, and no second finalizer will run
+        # A pin that was collected with its buffer in a cycle has no view, and no second finalizer will run. At the
+        # interpreter's end memory is the system's, while modules and their names may be gone already.
+        if self._finalized and not ending():
             self._leave(self.memory)
 
-    def __del__(self) -> None:
+    def __del__(self, ending: Callable[[], bool] = sys.is_finalizing) -> None:
         self._finalized = True
-        if self._closed:
+        if self._closed and not ending():
             self._leave(self.memory)
 
 

@@ -10,10 +10,12 @@ import atexit
 import importlib.util
 import json
 import os
+import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -123,7 +125,7 @@ class _Process:
         self._owner = 0  # of the process: a fork has the pipes too, and must leave them alone
 
     def ask(self, line: str) -> dict[str, str]:
-        with self._lock:
+        with self._lock, _pipes_survived():
             if self._process is None or self._owner != os.getpid() or self._process.poll() is not None:
                 self._start()
             found = None
@@ -189,8 +191,24 @@ class _Process:
 
     def close(self) -> None:
         """Ends the process."""
-        with self._lock:
+        with self._lock, _pipes_survived():
             self._stop()
+
+
+@contextmanager
+def _pipes_survived() -> Iterator[None]:
+    """A write to a process that has ended is an error here, also where SIGPIPE would end this one, as in commands."""
+    if not hasattr(signal, "pthread_sigmask") or signal.getsignal(signal.SIGPIPE) != signal.SIG_DFL:
+        yield
+        return
+    pipe = {signal.SIGPIPE}
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, pipe)
+    try:
+        yield
+    finally:
+        if pipe & signal.sigpending():
+            signal.sigwait(pipe)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 _PROCESS = _Process()

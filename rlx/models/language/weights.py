@@ -5,13 +5,14 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol, cast
 
 import numpy as np
 
+from rlx.driver.aside import Threads
 from rlx.driver.device import Bytes
 from rlx.driver.progress import report
 from rlx.dtypes import DType, as_dtype, f32
@@ -232,7 +233,7 @@ class ModelWeights:
         whole = sum(sizes.values())
         rooms = _Rooms()
         # Where weights are copied to a device, the next is read meanwhile.
-        with ThreadPoolExecutor(1, "rlx-weights") as reading:
+        with Threads(1) as reading:
             coming: Future[Bytes | Value] | None = None
             names = list(self._wanted)
             for name, after in zip(names, [*names[1:], None], strict=True):
@@ -243,7 +244,7 @@ class ModelWeights:
                     made = self._make(name, rooms) if coming is None else coming.result()
                     coming = None
                     if after is not None and not self._in_place(after, stores[after]):
-                        coming = reading.submit(self._make, after, rooms)
+                        coming = reading.submit(partial(self._make, after, rooms))
                     for store in to:
                         if wanted.plain:
                             store.put(name, wanted.dtype, cast(Bytes, made))

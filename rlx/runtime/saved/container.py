@@ -16,14 +16,16 @@ import struct
 import threading
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from contextlib import contextmanager
+from functools import partial
 from itertools import groupby
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
 
+from rlx.driver.aside import Threads
 from rlx.driver.closing import Closing
 from rlx.driver.device import Bytes
 from rlx.driver.files import OBJECT_BYTES, open_regular, parse_json, shown, written_whole
@@ -215,12 +217,12 @@ class ProgramFile(Closing):
         groups = [g for g, _ in groupby(self._places[number][0] for number in wanted)]
         left = deque((g, self._groups[g][1]) for g in groups)
         begun: deque[tuple[int, Future[Bytes]]] = deque()
-        with ThreadPoolExecutor(_THREADS) as threads:
+        with Threads(_THREADS) as threads:
 
             def begin() -> None:
                 while left and (not begun or sum(n for n, _ in begun) + left[0][1] <= _AHEAD):
                     group, nbytes = left.popleft()
-                    begun.append((nbytes, threads.submit(self._group, group)))
+                    begun.append((nbytes, threads.submit(partial(self._group, group))))
 
             def blocks() -> Iterator[Bytes]:
                 for _, members in groupby(wanted, lambda number: self._places[number][0]):
@@ -229,10 +231,7 @@ class ProgramFile(Closing):
                     yield from (self._block_of(number, data) for number in members)
 
             begin()
-            try:
-                yield blocks()
-            finally:
-                threads.shutdown(cancel_futures=True)
+            yield blocks()
 
     def _bytes(self, at: int, nbytes: int) -> Bytes:
         """Bytes of the file, which lie within it. They are read and not mapped: to touch a mapped page that another
