@@ -15,7 +15,7 @@ from rlx.ir.types import broadcast_shapes, normalize_axis
 from rlx.ir.values import as_array, exactly
 from rlx.ops.base import TensorLike, cast_to, check_float, check_inputs, floats, tensors
 from rlx.ops.norm.channels import first_dtype
-from rlx.ops.numeric import Array, computed, working
+from rlx.ops.numeric import Array, computed, maximum, minimum, working
 
 _EXACT = 1 << 24  # f32 represents every integer up to this one
 
@@ -48,7 +48,7 @@ def _levels(x: Array, scale: Array, zero: Sequence[Array]) -> tuple[Array, Array
 
 def _fake_quantize(x: Array, scale: Array, *zero: Array, low: int, high: int) -> Any:
     q, z = _levels(x, scale, zero)
-    q = np.minimum(np.maximum(q, x.dtype.type(low)), x.dtype.type(high))
+    q = minimum(maximum(q, x.dtype.type(low)), x.dtype.type(high))
     return (q - z) * scale.astype(x.dtype)
 
 
