@@ -114,6 +114,20 @@ maximum = _first_of_equals(np.maximum)
 minimum = _first_of_equals(np.minimum)
 
 
+def join_at(ufunc: np.ufunc, target: Array, key: Any, values: Array) -> None:
+    """`ufunc.at`, but of equal numbers an extreme keeps the first, as `maximum` does: in the reverse order it is the one
+    that x86 would give, and what equals the old number is that number."""
+    if ufunc not in (np.maximum, np.minimum):
+        ufunc.at(target, key, values)
+        return
+    old = target.copy()
+    if isinstance(key, tuple):
+        ufunc.at(target, tuple(np.flip(k) for k in key), np.flip(values))
+    else:
+        ufunc.at(target, key[::-1], values[::-1])
+    np.copyto(target, old, where=target == old)
+
+
 # Powers that NumPy computes otherwise where it sees one exponent for a whole loop, a 0-d or broadcast one or one of a
 # single element: by a product, a quotient, a square root. sqrt keeps -0.0 and has no value at -inf, pow(x, 0.5) is +0.0
 # and inf there.
