@@ -57,7 +57,10 @@ def _tree(args: Sequence[Expr]) -> tuple[Expr, Expr, Expr | None]:
     work = working(args[0].dtype)
     x, scale, *zero = (a if a.dtype == work else ex.cast(a, work) for a in args)
     q = ex.call("round", x / scale)
-    return (q + zero[0], scale, zero[0]) if zero else (q + 0.0, scale, None)  # a level is an integer: it has no -0
+    if zero:
+        return q + zero[0], scale, zero[0]
+    # A level is an integer, which has no -0. It is selected, since Vulkan drivers take x + 0.0 for x.
+    return ex.call("select", ex.call("eq", q, 0.0), 0.0, q), scale, None
 
 
 def _expr(args: Sequence[Expr], attrs: Attrs) -> Expr:
