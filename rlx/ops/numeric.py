@@ -115,8 +115,8 @@ minimum = _first_of_equals(np.minimum)
 
 
 def join_at(ufunc: np.ufunc, target: Array, key: Any, values: Array) -> None:
-    """`ufunc.at`, but of equal numbers an extreme keeps the first, as `maximum` does: in the reverse order it is the one
-    that x86 would give, and what equals the old number is that number."""
+    """`ufunc.at`, but of equal numbers an extreme keeps the first, as `maximum` does: in the reverse order it is the
+    one that x86 gives, and what equals the old number is that number."""
     if ufunc not in (np.maximum, np.minimum):
         ufunc.at(target, key, values)
         return
