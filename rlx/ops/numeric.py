@@ -1,4 +1,4 @@
-"""Code that the NumPy references share: half precision computed in f32, conversions, means, integer powers."""
+"""Code that the NumPy references share: half precision computed in f32, conversions, means, extremes, powers."""
 
 from __future__ import annotations
 
@@ -87,6 +87,65 @@ def centred(x: Array) -> Array:
     first = x[..., :1]
     near = x - (first + np.mean(x - first, axis=-1, keepdims=True))
     return np.asarray(near - np.mean(near, axis=-1, keepdims=True))
+
+
+def _first_of_equals(extreme: np.ufunc) -> Callable[..., Array]:
+    """np.maximum or np.minimum, but of equal numbers, zeros of either sign, the first one, as the engine and the GPUs
+    have it (and torch's relu, which keeps -0.0).
+
+    NumPy gives what the processor's instruction gives. That is always the second on x86, where it is enough to swap
+    the operands; elsewhere equal numbers are selected after it.
+    """
+    zeros = [np.array([0.0, -0.0] * n, dtype)[:n] for n in (1, 37) for dtype in (np.float32, np.float64)]
+    if all(bool((np.signbit(extreme(-z, z)) == np.signbit(z)).all()) for z in zeros):
+        return lambda a, b, out=None: extreme(b, a, out=out)
+
+    def first(a: Array, b: Array, out: Array | None = None) -> Array:
+        found = np.where(a == b, a, extreme(a, b))
+        if out is None:
+            return found
+        out[...] = found
+        return out
+
+    return first
+
+
+maximum = _first_of_equals(np.maximum)
+minimum = _first_of_equals(np.minimum)
+
+
+def join_at(ufunc: np.ufunc, target: Array, key: Any, values: Array) -> None:
+    """`ufunc.at`, but of equal numbers an extreme keeps the first, as `maximum` does: in the reverse order it is the
+    one that x86 gives, and what equals the old number is that number."""
+    if ufunc not in (np.maximum, np.minimum):
+        ufunc.at(target, key, values)
+        return
+    old = target.copy()
+    if isinstance(key, tuple):
+        ufunc.at(target, tuple(np.flip(k) for k in key), np.flip(values))
+    else:
+        ufunc.at(target, key[::-1], values[::-1])
+    np.copyto(target, old, where=target == old)
+
+
+# Powers that NumPy computes otherwise where it sees one exponent for a whole loop, a 0-d or broadcast one or one of a
+# single element: by a product, a quotient, a square root. sqrt keeps -0.0 and has no value at -inf, pow(x, 0.5) is +0.0
+# and inf there.
+_SHORT_POWERS: dict[float, Callable[[Array], Array]] = {
+    2.0: np.square,
+    -1.0: lambda x: 1 / x,
+    0.5: lambda x: np.where(x == -np.inf, -x, np.sqrt(x) + 0),
+}
+
+
+def float_power(base: Array, exponent: Array) -> Array:
+    """base ** exponent for floats, with the same bits whether the exponent is an array, broadcast or 0-d."""
+    result = np.asarray(np.power(base, exponent))
+    for number, rule in _SHORT_POWERS.items():
+        here = exponent == number
+        if here.any():
+            np.copyto(result, rule(base), where=here)
+    return result
 
 
 def integer_power(base: Array, exponent: Array) -> Array:

@@ -28,7 +28,7 @@ from rlx.ops.index.gather import (
     integers,
     tuple_length,
 )
-from rlx.ops.numeric import Array, widened
+from rlx.ops.numeric import Array, join_at, widened
 from rlx.ops.reduce import working_float
 
 REDUCTIONS = ("none", "add", "mul", "min", "max")
@@ -98,7 +98,7 @@ def _apply_at(out: Array, key: Any, updates: Array, reduction: str) -> None:
     if reduction == "none":
         out[key] = updates  # of updates with one index, NumPy keeps the last
     else:
-        _AT[reduction].at(out, key, updates)
+        join_at(_AT[reduction], out, key, updates)
 
 
 def _base(shape: tuple[int, ...], updates: Array, x: tuple[Array, ...], reduction: str) -> Array:

@@ -12,6 +12,7 @@ from rlx.backends.cpu.context import Array, BindContext, Step
 from rlx.backends.cpu.kernels import cpu_kernel
 from rlx.backends.cpu.rows import working
 from rlx.ir import Node
+from rlx.ops.numeric import join_at
 
 _UFUNCS: dict[str, Any] = {"add": np.add, "mul": np.multiply, "min": np.minimum, "max": np.maximum}
 
@@ -60,6 +61,6 @@ def _joined(
         if reduction == "none":
             target[key] = given
         else:
-            _UFUNCS[reduction].at(target, key, given.astype(target.dtype, copy=False))
+            join_at(_UFUNCS[reduction], target, key, given.astype(target.dtype, copy=False))
 
     return run

@@ -15,7 +15,7 @@ from rlx.ir.types import broadcast_shapes, normalize_axis
 from rlx.ir.values import as_array, exactly
 from rlx.ops.base import TensorLike, cast_to, check_float, check_inputs, floats, tensors
 from rlx.ops.norm.channels import first_dtype
-from rlx.ops.numeric import Array, computed, working
+from rlx.ops.numeric import Array, computed, maximum, minimum, working
 
 _EXACT = 1 << 24  # f32 represents every integer up to this one
 
@@ -48,7 +48,7 @@ def _levels(x: Array, scale: Array, zero: Sequence[Array]) -> tuple[Array, Array
 
 def _fake_quantize(x: Array, scale: Array, *zero: Array, low: int, high: int) -> Any:
     q, z = _levels(x, scale, zero)
-    q = np.minimum(np.maximum(q, x.dtype.type(low)), x.dtype.type(high))
+    q = minimum(maximum(q, x.dtype.type(low)), x.dtype.type(high))
     return (q - z) * scale.astype(x.dtype)
 
 
@@ -57,7 +57,10 @@ def _tree(args: Sequence[Expr]) -> tuple[Expr, Expr, Expr | None]:
     work = working(args[0].dtype)
     x, scale, *zero = (a if a.dtype == work else ex.cast(a, work) for a in args)
     q = ex.call("round", x / scale)
-    return (q + zero[0], scale, zero[0]) if zero else (q, scale, None)
+    if zero:
+        return q + zero[0], scale, zero[0]
+    # A level is an integer, which has no -0. It is selected, since Vulkan drivers take x + 0.0 for x.
+    return ex.call("select", ex.call("eq", q, 0.0), 0.0, q), scale, None
 
 
 def _expr(args: Sequence[Expr], attrs: Attrs) -> Expr:

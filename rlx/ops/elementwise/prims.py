@@ -14,7 +14,7 @@ from rlx.ir.expr import Expr, arg, linearize
 from rlx.ir.op import ExprRule, Reference
 from rlx.ops.base import written
 from rlx.ops.elementwise.special import erf
-from rlx.ops.numeric import Array, convert, integer_power, working
+from rlx.ops.numeric import Array, convert, float_power, integer_power, maximum, minimum, working
 from rlx.ops.random import scalars
 
 
@@ -23,7 +23,7 @@ def _erf(x: Array) -> Array:
 
 
 def _pow(a: Array, b: Array) -> Array:
-    return integer_power(a, b) if a.dtype.kind in "iu" else np.power(a, b)
+    return (integer_power if a.dtype.kind in "iu" else float_power)(a, b)
 
 
 def _div(a: Array, b: Array) -> Array:
@@ -52,7 +52,7 @@ PRIM_FUNCTIONS: dict[str, Callable[..., Any]] = {
     "asin": np.arcsin, "acos": np.arccos, "atan": np.arctan, "sinh": np.sinh, "cosh": np.cosh, "tanh": np.tanh,
     "erf": _erf, "floor": np.floor, "ceil": np.ceil, "round": np.rint, "trunc": np.trunc, "not": np.logical_not,
     "isnan": np.isnan, "isinf": np.isinf, "add": np.add, "sub": np.subtract, "mul": np.multiply, "div": _div,
-    "pow": _pow, "max": np.maximum, "min": np.minimum, "mod": np.mod, "fmod": np.fmod,
+    "pow": _pow, "max": maximum, "min": minimum, "mod": np.mod, "fmod": np.fmod,
     "floordiv": np.floor_divide, "atan2": np.arctan2,
     "and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor, "shl": np.left_shift, "shr": np.right_shift,
     "eq": np.equal, "ne": np.not_equal, "lt": np.less, "le": np.less_equal, "gt": np.greater,

@@ -25,7 +25,7 @@ from rlx.ops.base import (
     tensors,
     unbroadcast,
 )
-from rlx.ops.numeric import Array, computed, convert
+from rlx.ops.numeric import Array, computed, convert, maximum, minimum
 
 
 def _where_infer(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
@@ -124,9 +124,9 @@ def _clip_infer(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
 
 def _clip_reference(x: Array, *, min: float | None, max: float | None) -> Array:
     if min is not None:
-        x = np.maximum(x, x.dtype.type(min))
+        x = maximum(x, x.dtype.type(min))
     if max is not None:
-        x = np.minimum(x, x.dtype.type(max))
+        x = minimum(x, x.dtype.type(max))
     return x
 
 

@@ -26,7 +26,7 @@ from rlx.ops.base import (
 )
 from rlx.ops.elementwise.prims import PRIM_FUNCTIONS, slow_cost
 from rlx.ops.elementwise.special import erfc as erfc64
-from rlx.ops.numeric import Array, computed
+from rlx.ops.numeric import Array, computed, maximum
 
 SQRT_HALF = math.sqrt(0.5)
 GELU_TANH_SCALE = math.sqrt(2.0 / math.pi)
@@ -117,7 +117,7 @@ def _silu(x: Array) -> Array:
 
 
 def _relu(x: Array) -> Array:
-    return np.asarray(np.maximum(x, x.dtype.type(0)))
+    return maximum(x, x.dtype.type(0))
 
 
 def _gelu(x: Array, *, approximate: str) -> Array:

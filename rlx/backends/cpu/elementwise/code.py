@@ -16,7 +16,7 @@ from rlx.backends.cpu import half
 from rlx.dtypes import DType, as_dtype, bool_, f32, promote
 from rlx.ir.expr import PREDICATES, Expr, linearize
 from rlx.ops.elementwise.prims import PRIM_FUNCTIONS, places
-from rlx.ops.numeric import working
+from rlx.ops.numeric import maximum, minimum, working
 
 NpType = np.dtype[Any]
 
@@ -56,16 +56,11 @@ _COSTS = {
 _HALF_COST = 1.3
 
 
-def _power(a: Any, b: Any, out: Any) -> None:
-    """np.power, with an exponent of one element always as a scalar. NumPy squares where the exponent is the scalar 2,
-    and whether it takes an array of one for a scalar depends on the output's memory; the bits must not."""
-    np.power(a, b.reshape(()) if b.size == 1 else b, out)
-
-
 _UFUNCS: dict[str, Callable[..., Any]] = {
     **{name: fn for name, fn in PRIM_FUNCTIONS.items() if isinstance(fn, np.ufunc)},
     "div": np.divide,
-    "pow": _power,
+    "max": maximum,
+    "min": minimum,
 }
 
 # erf(x) = tanh(x · P(x²)): atanh(erf(x)) / x is smooth, and a relative error of tanh's argument counts less the nearer
@@ -200,9 +195,10 @@ class Code:
             if prim == "erf" and kind == f32:
                 return self._erf(args[0], 1.0 if e.value is None else float(e.value))
         fn = _UFUNCS.get(prim)
-        if fn is None or (prim == "pow" and not kind.is_float) or (prim == "div" and not kind.is_float):
+        if fn is None or (prim == "div" and not kind.is_float):
             gives = f32.np if prim == "gumbel" else gives
-            return self.emit(_stored(PRIM_FUNCTIONS[prim]), *args, dtype=gives, cost=20.0)
+            cost = _COSTS[prim] if prim == "pow" and kind.is_float else 20.0
+            return self.emit(_stored(PRIM_FUNCTIONS[prim]), *args, dtype=gives, cost=cost)
         return self.emit(fn, *args, dtype=gives, cost=_COSTS.get(prim, 0.07))
 
     def _erf(self, x: Operand, scale: float) -> Operand:
@@ -288,7 +284,7 @@ def write_places(start: int, target: Any) -> None:
 
 def _stored(fn: Callable[..., Any]) -> Callable[..., None]:
     """Wraps a function without `out`: copies its result, which it allocates. Used only for primitives that are no ufunc
-    and not written out here, such as integer power, integer division and erf of f64."""
+    and not written out here, such as power, integer division and erf of f64."""
 
     def call(*args: Any) -> None:
         *sources, target = args

@@ -16,10 +16,11 @@ from rlx.backends.cpu.context import Array, BindContext, Step, in_order
 from rlx.backends.cpu.elementwise.code import Call, Code, Operand, write_places
 from rlx.backends.cpu.half import LEAST
 from rlx.ir.expr import Expr
+from rlx.ops.numeric import maximum, minimum
 
 BLOCK = 1 << 17  # elements in one block
 _FEW = 8  # rows of at most so many repetitions are copied column by column: NumPy walks short rows slowly
-_BY_KEYWORD = (np.maximum, np.minimum)  # NumPy no longer takes the output of these by position
+_BY_KEYWORD = (maximum, minimum)  # NumPy takes no output by position of these
 _WORTH_A_CLIP = (
     4096  # elements; NumPy clips four times faster than it compares with a scalar, after a slower start
 )
@@ -267,7 +268,7 @@ class _Grid:
         sources = [view(s) for s in call.sources]
         if call.fn in _BY_KEYWORD:
             bound = call.sources[1]
-            if bound.kind == "lit" and count >= _WORTH_A_CLIP:
+            if bound.kind == "lit" and bound.value and count >= _WORTH_A_CLIP:  # np.clip gives either 0 beside a 0
                 return partial(np.clip, sources[0], *_interval(call.fn, bound.value), target)
             return partial(call.fn, *sources, out=target)
         return partial(call.fn, *sources, target)
@@ -282,7 +283,7 @@ def _interval(fn: Any, bound: Any) -> tuple[Any, Any]:
         low, high = False, True
     else:
         low, high = np.iinfo(dtype).min, np.iinfo(dtype).max
-    if fn is np.maximum:
+    if fn is maximum:
         return bound, np.asarray(high, dtype)
     return np.asarray(low, dtype), bound
 
