@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -10,14 +11,16 @@ import numpy as np
 from rlx import ops as o
 from rlx.formats.onnx.ops.arithmetic import ordered
 from rlx.formats.onnx.reader.call import Call, Result
+from rlx.formats.onnx.reader.elements import U64, integer_range
 from rlx.formats.onnx.reader.table import op
 from rlx.ir import Tensor
+from rlx.ir.types import broadcast_shapes
 
 _UNARY: dict[str, Callable[[Any], Tensor]] = {
-    "Abs": o.abs, "Acos": o.acos, "Acosh": o.acosh, "Asin": o.asin, "Asinh": o.asinh, "Atan": o.atan,
+    "Acos": o.acos, "Acosh": o.acosh, "Asin": o.asin, "Asinh": o.asinh, "Atan": o.atan,
     "Atanh": o.atanh, "Ceil": o.ceil, "Cos": o.cos, "Cosh": o.cosh, "Erf": o.erf, "Exp": o.exp, "Floor": o.floor,
     "HardSwish": o.hard_swish, "Log": o.log, "Mish": o.mish, "Neg": o.neg, "Not": o.logical_not,
-    "Reciprocal": o.reciprocal, "Relu": o.relu, "Round": o.round, "Sigmoid": o.sigmoid, "Sign": o.sign, "Sin": o.sin,
+    "Reciprocal": o.reciprocal, "Relu": o.relu, "Round": o.round, "Sigmoid": o.sigmoid, "Sin": o.sin,
     "Sinh": o.sinh, "Softplus": o.softplus, "Sqrt": o.sqrt, "Tan": o.tan, "Tanh": o.tanh, "IsNaN": o.isnan,
     "BitwiseNot": o.bitwise_not,
 }  # fmt: skip
@@ -29,6 +32,16 @@ def _unary(function: Callable[[Any], Tensor]) -> Callable[[Call], Result]:
 
 for _name, _function in _UNARY.items():
     op(_name)(_unary(_function))
+
+
+@op("Abs")
+def abs_(c: Call) -> Result:
+    return c.x() if c.dtype() == U64 else o.abs(c.x())
+
+
+@op("Sign")
+def sign(c: Call) -> Result:
+    return o.not_equal(c.x(), 0) if c.dtype() == U64 else o.sign(c.x())
 
 
 @op("Elu")
@@ -62,9 +75,29 @@ def thresholded_relu(c: Call) -> Result:
 def shrink(c: Call) -> Result:
     """x moved toward 0 by `bias` where |x| > lambd, else 0."""
     x, limit, bias = c.x(), c.float("lambd", 0.5), c.float("bias", 0.0)
-    wide = x if x.dtype.is_float else o.cast(x, "f32")
-    high = o.where(o.greater(wide, limit), o.sub(wide, bias), 0.0)
-    return o.where(o.less(wide, -limit), o.add(wide, bias), high)
+    if x.dtype.is_float:
+        high = o.where(o.greater(x, limit), o.sub(x, bias), 0.0)
+        return o.where(o.less(x, -limit), o.add(x, bias), high)
+    if not math.isfinite(bias) or math.isnan(limit):
+        raise c.bad(f"lambd is {limit}, bias {bias}; expected numbers, and of integers a finite bias")
+    end = math.floor(min(max(limit, -(2.0**65)), 2.0**65))
+    high = o.where(_below(c, end + 1), 0, _moved(c, -bias))
+    return o.where(_below(c, -end), _moved(c, bias), high)
+
+
+def _below(c: Call, n: int) -> Tensor:
+    """Whether the integers of input 0 are less than a number, which may be beyond their type."""
+    low, high = integer_range(c.dtype()) or (0, 0)
+    if not low < n <= high:
+        return c.tensor(np.array(n > high))
+    return o.less(ordered(c, 0), n - (1 << 63) if c.dtype() == U64 else n)
+
+
+def _moved(c: Call, by: float) -> Tensor:
+    """The integers of input 0 plus a number, rounded toward 0; they wrap."""
+    whole = math.floor(by)
+    moved = o.add(c.x(), c.tensor(np.array(whole % (1 << 64), np.uint64).astype(c.x().dtype.np)))
+    return moved if whole == by else o.where(_below(c, -whole), o.add(moved, 1), moved)
 
 
 @op("Softsign")
@@ -91,6 +124,8 @@ def prelu(c: Call) -> Result:
     x, slope = c.x(0), c.x(1)
     if x.dtype.is_float:
         return o.prelu(x, slope)
+    if c.dtype() == U64:
+        return o.expand(x, broadcast_shapes(x.shape, slope.shape))
     return o.where(o.less(x, 0), o.mul(x, slope), x)
 
 
