@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from rlx import ops as o
+from rlx.dtypes import f32
 from rlx.formats.onnx.ops.arithmetic import ordered
 from rlx.formats.onnx.reader.call import Call, Result
 from rlx.formats.onnx.reader.elements import U64, integer_range
@@ -34,6 +35,11 @@ for _name, _function in _UNARY.items():
     op(_name)(_unary(_function))
 
 
+def _wide(x: Tensor) -> Tensor:
+    """f16 and bf16 in f32, which holds every attribute."""
+    return o.cast(x, f32) if x.dtype.is_half else x
+
+
 @op("Abs")
 def abs_(c: Call) -> Result:
     return c.x() if c.dtype() == U64 else o.abs(c.x())
@@ -47,6 +53,26 @@ def sign(c: Call) -> Result:
 @op("Elu")
 def elu(c: Call) -> Result:
     return o.elu(c.x(), c.float("alpha", 1.0))
+
+
+@op("Celu")
+def celu(c: Call) -> Result:
+    """x where it is not negative, else alpha · (exp(x / alpha) - 1), also for a negative alpha, where onnx's function
+    departs from the text. Where |x / alpha| is below a rounding that is x, of whose quotient devices make 0."""
+    x, alpha = c.x(), c.float("alpha", 1.0)
+    if alpha == 0 or not math.isfinite(alpha):
+        raise c.bad(f"alpha is {alpha}, for which x / alpha is undefined; expected a finite number other than 0")
+    x = _wide(x)
+    tiny = -abs(alpha) * (2.0**-26 if x.dtype == f32 else 2.0**-55)
+    return o.where(o.less(x, tiny), o.mul(o.expm1(o.div(x, alpha)), alpha), x)
+
+
+@op("SwiGLU")
+def swiglu(c: Call) -> Result:
+    """The gate through Swish, times the values; the text excludes broadcasting."""
+    if c.x(0).shape != c.x(1).shape:
+        raise c.bad(f"A is {c.x(0).shape}, B is {c.x(1).shape}; expected identical shapes")
+    return o.mul(swish(c), c.x(1))
 
 
 @op("Selu")
@@ -76,6 +102,7 @@ def shrink(c: Call) -> Result:
     """x moved toward 0 by `bias` where |x| > lambd, else 0."""
     x, limit, bias = c.x(), c.float("lambd", 0.5), c.float("bias", 0.0)
     if x.dtype.is_float:
+        x = _wide(x)
         high = o.where(o.greater(x, limit), o.sub(x, bias), 0.0)
         return o.where(o.less(x, -limit), o.add(x, bias), high)
     if not math.isfinite(bias) or math.isnan(limit):
@@ -114,9 +141,10 @@ def gelu(c: Call) -> Result:
 
 
 @op("Swish")
-def swish(c: Call) -> Result:
+def swish(c: Call) -> Tensor:
     alpha = c.float("alpha", 1.0)
-    return o.silu(c.x()) if alpha == 1.0 else o.mul(c.x(), o.sigmoid(o.mul(c.x(), alpha)))
+    x = _wide(c.x())
+    return o.silu(c.x()) if alpha == 1.0 else o.mul(x, o.sigmoid(o.mul(x, alpha)))
 
 
 @op("PRelu", since=7)

@@ -58,6 +58,10 @@ def scatter_elements(c: Call) -> Result:
 
 @op("ScatterND")
 def scatter_nd(c: Call) -> Result:
+    if c.x(1).ndim and not c.x(1).shape[-1]:  # each tuple of no indices stands for the whole tensor
+        first = c.tensor(np.zeros((*c.x(1).shape[:-1], 1), np.int64))
+        whole = _scattered(c, lambda x, new, how: o.scatter_nd(o.expand_dims(x, 0), first, new, how))
+        return o.squeeze(whole, 0)
     return _scattered(c, lambda x, new, how: o.scatter_nd(x, c.x(1), new, how))
 
 
