@@ -163,6 +163,9 @@ def clip_attributes(c: Call) -> Result:
 
 @op("Clip", since=11)
 def clip(c: Call) -> Result:
+    for i in (1, 2):
+        if c.has(i) and c.x(i).size != 1:
+            raise c.bad(f"input {i} is {c.x(i).shape}; expected a scalar")
     x = ordered(c, 0)
     x = o.maximum(x, ordered(c, 1)) if c.has(1) else x
     x = o.minimum(x, ordered(c, 2)) if c.has(2) else x

@@ -94,7 +94,7 @@ def hard_sigmoid(c: Call) -> Result:
 
 @op("ThresholdedRelu")
 def thresholded_relu(c: Call) -> Result:
-    return o.where(o.greater(c.x(), c.float("alpha", 1.0)), c.x(), 0)
+    return o.where(o.greater(_wide(c.x()), c.float("alpha", 1.0)), c.x(), 0)
 
 
 @op("Shrink")
@@ -150,10 +150,12 @@ def swish(c: Call) -> Tensor:
 @op("PRelu", since=7)
 def prelu(c: Call) -> Result:
     x, slope = c.x(0), c.x(1)
+    if broadcast_shapes(x.shape, slope.shape) != x.shape:
+        raise c.bad(f"the slope is {slope.shape}; expected a shape that broadcasts to that of X, {x.shape}")
     if x.dtype.is_float:
         return o.prelu(x, slope)
     if c.dtype() == U64:
-        return o.expand(x, broadcast_shapes(x.shape, slope.shape))
+        return x
     return o.where(o.less(x, 0), o.mul(x, slope), x)
 
 

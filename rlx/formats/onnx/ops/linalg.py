@@ -14,6 +14,7 @@ from rlx.formats.onnx.ops.quant import quantized_product
 from rlx.formats.onnx.reader.call import Call, Result
 from rlx.formats.onnx.reader.table import op
 from rlx.ir import Tensor
+from rlx.ir.types import broadcast_shapes
 
 
 @op("MatMul")
@@ -44,6 +45,8 @@ def gemm(c: Call) -> Tensor:
     ):
         return o.matmul(a, b, bias, transpose_a=ta, transpose_b=tb)
     y = o.matmul(a, b, transpose_a=ta, transpose_b=tb) if packed is None else packed
+    if bias is not None and broadcast_shapes(y.shape, bias.shape) != y.shape:
+        raise c.bad(f"C is {bias.shape}; expected a shape that broadcasts to that of the product, {y.shape}")
     if a.dtype.is_float:
         return _weighted(y, alpha, bias, beta)
     if alpha.is_integer() and beta.is_integer():
