@@ -43,7 +43,10 @@ def test_scatter_and_casts_of_large_unsigned_integers() -> None:
     feeds = {"x": np.array([1, TOP], U64), "i": np.array([0, 1]), "u": np.array([TOP, 5], U64)}
     assert run("ScatterElements", feeds, reduction="max", opset=18).tolist() == [TOP, TOP]
     assert run("ScatterElements", feeds, reduction="min", opset=18).tolist() == [1, 5]
-    assert run("Cast", {"x": np.array([2.0**63, 1.5 * 2.0**63])}, to=CODES[np.dtype(U64)]).tolist() == [2**63, 3 * 2**62]
+    assert run("Cast", {"x": np.array([2.0**63, 1.5 * 2.0**63])}, to=CODES[np.dtype(U64)]).tolist() == [
+        2**63,
+        3 * 2**62,
+    ]
 
 
 def test_integers_that_no_f32_holds() -> None:
@@ -73,7 +76,9 @@ def test_shapes_that_the_text_excludes_are_refused(kind: str, feeds: dict[str, n
 
 
 def test_resize_keeps_the_ratio_as_a_fraction() -> None:
-    one = node("Resize", "x _ _ s", "y", mode="nearest", nearest_mode="ceil", keep_aspect_ratio_policy="not_larger")
+    one = node(
+        "Resize", "x _ _ s", "y", mode="nearest", nearest_mode="ceil", keep_aspect_ratio_policy="not_larger"
+    )
     proto = model([one], {"x": [4, 5]}, {"y": None}, {"s": np.array([7, 3])})
     x = np.arange(20, dtype=np.float32).reshape(4, 5)
     assert rlx.onnx.load(proto).run({"x": x}, device="cpu")["y"].tolist() == [[6, 7, 9], [11, 12, 14]]

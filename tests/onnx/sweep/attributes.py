@@ -16,7 +16,6 @@ import math
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -26,8 +25,41 @@ from rlx.formats.onnx.reader.elements import CODES
 from tests.onnx.models import model, node
 
 TABLE = Path(__file__).parent.parent / "data" / "attributes.md"
-ODD = [-2.0, -0.5, 0.0, 1.5, 2.0**-100, -(2.0**-100), 1e-30, -1e-30, 1e30, -1e30, math.inf, -math.inf, math.nan]
-X = np.array([-math.inf, -100.0, -2.0, -1.0, -0.25, -1e-3, -0.0, 0.0, 1e-3, 0.25, 1.0, 1.5, 2.0, 60.0, math.inf, math.nan])
+ODD = [
+    -2.0,
+    -0.5,
+    0.0,
+    1.5,
+    2.0**-100,
+    -(2.0**-100),
+    1e-30,
+    -1e-30,
+    1e30,
+    -1e30,
+    math.inf,
+    -math.inf,
+    math.nan,
+]
+X = np.array(
+    [
+        -math.inf,
+        -100.0,
+        -2.0,
+        -1.0,
+        -0.25,
+        -1e-3,
+        -0.0,
+        0.0,
+        1e-3,
+        0.25,
+        1.0,
+        1.5,
+        2.0,
+        60.0,
+        math.inf,
+        math.nan,
+    ]
+)
 VALUES = np.linspace(-2, 2, len(X), dtype=np.float16)  # beside the gate of SwiGLU
 DTYPES = [np.dtype(t) for t in ("float16", "float32", "float64")]
 Array = np.ndarray
@@ -95,7 +127,12 @@ def computed(kind: str, dtype: np.dtype, attributes: dict[str, float], device: s
     x = X.astype(dtype)
     feeds = {"x": x, "z": VALUES.astype(dtype)} if kind == "SwiGLU" else {"x": x}
     one = node(kind, " ".join(feeds), "y", **attributes)
-    proto = model([one], {n: (list(a.shape), CODES[dtype]) for n, a in feeds.items()}, {"y": (None, CODES[dtype])}, opset=28)
+    proto = model(
+        [one],
+        {n: (list(a.shape), CODES[dtype]) for n, a in feeds.items()},
+        {"y": (None, CODES[dtype])},
+        opset=28,
+    )
     return rlx.onnx.load(proto).run(feeds, device=device)["y"]
 
 

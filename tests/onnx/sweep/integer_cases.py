@@ -32,7 +32,9 @@ class Case:
     fixed: tuple[str, ...] = ()
     outputs: int = 1
     opset: int = 28
-    crashes: bool = False  # whether ONNX Runtime's process may end by a trap of the processor, as on least / -1
+    crashes: bool = (
+        False  # whether ONNX Runtime's process may end by a trap of the processor, as on least / -1
+    )
     after: str = ""  # an operator through which the result goes, for results that are no tensors
 
     @property
@@ -46,8 +48,10 @@ class Case:
         names = [n if n in there else "" for n in self.feeds]
         nodes = [helper.make_node(self.kind, names, outs, **self.attributes)]
         if self.after:
-            nodes = [helper.make_node(self.kind, names, ["s"], **self.attributes),
-                     helper.make_node(self.after, ["s"], outs, **({"axis": 0} if "Concat" in self.after else {}))]
+            nodes = [
+                helper.make_node(self.kind, names, ["s"], **self.attributes),
+                helper.make_node(self.after, ["s"], outs, **({"axis": 0} if "Concat" in self.after else {})),
+            ]
         held = [n for n in there if constants or n in self.fixed]
         infos = [
             helper.make_tensor_value_info(n, CODES[a.dtype], list(a.shape))
@@ -69,7 +73,20 @@ def ends(dtype: np.dtype, count: int = 12) -> Array:
     exact = {8: 100, 16: 257, 32: (1 << 24) + 1, 64: (1 << 53) + 1}.get(8 * dtype.itemsize, 2)
     exact = exact if high >= exact else 1
     half = high // 2 + 1
-    found = [high, low, 1, exact, half, low + 1, high - 1, 0, 3 if high > 3 else 1, half - 1, -1 if low else 2, 7 if high > 7 else 1]
+    found = [
+        high,
+        low,
+        1,
+        exact,
+        half,
+        low + 1,
+        high - 1,
+        0,
+        3 if high > 3 else 1,
+        half - 1,
+        -1 if low else 2,
+        7 if high > 7 else 1,
+    ]
     return np.array(found[:count], np.int64 if low else np.uint64).astype(dtype)
 
 
@@ -109,11 +126,20 @@ def unary() -> Cases:
             yield Case(kind, d, "", {"x": ends(d)}, {})
     for d in takes("Shrink"):
         for lambd, bias in ((0.5, 0.0), (1.0, 1.0), (2.5, 1.5), (0.0, -2.0)):
-            yield Case("Shrink", d, f"lambd {lambd} bias {bias}", {"x": ends(d)}, {"lambd": lambd, "bias": bias})
+            yield Case(
+                "Shrink", d, f"lambd {lambd} bias {bias}", {"x": ends(d)}, {"lambd": lambd, "bias": bias}
+            )
     for d in takes("Clip"):
         e = ends(d)
         for low, high in product((None, e[1], e[4], e[8]), (None, e[0], e[3], e[6])):
-            yield Case("Clip", d, f"{low} {high}", {"x": e, "low": _scalar(low, d), "high": _scalar(high, d)}, {}, opset=13)
+            yield Case(
+                "Clip",
+                d,
+                f"{low} {high}",
+                {"x": e, "low": _scalar(low, d), "high": _scalar(high, d)},
+                {},
+                opset=13,
+            )
 
 
 def _scalar(v: Any, d: np.dtype) -> Array | None:
@@ -138,7 +164,14 @@ def binary() -> Cases:
                 what = f"fmod {attributes.get('fmod', 0)}" if kind == "Mod" else ""
                 yield Case(kind, d, what, {"a": a[some & ~trap], "b": b[some & ~trap]}, attributes)
                 if trap.any():
-                    yield Case(kind, d, f"{what} least by -1".strip(), {"a": a[trap], "b": b[trap]}, attributes, crashes=True)
+                    yield Case(
+                        kind,
+                        d,
+                        f"{what} least by -1".strip(),
+                        {"a": a[trap], "b": b[trap]},
+                        attributes,
+                        crashes=True,
+                    )
     for d, by in product(takes("Pow"), [*takes("Pow", 1), np.dtype("float32"), np.dtype("float64")]):
         bases = ends(d)
         exponents = np.array([0, 1, 2, 3, 5], by)
@@ -150,8 +183,16 @@ def binary() -> Cases:
         if by.kind != "f":
             yield Case("Pow", d, f"by {by} beyond", {"a": a[~fits], "b": b[~fits]}, {})
     for by in takes("Pow", 1):
-        yield Case("Pow", by, "float base", {"a": np.array([2, 0.5, -1, 1], np.float32), "b": ends(by, 4)[[0, 2, 3, 0]]}, {})
-        yield Case("Pow", by, "double base", {"a": np.array([2, 0.5, -1, 1]), "b": ends(by, 4)[[0, 2, 3, 0]]}, {})
+        yield Case(
+            "Pow",
+            by,
+            "float base",
+            {"a": np.array([2, 0.5, -1, 1], np.float32), "b": ends(by, 4)[[0, 2, 3, 0]]},
+            {},
+        )
+        yield Case(
+            "Pow", by, "double base", {"a": np.array([2, 0.5, -1, 1]), "b": ends(by, 4)[[0, 2, 3, 0]]}, {}
+        )
     for d in takes("PRelu"):
         a, b = _pairs(d)
         yield Case("PRelu", d, "", {"a": a, "b": b}, {})
@@ -185,7 +226,9 @@ def reductions() -> Cases:
                 _, high = integer_range(d) or (0, 0)
                 sets = {
                     "small": np.array([[1, 2], [3, 3], [2, 5]]).astype(d),
-                    "the same twice": np.stack([e[3], e[3]]).reshape(1, 2) if high > 127 else e[:1].reshape(1, 1),
+                    "the same twice": np.stack([e[3], e[3]]).reshape(1, 2)
+                    if high > 127
+                    else e[:1].reshape(1, 1),
                     "one each": e.reshape(12, 1),
                     "two each": e.reshape(6, 2),
                     "six each": e.reshape(2, 6),
@@ -199,9 +242,20 @@ def reductions() -> Cases:
                                ("axes",) if new else (), opset=opset)  # fmt: skip
     for kind in ("ArgMax", "ArgMin"):
         for d, last in product(takes(kind), (0, 1)):
-            yield Case(kind, d, f"last {last}", {"x": ends(d).reshape(2, 6)}, {"axis": 1, "select_last_index": last})
+            yield Case(
+                kind, d, f"last {last}", {"x": ends(d).reshape(2, 6)}, {"axis": 1, "select_last_index": last}
+            )
     for d, largest in product(takes("TopK"), (0, 1)):
-        yield Case("TopK", d, f"largest {largest}", {"x": ends(d), "k": np.array([5])}, {"largest": largest}, ("k",), 2, 24)
+        yield Case(
+            "TopK",
+            d,
+            f"largest {largest}",
+            {"x": ends(d), "k": np.array([5])},
+            {"largest": largest},
+            ("k",),
+            2,
+            24,
+        )
     for kind in ("CumSum", "CumProd"):
         for d, exclusive, back in product(takes(kind), (0, 1), (0, 1)):
             yield Case(kind, d, f"exclusive {exclusive} reverse {back}", {"x": ends(d), "axis": np.array(0)},
@@ -231,7 +285,13 @@ def products() -> Cases:
                    "az": ends(a, 2)[1], "bz": ends(b, 1)[0]}, {})  # fmt: skip
         image = np.resize(ends(a), (1, 2, 3, 3))
         kernel = np.resize(ends(b), (2, 2, 2, 2))
-        yield Case("ConvInteger", a, f"by {b}", {"x": image, "w": kernel, "xz": ends(a, 1)[0], "wz": ends(b, 2)[1]}, {})
+        yield Case(
+            "ConvInteger",
+            a,
+            f"by {b}",
+            {"x": image, "w": kernel, "xz": ends(a, 1)[0], "wz": ends(b, 2)[1]},
+            {},
+        )
         scale = np.float32(0.25)
         yield Case("QLinearMatMul", a, f"by {b}", {
             "a": ends(a).reshape(3, 4), "as": scale, "az": ends(a, 2)[1], "b": ends(b).reshape(4, 3), "bs": scale,
@@ -253,7 +313,17 @@ def movement() -> Cases:
         ("Unsqueeze", {"axes": np.array([0])}, {}, 1),
         ("Tile", {"repeats": np.array([2])}, {}, 1),
         ("Expand", {"shape": np.array([2, 12])}, {}, 1),
-        ("Slice", {"starts": np.array([-1]), "ends": np.array([-99]), "axes": np.array([0]), "steps": np.array([-5])}, {}, 1),
+        (
+            "Slice",
+            {
+                "starts": np.array([-1]),
+                "ends": np.array([-99]),
+                "axes": np.array([0]),
+                "steps": np.array([-5]),
+            },
+            {},
+            1,
+        ),
         ("Split", {"split": np.array([5, 7])}, {}, 2),
         ("Compress", {"keep": np.arange(12) % 3 == 0}, {}, 1),
         ("Unique", {}, {}, 4),
@@ -288,7 +358,14 @@ def movement() -> Cases:
         for (d, e), reduction in product(every(kind), ("none", "add", "mul", "max", "min")):
             places = np.array([0, 1, 2, 1, 11, 0])
             places = places if kind == "ScatterElements" else places[:, None]
-            yield Case(kind, d, reduction, {"x": e, "i": places, "u": e[[6, 0, 1, 2, 3, 4]]}, {"reduction": reduction}, opset=18)
+            yield Case(
+                kind,
+                d,
+                reduction,
+                {"x": e, "i": places, "u": e[[6, 0, 1, 2, 3, 4]]},
+                {"reduction": reduction},
+                opset=18,
+            )
     for d in takes("Scatter", opset=9):
         yield Case("Scatter", d, "", {"x": ends(d), "i": np.array([0, 3]), "u": ends(d, 2)}, {}, opset=9)
     for d, kind in product(takes("Gather", 1), ("Gather", "GatherElements")):
@@ -296,22 +373,48 @@ def movement() -> Cases:
     for d in takes("OneHot"):
         e = ends(d)
         for axis in (-1, 0):
-            yield Case("OneHot", d, f"indices axis {axis}", {"i": e, "depth": np.array(4), "v": np.float32([2, 3])}, {"axis": axis}, ("depth",))
+            yield Case(
+                "OneHot",
+                d,
+                f"indices axis {axis}",
+                {"i": e, "depth": np.array(4), "v": np.float32([2, 3])},
+                {"axis": axis},
+                ("depth",),
+            )
     for d in takes("OneHot", 1):
         yield Case("OneHot", d, "depth", {"i": np.array([0, 1, -1, 5]), "depth": np.array([1 if integer_range(d)[1] < 3 else 3], d),  # type: ignore[index]
                    "v": np.float32([2, 3])}, {}, ("depth",))  # fmt: skip
     for d in takes("OneHot", 2):
-        yield Case("OneHot", d, "values", {"i": np.array([0, 1, -1, 5]), "depth": np.array(3), "v": ends(d, 2)}, {}, ("depth",))
+        yield Case(
+            "OneHot",
+            d,
+            "values",
+            {"i": np.array([0, 1, -1, 5]), "depth": np.array(3), "v": ends(d, 2)},
+            {},
+            ("depth",),
+        )
     for d in takes("EyeLike"):
         yield Case("EyeLike", d, "", {"x": ends(d).reshape(3, 4)}, {"k": 1})
         yield Case("EyeLike", d, "dtype", {"x": np.zeros((3, 4), np.float32)}, {"k": 1, "dtype": CODES[d]})
     for d in takes("ConstantOfShape") and gives("ConstantOfShape"):
-        yield Case("ConstantOfShape", d, "", {"n": np.array([3])}, {"value": numpy_helper.from_array(ends(d, 1))}, ("n",))
+        yield Case(
+            "ConstantOfShape",
+            d,
+            "",
+            {"n": np.array([3])},
+            {"value": numpy_helper.from_array(ends(d, 1))},
+            ("n",),
+        )
     for d in gives("Constant"):
         yield Case("Constant", d, "", {}, {"value": numpy_helper.from_array(ends(d))})
     for d in takes("Range"):
         low, high = integer_range(d) or (0, 0)
-        for start, limit, step in ((low, low + 9, 4), (high - 9, high, 4), (high, high - 9, -4), (low, high, high // 3 + 1)):
+        for start, limit, step in (
+            (low, low + 9, 4),
+            (high - 9, high, 4),
+            (high, high - 9, -4),
+            (low, high, high // 3 + 1),
+        ):
             yield Case("Range", d, f"{start} {limit} {step}", {"a": np.array(start, d), "b": np.array(limit, d),
                        "c": np.array(step, d)}, {}, ("a", "b", "c"))  # fmt: skip
     for d in takes("Tile", 1):
@@ -322,8 +425,26 @@ def images() -> Cases:
     for d in takes("Resize"):
         x = ends(d).reshape(1, 1, 3, 4)
         for mode in ("nearest", "linear", "cubic"):
-            yield Case("Resize", d, mode, {"x": x, "roi": None, "s": np.float32([1, 1, 2, 2])}, {"mode": mode}, ("s",))
-        yield Case("Resize", d, "linear of small", {"x": (x & np.array(63, d)), "roi": None, "s": np.float32([1, 1, 2, 2])}, {"mode": "linear"}, ("s",)) if d.itemsize else None
+            yield Case(
+                "Resize",
+                d,
+                mode,
+                {"x": x, "roi": None, "s": np.float32([1, 1, 2, 2])},
+                {"mode": mode},
+                ("s",),
+            )
+        yield (
+            Case(
+                "Resize",
+                d,
+                "linear of small",
+                {"x": (x & np.array(63, d)), "roi": None, "s": np.float32([1, 1, 2, 2])},
+                {"mode": "linear"},
+                ("s",),
+            )
+            if d.itemsize
+            else None
+        )
         yield Case("Resize", d, "antialias", {"x": x, "roi": None, "s": np.float32([1, 1, 0.5, 0.5])},
                    {"mode": "linear", "antialias": 1}, ("s",))  # fmt: skip
         yield Case("Resize", d, "crop", {"x": x, "roi": np.float32([0, 0, 0, 0, 1, 1, 1, 1]), "s": np.float32([1, 1, 2, 2])},
@@ -331,7 +452,9 @@ def images() -> Cases:
     for d in takes("Upsample", opset=9):
         x = ends(d).reshape(1, 1, 3, 4)
         for mode in ("nearest", "linear"):
-            yield Case("Upsample", d, mode, {"x": x, "s": np.float32([1, 1, 2, 2])}, {"mode": mode}, ("s",), opset=9)
+            yield Case(
+                "Upsample", d, mode, {"x": x, "s": np.float32([1, 1, 2, 2])}, {"mode": mode}, ("s",), opset=9
+            )
     for d in takes("GridSample"):
         x = ends(d).reshape(1, 1, 3, 4)
         grid = np.float32([[-1, -1], [1, 1], [0.3, -0.2], [-1.5, 0]]).reshape(1, 2, 2, 2)
@@ -339,12 +462,27 @@ def images() -> Cases:
             yield Case("GridSample", d, mode, {"x": x, "grid": grid}, {"mode": mode, "align_corners": 1})
     for d in takes("Col2Im"):
         x = np.resize(ends(d), (1, 4, 4))
-        yield Case("Col2Im", d, "", {"x": x, "shape": np.array([3, 3]), "block": np.array([2, 2])}, {}, ("shape", "block"))
+        yield Case(
+            "Col2Im",
+            d,
+            "",
+            {"x": x, "shape": np.array([3, 3]), "block": np.array([2, 2])},
+            {},
+            ("shape", "block"),
+        )
     for d in takes("MaxPool"):
         x = ends(d).reshape(1, 1, 3, 4)
         for outputs in (1, 2):
             for pads in ([0] * 4, [1] * 4):
-                yield Case("MaxPool", d, f"{outputs} outputs pads {pads[0]}", {"x": x}, {"kernel_shape": [2, 2], "pads": pads}, (), outputs)
+                yield Case(
+                    "MaxPool",
+                    d,
+                    f"{outputs} outputs pads {pads[0]}",
+                    {"x": x},
+                    {"kernel_shape": [2, 2], "pads": pads},
+                    (),
+                    outputs,
+                )
     yield Case("MaxUnpool", np.dtype("int64"), "indices", {"x": np.arange(1, 4, dtype=np.float32).reshape(1, 1, 3),
                "i": np.array([0, 3, 5]).reshape(1, 1, 3)}, {"kernel_shape": [2], "strides": [2]})  # fmt: skip
 
@@ -378,17 +516,37 @@ def _whole(v: float) -> float | int:
 def quantization() -> Cases:
     for d in [t for t in (*WIDE, *NARROW) if t in takes("DequantizeLinear")]:
         scale = np.float32(0.1)
-        yield Case("DequantizeLinear", d, "", {"x": ends(d), "s": scale, "z": np.array(1 if d.itemsize < 4 else 0, d)}, {}, opset=25)
+        yield Case(
+            "DequantizeLinear",
+            d,
+            "",
+            {"x": ends(d), "s": scale, "z": np.array(1 if d.itemsize < 4 else 0, d)},
+            {},
+            opset=25,
+        )
         if d.itemsize < 4:
-            yield Case("DequantizeLinear", d, "ends", {"x": ends(d), "s": scale, "z": ends(d, 2)[1]}, {}, opset=25)
+            yield Case(
+                "DequantizeLinear", d, "ends", {"x": ends(d), "s": scale, "z": ends(d, 2)[1]}, {}, opset=25
+            )
         else:
             yield Case("DequantizeLinear", d, "no zero point", {"x": ends(d), "s": scale}, {}, opset=25)
     x = np.float32([0, 0.5, 1.5, -0.5, 1e9, -1e9, 127.5, 32767.5, 3, -9])
     for d in takes("QuantizeLinear", 2):
         yield Case("QuantizeLinear", d, "", {"x": x, "s": np.float32(1), "z": np.array(1, d)}, {}, opset=25)
-        yield Case("QuantizeLinear", d, "ends", {"x": x, "s": np.float32(2), "z": ends(d, 2)[1]}, {}, opset=25)
-    yield Case("QuantizeLinear", np.dtype("int32"), "of int32", {"x": ends(np.dtype("int32")), "s": np.float32(2**25), "z": np.array(0, np.int8)}, {}, opset=25)
-    yield Case("DynamicQuantizeLinear", np.dtype("uint8"), "", {"x": np.float32([0, 2, -3, 255, 1.5])}, {}, (), 3)
+        yield Case(
+            "QuantizeLinear", d, "ends", {"x": x, "s": np.float32(2), "z": ends(d, 2)[1]}, {}, opset=25
+        )
+    yield Case(
+        "QuantizeLinear",
+        np.dtype("int32"),
+        "of int32",
+        {"x": ends(np.dtype("int32")), "s": np.float32(2**25), "z": np.array(0, np.int8)},
+        {},
+        opset=25,
+    )
+    yield Case(
+        "DynamicQuantizeLinear", np.dtype("uint8"), "", {"x": np.float32([0, 2, -3, 255, 1.5])}, {}, (), 3
+    )
 
 
 def others() -> Cases:
@@ -403,7 +561,15 @@ def others() -> Cases:
     for d in takes("SequenceConstruct"):
         yield Case("SequenceConstruct", d, "", {"x": ends(d), "y": ends(d)}, {}, after="ConcatFromSequence")
     for d in takes("SplitToSequence"):
-        yield Case("SplitToSequence", d, "", {"x": ends(d), "n": np.array([5, 7])}, {}, ("n",), after="ConcatFromSequence")
+        yield Case(
+            "SplitToSequence",
+            d,
+            "",
+            {"x": ends(d), "n": np.array([5, 7])},
+            {},
+            ("n",),
+            after="ConcatFromSequence",
+        )
     for d in takes("Optional"):
         if d not in NARROW:
             yield Case("Optional", d, "", {"x": ends(d)}, {}, after="OptionalGetElement")
@@ -411,7 +577,9 @@ def others() -> Cases:
         yield Case("TfIdfVectorizer", d, "", {"x": ends(d)}, {
             "mode": "TF", "min_gram_length": 1, "max_gram_length": 1, "max_skip_count": 0, "ngram_counts": [0],
             "ngram_indexes": [0, 1, 2], "pool_int64s": [int(v) for v in ends(d, 3)]})  # fmt: skip
-    for kind, d in product(("NegativeLogLikelihoodLoss", "SoftmaxCrossEntropyLoss"), takes("NegativeLogLikelihoodLoss", 1)):
+    for kind, d in product(
+        ("NegativeLogLikelihoodLoss", "SoftmaxCrossEntropyLoss"), takes("NegativeLogLikelihoodLoss", 1)
+    ):
         yield Case(kind, d, "ignored", {"x": np.log(np.float32([[0.2, 0.8], [0.5, 0.5], [0.1, 0.9]])),
                    "t": np.array([0, 1, int(np.iinfo(d).min)], d)}, {"ignore_index": int(np.iinfo(d).min)})  # fmt: skip
     for d in takes("Attention", 3):

@@ -89,7 +89,9 @@ def _gemm(c: Case) -> list[int] | None:
     alpha, beta = (c.attributes.get(n, 1.0) for n in ("alpha", "beta"))
     if not (alpha.is_integer() and beta.is_integer()):
         return None
-    a, b, bias = (None if v is None else v.astype(object) for v in (c.feeds["a"], c.feeds["b"], c.feeds.get("c")))
+    a, b, bias = (
+        None if v is None else v.astype(object) for v in (c.feeds["a"], c.feeds["b"], c.feeds.get("c"))
+    )
     y = int(alpha) * (a @ b) + (0 if bias is None else int(beta) * bias)  # type: ignore[operator]
     return [wrap(int(v), c.dtype) for v in y.reshape(-1)]
 
@@ -143,14 +145,18 @@ def by_onnxruntime(c: Case) -> Results | str:
     options.intra_op_num_threads, options.log_severity_level = 1, 4
     kind = onnxruntime.InferenceSession
     return _ran(
-        lambda: kind(c.proto().SerializeToString(), options, providers=["CPUExecutionProvider"]).run(None, c.fed())
+        lambda: kind(c.proto().SerializeToString(), options, providers=["CPUExecutionProvider"]).run(
+            None, c.fed()
+        )
     )
 
 
 def by_rlx(c: Case, device: str, constants: bool = False) -> Results | str:
     """What rlx gives; a str where it refuses. Other errors than its own are raised."""
     try:
-        return list(rlx.onnx.load(c.proto(constants)).run({} if constants else c.fed(), device=device).values())
+        return list(
+            rlx.onnx.load(c.proto(constants)).run({} if constants else c.fed(), device=device).values()
+        )
     except RlxError as error:
         return f"{type(error).__name__}: {error}"
 
@@ -183,11 +189,20 @@ def by_text(c: Case, made: Results) -> bool:
     return [int(v) for v in got.reshape(-1)] == [int(v) for v in want]
 
 
-COLUMNS = ("types", "cases", "as its judges", "as the reference alone", "as ONNX Runtime alone", "as the text", "chosen", "wrong")
+COLUMNS = (
+    "types",
+    "cases",
+    "as its judges",
+    "as the reference alone",
+    "as ONNX Runtime alone",
+    "as the text",
+    "chosen",
+    "wrong",
+)
 
 
 def verdict(c: Case, device: str) -> tuple[str, str]:
-    """The column that a case counts in, and what to say of it. """
+    """The column that a case counts in, and what to say of it."""
     mine, folded = by_rlx(c, device), by_rlx(c, device, constants=True)
     if isinstance(mine, str):
         return "wrong", mine
@@ -237,7 +252,9 @@ def main() -> int:
     total["types"] = set().union(*(r["types"] for r in rows.values()))
     lines = ["| Operator | " + " | ".join(COLUMNS) + " |", "|---" * (len(COLUMNS) + 1) + "|"]
     for kind, row in (*sorted(rows.items()), ("all", total)):
-        lines.append(f"| {kind} | {len(row['types'])} | " + " | ".join(str(row[n]) for n in COLUMNS[1:]) + " |")
+        lines.append(
+            f"| {kind} | {len(row['types'])} | " + " | ".join(str(row[n]) for n in COLUMNS[1:]) + " |"
+        )
     lines += ["", "Chosen:", "", *(f"- {kind}: {why}." for kind, why in sorted(CHOICES.items()))]
     print("\n".join(lines))
     if options.write:
