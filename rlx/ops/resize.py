@@ -85,17 +85,22 @@ class AxisTable:
 
 def tables(shape: Sequence[int], attrs: Attrs) -> list[AxisTable]:
     """A table for each axis that is resized; the other axes have none."""
+    from fractions import Fraction  # here, since it imports decimal, which nothing else of rlx needs
+
+    # A scale equal to the ratio of an axis means that exact ratio, not the float nearest to it; else ties could round
+    # wrongly. It may be another axis, since one that keeps the aspect ratio has the scale of the axis that set it.
+    exact = {size / n: Fraction(size, n) for n, size in zip(shape, attrs["sizes"], strict=True) if size and n}
     found = []
     for axis, (n, size, scale) in enumerate(zip(shape, attrs["sizes"], attrs["scales"], strict=True)):
         if n == size and scale == 1.0:
             continue
-        found.append(_table(axis, n, size, scale, attrs))
+        found.append(_table(axis, n, size, exact.get(scale, Fraction(scale)), attrs))
     return found
 
 
-def _table(axis: int, n: int, size: int, scale: float, attrs: Attrs) -> AxisTable:
+def _table(axis: int, n: int, size: int, ratio: Fraction, attrs: Attrs) -> AxisTable:
     # In every rule positions are evenly spaced: element i is at (first + i · step) / below, three whole numbers.
-    start, second = (_source(i, n, size, scale, attrs["coordinates"]) for i in (0, 1))
+    start, second = (_source(i, n, size, ratio, attrs["coordinates"]) for i in (0, 1))
     below = math.lcm(start.denominator, second.denominator)
     first, step = int(start * below), int((second - start) * below)
     narrow = (abs(first) + size * abs(step) + below) * 4 < 1 << 53
@@ -117,12 +122,10 @@ def _table(axis: int, n: int, size: int, scale: float, attrs: Attrs) -> AxisTabl
     return AxisTable(axis, np.clip(index, 0, max(n - 1, 0)).astype(np.int32), weight)
 
 
-def _source(i: int, n: int, size: int, scale: float, rule: str) -> Fraction:
+def _source(i: int, n: int, size: int, ratio: Fraction, rule: str) -> Fraction:
     """The exact position in the input of element i of the output."""
-    from fractions import Fraction  # here, since it imports decimal, which nothing else of rlx needs
+    from fractions import Fraction
 
-    # A scale equal to size / n means that exact ratio, not the float nearest to it; else ties could round wrongly.
-    ratio = Fraction(size, n) if size and scale == size / n else Fraction(scale)
     half = Fraction(1, 2)
     if rule == "asymmetric":
         return i / ratio

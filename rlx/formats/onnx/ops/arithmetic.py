@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from rlx import ops as o
-from rlx.formats.onnx.reader.call import Call, Result
-from rlx.formats.onnx.reader.elements import U64
+from rlx.formats.onnx.reader.call import Call, NeedsValues, Result
+from rlx.formats.onnx.reader.elements import U64, bits_of, carrier, from_carrier, integer_range
 from rlx.formats.onnx.reader.table import op
 from rlx.ir import Tensor
 
@@ -26,6 +26,36 @@ def ordered(c: Call, i: int) -> Tensor:
 def unordered(t: Tensor, dtype: np.dtype[Any]) -> Tensor:
     """The inverse of `ordered`."""
     return o.bitwise_xor(t, _LEAST) if dtype == U64 else t
+
+
+def as_f64(t: Tensor, dtype: np.dtype[Any]) -> Tensor:
+    """The numbers of a carrier in f64: all but integers of more than 53 bits exactly, those rounded once."""
+    if dtype != U64:
+        return o.cast(t, "f64")
+    high = o.cast(o.bitwise_and(o.right_shift(t, 32), 0xFFFFFFFF), "f64")
+    return o.add(o.mul(high, 4294967296.0), o.cast(o.bitwise_and(t, 0xFFFFFFFF), "f64"))
+
+
+def as_float(t: Tensor, dtype: np.dtype[Any]) -> Tensor:
+    """Integers in a float that holds all of their type: f32 up to 16 bits, f64 beyond."""
+    return o.cast(t, "f32") if bits_of(dtype) <= 16 else as_f64(t, dtype)
+
+
+def u64_of(t: Tensor) -> Tensor:
+    """Floats as the bits of unsigned numbers, rounded toward 0: what is 2^64 or more is the greatest of them."""
+    wide = o.cast(t, "f64")
+    big = o.greater_equal(wide, 2.0**63)
+    low = o.cast(o.where(big, o.sub(wide, 2.0**63), wide), "i64")
+    return o.where(big, o.bitwise_xor(low, _LEAST), low)
+
+
+def as_integer(t: Tensor, dtype: np.dtype[Any]) -> Tensor:
+    """Floats as integers of a type, in its carrier: rounded toward 0, and what is beyond its ends becomes the end."""
+    if dtype == U64:
+        return u64_of(o.maximum(t, 0.0))
+    low, high = integer_range(dtype) or (0, 0)
+    wide = o.cast(t, "f64") if bits_of(dtype) > 16 else t
+    return o.cast(o.clip(wide, float(low), float(high)), carrier(dtype))
 
 
 def _binary(function: Binary) -> Callable[[Call], Result]:
@@ -76,7 +106,34 @@ def mod(c: Call) -> Result:
 
 @op("Pow", since=7)
 def pow_(c: Call) -> Result:
-    return o.pow(c.x(0), c.x(1))
+    """Integers raised to whole exponents, also those that come as floats, wrap; other powers are computed in a float
+    that holds both operands, an integer exponent's parity apart, since f64 may lose it."""
+    x, exponent, base, by = c.x(0), c.x(1), c.dtype(0), c.dtype(1)
+    if integer_range(base) is None:
+        if integer_range(by) is None or bits_of(by) <= 16 or _held(c, exponent, by, x.dtype.np):
+            return o.pow(x, exponent)
+        odd = o.logical_and(o.less(x, 0), o.equal(o.bitwise_and(exponent, 1), 1))
+        power = o.pow(o.abs(o.cast(x, "f64")), as_f64(exponent, by))
+        return o.where(odd, o.neg(power), power)
+    if by == U64:  # modulo 2^64 the powers of odd numbers repeat every 2^62, and large ones of even numbers are 0
+        small = o.bitwise_or(o.bitwise_and(exponent, (1 << 62) - 1), 1 << 62)
+        exponent = o.where(o.less(exponent, 0), small, exponent)
+    if integer_range(by) is not None:
+        return o.pow(x, exponent)
+    exponent = o.cast(exponent, "f64")
+    whole = o.cast(exponent, "i64")
+    exact = o.logical_and(o.equal(o.cast(whole, "f64"), exponent), o.less(o.abs(exponent), 2.0**62))
+    power = o.cast(o.pow(o.cast(x, "i64"), whole), x.dtype)
+    return o.where(exact, power, as_integer(o.pow(as_f64(x, base), exponent), base))
+
+
+def _held(c: Call, t: Tensor, dtype: np.dtype[Any], kind: np.dtype[Any]) -> bool:
+    """Whether a tensor of integers is a constant of which a float loses nothing."""
+    try:
+        known = from_carrier(c.known_tensor(t), dtype)
+    except NeedsValues:
+        return False
+    return all(int(v.astype(kind)) == int(v) for v in known.reshape(-1))
 
 
 def _variadic(function: Binary) -> Callable[[Call], Result]:
@@ -106,6 +163,9 @@ def clip_attributes(c: Call) -> Result:
 
 @op("Clip", since=11)
 def clip(c: Call) -> Result:
+    for i in (1, 2):
+        if c.has(i) and c.x(i).size != 1:
+            raise c.bad(f"input {i} is {c.x(i).shape}; expected a scalar")
     x = ordered(c, 0)
     x = o.maximum(x, ordered(c, 1)) if c.has(1) else x
     x = o.minimum(x, ordered(c, 2)) if c.has(2) else x

@@ -6,7 +6,7 @@ import numpy as np
 
 from rlx import ops as o
 from rlx.dtypes import f32, f64, i32
-from rlx.formats.onnx.ops.arithmetic import shift_right_u64
+from rlx.formats.onnx.ops.arithmetic import as_f64, u64_of
 from rlx.formats.onnx.ops.small_floats import powers_of_two, rounded, widened
 from rlx.formats.onnx.ops.text import numbers, text
 from rlx.formats.onnx.reader.call import Call, Value
@@ -21,10 +21,10 @@ from rlx.formats.onnx.reader.elements import (
     carried,
     carrier,
     element,
+    integer_range,
     wrapped,
 )
 from rlx.formats.onnx.reader.table import op
-from rlx.ir import Tensor
 
 
 def converted(c: Call, v: Value, to: ElementType) -> Value:
@@ -36,8 +36,8 @@ def converted(c: Call, v: Value, to: ElementType) -> Value:
     if to == STRING:
         return text(c, v)
     t = widened(c, v.tensor, v.dtype)
-    if v.dtype == U64 and np.dtype(to).kind not in "iub":
-        t = _u64_to_float(c, t)
+    if v.dtype == U64 and integer_range(to) is None and to.kind != "b":
+        t = as_f64(t, U64)
     saturate = bool(c.int("saturate", 1))
     if to in SMALL_FLOATS:
         return Value(rounded(t if t.dtype == f64 else o.cast(t, f32), to, saturate), to)
@@ -47,17 +47,12 @@ def converted(c: Call, v: Value, to: ElementType) -> Value:
             raise c.bad(f"round_mode is {mode!r}; expected up, down or nearest")
         # No device op reads a float's bits: the value must be known, as the scales of weights are.
         return c.constant(powers_of_two(c.known_tensor(t), mode, saturate))
+    if to == U64 and t.dtype.is_float:
+        return Value(u64_of(t), to)
     if bits_of(to) < 8 and t.dtype.is_float:
         t = o.cast(t, i32)
     t = o.cast(t, carrier(to))
     return Value(wrapped(t, to) if carried(to) else t, to)
-
-
-def _u64_to_float(c: Call, t: Tensor) -> Tensor:
-    """The number whose bits an i64 holds, in f64, where only the last sum rounds."""
-    high = o.cast(shift_right_u64(t, c.tensor(32, np.dtype(np.int64))), "f64")
-    low = o.cast(o.bitwise_and(t, 0xFFFFFFFF), "f64")
-    return o.add(o.mul(high, 4294967296.0), low)
 
 
 @op("Cast", since=6)

@@ -8,7 +8,7 @@ import numpy as np
 
 from rlx import ops as o
 from rlx.formats.onnx.reader.call import Call, Result, Value
-from rlx.formats.onnx.reader.elements import carrier, element
+from rlx.formats.onnx.reader.elements import U64, carrier, element
 from rlx.formats.onnx.reader.string_table import strings
 from rlx.formats.onnx.reader.table import op
 
@@ -112,6 +112,8 @@ def one_hot(c: Call) -> Result:
     if values.shape != (2,):
         raise c.bad(f"values are {values.shape}; expected (2,): off and on")
     indices = indices if indices.dtype.is_int else o.cast(indices, "i64")
+    if c.dtype() == U64:  # the carriers of 2^63 and more are negative
+        indices = o.where(o.less(indices, 0), depth, indices)
     hot = o.one_hot(indices, depth, c.int("axis", -1), on=True, off=False, dtype="bool")
     off, on = o.split(values, 2)
     return o.where(hot, o.reshape(on, ()), o.reshape(off, ()))

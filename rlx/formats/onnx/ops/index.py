@@ -9,11 +9,13 @@ from typing import Any
 import numpy as np
 
 from rlx import ops as o
+from rlx.formats.onnx.ops.arithmetic import ordered, unordered
 from rlx.formats.onnx.ops.movement import axis_of
 from rlx.formats.onnx.ops.suppression import suppressed
 from rlx.formats.onnx.reader.call import Call, Result, Value
 from rlx.formats.onnx.reader.elements import STRING
 from rlx.formats.onnx.reader.table import op
+from rlx.ir import Tensor
 
 _I64 = np.dtype(np.int64)
 MAX_COUNTS = 1 << 22  # n-grams, whose table is made while building
@@ -51,12 +53,24 @@ def gather_nd(c: Call) -> Result:
 @op("Scatter", "ScatterElements")
 def scatter_elements(c: Call) -> Result:
     axis = axis_of(c, c.int("axis", 0), c.x().ndim)
-    return o.scatter_elements(c.x(0), c.x(1), c.x(2), axis, c.str("reduction", "none"))
+    return _scattered(c, lambda x, new, how: o.scatter_elements(x, c.x(1), new, axis, how))
 
 
 @op("ScatterND")
 def scatter_nd(c: Call) -> Result:
-    return o.scatter_nd(c.x(0), c.x(1), c.x(2), c.str("reduction", "none"))
+    if c.x(1).ndim and not c.x(1).shape[-1]:  # each tuple of no indices stands for the whole tensor
+        first = c.tensor(np.zeros((*c.x(1).shape[:-1], 1), np.int64))
+        whole = _scattered(c, lambda x, new, how: o.scatter_nd(o.expand_dims(x, 0), first, new, how))
+        return o.squeeze(whole, 0)
+    return _scattered(c, lambda x, new, how: o.scatter_nd(x, c.x(1), new, how))
+
+
+def _scattered(c: Call, scatter: Callable[[Tensor, Tensor, str], Tensor]) -> Tensor:
+    """Input 2 scattered into input 0; unsigned numbers of 64 bits are put in order for "max" and "min"."""
+    how = c.str("reduction", "none")
+    if how not in ("max", "min"):
+        return scatter(c.x(0), c.x(2), how)
+    return unordered(scatter(ordered(c, 0), ordered(c, 2), how), c.dtype())
 
 
 @op("TensorScatter")

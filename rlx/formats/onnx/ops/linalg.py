@@ -8,11 +8,13 @@ import numpy as np
 
 from rlx import ops as o
 from rlx.dtypes import f32
+from rlx.formats.onnx.ops.arithmetic import as_f64, as_integer
 from rlx.formats.onnx.ops.blocks import packed_product
 from rlx.formats.onnx.ops.quant import quantized_product
 from rlx.formats.onnx.reader.call import Call, Result
 from rlx.formats.onnx.reader.table import op
 from rlx.ir import Tensor
+from rlx.ir.types import broadcast_shapes
 
 
 @op("MatMul")
@@ -43,10 +45,22 @@ def gemm(c: Call) -> Tensor:
     ):
         return o.matmul(a, b, bias, transpose_a=ta, transpose_b=tb)
     y = o.matmul(a, b, transpose_a=ta, transpose_b=tb) if packed is None else packed
-    y = y if alpha == 1.0 else o.mul(y, alpha)
-    if bias is None or beta == 0.0:
+    if bias is not None and broadcast_shapes(y.shape, bias.shape) != y.shape:
+        raise c.bad(f"C is {bias.shape}; expected a shape that broadcasts to that of the product, {y.shape}")
+    if a.dtype.is_float:
+        return _weighted(y, alpha, bias, beta)
+    if alpha.is_integer() and beta.is_integer():
+        return _weighted(y, int(alpha), bias, int(beta))
+    dtype = c.dtype()
+    wide = _weighted(as_f64(y, dtype), alpha, None if bias is None else as_f64(bias, dtype), beta)
+    return as_integer(wide, dtype)
+
+
+def _weighted(y: Tensor, alpha: float, bias: Tensor | None, beta: float) -> Tensor:
+    y = y if alpha == 1 else o.mul(y, alpha)
+    if bias is None or beta == 0:
         return y
-    return o.add(y, bias if beta == 1.0 else o.mul(bias, beta))
+    return o.add(y, bias if beta == 1 else o.mul(bias, beta))
 
 
 @op("Einsum")

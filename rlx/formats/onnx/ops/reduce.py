@@ -9,14 +9,22 @@ import numpy as np
 
 from rlx import ops as o
 from rlx.dtypes import f32
-from rlx.formats.onnx.ops.arithmetic import ordered, unordered
+from rlx.formats.onnx.ops.arithmetic import (
+    as_f64,
+    as_integer,
+    divide_u64,
+    ordered,
+    quotient,
+    unordered,
+)
 from rlx.formats.onnx.ops.movement import axes_given, axis_of
 from rlx.formats.onnx.reader.call import Call, Result
-from rlx.formats.onnx.reader.elements import ElementType, carrier
+from rlx.formats.onnx.reader.elements import U64, ElementType, carrier
 from rlx.formats.onnx.reader.table import op
 from rlx.ir import Tensor
 
 Axes = tuple[int, ...]
+_I64 = np.dtype(np.int64)
 
 
 def _wide(x: Tensor) -> Tensor:
@@ -39,6 +47,7 @@ _REDUCE: dict[str, tuple[int, Callable[[Tensor, Axes, bool], Tensor]]] = {
     "ReduceLogSum": (18, lambda x, axes, keep: o.log(o.sum(_wide(x), axes, keep))),
     "ReduceLogSumExp": (18, lambda x, axes, keep: o.logsumexp(x, axes, keep)),
 }  # fmt: skip
+_REAL = ("ReduceL2", "ReduceLogSum", "ReduceLogSumExp")  # what gives other numbers than integers of integers
 
 
 def _axes(c: Call, since: int) -> Axes | None:
@@ -51,11 +60,38 @@ def _axes(c: Call, since: int) -> Axes | None:
 
 
 def _reduction(since: int, function: Callable[[Tensor, Axes, bool], Tensor]) -> Callable[[Call], Result]:
+    """Sums and products of integers wrap; roots and logarithms of them are computed in f64 and rounded toward 0."""
+
     def build(c: Call) -> Result:
-        axes = _axes(c, since)
-        return function(c.x(), () if axes is None else axes, bool(c.int("keepdims", 1)))
+        found = _axes(c, since)
+        axes, keep, x = () if found is None else found, bool(c.int("keepdims", 1)), c.x()
+        if x.dtype.is_float:
+            return function(x, axes, keep)
+        if c.kind in _REAL:
+            return as_integer(function(as_f64(x, c.dtype()), axes, keep), c.dtype())
+        if c.kind == "ReduceMean":
+            return _integer_mean(c, axes, keep)
+        return o.sum(x, axes, keep) if c.kind == "ReduceL1" and c.dtype() == U64 else function(x, axes, keep)
 
     return build
+
+
+def _integer_mean(c: Call, axes: Axes, keep: bool) -> Tensor:
+    """The exact mean rounded toward 0. Integers of 64 bits are divided first, so that no sum is beyond them."""
+    n = math.prod(c.x().shape[a] for a in axes)
+    if not n:
+        raise c.bad(f"axes {list(axes)} of {c.x().shape} hold no integers, and the mean of none is undefined")
+    x = o.cast(c.x(), "i64")
+    if c.dtype().itemsize < 8:
+        return quotient(o.sum(x, axes, keep), c.tensor(n, _I64))
+    unsigned = c.dtype() == U64
+    whole, rest = divide_u64(x, c.tensor(n, _I64)) if unsigned else (o.floor_divide(x, n), o.mod(x, n))
+    left = o.sum(rest, axes, keep)
+    floor = o.add(o.sum(whole, axes, keep), o.floor_divide(left, n))
+    if unsigned:
+        return floor
+    up = o.logical_and(o.less(floor, 0), o.not_equal(o.mod(left, n), 0))
+    return o.add(floor, o.cast(up, "i64"))
 
 
 for _name, (_since, _function) in _REDUCE.items():

@@ -5,16 +5,16 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from rlx import ops as o
 from rlx.dtypes import f32
+from rlx.formats.onnx.ops.arithmetic import as_float, as_integer
 from rlx.formats.onnx.ops.fill import checked_shape
 from rlx.formats.onnx.ops.movement import axes_of
 from rlx.formats.onnx.reader.call import Call, Result
-from rlx.formats.onnx.reader.elements import Array
+from rlx.formats.onnx.reader.elements import Array, bits_of
 from rlx.formats.onnx.reader.table import op
 from rlx.ir import Tensor, apply
 
@@ -65,17 +65,13 @@ def _resized(
     mode = _MODES.get(c.str("mode", "nearest"))
     if mode is None:
         raise c.bad(f"mode is {c.str('mode')!r}; expected nearest, linear or cubic")
-    wide = x if x.dtype.is_float or mode == "nearest" else o.cast(x, f32)
+    whole = x.dtype.is_int and mode != "nearest"
+    wide = as_float(x, c.dtype()) if whole else x
     made = apply(
         "resize", wide, sizes=tuple(sizes), scales=tuple(scales), mode=mode, coordinates=rule, rounding=rounding,
         cubic_a=c.float("cubic_coeff_a", -0.75), exclude_outside=bool(c.int("exclude_outside", 0)),
     )  # fmt: skip
-    return o.clip(o.round(made), *_ends(x)) if x.dtype.is_int and mode != "nearest" else made
-
-
-def _ends(x: Tensor) -> tuple[float, float]:
-    info: Any = np.iinfo(x.dtype.np)
-    return float(info.min), float(info.max)
+    return as_integer(o.round(made), c.dtype()) if whole else made
 
 
 @op("Resize", since=11)
@@ -85,7 +81,7 @@ def resize(c: Call) -> Result:
     axes = list(range(x.ndim)) if given is None else axes_of(c, given, x.ndim)
     sizes, scales = _target(c, x, axes)
     rule = c.str("coordinate_transformation_mode", "half_pixel")
-    antialias = bool(c.int("antialias", 0))
+    antialias = bool(c.int("antialias", 0)) and c.str("mode", "nearest") != "nearest"
     if rule != "tf_crop_and_resize" and not antialias:
         return _resized(c, x, sizes, scales, rule, c.str("nearest_mode", "round_prefer_floor"))
     roi = [(0.0, 1.0)] * x.ndim
@@ -112,15 +108,17 @@ def _target(c: Call, x: Tensor, axes: list[int]) -> tuple[tuple[int, ...], list[
         return checked_shape(c, sizes), scales
     if len(wanted) != len(axes) or min(wanted) < 0 or any(x.shape[a] == 0 for a in axes):
         raise c.bad(f"sizes {wanted} for the axes {axes} of {x.shape}")
+    from fractions import Fraction  # here, since it imports decimal
+
     policy = c.str("keep_aspect_ratio_policy", "stretch")
-    ratios = [n / x.shape[a] for a, n in zip(axes, wanted, strict=True)]
+    ratios = [Fraction(n, x.shape[a]) for a, n in zip(axes, wanted, strict=True)]
     if policy == "stretch":
         for axis, n, s in zip(axes, wanted, ratios, strict=True):
-            sizes[axis], scales[axis] = n, s or 1.0
+            sizes[axis], scales[axis] = n, float(s) or 1.0
     elif policy in ("not_larger", "not_smaller"):
         s = min(ratios) if policy == "not_larger" else max(ratios)
         for axis in axes:
-            sizes[axis], scales[axis] = math.floor(x.shape[axis] * s + 0.5), s
+            sizes[axis], scales[axis] = math.floor(x.shape[axis] * s + Fraction(1, 2)), float(s) or 1.0
     else:
         raise c.bad(f"keep_aspect_ratio_policy is {policy!r}")
     return checked_shape(c, sizes), scales
@@ -162,25 +160,32 @@ def _by_products(
     mode = _MODES.get(c.str("mode", "nearest"))
     c.table(*sizes)
     outside = np.zeros(sizes, bool) if rule == "tf_crop_and_resize" else None
-    made = x if x.dtype.is_float and not x.dtype.is_half else o.cast(x, f32)
+    made = x if mode == "nearest" else o.cast(x, f32) if x.dtype.is_half else x
+    made = as_float(x, c.dtype()) if x.dtype.is_int and mode != "nearest" else made
     for k, (n, size, scale) in enumerate(zip(x.shape, sizes, scales, strict=True)):
         if n == size and scale == 1.0 and roi[k] == (0.0, 1.0):
             continue
         axis = _Axis(n, size, scale, roi[k], rule)
         c.table(2, size, n)
         places = axis.source(np.arange(size))
-        matrix = np.zeros((size, n))
         index, weight = _weights(c, places, n, scale if antialias else 1.0, mode)
-        np.add.at(matrix, (np.arange(size)[:, None], index), weight)
         if outside is not None:
             off = (places < 0) | (places > n - 1)
             outside |= off.reshape([size if a == k else 1 for a in range(len(sizes))])
+        if mode == "nearest":
+            made = o.gather(made, c.tensor(index.reshape(-1)), k)
+            continue
+        matrix = np.zeros((size, n))
+        np.add.at(matrix, (np.arange(size)[:, None], index), weight)
         column = o.moveaxis(made, k, -1)
         moved = o.matmul(o.reshape(column, (-1, n)), c.tensor(matrix.T.astype(made.dtype.np)))
         made = o.moveaxis(o.reshape(moved, (*column.shape[:-1], size)), -1, k)
+    made = as_integer(o.round(made), c.dtype()) if made.dtype != x.dtype and x.dtype.is_int else made
     if outside is not None and outside.any():
-        made = o.where(c.tensor(outside), c.float("extrapolation_value", 0.0), made)
-    return o.clip(o.round(made), *_ends(x)) if x.dtype.is_int else made
+        fill = c.tensor(np.float64(c.float("extrapolation_value", 0.0)))
+        fill = as_integer(o.round(fill), c.dtype()) if x.dtype.is_int else o.cast(fill, made.dtype)
+        made = o.where(c.tensor(outside), fill, made)
+    return made
 
 
 def _weights(c: Call, places: Array, n: int, scale: float, mode: str | None) -> tuple[Array, Array]:
@@ -241,10 +246,16 @@ def grid_sample(c: Call) -> Result:
     mode = _MODES.get(c.str("mode", "linear"))
     if mode is None:
         raise c.bad(f"mode is {c.str('mode')!r}")
-    return o.grid_sample(
-        c.x(0),
-        c.x(1),
-        mode=mode,
-        padding=c.str("padding_mode", "zeros"),
-        align_corners=bool(c.int("align_corners", 0)),
-    )
+    x, dtype = c.x(0), c.dtype()
+
+    def sampled(t: Tensor) -> Tensor:
+        border, corners = c.str("padding_mode", "zeros"), bool(c.int("align_corners", 0))
+        return o.grid_sample(t, c.x(1), mode=mode, padding=border, align_corners=corners)
+
+    if not x.dtype.is_int:
+        return sampled(x)
+    if mode != "nearest" or bits_of(dtype) <= 32:
+        return as_integer(sampled(as_float(x, dtype)), dtype)
+    # f64 does not hold 64 bits, but it holds both halves of them.
+    high, low = (o.cast(sampled(o.cast(t, "f64")), "i64") for t in (o.right_shift(x, 32), o.bitwise_and(x, 0xFFFFFFFF)))
+    return o.bitwise_or(o.left_shift(high, 32), low)
