@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from itertools import count
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import WeakMethod, WeakSet, ref
 
 import numpy as np
@@ -34,6 +34,9 @@ from rlx.packed import PackedArray
 from rlx.runtime.array import Array, check_device
 from rlx.runtime.outs import Out, check_out
 from rlx.runtime.room import RoomFull, Rooms
+
+if TYPE_CHECKING:
+    from rlx.runtime.checks import Unread
 
 
 class Lease:
@@ -545,6 +548,7 @@ class State(Store):
     """
 
     kind = "state"
+    unread: Unread | None = None  # the checks of launches that wrote the states, until they are read
 
 
 def check_array(what: str, data: Any, expected: TensorType) -> npt.NDArray[np.generic]:
