@@ -23,7 +23,7 @@ from rlx.runtime.ports import Given, OutputPort
 _FEW_NODES, _FEW_ELEMENTS = 32, 4096  # of what the host computes before a run
 _MOST_UNREAD = 64  # checks of earlier launches that a launch passes on; before more it waits for them
 _BEFORE = "the run was not begun"
-_AFTER = "the run's results are void, and its states may hold them"
+_AFTER = "the run's results, and the states that it wrote, are void"
 
 
 class IndexCheck:

@@ -50,8 +50,10 @@ def cond(pred: Any, then_fn: Callable[..., PyTree], else_fn: Callable[..., PyTre
     for i, (a, b) in enumerate(zip(outs, other_outs, strict=True)):
         same_type(f"cond: result {i} of the branches", a.type, b.type)
     n, checks = len(outs), [*then.checks, *other.checks]
-    outs += [t for _, t, _ in then.checks] + [_inside(then, t, limits) for _, t, limits in other.checks]
-    other_outs += [_inside(other, t, limits) for _, t, limits in then.checks] + [t for _, t, _ in other.checks]
+    with then.tracing():
+        outs += [t for _, t, _ in then.checks] + [_inside(then, t, limits) for _, t, limits in other.checks]
+    with other.tracing():
+        other_outs += [_inside(other, t, limits) for _, t, limits in then.checks] + [t for _, t, _ in other.checks]
     captured = list({t.id: t for t in (*then.captured, *other.captured)}.values())
     attrs = {"then": then.finish(outs, captured), "otherwise": other.finish(other_outs, captured)}
     made = graph.add("cond", (pred, *given, *captured), attrs)
@@ -93,10 +95,10 @@ def while_loop(
         again = check_predicate("while_loop", body, cond_fn(unflatten(skeleton, made)))
         n = len(made)
         for _, index, limits in body.checks:  # the first index of each row that is outside stays in the carry
-            start.append(_inside(graph, index, limits))
             before = body.more(index.type)
             outside = apply("logical_or", apply("less", before, limits[0]), apply("greater", before, limits[1]))
             made.append(apply("where", outside, before, index))
+    start += [_inside(graph, index, limits) for _, index, limits in body.checks]
     limit = None if max_steps is None else int(max_steps)
     attrs = {"body": body.finish([again, *made], body.captured), "max_steps": limit}
     outs = graph.add("while_loop", (going, *start, *body.captured), attrs)
