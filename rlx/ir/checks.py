@@ -54,7 +54,8 @@ def fault(what: str, index: npt.NDArray[Any], limits: npt.NDArray[Any]) -> str |
     expected = f"{least} to {most}" if most != least else str(least)
     into, expected = (f"a cache of length {length}", expected) if length else ("a ring", f"at least {least}")
     many = "1 position" if count == 1 else f"{count} positions from there on"
-    return f"{what}: row {row} has index {int(index[place])} and writes {many} into {into}; expected an index of {expected}"
+    at = int(index[place])
+    return f"{what}: row {row} has index {at} and writes {many} into {into}; expected an index of {expected}"
 
 
 def check_writes(what: str, index: Tensor, count: int, length: int | None, least: int = 0) -> None:

@@ -43,7 +43,8 @@ class Bound(Closing):
         self._ins = {port.name: port for port in program.inputs}
         self._outs = {port.name: port for port in program.outputs}
         options = owner.options
-        watched = bool(owner._replaced or program.checks) or options.build.debug >= debug.TIMINGS or options.stream is not None
+        beside = owner._replaced or program.checks or options.stream is not None
+        watched = bool(beside) or options.build.debug >= debug.TIMINGS
         again: Callable[[], None]
         work: Callable[[], None]
         if watched:

@@ -48,7 +48,7 @@ class IndexCheck:
             if node.op.leaf is Leaf.INPUT and not isinstance(given.get(node.attrs["name"]), np.ndarray):
                 return None
             with np.errstate(all="ignore"):
-                made = evaluate_node(node, values, given, upcast=False)  # type: ignore[arg-type]
+                made = evaluate_node(node, values, given, upcast=False)
             values.update(zip((u.id for u in node.outputs), made, strict=True))
         found: npt.NDArray[Any] = values[t.id]
         return found
@@ -124,7 +124,7 @@ class Unread:
     before it whose results or states it read."""
 
     def __init__(self, own: Sequence[_Pending], earlier: Iterable[Unread]) -> None:
-        self._pending = list(dict.fromkeys(p for u in earlier for p in u._pending if not p.read))
+        self._pending: list[_Pending] = list(dict.fromkeys(p for u in earlier for p in u._pending if not p.read))
         self._pending += own
         self._error: Exception | None = None
 

@@ -166,9 +166,6 @@ class CompiledGraph(Closing):
     def get_state(self, name: str, out: Out = "host") -> Any:
         """A copy of a state: a NumPy array, or with `out="device"` an rlx.Array."""
         with self._lock:
-            unread, self.state.unread = self.state.unread, None
-            if unread is not None:
-                unread.read()
             return self.state.get(name, out)
 
     def set_state(self, name: str, data: npt.ArrayLike) -> None:
@@ -273,7 +270,7 @@ class CompiledGraph(Closing):
                     if later is not None:
                         for result in results.values():
                             result._unread = later
-                        if self._replaced:
+                        if self.graph.states:
                             self.state.unread = later
                     mark = self.device.mark()
                     program.broken_off = False
@@ -289,14 +286,14 @@ class CompiledGraph(Closing):
     def _check(
         self, program: _Program, values: Sequence[Given]
     ) -> tuple[dict[str, Given], list[IndexCheck], list[Unread]]:
-        """The inputs by name, the checks that only the run can answer, and those of earlier launches that it depends on.
-        Raises: CapacityExceeded where the inputs already give an index outside of its limits."""
+        """The inputs by name, the checks that only the run can answer, and those of earlier launches that it depends
+        on. Raises: CapacityExceeded where the inputs already give an index outside of its limits."""
+        given: dict[str, Given] = {}
+        if program.checks:
+            given = {port.name: value for port, value in zip(program.inputs, values, strict=True)}
+        checks = [check for check in program.checks if not check.before(given)]
         states, self.state.unread = self.state.unread, None
-        earlier = earlier_launches(values, states)
-        if not program.checks:
-            return {}, [], earlier
-        given = {port.name: value for port, value in zip(program.inputs, values, strict=True)}
-        return given, [check for check in program.checks if not check.before(given)], earlier
+        return given, checks, earlier_launches(values, states)
 
     def _feed(self, program: _Program, values: Sequence[Given]) -> None:
         """Writes a run's inputs, in order with the user's stream where the session has one."""

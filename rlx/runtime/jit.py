@@ -98,8 +98,9 @@ def trace(function: Callable[..., Any], call: Call, parameters: Parameters, buil
         if tensors and isinstance(r, TracedNumber) and r.tape is tape:
             results.append(r.slot)
         else:
-            results.append(f"y{len(visible(graph.outputs))}")
-            graph.output(results[-1], r if isinstance(r, Tensor) else graph.constant(r))
+            output = f"y{len(visible(graph.outputs))}"
+            results.append(output)
+            graph.output(output, r if isinstance(r, Tensor) else graph.constant(r))
     tape.closed = True
     for node in graph.nodes:
         if node.op.is_constant and node.output.type.nbytes > LARGE_CONSTANT:

@@ -91,6 +91,7 @@ class Store(Closing):
     """
 
     kind = "tensor"  # the noun for a tensor in messages
+    unread: Unread | None = None  # the checks of launches that read or wrote the states, until they are read
     _numbers = count()
 
     def __init__(self, device: Device) -> None:
@@ -402,6 +403,9 @@ class Store(Closing):
     def get(self, name: str, out: Out = "host") -> Any:
         """A copy of a tensor as it is stored: a NumPy array, or for packed weights a PackedArray; or an rlx.Array."""
         check_out("get", out)
+        unread, self.unread = self.unread, None
+        if unread is not None:
+            unread.read()
         with self.lock:
             slot = self.slot(name)
             if out == "device":
@@ -548,8 +552,6 @@ class State(Store):
     """
 
     kind = "state"
-    unread: Unread | None = None  # the checks of launches that wrote the states, until they are read
-
 
 def check_array(what: str, data: Any, expected: TensorType) -> npt.NDArray[np.generic]:
     """`data` as an array of exactly the expected shape and dtype; of packed weights the bytes.

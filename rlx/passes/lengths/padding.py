@@ -311,12 +311,12 @@ class Maker:
         for name, t in self.source.updates.items():
             if is_varying(self.layouts[t.id]):
                 raise Refused(f"the state {name!r} takes a value of unknown length")
-        made = self.new.finish()
+        graph = self.new.finish()
         for name, t in self.source.outputs.items():
             if is_index(name):  # a row of the padding must not fail the check
                 layout = self.layouts[t.id]
-                made.outputs[name] = self.masked(made.outputs[name], layout, range(t.ndim), 0, t.node)
-        return made
+                graph.outputs[name] = self.masked(graph.outputs[name], layout, range(t.ndim), 0, t.node)
+        return graph
 
     def _node(self, at: int, node: Node) -> Made:
         others = [g.nodes[at] for g in self.others]

@@ -70,8 +70,9 @@ def tensor_scatter(c: Call) -> Result:
     if axis == 0 or mode not in ("linear", "circular"):
         raise c.bad(f"axis {axis}, mode {mode!r}; expected an axis other than the batches', linear or circular")
     if length > n or update.shape != (*past.shape[:axis], length, *past.shape[axis + 1 :]):
-        raise c.bad(f"the update is {update.shape}; expected the cache's shape, {past.shape}, but for axis {axis}, which "
-                    "is no longer than the cache's")  # fmt: skip
+        raise c.bad(
+            f"the update is {update.shape}; expected the cache's shape, {past.shape}, or a shorter axis {axis}"
+        )
     start = c.opt(2)
     start = c.tensor(np.zeros(past.shape[0], np.int64)) if start is None else start
     if start.shape != past.shape[:1]:
