@@ -27,8 +27,9 @@ def visible(outputs: dict[str, Tensor]) -> dict[str, Tensor]:
 
 def checks_of(graph: Graph) -> dict[str, tuple[Tensor, Tensor]]:
     """The index and the limits of each check, by what is checked."""
-    names = [n.removeprefix(_INDEX) for n in graph.outputs if n.startswith(_INDEX)]
-    return {what: (graph.outputs[_INDEX + what], graph.outputs[_LIMITS + what]) for what in names}
+    outputs = graph.outputs
+    names = [n.removeprefix(_LIMITS) for n in outputs if n.startswith(_LIMITS)]
+    return {what: (outputs[_INDEX + what], outputs[_LIMITS + what]) for what in names if _INDEX + what in outputs}
 
 
 def is_index(name: str) -> bool:
