@@ -99,7 +99,7 @@ def test_refused_where_onnx_runtime_refuses() -> None:
 def test_constant_indices_are_refused_while_compiling() -> None:
     for start in ([0, 5], [-1, 0]):
         fixed = rlx.onnx.load(scatter([], {}, {"w": np.array(start)}))
-        with pytest.raises(ModelFormatError, match="'write'.*has index .*expected an index of 0 to 4"):
+        with pytest.raises(ModelFormatError, match=r"'write'.*has index .*expected an index of 0 to 4"):
             fixed.compile(device="cpu")
     np.testing.assert_array_equal(
         rlx.onnx.load(scatter([], {}, {"w": np.array([0, 4])})).run(given(), device="cpu")["y"],
@@ -112,7 +112,7 @@ def test_updates_that_no_index_suits_are_refused() -> None:
         for mode in ("linear", "circular"):
             made = model([node("TensorScatter", "p u", "y", **WRITE, mode=mode)], {"p": P, "u": shape},
                          {"y": None}, opset=24)  # fmt: skip
-            with pytest.raises(ModelFormatError, match="the update is .*expected the cache's shape"):
+            with pytest.raises(ModelFormatError, match=r"the update is .*expected the cache's shape"):
                 rlx.onnx.load(made).compile(device="cpu")
     with pytest.raises(ModelFormatError, match=r"write_indices are \(1,\); expected \(2,\)"):
         rlx.onnx.load(scatter([], {"w": ([1], I64)})).compile(device="cpu")

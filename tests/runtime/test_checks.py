@@ -59,7 +59,7 @@ def test_constant_positions() -> None:
 def test_rings_take_every_position_from_0_on() -> None:
     step = rlx.jit(lambda x, c, at: keys(x, c, at, ring=True, window=2), device="cpu")
     assert rows(step(TOKEN, CACHE, np.array([5, 1000], np.int32))) == [[1], [0]]
-    with pytest.raises(CapacityExceeded, match="row 0 has index -1 .*a ring; expected an index of at least 0"):
+    with pytest.raises(CapacityExceeded, match=r"row 0 has index -1 .*a ring; expected an index of at least 0"):
         step(TOKEN, CACHE, np.array([-1, 0], np.int32))
 
     def blocks(x: Any, codes: Any, scales: Any, at: Any) -> Any:
@@ -87,7 +87,7 @@ def test_positions_in_a_state(session: Session) -> None:
     x = {"x": TOKEN[:1]}
     for _ in range(ROWS):
         assert list(exe.run(x)) == ["y"]
-    with pytest.raises(CapacityExceeded, match="row 0 has index 4 .*results, and the states that it wrote, are void"):
+    with pytest.raises(CapacityExceeded, match=r"row 0 has index 4 .*results, and the states that it wrote, are void"):
         exe.run(x)
     exe.set_state("at", np.array([0], np.int32))
     np.testing.assert_array_equal(exe.run(x)["y"], TOKEN[:1])
@@ -130,9 +130,9 @@ def test_bound_cloned_and_saved_programs(session: Session, tmp_path: Path) -> No
             twin.run({"x": TOKEN[:1]})
     exe.set_state("at", np.array([ROWS], np.int32))
     exe.save(tmp_path / "counted.rlx")
-    with rlx.load_program(tmp_path / "counted.rlx", session) as loaded:
-        with pytest.raises(CapacityExceeded, match="row 0 has index 4 "):
-            loaded.run({"x": TOKEN[:1]})
+    loaded = rlx.load_program(tmp_path / "counted.rlx", session)
+    with loaded, pytest.raises(CapacityExceeded, match="row 0 has index 4 "):
+        loaded.run({"x": TOKEN[:1]})
 
 
 def test_in_functions_of_control_ops(session: Session) -> None:
@@ -160,7 +160,7 @@ def test_in_functions_of_control_ops(session: Session) -> None:
     assert rows(loop(CACHE, at, np.int32(3))) == [[0, 1, 2], [1, 2, 3]]
     assert rows(cond(CACHE, at + 9, np.bool_(False))) == [[], []]
     for run in (lambda: scan(CACHE, at + 1), lambda: loop(CACHE, at, np.int32(9))):
-        with pytest.raises(CapacityExceeded, match="row [01] has index 4 "):
+        with pytest.raises(CapacityExceeded, match=r"row [01] has index 4 "):
             run()
     with pytest.raises(CapacityExceeded, match="row 0 has index 9 "):
         cond(CACHE, at + 9, np.bool_(True))
