@@ -43,7 +43,8 @@ class StepLimitExceeded(RlxError):
 
 
 class CapacityExceeded(RlxError):
-    """A run that had more to hold than its program was built for; the message says how much is needed."""
+    """A run that had more to hold than its program was built for, or an index outside of a cache; the message says
+    how much is needed."""
 
 
 class ModelFormatError(RlxError):

@@ -14,8 +14,9 @@ def pullback(
 ) -> tuple[Tensor | None, ...]:
     """The gradient of each tensor of `wrt`, given those of `outputs`; None where no gradient reaches it.
 
-    Nodes are appended to the tensors' graph. With `stop` the tensors of `wrt` count as independent, even where one is
-    computed from another.
+    Nodes are appended to the tensors' graph. With `stop`, as rules of nodes use it, the tensors of `wrt` count as
+    independent, even where one is computed from another; one that is there several times has its gradient in the first
+    of these places alone, for the caller adds up what it gets for all.
     """
     sources = {id(t) for t in wrt}
     between = _nodes_between(outputs, sources, stop)
@@ -48,7 +49,7 @@ def pullback(
                     f"gradient: the rule of op {node.op.name} gave {d.type} for an input {t.type}"
                 )
             _accumulate(total, t, d)
-    return tuple(total.get(id(t)) for t in wrt)
+    return tuple(total.pop(id(t), None) if stop else total.get(id(t)) for t in wrt)
 
 
 def _accumulate(total: dict[int, Tensor], t: Tensor, d: Tensor) -> None:

@@ -14,6 +14,7 @@ from rlx.cli.inputs import MAX_BYTES, loaded, said
 from rlx.driver.files import begins_with, plain
 from rlx.errors import GraphError, RlxError
 from rlx.ir import TensorType
+from rlx.ir.checks import visible
 
 
 def is_saved(file: Path) -> bool:
@@ -58,7 +59,7 @@ def inspect_saved(file: Path) -> list[str]:
 
     found = read_contents(file)
     graph = found.graph
-    tables = (("input", graph.inputs), ("output", graph.outputs), ("state", graph.states))
+    tables = (("input", graph.inputs), ("output", visible(graph.outputs)), ("state", graph.states))
     device = [plain(str(found.device.get(key))) for key in ("backend", "name", "driver")]
     return [
         *(f"{kind} {plain(name)}: {t.type}" for kind, table in tables for name, t in table.items()),

@@ -31,6 +31,8 @@ class TracedBody(Graph):
         super().__init__(name)
         self.outer: Graph = outer
         self.captured: list[Tensor] = []
+        # What a run checks of indices in here: what it is, the index and its limits (rlx.ir.checks).
+        self.checks: list[tuple[str, Tensor, Any]] = []
         self._inner: dict[int, Tensor] = {}
         self.given = [self._leaf_of("input", f"x{i}", t) for i, t in enumerate(types)]
         depth, around = 0, outer
@@ -70,6 +72,11 @@ class TracedBody(Graph):
     def _leaf_of(self, op: str, name: str, t: TensorType) -> Tensor:
         attrs = {"name": name, "shape": t.shape, "dtype": t.dtype}
         return self._append(get_op(op), (), attrs, name)[0]
+
+    def more(self, t: TensorType) -> Tensor:
+        """One more input, after all others."""
+        self.given.append(self._leaf_of("input", f"x{len(self.given)}", t))
+        return self.given[-1]
 
     @contextmanager
     def tracing(self) -> Iterator[None]:

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 else:
     TensorMethods = object  # declarations for type checkers; rlx.ops.operators attaches the methods
 
+HIDDEN = "rlx checks "  # what names of outputs begin with that a run does not return (rlx.ir.checks)
+
 TensorLike = "Tensor | npt.ArrayLike"
 
 _LEAVES = (
@@ -213,6 +215,8 @@ class Graph:
     def output(self, name: str, tensor: Tensor) -> Tensor:
         """Names a tensor that a run returns; it may be an input or a param."""
         _check_name("output", name)
+        if name.startswith(HIDDEN):
+            raise GraphError(f"output {name!r}: names that begin with {HIDDEN!r} are rlx's own; choose another")
         if name in self.outputs:
             raise GraphError(f"output {name!r}: the graph has an output of that name already")
         self._own(tensor, f"output {name!r}")

@@ -10,6 +10,7 @@ import numpy as np
 from rlx.dtypes import DType, f16, f32, f64, i8, i32
 from rlx.errors import DTypeError, ShapeError
 from rlx.ir import NOT_DIFFERENTIABLE, Attrs, Op, Tensor, TensorType, apply, register
+from rlx.ir.checks import check_writes
 from rlx.ir.graph import apply_multi
 from rlx.ops.attention.forward import attention_attrs, attention_inputs, check_attention
 from rlx.ops.attention.parts import ByToken, attention_cost, softmax_rows, swapped, with_row
@@ -183,17 +184,22 @@ register(
 )  # fmt: skip
 
 
-def q8_0_update(x: TensorLike, codes: Tensor, scales: Tensor, position: TensorLike) -> tuple[Tensor, Tensor]:
+def q8_0_update(
+    x: TensorLike, codes: Tensor, scales: Tensor, position: TensorLike, *, checked: bool = True
+) -> tuple[Tensor, Tensor]:  # fmt: skip
     """A cache of blocks of 8 bits in which each sequence has one more row, that of its new token.
 
     Shape: x (B, H, D), D a multiple of 32; codes (B, rows, H, D) and scales (B, rows, H, D / 32), the cache; position
-    (B,), the token's from 0 on (below: 0), whose row is position modulo rows; gives the cache's shapes. Dtype: x a
+    (B,), the token's from 0 on, whose row is position modulo rows; gives the cache's shapes. A position below 0 is
+    refused, as by `rlx.attention_step`; with `checked=False` it counts as 0. Dtype: x a
     float, codes i8, scales f16; integers: position becomes i32. Numerics: bits of `rlx.q8_0_blocks`. Gradient: none. As
     states, both are written in place. Raises: DTypeError, ShapeError.
     """
     x, codes, scales, position = tensors("q8_0_update", x, codes, scales, position)
     if not position.dtype.is_int:
         raise DTypeError(f"q8_0_update: position is {position.dtype}; expected whole numbers, best i32")
+    if checked:
+        check_writes("q8_0_update", position, 1, None)
     codes, scales = apply_multi("q8_0_update", x, codes, scales, cast_to(position, i32))
     return codes, scales
 

@@ -19,6 +19,9 @@ from rlx.ir.values import as_array, exactly
 from rlx.packed import PackedArray
 from rlx.runtime.between import copy_between
 
+if TYPE_CHECKING:
+    from rlx.runtime.checks import Unread
+
 SHOWN = 1000  # elements of the largest array whose values `repr` shows: it copies them to the host
 
 
@@ -40,6 +43,9 @@ class Array(Closing):
 
     # Where the values still lie in a state, in which the next run may overwrite them: the call that copies them out.
     _lender: Callable[[Array], None] | None = None
+
+    # The checks of the launch that gave it, until they are read (rlx.runtime.checks).
+    _unread: Unread | None = None
 
     _borrowed = False  # whether its memory is another library's
     _shared: Buffer | None = None  # memory that other libraries may use while this object lives
@@ -150,6 +156,7 @@ class Array(Closing):
 
     def numpy(self) -> Any:
         """A copy as a NumPy array, of bf16 with the dtype of `ml_dtypes`; of packed weights a PackedArray."""
+        self._checked()
         buffer, out = self._held(), np.empty(self.nbytes, np.uint8)
         if out.nbytes:
             buffer.read(self._offset, out)
@@ -225,6 +232,8 @@ class Array(Closing):
 
     def _copied(self, target: Device) -> Array:
         source, nbytes = self._held(), self.nbytes
+        if target is not self.device:
+            self._checked()
         if nbytes and target is not self.device:
             there = copy_between(source, self._offset, nbytes, self.device, target)
             if there is not None:
@@ -237,7 +246,9 @@ class Array(Closing):
                 out = np.empty(nbytes, np.uint8)
                 source.read(self._offset, out)
                 buffer.write(0, out)
-        return Array._of(target, self.type, buffer)
+        made = Array._of(target, self.type, buffer)
+        made._unread = self._unread
+        return made
 
     def __copy__(self) -> Array:
         return self.copy()
@@ -263,6 +274,13 @@ class Array(Closing):
 
     def _why(self) -> str:
         return self._gone if isinstance(self._gone, str) else f"whose run failed: {self._gone}"
+
+    def _checked(self) -> None:
+        """To be called before the values leave the device. Raises: CapacityExceeded where the launch that gave them
+        wrote outside of a cache."""
+        if self._unread is not None:
+            self._unread.read()
+            self._unread = None
 
     def _held(self) -> Buffer:
         """The memory, at whose `_offset` the values lie; memory of its own from now on. Raises: as `_alive`."""

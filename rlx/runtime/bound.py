@@ -43,7 +43,8 @@ class Bound(Closing):
         self._ins = {port.name: port for port in program.inputs}
         self._outs = {port.name: port for port in program.outputs}
         options = owner.options
-        watched = bool(owner._replaced) or options.build.debug >= debug.TIMINGS or options.stream is not None
+        beside = owner._replaced or program.checks or options.stream is not None
+        watched = bool(beside) or options.build.debug >= debug.TIMINGS
         again: Callable[[], None]
         work: Callable[[], None]
         if watched:
@@ -201,6 +202,8 @@ def _run_watched(owner: CompiledGraph, program: _Program) -> None:
     before = debug.before_run(owner)
     program.executable.run()
     owner.state.replaced(owner._replaced)
+    for check in program.checks:
+        check.after({})
     debug.show_run(owner, before)
 
 

@@ -20,10 +20,12 @@ from rlx.driver.progress import report
 from rlx.dtypes import DTypeLike
 from rlx.errors import GraphError, OutOfDeviceMemory, meant
 from rlx.ir import Graph, Tensor, TensorType, bodies, verify
+from rlx.ir.checks import visible
 from rlx.packed import PackedArray
 from rlx.runtime import debug
 from rlx.runtime.array import Array, stored
 from rlx.runtime.bound import Bound
+from rlx.runtime.checks import IndexCheck, Unread, checks_in, earlier_launches, unread
 from rlx.runtime.entries import Entry
 from rlx.runtime.launch import Launch
 from rlx.runtime.outs import Out, check_out
@@ -221,10 +223,15 @@ class CompiledGraph(Closing):
             try:
                 program = self._ready()
                 values = accept_inputs(program.inputs, inputs if inputs is not None else {}, self.device)
+                given, checks, earlier = self._check(program, values)
+                for launch in earlier:
+                    launch.read()
                 self._feed(program, values)
                 before = debug.before_run(self)
                 program.executable.run()
                 self.state.replaced(self._replaced)
+                for check in checks:
+                    check.after(given)
                 if out == "device":
                     results = self._give(program)
                 else:
@@ -252,12 +259,19 @@ class CompiledGraph(Closing):
             try:
                 program = self._ready()
                 values = accept_inputs(program.inputs, inputs if inputs is not None else {}, self.device)
+                given, checks, earlier = self._check(program, values)
                 try:
                     self._feed(program, values)
                     before = debug.before_run(self)
                     program.executable.begin()
                     self.state.replaced(self._replaced)
                     results = self._give(program)
+                    later = unread(checks, given, earlier, self.device)
+                    if later is not None:
+                        for result in results.values():
+                            result._unread = later
+                        if self.graph.states:
+                            self.state.unread = later
                     mark = self.device.mark()
                     program.broken_off = False
                 except Exception as error:  # noqa: BLE001 any error of a user's function, too, is the launch's
@@ -265,9 +279,21 @@ class CompiledGraph(Closing):
                     failed = {p.name: Array._of(self.device, p.declared, None, kept) for p in program.outputs}
                     return Launch(failed, None, kept)
                 debug.show_run(self, before)
-                return Launch(results, mark)
+                return Launch(results, mark, unread=later)
             finally:
                 self._busy -= 1
+
+    def _check(
+        self, program: _Program, values: Sequence[Given]
+    ) -> tuple[dict[str, Given], list[IndexCheck], list[Unread]]:
+        """The inputs by name, the checks that only the run can answer, and those of earlier launches that it depends
+        on. Raises: CapacityExceeded where the inputs already give an index outside of its limits."""
+        given: dict[str, Given] = {}
+        if program.checks:
+            given = {port.name: value for port, value in zip(program.inputs, values, strict=True)}
+        checks = [check for check in program.checks if not check.before(given)]
+        states, self.state.unread = self.state.unread, None
+        return given, checks, earlier_launches(values, states)
 
     def _feed(self, program: _Program, values: Sequence[Given]) -> None:
         """Writes a run's inputs, in order with the user's stream where the session has one."""
@@ -636,8 +662,9 @@ class _Program:
                 if state.dtype == t.dtype:
                     lends[output] = partial(owner.state.lend, n)
             self.outputs = [
-                OutputPort(n, t.type, ends[n], self.arena, lends.get(n)) for n, t in declared.outputs.items()
+                OutputPort(n, t.type, ends[n], self.arena, lends.get(n)) for n, t in visible(declared.outputs).items()
             ]
+            self.checks = checks_in(declared, graph, self.arena)
 
     def close(self) -> None:
         self._held.close()
@@ -659,4 +686,4 @@ def ports_of(graph: Graph) -> tuple[tuple[tuple[str, int], ...], ...]:
 
 def signature(graph: Graph) -> tuple[dict[str, TensorType], dict[str, TensorType]]:
     """The types of inputs and of outputs by name."""
-    return {n: t.type for n, t in graph.inputs.items()}, {n: t.type for n, t in graph.outputs.items()}
+    return {n: t.type for n, t in graph.inputs.items()}, {n: t.type for n, t in visible(graph.outputs).items()}

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from rlx.errors import GraphError, ShapeError
 from rlx.ir import Graph, Node, Tensor
+from rlx.ir.checks import visible
 from rlx.ir.rewrite import Rewriter, rebuild
 
 Donate = Sequence[str] | Mapping[str, str]
@@ -38,7 +39,7 @@ def _paired(graph: Graph, donate: Donate) -> dict[str, str]:
     unknown = [n for n in asked if n not in graph.inputs]
     if unknown:
         raise GraphError(f"donate: the graph has no inputs {unknown}; it has {list(graph.inputs)}")
-    left = {n: t.type for n, t in graph.outputs.items()}
+    left = {n: t.type for n, t in visible(graph.outputs).items()}
     pairs = {}
     for name, output in asked.items():
         t = graph.inputs[name].type
@@ -46,7 +47,7 @@ def _paired(graph: Graph, donate: Donate) -> dict[str, str]:
             output = next((n for n, made in left.items() if made == t), None)
         if output is None or output not in left:
             what = f"no output of type {t} is left" if asked[name] is None else f"there is no output {output!r} left"
-            raise GraphError(f"donate: {what} for input {name!r}; the outputs are {list(graph.outputs)}")
+            raise GraphError(f"donate: {what} for input {name!r}; the outputs are {list(visible(graph.outputs))}")
         if left[output] != t:
             raise ShapeError(f"donate: input {name!r} is {t}, output {output!r} is {left[output]}; expected one type")
         del left[output]

@@ -198,6 +198,7 @@ def to_dlpack(
     copy: bool | None = None,
 ) -> object:
     """`Array.__dlpack__`."""
+    array._checked()
     wanted = device_of(array) if dl_device is None else (int(dl_device[0]), int(dl_device[1]))
     if array.dtype.is_packed:
         raise BufferError(f"DLPack has no type for elements of {array.dtype}; .numpy() gives a PackedArray")
@@ -229,6 +230,7 @@ def to_dlpack(
 
 def cuda_interface(array: Array) -> dict[str, Any]:
     """`Array.__cuda_array_interface__`. Raises: AttributeError where there is none, so that hasattr is False."""
+    array._checked()
     buffer, at, twin = array._held(), array._offset, cuda_twin(array.device.info)
     if array.dtype.is_packed or array.dtype is bf16:
         raise AttributeError(f"__cuda_array_interface__ has no type for {array.dtype}; DLPack passes on bf16")

@@ -15,6 +15,7 @@ from rlx.driver.locks import renewed
 from rlx.dtypes import DType, as_dtype
 from rlx.errors import DTypeError, GraphError, ShapeError, TracedValueError
 from rlx.ir import Graph, Tensor
+from rlx.ir.checks import visible
 from rlx.ir.graph import TRACING
 from rlx.ir.number import NumberTape, TracedNumber
 from rlx.ops.pytree import flatten, unflatten
@@ -97,8 +98,9 @@ def trace(function: Callable[..., Any], call: Call, parameters: Parameters, buil
         if tensors and isinstance(r, TracedNumber) and r.tape is tape:
             results.append(r.slot)
         else:
-            results.append(f"y{len(graph.outputs)}")
-            graph.output(f"y{len(graph.outputs)}", r if isinstance(r, Tensor) else graph.constant(r))
+            output = f"y{len(visible(graph.outputs))}"
+            results.append(output)
+            graph.output(output, r if isinstance(r, Tensor) else graph.constant(r))
     tape.closed = True
     for node in graph.nodes:
         if node.op.is_constant and node.output.type.nbytes > LARGE_CONSTANT:

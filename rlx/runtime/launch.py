@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from rlx.driver import Mark
-from rlx.errors import RlxError
+from rlx.errors import CapacityExceeded, RlxError
 from rlx.runtime.array import Array, again, stored
 from rlx.runtime.outs import Out, check_out
+
+if TYPE_CHECKING:
+    from rlx.runtime.checks import Unread
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -24,17 +27,19 @@ class Launch(Generic[T]):
 
     def __init__(
         self, arrays: Mapping[str, Array], mark: Mark | None, error: Exception | None = None,
-        arrange: Callable[[Mapping[str, Any]], Any] = dict,
+        arrange: Callable[[Mapping[str, Any]], Any] = dict, unread: Unread | None = None,
     ) -> None:  # fmt: skip
         self._arrays = dict(arrays)
         self._arrange = arrange
         self.results: T = arrange(self._arrays)
         self._mark = mark
         self._error = error
+        self._unread = unread
 
     def arranged(self, arrange: Callable[[T], U]) -> Launch[U]:
         """The same run, whose results `arrange` makes of those of this object: of rlx.Arrays, or of NumPy's."""
-        return Launch(self._arrays, self._mark, self._error, lambda arrays: arrange(self._arrange(arrays)))
+        return Launch(self._arrays, self._mark, self._error, lambda arrays: arrange(self._arrange(arrays)),
+                      self._unread)  # fmt: skip
 
     def __repr__(self) -> str:
         ended = self.done()
@@ -53,6 +58,7 @@ class Launch(Generic[T]):
             return True
         if ended:
             self._mark = None
+            self._check()
         return ended
 
     def wait(self, out: Out = "device") -> T:
@@ -67,11 +73,21 @@ class Launch(Generic[T]):
             except RlxError as error:
                 self._failed(error)
             self._mark = None  # cleared after: an interrupt leaves the run under way
+        self._check()
         if self._error is not None:
             raise again(self._error)
         arrays = {n: a.numpy() for n, a in self._arrays.items()} if out == "host" else self._arrays
         made: T = self._arrange(arrays)
         return made
+
+    def _check(self) -> None:
+        """Reads the checks of the run, which is complete, and of those before it."""
+        unread, self._unread = self._unread, None
+        if unread is not None and self._error is None:
+            try:
+                unread.read()
+            except CapacityExceeded as error:
+                self._failed(error)
 
     def _failed(self, error: RlxError) -> None:
         self._error, self._mark = stored(error), None

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from itertools import count
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import WeakMethod, WeakSet, ref
 
 import numpy as np
@@ -34,6 +34,9 @@ from rlx.packed import PackedArray
 from rlx.runtime.array import Array, check_device
 from rlx.runtime.outs import Out, check_out
 from rlx.runtime.room import RoomFull, Rooms
+
+if TYPE_CHECKING:
+    from rlx.runtime.checks import Unread
 
 
 class Lease:
@@ -88,6 +91,7 @@ class Store(Closing):
     """
 
     kind = "tensor"  # the noun for a tensor in messages
+    unread: Unread | None = None  # the checks of launches that read or wrote the states, until they are read
     _numbers = count()
 
     def __init__(self, device: Device) -> None:
@@ -399,6 +403,9 @@ class Store(Closing):
     def get(self, name: str, out: Out = "host") -> Any:
         """A copy of a tensor as it is stored: a NumPy array, or for packed weights a PackedArray; or an rlx.Array."""
         check_out("get", out)
+        unread, self.unread = self.unread, None
+        if unread is not None:
+            unread.read()
         with self.lock:
             slot = self.slot(name)
             if out == "device":
@@ -545,7 +552,6 @@ class State(Store):
     """
 
     kind = "state"
-
 
 def check_array(what: str, data: Any, expected: TensorType) -> npt.NDArray[np.generic]:
     """`data` as an array of exactly the expected shape and dtype; of packed weights the bytes.

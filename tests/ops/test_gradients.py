@@ -62,6 +62,22 @@ def _numeric(
 DIFFERENTIABLE = sorted(n for n, op in REGISTRY.items() if op.vjp is not NOT_DIFFERENTIABLE)
 
 
+def _step(x: Tensor, y: int) -> Tensor:
+    cache = ops.reshape(x, (2, 2, 1, 2))
+    token, at = cache[:, 0], x.graph.constant(np.array([1, 0], np.int32))
+    return ops.attention_step(token, token, token, cache, cache, at)[y]
+
+
+# Each reads one tensor in several places of a node.
+REPEATED: dict[str, Build] = {
+    "attention_step": lambda x: _step(x, 0),
+    "attention_step's cache": lambda x: _step(x, 1),
+    "add_rms_norm": lambda x: ops.add_rms_norm(x, x, x[0, 0])[0],
+    "add_layer_norm": lambda x: ops.add_layer_norm(x, x, x[0, 0], x[0, 0])[0],
+    "attention": lambda x: ops.attention(x[None], x[None], x[None]),
+}
+
+
 def test_every_differentiable_op_is_tried() -> None:
     assert sorted(GRADIENTS) == DIFFERENTIABLE
 
@@ -120,6 +136,15 @@ def test_a_tensor_of_wrt_may_be_made_from_another() -> None:
     values = evaluate(g, {"x": feed})
     np.testing.assert_allclose(values[dx.id], np.exp(feed) * (1 + feed), rtol=1e-14)
     np.testing.assert_allclose(values[dh.id], feed, rtol=1e-14)
+
+
+@pytest.mark.parametrize("name", REPEATED)
+def test_a_tensor_that_a_node_reads_several_times(name: str) -> None:
+    """Its gradient is the sum over these places, also where the rule follows from parts of the node."""
+    build = REPEATED[name]
+    x = [np.random.default_rng(3).normal(size=(2, 2, 2))]
+    weights = np.random.default_rng(4).normal(size=_shape(build, x))
+    np.testing.assert_allclose(_analytic(build, x, weights), _numeric(build, x, weights), rtol=1e-7, atol=1e-8)
 
 
 def test_what_the_output_does_not_depend_on_gets_zeros() -> None:

@@ -22,6 +22,7 @@ from rlx.formats.onnx.reader.elements import STRING, Array
 from rlx.formats.onnx.reader.string_table import StringTable, as_array
 from rlx.formats.onnx.reader.structure import Structure, arrays_in, assembled, flattened
 from rlx.ir import Graph
+from rlx.ir.checks import visible
 from rlx.ops.control.steps import step_budget
 from rlx.packed import PackedArray
 from rlx.runtime import CompiledGraph
@@ -129,7 +130,7 @@ class Program(Closing):
         to its graph."""
         nested = [n for n, s in (*self._inputs.items(), *self._outputs.items()) if s != n]
         strings = [n for n, dtype in self._types.items() if dtype == STRING]
-        if nested or strings or self.draws or self.graph.graph.outputs.keys() != self._outputs.keys():
+        if nested or strings or self.draws or visible(self.graph.graph.outputs).keys() != self._outputs.keys():
             said = ", ".join(map(shown, nested + strings)) or "random numbers drawn for each run"
             raise UnsupportedOp(f"save: {said}: only a program of plain arrays can be saved; load the model itself")
         self.graph.save(path, weights=weights)

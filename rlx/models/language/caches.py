@@ -138,7 +138,8 @@ class Caches:
             shape = (self.size.slots, self.rows(window), *t.shape[2:])
             blocks = (*shape[:-1], shape[-1] // BLOCK)
             states = self.g.state(name, shape, i8), self.g.state(f"{name}.scales", blocks, f16)
-            fresh = ops.q8_0_update(ops.reshape(t, (self.size.batch, *t.shape[2:])), *states, self.at)
+            fresh = ops.q8_0_update(ops.reshape(t, (self.size.batch, *t.shape[2:])), *states, self.at,
+                                    checked=False)  # fmt: skip
             for of, new in zip((name, f"{name}.scales"), fresh, strict=True):
                 self.g.update(of, new)
             made += fresh

@@ -13,6 +13,7 @@ from rlx.autodiff.pullback import pullback
 from rlx.dtypes import i32, promote
 from rlx.errors import DTypeError, ShapeError
 from rlx.ir import Attrs, Cost, Node, Op, Tensor, TensorType, apply, register
+from rlx.ir.checks import check_writes
 from rlx.ir.graph import apply_multi
 from rlx.ops.attention.parts import seen_keys, softmax_rows, tensor_probabilities, with_row
 from rlx.ops.base import TensorLike, cast_to, check_float, check_inputs, tensors, written
@@ -187,17 +188,19 @@ def attention_step(
     q: TensorLike, k: TensorLike, v: TensorLike, keys: TensorLike, values: TensorLike, position: TensorLike,
     cos: TensorLike | None = None, sin: TensorLike | None = None, sinks: TensorLike | None = None, *,
     scale: float | None = None, window: int | None = None, softcap: float | None = None, interleaved: bool = False,
-    ring: bool = False,
+    ring: bool = False, checked: bool = True,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """Attention of one new token of each sequence to those before it: y, and both caches with the token's row.
 
     Shape: q (B, H, D); k and v (B, Hkv, D); keys and values (B, rows, Hkv, D), the caches; position (B,), the token's
-    row, brought into 0..rows - 1; gives y (B, H, D) and the caches' shapes. A query sees the rows up to its own; what
+    row; gives y (B, H, D) and the caches' shapes. A query sees the rows up to its own; what
     the others hold does not matter. With `ring`, position counts all tokens from 0, whose rows take turns: the token's
     is position modulo rows, and a query sees the `window` keys before its own, which must be fewer than the rows.
     cos, sin (positions, n): the first 2 n elements of q's and k's heads are turned by
     the angles of `position`, as rlx.rope does (`interleaved`). sinks (H,): the score of a key without a value, which
     each head's softmax counts too and softcap leaves as it is. scale, window, softcap: as in rlx.attention.
+    A position outside of the rows, in a ring one below 0, is refused: a constant by ShapeError; any other fails the run
+    with CapacityExceeded, but with `checked=False`, for callers who know better, is brought into them.
     Dtype: q, k, v promoted, which is y's; the caches' own. Integers: position becomes i32. Gradient: to all but the
     position. Numerics: the turned query, the new rows and y are rounded to the caches' dtype. As states, the caches are
     written in place: a step costs the rows that it reads and one that it writes.
@@ -208,6 +211,8 @@ def attention_step(
     q, k, v, keys, values, position, *more = tensors(_OP, *given)
     if not position.dtype.is_int:
         raise DTypeError(f"{_OP}: position is {position.dtype}; expected whole numbers, best i32")
+    if checked and keys.ndim == 4:
+        check_writes(_OP, position, 1, None if ring else keys.shape[1])
     dtype = promote(q.dtype, k.dtype, v.dtype)
     q, k, v = (cast_to(t, dtype) for t in (q, k, v))
     if scale is None:

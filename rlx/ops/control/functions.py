@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 
 from rlx.errors import DTypeError, GraphError, ShapeError
-from rlx.ir import Graph, Tensor, TensorType
+from rlx.ir import Graph, Tensor, TensorType, apply
 from rlx.ir.body import TracedBody
+from rlx.ir.checks import add_check
 from rlx.ir.graph import TRACING, traced_into
 from rlx.ir.types import is_index
 from rlx.ops.pytree import flatten, is_number, unflatten
@@ -48,9 +49,17 @@ def cond(pred: Any, then_fn: Callable[..., PyTree], else_fn: Callable[..., PyTre
         )
     for i, (a, b) in enumerate(zip(outs, other_outs, strict=True)):
         same_type(f"cond: result {i} of the branches", a.type, b.type)
+    n, checks = len(outs), [*then.checks, *other.checks]
+    with then.tracing():
+        outs += [t for _, t, _ in then.checks] + [_inside(then, t, limits) for _, t, limits in other.checks]
+    with other.tracing():
+        other_outs += [_inside(other, t, limits) for _, t, limits in then.checks] + [t for _, t, _ in other.checks]
     captured = list({t.id: t for t in (*then.captured, *other.captured)}.values())
     attrs = {"then": then.finish(outs, captured), "otherwise": other.finish(other_outs, captured)}
-    return unflatten(shape, graph.add("cond", (pred, *given, *captured), attrs))
+    made = graph.add("cond", (pred, *given, *captured), attrs)
+    for (what, _, limits), index in zip(checks, made[n:], strict=True):
+        add_check(graph, what, index, limits)
+    return unflatten(shape, made[:n])
 
 
 def while_loop(
@@ -84,9 +93,18 @@ def while_loop(
     with body.tracing():
         made = _carried("while_loop", body, body_fn(unflatten(skeleton, body.given)), skeleton, body.given)
         again = check_predicate("while_loop", body, cond_fn(unflatten(skeleton, made)))
+        n = len(made)
+        for _, index, limits in body.checks:  # the first index of each row that is outside stays in the carry
+            before = body.more(index.type)
+            outside = apply("logical_or", apply("less", before, limits[0]), apply("greater", before, limits[1]))
+            made.append(apply("where", outside, before, index))
+    start += [_inside(graph, index, limits) for _, index, limits in body.checks]
     limit = None if max_steps is None else int(max_steps)
     attrs = {"body": body.finish([again, *made], body.captured), "max_steps": limit}
-    return unflatten(skeleton, graph.add("while_loop", (going, *start, *body.captured), attrs))
+    outs = graph.add("while_loop", (going, *start, *body.captured), attrs)
+    for (what, _, limits), index in zip(body.checks, outs[n:], strict=True):
+        add_check(graph, what, index, limits)
+    return unflatten(skeleton, outs[:n])
 
 
 def scan(
@@ -124,6 +142,7 @@ def scan(
         ys: list[Any] = []
         y_skeleton = flatten(result[1], ys, leaf=is_number)
         made += [_tensor(body, y) for y in ys]
+        made += [index for _, index, _ in body.checks]
     if not made:
         raise GraphError("scan: there is neither a carry nor a y; nothing would be computed")
     attrs = {
@@ -133,7 +152,10 @@ def scan(
         "reverse": bool(reverse),
     }
     outs = graph.add("scan", (*start, *rows, *body.captured), attrs)
-    return unflatten(carry_skeleton, outs[:n]), unflatten(y_skeleton, outs[n:])
+    end = n + len(ys)
+    for (what, _, limits), index in zip(body.checks, outs[end:], strict=True):
+        add_check(graph, what, index, limits)
+    return unflatten(carry_skeleton, outs[:n]), unflatten(y_skeleton, outs[n:end])
 
 
 def _check_functions(op: str, advice: str, **functions: Any) -> None:
@@ -181,6 +203,11 @@ def _home(op: str, leaves: Sequence[Any]) -> Graph:
 
 def _tensor(graph: Graph, x: Any) -> Tensor:
     return graph.reach(x, "a control op") if isinstance(x, Tensor) else graph.constant(x)
+
+
+def _inside(graph: Graph, index: Tensor, limits: Any) -> Tensor:
+    """What stands for the index of a check where its body does not run: one that its limits allow."""
+    return graph.constant(np.full(index.shape, limits[0], index.dtype.np), index.dtype)
 
 
 def _carried(op: str, body: Graph, result: PyTree, skeleton: Any, before: Sequence[Tensor]) -> list[Tensor]:

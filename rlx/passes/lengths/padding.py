@@ -19,6 +19,7 @@ import numpy.typing as npt
 
 from rlx.dtypes import DType, i32
 from rlx.ir import Graph, Node, Rewriter, Tensor
+from rlx.ir.checks import is_index
 from rlx.ir.op import Leaf
 from rlx.passes.lengths.align import aligned, difference, equal
 from rlx.passes.lengths.axes import (
@@ -310,7 +311,12 @@ class Maker:
         for name, t in self.source.updates.items():
             if is_varying(self.layouts[t.id]):
                 raise Refused(f"the state {name!r} takes a value of unknown length")
-        return self.new.finish()
+        graph = self.new.finish()
+        for name, t in self.source.outputs.items():
+            if is_index(name):  # a row of the padding must not fail the check
+                layout = self.layouts[t.id]
+                graph.outputs[name] = self.masked(graph.outputs[name], layout, range(t.ndim), 0, t.node)
+        return graph
 
     def _node(self, at: int, node: Node) -> Made:
         others = [g.nodes[at] for g in self.others]

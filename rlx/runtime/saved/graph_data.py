@@ -21,6 +21,7 @@ from rlx.errors import DTypeError, ModelFormatError, UnsupportedOp
 from rlx.ir import REGISTRY, Expr, Graph, Node, Tensor, TensorType, bodies
 from rlx.ir.body import MAX_DEPTH
 from rlx.ir.expr import PRIMS, call, linearize
+from rlx.ir.graph import HIDDEN
 from rlx.ops.attention.parts import ByToken
 from rlx.ops.elementwise.prims import evaluate_trees
 from rlx.runtime.custom import FAMILY
@@ -177,7 +178,11 @@ class GraphsReader:
                 raise self._wrong(f"has {what} that are no object: {shown(data[what])}")
             self._spend(_NODE * len(data[what]))
             for name, number in data[what].items():
-                add(self._word(name), self._tensor(number, tensors))
+                t = self._tensor(number, tensors)
+                if what == "outputs" and self._word(name).startswith(HIDDEN):
+                    graph.outputs[name] = t
+                else:
+                    add(self._word(name), t)
         graph._next_id = end
         self._numbers[id(graph)] = len(self._graphs)
         self._graphs.append(graph)

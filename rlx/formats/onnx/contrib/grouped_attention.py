@@ -189,6 +189,11 @@ def group_query_attention(c: Call) -> tuple[Result, ...]:
             raise c.bad("do_rotary without cos_cache and sin_cache")
         q, k = _rotated(c, q, start), _rotated(c, k, start)
     room = max(before, total)
+    if start is None:
+        c.writes(o.sub(lengths, 1), 1, room)
+    else:  # all of a past that the new keys follow in full is valid
+        full = batch == 1 and before + length == room
+        c.writes(start, length, room, before if full else 0)
     keys, values = (_kept(c, p, t, start, room) for p, t in zip(past, (k, v), strict=True))
     causal, window = flag(c, "causal"), c.int("local_window_size")
     if window > 0 and not causal:

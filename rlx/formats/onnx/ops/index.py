@@ -81,10 +81,18 @@ def tensor_scatter(c: Call) -> Result:
     if update.ndim != past.ndim:
         raise c.bad(f"the update is {update.shape}; expected as many axes as the cache has, {past.shape}")
     mode, n, length = c.str("mode", "linear"), past.shape[axis], update.shape[axis]
-    if axis == 0 or mode not in ("linear", "circular") or past.shape[0] != update.shape[0]:
-        raise c.bad(f"axis {axis}, mode {mode!r}, batches {past.shape[0]} and {update.shape[0]}")
+    if axis == 0 or mode not in ("linear", "circular"):
+        raise c.bad(f"axis {axis}, mode {mode!r}; expected an axis other than the batches', linear or circular")
+    if length > n or update.shape != (*past.shape[:axis], length, *past.shape[axis + 1 :]):
+        raise c.bad(
+            f"the update is {update.shape}; expected the cache's shape, {past.shape}, or a shorter axis {axis}"
+        )
     start = c.opt(2)
     start = c.tensor(np.zeros(past.shape[0], np.int64)) if start is None else start
+    if start.shape != past.shape[:1]:
+        raise c.bad(f"write_indices are {start.shape}; expected {past.shape[:1]}, one for each batch")
+    if mode == "linear":
+        c.writes(start, length, n)
     shape = [1] * past.ndim
     shape[axis] = length
     steps = c.tensor(np.arange(length, dtype=np.int64).reshape(shape))

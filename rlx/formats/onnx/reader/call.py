@@ -17,6 +17,7 @@ from rlx.formats.onnx.reader.elements import NAMES, STRING, Array, ElementType, 
 from rlx.formats.onnx.reader.string_table import MAX_STRINGS, StringTable, as_array
 from rlx.ir import Graph, Leaf, Tensor
 from rlx.ir.body import TracedBody
+from rlx.ir.checks import check_writes, fault, limits_of
 from rlx.ops.elementwise.select import cast
 from rlx.packed import PackedArray
 
@@ -271,6 +272,17 @@ class Call:
         if not math.isfinite(found):
             raise ModelFormatError(f"{self.where}: input {i} is {found}; expected a whole number")
         return builtins.int(found)
+
+    def writes(self, start: Tensor, count: builtins.int, length: builtins.int, least: builtins.int = 0) -> None:
+        """Says that the node writes `count` rows of each batch into a cache of `length`, from `start` on, which is at
+        least `least`; a run in which they do not fit fails. Raises: ModelFormatError for a known start."""
+        try:
+            wrong = fault(self.where, self.known_tensor(start), limits_of(count, length, least))
+        except NeedsValues:
+            check_writes(self.where, start, count, length, least)
+            return
+        if wrong is not None:
+            raise ModelFormatError(wrong)
 
     def draw(self, shape: Sequence[builtins.int], dtype: ElementType, normal: bool = False) -> Tensor:
         """Random numbers, new in every run: normal ones, or uniform ones from 0 up to 1; f64 for `dtype` double, else

@@ -21,6 +21,8 @@ from rlx.formats.onnx.writer.draft import CODES, Array, Draft, Value, info
 from rlx.formats.onnx.writer.quantized import unpacked
 from rlx.formats.onnx.writer.table import composed, write_nodes
 from rlx.ir import Graph, Tensor, TensorType
+from rlx.ir.checks import visible
+from rlx.ir.rewrite import copied
 from rlx.packed import PackedArray
 from rlx.passes.rewriting import remove_dead
 from rlx.runtime import CompiledGraph, Store
@@ -124,7 +126,7 @@ def _written(
     graph = _traced(source, args)
     if isinstance(source, CompiledGraph) and weights is None:
         weights = source.weights
-    graph = composed(unpacked(remove_dead(graph)))
+    graph = composed(unpacked(remove_dead(_unchecked(graph))))
     names = [*graph.inputs, *graph.params, *(PAST + s for s in graph.states), *graph.outputs]
     names += [PRESENT + s for s in graph.updates]
     twice = sorted(n for n, count in Counter(names).items() if count > 1)
@@ -149,6 +151,14 @@ def _written(
     version = max(8, helper.find_min_ir_version_for(imports))
     model = helper.make_model(made, opset_imports=imports, ir_version=version, producer_name="rlx")
     return model, {**tensors, **draft.constants}
+
+
+def _unchecked(graph: Graph) -> Graph:
+    """The graph without the checks of its runs, which ONNX does not have."""
+    if len(visible(graph.outputs)) < len(graph.outputs):
+        graph = copied(graph)
+        graph.outputs = visible(graph.outputs)
+    return graph
 
 
 def _infos(tensors: Mapping[str, Tensor]) -> list[Any]:
