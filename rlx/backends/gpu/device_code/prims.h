@@ -201,21 +201,6 @@ RLX_FN int p_cast_f_i8(const float x) {
 }
 RLX_FN bool p_cast_f_b(const float x) { return !(x == 0.0f); }
 RLX_FN float p_cast_i_f(const int x) { return float(x); }
-// To the f32 whose last bit is 1 next to x, unless x is an f32: as p_odd_d_f. The parts that become one are so many that
-// no conversion rounds, which not every device does to nearest even.
-RLX_FN float p_odd_i_f(const int x) {
-    const int rest = x & 255;
-    const bool near = rest == 0 || uint(x) + 0x1000000u <= 0x2000000u;
-    return float(near ? x : x - rest + 128);
-}
-RLX_FN float p_odd_l_f(const rlx_i64 x) {
-    const int high = int(x >> 32u);
-    const bool far = (high >> 15) != (high >> 31);  // beyond 2^47
-    const uint low = uint(x);
-    const uint half = (low >> 16) | uint(high) << 16;
-    const int wide = far ? high | (low != 0u ? 1 : 0) : int(half) | ((low & 0xffffu) != 0u ? 1 : 0);
-    return high == int(low) >> 31 ? p_odd_i_f(int(low)) : p_odd_i_f(wide) * (far ? 4294967296.0f : 65536.0f);
-}
 RLX_FN rlx_i64 p_cast_i_l(const int x) { return rlx_i64(x); }
 RLX_FN bool p_cast_i_b(const int x) { return x != 0; }
 RLX_FN float p_cast_l_f(const rlx_i64 x) { return float(x); }
