@@ -290,8 +290,9 @@ def to_odd(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
         array = array.astype(np.float64)
     if array.dtype.kind != "f" or array.dtype.itemsize <= 4:
         return array
-    near = array.astype(np.float32)
-    wide = near.astype(array.dtype)
+    with np.errstate(over="ignore", invalid="ignore"):
+        near = array.astype(np.float32)
+        wide = near.astype(array.dtype)
     inexact = (wide < array) | (wide > array)
     return np.asarray((near.view(np.uint32) - (np.abs(wide) > np.abs(array)) | inexact).view(np.float32))
 

@@ -15,6 +15,7 @@ import pytest
 
 from rlx.dtypes import as_dtype, bf16, f16, f64
 from rlx.ir import expr
+from tests.exact_casts import FORMATS, hard_numbers, wrong
 from tests.full import count
 from tests.gpu.host_library import compiler
 from tests.gpu.host_prims64 import BINARY, F64, Prims
@@ -153,6 +154,14 @@ def test_casts_to_and_from_f64(prims: Prims) -> None:
         ("l", np.array([2**53 + 1, -(2**63), 2**63 - 1])),
     ):
         np.testing.assert_array_equal(prims(f"cast_{name}_d", values), values.astype(np.float64))
+
+
+def test_odd_conversions_round_once(prims: Prims) -> None:
+    """An f32 by p_odd, rounded to nearest even, is the nearest number of the narrower type."""
+    for letter, source in (("d", "float64"), ("l", "int64"), ("i", "int32")):
+        x = hard_numbers(np.dtype(source), FORMATS["bfloat16"], count(500, 20_000))
+        made = prims(f"odd_{letter}_f", x, out=np.float32)
+        assert not len(wrong(made.astype(ml_dtypes.bfloat16), x, FORMATS["bfloat16"])), source
 
 
 # -- on devices
