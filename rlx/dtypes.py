@@ -133,7 +133,7 @@ _BY_NP = {d.np: d for d in ALL}
 # The floats of ml_dtypes that have fewer bits than f32: bf16, and those of 4 and 8 bits that files may hold.
 NARROW_FLOATS = frozenset(
     np.dtype(getattr(ml_dtypes, name))
-    for name in ("bfloat16", "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz", "float4_e2m1fn")
+    for name in "bfloat16 float8_e4m3fn float8_e4m3fnuz float8_e5m2 float8_e5m2fnuz float4_e2m1fn".split()
 )
 
 # A packed dtype a line: its name, the elements of a block, and its fields in the order of their planes, each as
@@ -283,7 +283,7 @@ def to_odd(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
     Arrays of other dtypes stay as they are.
     """
     if array.dtype.kind in "iu" and array.dtype.itemsize > 2:
-        if array.dtype.itemsize == 8:  # beyond 2^53 the last 12 bits become a single one, so that an f64 holds the rest
+        if array.dtype.itemsize == 8:  # beyond 2^53 the last 12 bits become one, so that an f64 holds the number
             high, rest = array >> 53, array & 4095
             near = (high == 0) | (high == -1) | (rest == 0)
             array = np.where(near, array, array - rest + 2048)

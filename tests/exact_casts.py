@@ -91,7 +91,7 @@ def hard_numbers(source: np.dtype, to: Format, count: int, seed: int = 0) -> np.
         made += [-v for v in made if source.kind == "i"]
         return np.array([v for v in made if info.min <= v <= info.max], source)
     greatest = float(min(to.greatest, Fraction(2) ** 1000))
-    end = greatest + 2.0 ** (to.most - to.fraction - 1)  # the tie of the greatest number and what would follow it
+    end = greatest + 2.0 ** (to.most - to.fraction - 1)  # the tie between it and what would follow it
     made += [greatest, end, np.nextafter(end, 0), np.nextafter(end, np.inf), 2.0**1000, 2.0**-1000, np.inf, np.nan]
     with np.errstate(over="ignore"):
         return np.array([*made, *(-v for v in made)], source)
@@ -104,9 +104,11 @@ def wrong(made: np.ndarray, x: np.ndarray, to: Format, saturate: bool = False) -
     return np.flatnonzero(~((got == want) | (np.isnan(got) & np.isnan(want))))
 
 
-def onnx_cast(source: np.dtype, to: np.dtype, x: np.ndarray, device: str, known: bool = False, **attributes: object) -> np.ndarray:
+def onnx_cast(
+    source: np.dtype, to: np.dtype, x: np.ndarray, device: str, known: bool = False, **attributes: object
+) -> np.ndarray:
     """What the operator Cast gives; `known` has x in the model, where the cast is computed while compiling."""
-    codes = [TensorProto.STRING if t == object else helper.np_dtype_to_tensor_dtype(t) for t in (source, to)]
+    codes = [TensorProto.STRING if t.kind == "O" else helper.np_dtype_to_tensor_dtype(t) for t in (source, to)]
     nodes = [helper.make_node("Cast", ["x"], ["y"], to=codes[1], **attributes)]
     infos = [helper.make_tensor_value_info(n, c, [len(x)]) for n, c in zip("xy", codes, strict=True)]
     weights = [onnx.numpy_helper.from_array(x, "x")] if known else []

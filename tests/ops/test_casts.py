@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import rlx
-from rlx.dtypes import rounded
 from rlx.driver.memory.typed import write_typed_from_f32
+from rlx.dtypes import rounded
 from rlx.passes import optimize
 from tests.devices import run, session_here
 from tests.exact_casts import FORMATS, OWN, hard_numbers, nearest, wrong
@@ -80,7 +80,8 @@ def test_numbers_lists_and_arrays_that_callers_give() -> None:
     assert held.numpy().astype(np.float64).tolist() == [ABOVE, 1]
     wide = rlx.array(np.array([BESIDE, TIE]), device="cpu")
     assert np.asarray(wide, dtype=BF16).astype(np.float64).tolist() == [ABOVE, 1]
-    assert write_typed_from_f32(np.array([BESIDE, TIE]), rlx.dtypes.bf16).view(BF16).astype(float).tolist() == [ABOVE, 1]
+    made = write_typed_from_f32(np.array([BESIDE, TIE]), rlx.dtypes.bf16).view(BF16)
+    assert made.astype(float).tolist() == [ABOVE, 1]
     half = 1 + 2.0**-11
     made = write_typed_from_f32(np.array([half + 2.0**-40, half]), rlx.dtypes.f16).view(np.float16)
     assert made.astype(float).tolist() == [1 + 2.0**-10, 1]

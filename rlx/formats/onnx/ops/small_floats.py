@@ -15,7 +15,6 @@ from rlx.formats.onnx.reader.call import Call
 from rlx.formats.onnx.reader.elements import E8M0, FLOATS_OF_8_BITS, SMALL_FLOATS, Array, ElementType
 from rlx.ir import Tensor
 
-
 _E8M0_BIAS = 127
 
 
