@@ -1,4 +1,4 @@
-"""The element types, how each is stored, and the one table of their promotion.
+"""The element types, how each is stored, the one table of their promotion, and rounding to the narrow floats.
 
 Integers never promote floats to f64; f16 with bf16 gives f32; Python scalars are weak: they take the tensor's dtype
 unless its kind cannot hold them (a float beside an integer tensor gives f32).
@@ -130,6 +130,11 @@ FLOATS = (f64, f32, f16, bf16)
 INTS = (i64, i32, i8, u8)
 _BY_NAME = {d.name: d for d in ALL}
 _BY_NP = {d.np: d for d in ALL}
+# The floats of ml_dtypes that have fewer bits than f32: bf16, and those of 4 and 8 bits that files may hold.
+NARROW_FLOATS = frozenset(
+    np.dtype(getattr(ml_dtypes, name))
+    for name in "bfloat16 float8_e4m3fn float8_e4m3fnuz float8_e5m2 float8_e5m2fnuz float4_e2m1fn".split()
+)
 
 # A packed dtype a line: its name, the elements of a block, and its fields in the order of their planes, each as
 # name:bytes@offset in the block of a file. Field d is a scale in f16, dm a scale and a minimum in f16, e an exponent,
@@ -258,6 +263,38 @@ def promote(*dtypes: DType) -> DType:
     for dtype in dtypes[1:]:
         result = _PROMOTE[result, dtype]
     return result
+
+
+def rounded(array: npt.NDArray[Any], to: np.dtype[Any]) -> npt.NDArray[Any]:
+    """The array as `to`, each number rounded once, to nearest even.
+
+    ml_dtypes goes to its floats by way of f32, which rounds numbers of more bits before and may make ties of them.
+    """
+    with np.errstate(over="ignore", invalid="ignore"):
+        if to in NARROW_FLOATS and array.dtype.kind in "iuf":
+            array = to_odd(array)
+        return array.astype(to, copy=False)
+
+
+def to_odd(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Numbers of more than 24 bits as the f32 on either side whose last bit is 1, unless they are an f32.
+
+    A later rounding to at most 22 bits, in any direction, gives what it would give of the numbers themselves.
+    Arrays of other dtypes stay as they are.
+    """
+    if array.dtype.kind in "iu" and array.dtype.itemsize > 2:
+        if array.dtype.itemsize == 8:  # beyond 2^53 the last 12 bits become one, so that an f64 holds the number
+            high, rest = array >> 53, array & 4095
+            near = (high == 0) | (high == -1) | (rest == 0)
+            array = np.where(near, array, array - rest + 2048)
+        array = array.astype(np.float64)
+    if array.dtype.kind != "f" or array.dtype.itemsize <= 4:
+        return array
+    with np.errstate(over="ignore", invalid="ignore"):
+        near = array.astype(np.float32)
+        wide = near.astype(array.dtype)
+    inexact = (wide < array) | (wide > array)
+    return np.asarray((near.view(np.uint32) - (np.abs(wide) > np.abs(array)) | inexact).view(np.float32))
 
 
 def packed_refused(what: str, dtype: DType) -> DTypeError:

@@ -8,7 +8,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from rlx.dtypes import DType, as_dtype, f32
+from rlx.dtypes import DType, as_dtype, f32, rounded
 
 Array = npt.NDArray[Any]
 
@@ -131,7 +131,7 @@ def _ratio(error: float, size: float) -> float:
 def _overflowed(reference: Array, dtype: DType) -> Array:
     """The reference with infinity in place of numbers beyond the dtype's range."""
     with np.errstate(all="ignore"):
-        stored = reference.astype(dtype.np).astype(np.float64)
+        stored = rounded(reference, dtype.np).astype(np.float64)
     return np.where(np.isinf(stored), stored, reference)
 
 

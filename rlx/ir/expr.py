@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Literal
 
 from rlx.dtypes import DType, bool_, f32, promote
 
@@ -102,6 +103,13 @@ def lit(value: bool | int | float, dtype: DType) -> Expr:
 def cast(x: Expr, dtype: DType) -> Expr:
     """x converted to dtype; x itself when it has that dtype."""
     return x if x.dtype == dtype else Expr("cast", (x,), dtype)
+
+
+def to_f32(source: DType, target: DType) -> Literal["odd", "cast"]:
+    """How a value of another class becomes the f32 that is then rounded to `target`: by p_odd_<class>_f where p_cast_
+    would round it a first time, and so may make a tie of it. Integers that no f32 holds are infinite in f16."""
+    twice = target.is_half if source.is_float else target.name == "bf16" and source.itemsize >= 4
+    return "odd" if twice else "cast"
 
 
 def call(prim: str, *args: Expr | float) -> Expr:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from rlx.dtypes import DType, bool_, f32, i64
+from rlx.dtypes import DType, bool_, f32, i64, rounded
 from rlx.errors import GraphError, TracedValueError
 from rlx.ir.graph import Graph, Node, Tensor
 from rlx.ir.op import get_op
@@ -168,7 +168,7 @@ def _values(operands: Sequence[Any], slots: Sequence[Number]) -> Iterator[Number
 def _held(number: TracedNumber, dtype: DType, slots: Sequence[Number]) -> npt.NDArray[Any]:
     value = slots[number.slot]
     if 0 <= value <= 127 and not (dtype.is_int and number.weak is float):  # the usual case: every dtype holds the value
-        return np.asarray(value).astype(dtype.np)
+        return rounded(np.asarray(value), dtype.np)
     return exactly(as_array(value, number.label), dtype, number.label)
 
 

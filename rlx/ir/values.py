@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from rlx.dtypes import DType, bf16
+from rlx.dtypes import DType, bf16, rounded
 from rlx.errors import DTypeError, RlxError, ShapeError
 from rlx.packed import PackedArray
 
@@ -94,7 +94,8 @@ def exactly(array: npt.NDArray[Any], dtype: DType, what: str) -> npt.NDArray[Any
         _check_integers(array, dtype, what)
     if dtype.is_float and array.dtype.kind == "f" and not np.can_cast(array.dtype, dtype.np):
         _check_in_range(array, dtype, what)
-    return np.array(array, dtype=dtype.np)
+    made = rounded(array, dtype.np)
+    return made.copy() if made is array else made
 
 
 def _check_integers(array: npt.NDArray[Any], dtype: DType, what: str) -> None:
@@ -109,7 +110,7 @@ def _check_integers(array: npt.NDArray[Any], dtype: DType, what: str) -> None:
 
 def _check_in_range(array: npt.NDArray[Any], dtype: DType, what: str) -> None:
     with np.errstate(over="ignore"):
-        lost = np.isinf(array.astype(dtype.np)) & np.isfinite(array)
+        lost = np.isinf(rounded(array, dtype.np)) & np.isfinite(array)
     if lost.any():
         raise DTypeError(
             f"{what}: {array[lost].flat[0]} is beyond {dtype}; give another dtype, or an infinity"

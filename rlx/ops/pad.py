@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from rlx.dtypes import DType, as_dtype
+from rlx.dtypes import DType, as_dtype, rounded
 from rlx.errors import DTypeError, ShapeError
 from rlx.ir import Attrs, Node, Op, Tensor, TensorType, apply, register
 from rlx.ir.types import as_items, is_index
@@ -70,7 +70,7 @@ def sources(n: int, before: int, after: int, mode: str) -> npt.NDArray[np.int64]
 def filling(value: Any, dtype: DType) -> Array:
     """The padding value as an element of `dtype`; infinite where it exceeds a float dtype's range."""
     with np.errstate(all="ignore"):
-        return np.asarray(value).astype(dtype.np)
+        return rounded(np.asarray(value), dtype.np)
 
 
 def _reference(x: Array, *, pads: Pads, mode: str, value: Any) -> Array:

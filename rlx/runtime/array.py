@@ -12,7 +12,7 @@ import numpy.typing as npt
 from rlx.driver import Buffer, Device
 from rlx.driver.closing import Closing
 from rlx.driver.registry import open_device
-from rlx.dtypes import DType, DTypeLike, as_dtype, f32
+from rlx.dtypes import DType, DTypeLike, as_dtype, f32, rounded
 from rlx.errors import ArenaError, DeviceUnavailable, DTypeError, GraphError, RlxError, ShapeError
 from rlx.ir import TensorType
 from rlx.ir.values import as_array, exactly
@@ -169,7 +169,7 @@ class Array(Closing):
         if self.dtype.is_packed:
             raise DTypeError(f"NumPy has no dtype for {self.type}; .numpy() gives a PackedArray")
         made: npt.NDArray[Any] = self.numpy()
-        return made if dtype is None else made.astype(dtype, copy=False)
+        return made if dtype is None else rounded(made, np.dtype(dtype))
 
     def item(self) -> Any:
         """The only element, as a Python number. Raises: ShapeError unless there is exactly one."""

@@ -4,6 +4,7 @@
 #extension GL_EXT_scalar_block_layout : require
 #include "types.glsl"
 #include "prims.h"
+#include "odd.h"
 #include "rounding.glsl"
 #include "tree8.glsl"
 

@@ -32,7 +32,8 @@ _SQRT = (("float", "f"), ("double", ""))
 BINARY = ("add", "sub", "mul", "div", "pow", "fmod", "atan2", "max", "min", "mod", "floordiv")
 CASTS = {
     "cast_f_d": ("float", "double"), "cast_i_d": ("int", "double"), "cast_l_d": ("rlx_i64", "double"),
-    "cast_d_f": ("double", "float"), "odd_d_f": ("double", "float"), "cast_d_i": ("double", "int"),
+    "cast_d_f": ("double", "float"), "odd_d_f": ("double", "float"), "odd_i_f": ("int", "float"),
+    "odd_l_f": ("rlx_i64", "float"), "cast_d_i": ("double", "int"),
     "cast_d_l": ("double", "rlx_i64"), "cast_d_u8": ("double", "int"), "cast_d_i8": ("double", "int"),
 }  # fmt: skip
 
@@ -45,7 +46,7 @@ def _source(exact: bool) -> str:
         lines += ["#define RLX_EXACT_DIV 1", "#define RLX_EXACT_FMA(a, b, c) __builtin_fmaf(a, b, c)"]
         lines += ["#define RLX_EXACT_FMA64(a, b, c) __builtin_fma(a, b, c)", "#undef RLX_MAD64"]
         lines += ["#define RLX_MAD64(a, b, c) __builtin_fma(a, b, c)"]
-    lines.append('#include "prims64.h"')
+    lines += ['#include "prims64.h"', '#include "odd.h"']
 
     def loop(name: str, call: str, ins: list[str], out: str) -> str:
         args = ", ".join(f"const {t}* x{i}" for i, t in enumerate(ins))

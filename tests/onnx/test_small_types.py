@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
 from pathlib import Path
 
 import ml_dtypes
@@ -14,6 +15,7 @@ from onnx.reference import ReferenceEvaluator
 import rlx
 from rlx.errors import ModelFormatError, UnsupportedOp
 from rlx.formats.onnx.reader.elements import CODES, SMALL_FLOATS
+from tests import exact_casts as exact
 from tests.onnx.models import info, model, node
 
 F16, F32, F64 = TensorProto.FLOAT16, TensorProto.FLOAT, TensorProto.DOUBLE
@@ -77,13 +79,79 @@ def test_doubles_round_once() -> None:
 @pytest.mark.parametrize("mode", ["up", "down", "nearest"])
 def test_scales_of_powers_of_two(mode: str, device: str) -> None:
     to = np.dtype(ml_dtypes.float8_e8m0fnu)
-    x = np.float32([1, 1.1, 1.5, 1.7, 3, 0.3, 2.0**-126, 3e38, np.inf, np.nan, -5])
+    x = np.float32([1, 1.1, 1.5, 1.7, 3, 0.3, 2.0**-126, 3e38, np.nan, -5])
     made = rlx.onnx.load(cast(F32, to, round_mode=mode)).run({"x": x}, device=device)["y"]
     assert np.array_equal(made.view(np.uint8), numpy_helper.to_float8e8m0(x, True, mode).view(np.uint8))
     proto = model([node("Cast", "x", "y", to=F64)], {"x": (["n"], CODES[to])}, {"y": (["n"], F64)}, opset=25)
     every = np.arange(256, dtype=np.uint8).view(to)
     got = rlx.onnx.load(proto).run({"x": every}, device="cpu")["y"]
     assert np.array_equal(got, np.append(2.0 ** np.arange(-127.0, 128), np.nan), equal_nan=True)
+
+
+def scale(x: float | int, mode: str, saturate: bool) -> float:
+    """A magnitude as a power of two, by the table and the attributes of Cast's text, in exact arithmetic."""
+    least, most = Fraction(1, 2**127), Fraction(2**127)
+    if x != x:
+        return np.nan
+    if x == np.inf or Fraction(x) > most or Fraction(x) < least:
+        return float(least if x < 1 else most) if saturate else np.nan
+    value, power = Fraction(x), least
+    while 2 * power <= value:
+        power *= 2
+    up = {"up": value > power, "down": False, "nearest": value >= power * Fraction(3, 2)}[mode]
+    return float(2 * power if up else power)
+
+
+@pytest.mark.parametrize("saturate", [True, False])
+@pytest.mark.parametrize("mode", ["up", "down", "nearest"])
+@pytest.mark.parametrize("source", ["float64", "float32", "float16", "bfloat16", "int64", "uint64", "int32", "bool"])
+def test_scales_follow_the_operators_table(source: str, mode: str, saturate: bool) -> None:
+    """onnx's own reference departs from it: infinity is NaN there, and what is below 2^-127 is that or 2^-126."""
+    to, kind = np.dtype(ml_dtypes.float8_e8m0fnu), np.dtype(getattr(ml_dtypes, source, source))
+    if kind.kind in "iub":
+        near = [v for e in (0, 1, 7, 24, 53, 62, 63) for v in (2**e, 2**e + 1, 3 * 2**e // 2, 3 * 2**e // 2 - 1)]
+        x = np.array([v for v in [0, *near] if v <= int(np.iinfo(kind).max if kind.kind in "iu" else 1)], kind)
+    else:
+        points = [0.0, 1.5, 3.0, *(2.0**e for e in (-1000, -130, -128, -127, -126, 0, 126, 127, 128))]
+        shares = (1, 1.5, 1 - 2.0**-20, 1 + 2.0**-20, 1.5 - 2.0**-20, 1 + 2.0**-40, 1.5 - 2.0**-40)
+        with np.errstate(all="ignore"):
+            x = np.array([*(p * k for p in points for k in shares), np.inf, np.nan]).astype(kind)
+    for known in (False, True):
+        made = exact.onnx_cast(kind, to, x, "cpu", known=known, round_mode=mode, saturate=int(saturate))
+        want = [scale(v, mode, saturate) for v in (x.astype(float) if kind.kind == "V" else x).tolist()]
+        np.testing.assert_array_equal(made.astype(np.float64), want)
+
+
+def test_negative_scales_are_their_magnitudes() -> None:
+    """The text leaves these open."""
+    x = np.float32([-5, -0.0, -np.inf])
+    made = exact.onnx_cast(x.dtype, np.dtype(ml_dtypes.float8_e8m0fnu), x, "cpu")
+    assert made.astype(np.float64).tolist() == [8, 2.0**-127, 2.0**127]
+
+
+@pytest.mark.parametrize("name", exact.FORMATS)
+def test_wide_integers_doubles_and_decimals_round_once(name: str, device: str) -> None:
+    to, kind = exact.FORMATS[name], np.dtype(getattr(ml_dtypes, name, name))
+    for source in ("uint64", "uint32", "int64", "float64") if kind.itemsize < 4 else ("uint64",):
+        x = exact.hard_numbers(np.dtype(source), to, 40)
+        x = x[~np.isnan(x)] if name == exact.SMALL[-1] else x  # which has no NaN
+        made = exact.onnx_cast(np.dtype(source), kind, x, device, saturate=0)
+        at = exact.wrong(made, x, to)
+        assert not len(at), (source, x[at[:3]], made[at[:3]])
+
+
+@pytest.mark.parametrize("saturate", [True, False])
+@pytest.mark.parametrize("name", exact.FORMATS)
+def test_decimals_round_once(name: str, saturate: bool) -> None:
+    to = exact.FORMATS[name]
+    tie = 1 + Fraction(1, 2 ** (to.fraction + 1))
+    digits = f"{float(tie):.60f}".rstrip("0") if name != "float64" else f"1.{5**53:053d}"
+    words = [digits, f"{digits}{'0' * 20}1", "-inf", "1e400", "0e9999999999", "1e-9999", "-1e5"]
+    x, kind = np.array(words, object), np.dtype(getattr(ml_dtypes, name, name))
+    made = exact.onnx_cast(x.dtype, kind, x, "cpu", saturate=int(saturate))
+    last = saturate and name in exact.SMALL
+    want = [1.0, 1 + 2.0**-to.fraction, *(exact.nearest(v, to, last) for v in (-np.inf, 10**400, 0, 0, -(10**5)))]
+    np.testing.assert_array_equal(made.astype(np.float64), want)
 
 
 @pytest.mark.parametrize("to", INTS, ids=str)

@@ -19,7 +19,7 @@ from rlx.driver.device import Bytes
 from rlx.driver.locks import renewed
 from rlx.driver.memory.arena import Accessor
 from rlx.driver.memory.pool import Pin
-from rlx.dtypes import DType
+from rlx.dtypes import DType, rounded
 from rlx.errors import ArenaError, DTypeError
 from rlx.ir import Tensor
 
@@ -304,7 +304,7 @@ class CpuArena(BufferArena):
         memory = self._memory(node, dtype, shape)
         if dtype != wanted and not dtype.is_float:
             raise DTypeError(f"output_reader: node {node} is stored as {dtype}, which is read as {dtype} only")
-        return self._accessor(memory.copy if dtype == wanted else partial(memory.astype, wanted.np))
+        return self._accessor(memory.copy if dtype == wanted else partial(rounded, memory, wanted.np))
 
     def view(self, node: int) -> Bytes | None:
         found, buffer = super().view(node), self.buffer(self.slot(node).segment)

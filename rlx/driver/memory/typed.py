@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rlx.driver.device import Bytes
-from rlx.dtypes import DType, as_dtype, bf16, f16, f32
+from rlx.dtypes import DType, as_dtype, bf16, f16, f32, rounded
 from rlx.errors import ArenaError, DTypeError
 from rlx.ir.values import as_array
 from rlx.packed import PackedArray
@@ -27,10 +27,10 @@ def check_typed(dtype: DType, what: str) -> None:
 def write_typed_from_f32(
     data: npt.ArrayLike, dtype: DType, what: str = "write_typed_from_f32"
 ) -> npt.NDArray[np.uint8]:
-    """The bytes of f32 `data` stored as `dtype` (f32, f16 or bf16).
+    """The bytes of `data`, of f32 or any other numbers, stored as `dtype` (f32, f16 or bf16).
 
-    Numerics: rounds to nearest even; NaN stays NaN; overflow gives infinity; equal to `ml_dtypes` bit for bit. An
-    array that already has the dtype is not converted.
+    Numerics: rounds once, to nearest even; NaN stays NaN; overflow gives infinity; f32 equal to `ml_dtypes` bit
+    for bit. An array that already has the dtype is not converted.
     Raises: DTypeError for any other dtype, and for data that are not real numbers (None, text, complex numbers,
     objects);
     ShapeError for lists that differ in length.
@@ -44,8 +44,7 @@ def write_typed_from_f32(
     if array.dtype.kind == "V":
         as_dtype(array.dtype)  # NumPy gives kind "V" to bf16 and to records; records are refused here
     with np.errstate(over="ignore", invalid="ignore"):
-        flat = np.ascontiguousarray(array, dtype=np.float32).reshape(-1)
-        return flat.astype(dtype.np, copy=False).view(np.uint8)
+        return np.ascontiguousarray(rounded(array, dtype.np)).reshape(-1).view(np.uint8)
 
 
 def read_typed_to_f32(raw: npt.NDArray[np.uint8] | bytes, dtype: DType) -> FloatArray:

@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 import numpy as np
 import numpy.typing as npt
 
-from rlx.dtypes import PACKED, DType, DTypeLike, as_dtype, f32
+from rlx.dtypes import PACKED, DType, DTypeLike, as_dtype, f32, rounded
 from rlx.errors import DTypeError, ModelFormatError
 from rlx.formats.files import shown
 from rlx.formats.gguf.model import MAX_LAYERS, Value, gemma_scalar, llama3_factors, taken
@@ -323,8 +323,7 @@ def _tensor(
             value = value.astype(np.float32) + 1
         if target.is_packed:
             return quantize(value, target)
-        with np.errstate(over="ignore"):
-            return value.astype(target.np, copy=False)
+        return rounded(value, target.np)
 
     return Made(tuple(shape), target, make)
 

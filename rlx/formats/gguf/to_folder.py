@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from rlx.driver.progress import report
-from rlx.dtypes import DType, DTypeLike, as_dtype
+from rlx.dtypes import DType, DTypeLike, as_dtype, rounded
 from rlx.errors import DTypeError, ModelFormatError
 from rlx.formats import safetensors
 from rlx.formats.files import folder_made_whole, shown
@@ -94,12 +94,11 @@ def _write_weights(model: GgufModel, folder: Path, kind: DType) -> None:
         for name in names:
             report("writing", len(where), total)
             value = model.read(name)
-            with np.errstate(over="ignore"):
-                arrays[name] = (
-                    value.dequantize(kind)
-                    if isinstance(value, PackedArray)
-                    else np.asarray(value).astype(kind.np)
-                )
+            arrays[name] = (
+                value.dequantize(kind)
+                if isinstance(value, PackedArray)
+                else rounded(np.asarray(value), kind.np)
+            )
             where[name] = stem
         safetensors.save(folder / stem, arrays, {"format": "pt"})
     if len(groups) > 1:

@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 import numpy as np
 import numpy.typing as npt
 
-from rlx.dtypes import DType
+from rlx.dtypes import DType, rounded
 from rlx.errors import ModelFormatError, meant
 from rlx.formats.files import read_json, shown
 from rlx.formats.safetensors import SafetensorsFile
@@ -159,7 +159,7 @@ class Adapter:
                     at += rank
                 row += n
             for state, array in zip(self.low.states(name), (a, b), strict=True):
-                self.matrices[state] = array.astype(dtype.np)
+                self.matrices[state] = rounded(array, dtype.np)
         self._tensors.clear()
 
     def _matrix(self, part: str, kind: int, shape: tuple[int, int]) -> npt.NDArray[np.float64]:

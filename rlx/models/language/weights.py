@@ -15,7 +15,7 @@ import numpy as np
 from rlx.driver.aside import Threads
 from rlx.driver.device import Bytes
 from rlx.driver.progress import report
-from rlx.dtypes import DType, as_dtype, f32
+from rlx.dtypes import DType, as_dtype, f32, rounded
 from rlx.errors import DTypeError, ModelFormatError, RlxError
 from rlx.formats.files import shown
 from rlx.formats.quantized import QuantizedTensors
@@ -273,8 +273,7 @@ class ModelWeights:
         except ModelFormatError as error:
             raise ModelFormatError(f"{self.source.where}: {error}") from error
         if not isinstance(made, PackedArray):
-            with np.errstate(over="ignore"):
-                made = np.asarray(made).astype(wanted.dtype.np, copy=False)
+            made = rounded(np.asarray(made), wanted.dtype.np)
         return made
 
     def _write(self, wanted: _Wanted, out: Bytes) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from rlx.dtypes import DType, DTypeLike, as_dtype, f32, f64, i8, i32, i64, u8
+from rlx.dtypes import DType, DTypeLike, as_dtype, f32, f64, i8, i32, i64, rounded, u8
 from rlx.errors import DTypeError, GraphError, ShapeError
 from rlx.ir import Tensor, apply
 from rlx.ir.types import as_shape, broadcast_shapes, is_index, normalize_axis
@@ -413,8 +413,7 @@ def _float(op: str, dtype: DTypeLike) -> DType:
 
 
 def _rounded(value: float, dtype: DType) -> float:
-    with np.errstate(over="ignore"):
-        return float(np.asarray(value, np.float64).astype(dtype.np))
+    return float(rounded(np.asarray(value, np.float64), dtype.np))
 
 
 def _inside(op: str, t: Tensor, shape: tuple[int, ...]) -> Tensor:

@@ -13,7 +13,7 @@ from typing import Any, Literal
 import numpy as np
 
 from rlx.backends.cpu import half
-from rlx.dtypes import DType, as_dtype, bool_, f32, promote
+from rlx.dtypes import NARROW_FLOATS, DType, as_dtype, bool_, f32, promote, to_odd
 from rlx.ir.expr import PREDICATES, Expr, linearize
 from rlx.ops.elementwise.prims import PRIM_FUNCTIONS, places
 from rlx.ops.numeric import maximum, minimum, working
@@ -94,10 +94,11 @@ class Code:
         self._loaded: dict[int, Operand] = {}
         self._values: dict[Expr, Operand] = {}
         # A final cast to f16 or bf16 is dropped: the copy to the output rounds.
-        trees = [t.args[0] if t.prim == "cast" and t.dtype.is_half else t for t in trees]
-        for e in linearize(_scaled_erf(trees)):
+        roots = [t.args[0] if t.prim == "cast" and t.dtype.is_half else t for t in trees]
+        for e in linearize(_scaled_erf(roots)):
             self._values[e] = self._lower(e)
-        self.results = [self._values[t] for t in _scaled_erf(trees)]
+        made = (self._values[r] for r in _scaled_erf(roots))
+        self.results = [self._fit(x, t.dtype) for x, t in zip(made, trees, strict=True)]
 
     # -- building blocks
 
@@ -242,8 +243,13 @@ class Code:
         if held.is_float and target.is_int:
             return self._to_integer(x, held, target)
         if target.is_half:
-            return x if source == target else self.copy(self.copy(x, target.np), f32.np)
+            return x if source == target else self.copy(self.copy(self._fit(x, target), target.np), f32.np)
         return self._as(x, target.np)
+
+    def _fit(self, x: Operand, target: DType) -> Operand:
+        """What NumPy's own copy rounds to `target` as `rlx.dtypes.rounded` does."""
+        wide = x.dtype.kind in "iuf" and x.dtype.itemsize >= 4 and x.dtype != f32.np
+        return self.emit(_odd, x, dtype=f32.np, cost=3.0, shares=False) if wide and target.np in NARROW_FLOATS else x
 
     def _to_integer(self, x: Operand, held: DType, target: DType) -> Operand:
         """Rounds toward zero and saturates at the ends of the range; NaN gives 0."""
@@ -280,6 +286,10 @@ def _scaled_erf(trees: Sequence[Expr]) -> list[Expr]:
 def write_places(start: int, target: Any) -> None:
     """Writes the numbers of a block's elements, the first of which is number `start`."""
     target[...] = places(start, target.shape)
+
+
+def _odd(x: Any, target: Any) -> None:
+    target[...] = to_odd(x)
 
 
 def _stored(fn: Callable[..., Any]) -> Callable[..., None]:

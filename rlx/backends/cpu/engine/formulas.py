@@ -28,8 +28,8 @@ _TOKEN = re.compile(
 # What the headers may count on here (math32.h): a fused multiply-add, and division and roots that are rounded once.
 _DEFINED = {"RLX_EXACT_FMA", "RLX_EXACT_FMA64", "RLX_EXACT_DIV", "RLX_FUSED"}
 _HEADERS = (
-    "half.h", "math32.h", "hyper32.h", "random32.h", "trig32.h", "prims.h", "math64.h", "hyper64.h", "trig64.h",
-    "prims64.h",
+    "half.h", "math32.h", "hyper32.h", "random32.h", "trig32.h", "prims.h", "odd.h", "math64.h", "hyper64.h",
+    "trig64.h", "prims64.h",
 )  # fmt: skip
 _TYPES: dict[str, tuple[Type, bool]] = {  # the LLVM type, and whether it is signed
     "float": (F32, True), "double": (F64, True), "int": (I32, True), "uint": (I32, False), "rlx_i64": (I64, True),

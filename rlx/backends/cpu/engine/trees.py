@@ -26,7 +26,7 @@ from rlx.backends.cpu.engine.ir import (
     stored,
 )
 from rlx.dtypes import DType, bool_
-from rlx.ir.expr import PREDICATES, Expr, linearize
+from rlx.ir.expr import PREDICATES, Expr, linearize, to_f32
 
 _CLASS_TYPES = {"f": F32, "d": F64, "i": I32, "l": I64, "b": I1}
 # The primitives whose results may leave the range of u8 and i8.
@@ -112,10 +112,8 @@ def convert(k: Kernel, x: Value, source: DType, target: DType) -> Value:
     if source == target:
         return x
     if b == "f":
-        if a == "d" and target.name == "f16":  # f64 is rounded to f16 once
-            x = formulas.apply(k, "p_odd_d_f", x)
-        elif a != "f":
-            x = formulas.apply(k, f"p_cast_{a}_f", x)
+        if a != "f":
+            x = formulas.apply(k, f"p_{to_f32(source, target)}_{a}_f", x)
         return _rounded(k, x, target)
     if a in ("f", "d") and b in ("i", "l"):
         return formulas.apply(k, f"p_cast_{a}_{target.name if target.name in ('u8', 'i8') else b}", x)

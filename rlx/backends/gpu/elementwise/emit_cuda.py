@@ -42,7 +42,7 @@ class _Writer:
 
     def text(self) -> str:
         prims = "prims64.h" if self.program.wide else "prims.h"
-        lines = [f'#include "{name}"' for name in (prims, "storage.h", "bodies/begin.h")]
+        lines = [f'#include "{name}"' for name in (prims, "odd.h", "storage.h", "bodies/begin.h")]
         lines += ["", *self.body(), ""]
         if self.strided:
             lines += [*self.offsets(), ""]

@@ -16,7 +16,7 @@ import numpy as np
 
 from rlx.backends.gpu.program.steps import TreeKernel
 from rlx.dtypes import DType, Storage, as_dtype
-from rlx.ir.expr import PREDICATES, PRIMS, WORDS, Expr, linearize
+from rlx.ir.expr import PREDICATES, PRIMS, WORDS, Expr, linearize, to_f32
 
 Class = Literal["f", "d", "i", "l", "b"]
 
@@ -313,9 +313,7 @@ class _Builder:
         if source == target:
             return value
         if b == "f":
-            # f64 is rounded to f16 once, as NumPy does it, and to bf16 by way of f32, as ml_dtypes does it.
-            name = "p_odd_d_f" if a == "d" and target.name == "f16" else f"p_cast_{a}_f"
-            value = value if a == "f" else self.call("f", name, value)
+            value = value if a == "f" else self.call("f", f"p_{to_f32(source, target)}_{a}_f", value)
             return self.call("f", f"p_round_{target.name}", value) if target.is_half else value
         if b == "d":
             return value if a == "d" else self.call("d", f"p_cast_{a}_d", value)

@@ -7,6 +7,7 @@ import math
 import numpy as np
 
 from rlx import ops as o
+from rlx.dtypes import rounded
 from rlx.formats.onnx.ops.movement import axis_of
 from rlx.formats.onnx.reader.call import Call, Result
 from rlx.formats.onnx.reader.elements import element
@@ -112,4 +113,4 @@ def mel_weights(c: Call) -> Result:
         made[up, i] = (up - first) / (centre - first)
         made[down, i] = (last - down) / (last - centre)
     kind = element(c.int("output_datatype", 1), c.where)
-    return c.constant(made.astype(kind))
+    return c.constant(rounded(made, kind))

@@ -10,10 +10,12 @@ import ml_dtypes
 import numpy as np
 
 from rlx import ops as o
-from rlx.dtypes import bf16, f32
+from rlx.dtypes import bf16, f32, to_odd
 from rlx.formats.onnx.reader.call import Call
 from rlx.formats.onnx.reader.elements import E8M0, FLOATS_OF_8_BITS, SMALL_FLOATS, Array, ElementType
 from rlx.ir import Tensor
+
+_E8M0_BIAS = 127
 
 
 @cache
@@ -51,18 +53,19 @@ def rounded(x: Tensor, to: ElementType, saturate: bool) -> Tensor:
 
 
 def powers_of_two(x: Array, mode: str, saturate: bool) -> Array:
-    """The magnitudes as e8m0, which has powers of two only: the next one up, down, or the nearest."""
-    bits = np.asarray(x, np.float32).view(np.uint32)
-    exponent = (bits >> 23 & 0xFF).astype(np.int64)
-    fraction = bits & 0x7FFFFF
-    more = {
-        "up": fraction > 0,
-        "down": fraction < 0,
-        "nearest": (fraction > 1 << 22) | ((fraction == 1 << 22) & (exponent > 0)),
-    }
-    made = exponent + np.where(exponent < 255, more[mode], 0)
-    made = np.where((exponent == 254) & (made == 255), 254, made) if saturate else made
-    return made.astype(np.uint8).view(E8M0)
+    """The magnitudes as e8m0, which has powers of two only: the next one up, down, or the nearest (ties up).
+
+    Of numbers below its least and above its greatest one, 0 and infinity too, `saturate` makes these, else NaN: also
+    where the rounding would lead back into the range.
+    """
+    held = np.abs(np.asarray(to_odd(x), np.float64))
+    part, exponent = np.frexp(held)  # held = part 2^exponent, part from 1/2 to 1
+    more = {"up": part > 0.5, "down": np.False_, "nearest": part >= 0.75}[mode]
+    code = np.clip(exponent - 1 + more + _E8M0_BIAS, 0, 2 * _E8M0_BIAS)
+    below, above = held < 2.0**-_E8M0_BIAS, held > 2.0**_E8M0_BIAS
+    code = np.where(below, 0, np.where(above, 2 * _E8M0_BIAS, code))
+    none = np.isnan(held) | (np.False_ if saturate else below | above)
+    return np.where(none, 255, code).astype(np.uint8).view(E8M0)
 
 
 def widened(c: Call, t: Tensor, dtype: ElementType) -> Tensor:

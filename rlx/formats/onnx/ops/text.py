@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
 
+from rlx.dtypes import rounded
 from rlx.formats.onnx.ops.regex import Regex
 from rlx.formats.onnx.reader.call import Call, Result, Value
 from rlx.formats.onnx.reader.elements import STRING, Array, ElementType, integer_range
@@ -17,7 +19,7 @@ from rlx.formats.onnx.reader.table import op
 from rlx.ir.types import broadcast_shapes
 from rlx.ops.control.steps import spend
 
-_I64 = np.dtype(np.int64)
+_I64, _F64 = np.dtype(np.int64), np.dtype(np.float64)
 _NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 _OTHERS = ("nan", "inf", "+inf", "-inf")
 _TURKIC = ("tr", "az", "lt")  # languages whose letters change case by rules of their own
@@ -136,16 +138,32 @@ def _decimal(x: Any) -> str:
     return np.format_float_positional(narrow, trim="-")
 
 
-def numbers(c: Call, v: Value, to: ElementType) -> Value:
-    """Strings as numbers, plain or with an exponent; NaN, INF and -INF in any case."""
+def _double(plain: str) -> float:
+    """A decimal as the f64 on either side whose last bit is 1, unless it is an f64: so a later rounding to fewer bits
+    sees on which side of a tie it lies."""
+    near = float(plain)
+    if not math.isfinite(near) or near == 0:
+        return near
+    exact, bits = Fraction(plain), np.float64(near).view(np.int64)
+    return near if exact == near or bits & 1 else math.nextafter(near, math.inf if exact > near else -math.inf)
+
+
+def doubles(c: Call, v: Value) -> Value:
+    """Strings as the f64 that round to any smaller float as the decimals do."""
+    return numbers(c, v, _F64, narrower=True)
+
+
+def numbers(c: Call, v: Value, to: ElementType, narrower: bool = False) -> Value:
+    """Strings as numbers, plain or with an exponent; NaN, INF and -INF in any case. `narrower` as `doubles` says."""
     bounds = integer_range(to)
+    read = _double if narrower or to != _F64 else float
 
     def parsed(word: str) -> Any:
         plain = word.strip()
         known = _NUMBER.fullmatch(plain) is not None or plain.lower() in _OTHERS
         if not known or len(plain) > 1000:
             raise c.bad(f"{word[:40]!r} is not a number")
-        number: Any = float(plain)
+        number: Any = float(plain) if bounds else read(plain)
         if bounds is None:
             return number
         whole = plain.lstrip("+-").isdecimal()
@@ -158,6 +176,5 @@ def numbers(c: Call, v: Value, to: ElementType) -> Value:
 
     codes = _codes(c, v, "the input")
     found = c.words.mapped(codes, parsed)
-    with np.errstate(over="ignore"):
-        made = np.asarray(found, object if bounds else np.float64).astype(to).reshape(codes.shape)
-    return c.constant(made)
+    made = np.asarray(found, object if bounds else np.float64)
+    return c.constant(rounded(made, to).reshape(codes.shape))
