@@ -447,7 +447,7 @@ def made_of(
     kept = work if cache is None else _cache_dtype(cache, config, source.where)
     matrices = None if dtype is None else half_or_full("dtype", dtype)
     weights = ModelWeights(source, architecture, config, context, matrices)
-    decoder = Decoder(config, weights, session, context, activations=work, cache=kept, split=split,
+    decoder = Decoder(weights.config, weights, session, context, activations=work, cache=kept, split=split,
                       prefill_chunk=prefill_chunk)  # fmt: skip
     return LanguageModel(decoder, tokenizer[0], source.where, tokenizer[1])
 

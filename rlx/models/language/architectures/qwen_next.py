@@ -87,8 +87,10 @@ def _text(read: Any) -> Any:
         inner = f.content.get("text_config")
         if not isinstance(inner, dict):
             f.wrong("text_config", "an object of settings")
-        tied = {"tie_word_embeddings": f.content.get("tie_word_embeddings", False)}
-        made: LanguageConfig = read(Fields({**tied, **inner}, f"{f.where}: text_config"))
+        text = Fields(inner, f"{f.where}: text_config")
+        # Whole models go by the outer word, their texts' parts by the inner; where the two differ, the file decides.
+        tied = f.flag("tie_word_embeddings", False) or text.flag("tie_word_embeddings", False)
+        made: LanguageConfig = read(Fields({**inner, "tie_word_embeddings": tied}, text.where))
         return made
 
     return of
