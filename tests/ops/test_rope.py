@@ -96,8 +96,10 @@ def test_configurations_of_models() -> None:
         rope_frequencies(8, scaling=made)
     with pytest.raises(DTypeError, match="long_factor is None; longrope needs a list"):
         rlx.rope_scaling({**long, "long_factor": None})
-    with pytest.raises(UnsupportedOp, match="dynamic"):
-        rlx.rope_scaling({"rope_type": "dynamic"})
+    with pytest.raises(UnsupportedOp, match="'mrope' is none of default, linear, dynamic"):
+        rlx.rope_scaling({"rope_type": "mrope"})
+    with pytest.raises(DTypeError, match="dynamic needs the length"):
+        rlx.rope_scaling({"rope_type": "dynamic", "factor": 2.0})
     with pytest.raises(DTypeError, match="factor"):
         rlx.rope_scaling({"rope_type": "linear"})
     with pytest.raises(DTypeError, match="original_max_position_embeddings"):

@@ -22,7 +22,7 @@ from rlx.formats.gguf.tokenizer import BYTE, CONTROL, NORMAL, UNKNOWN, UNUSED, U
 from rlx.formats.gguf.types import TYPE_NUMBERS, type_name
 from rlx.formats.gguf.writer import write
 from rlx.formats.huggingface import ModelFolder
-from rlx.formats.tied import same_numbers, warn_untied
+from rlx.formats.settings import same_numbers, warn_ignored, warn_untied, whole_heads, with_original_length
 from rlx.formats.tokenizer.language import LanguageTokenizer, from_folder
 from rlx.formats.tokenizer.text import read_parts
 from rlx.packed.search import SEARCHES
@@ -155,6 +155,9 @@ def _settings(folder: ModelFolder, family: Family, tensors: dict[str, Made]) -> 
     ):
         for name, key in names.items():
             value = config.get(name)
+            if name == "attn_logit_softcapping" and family.architecture == "gemma3" and value is not None:
+                warn_ignored(str(folder.path), name, value, "the attention of Gemma 3 has no cap")
+                continue
             if name == "num_key_value_heads" and value is None:
                 value = config.get("num_attention_heads")
             if name == "num_experts" and value is None:
@@ -178,10 +181,13 @@ def _settings(folder: ModelFolder, family: Family, tensors: dict[str, Made]) -> 
     part = scaling.get("partial_rotary_factor", config.get("partial_rotary_factor", 1.0))
     if type(size) is not int or not isinstance(part, int | float) or not 0 < part <= 1:
         refuse(f"head_dim is {shown(size)} and partial_rotary_factor {shown(part)}, expected a size and a part of it")
+    kind = scaling.get("rope_type", scaling.get("type", "default"))
+    if part != 1 and family.model_type != "phi3" and kind != "proportional":
+        whole_heads(str(folder.path / "config.json"), kind, part, family.model_type)
+        part = 1.0
     turned = int(size * part)
     made |= {f"{arch}.rope.dimension_count": turned, f"{arch}.attention.key_length": size}
     made |= {f"{arch}.attention.value_length": size}
-    kind = scaling.get("rope_type", scaling.get("type", "default"))
     if kind == "llama3":
         try:
             factors = llama3_factors(made[f"{arch}.rope.freq_base"], turned, scaling)
@@ -205,13 +211,13 @@ def _settings(folder: ModelFolder, family: Family, tensors: dict[str, Made]) -> 
 def _fitting_settings(config: dict[str, Any], family: Family, refuse: Callable[[str], NoReturn]) -> dict[str, Any]:
     """The settings of rotary embeddings. GGUF leaves others to the program that reads it; those that differ from what
     it takes for granted are refused, as the model would give other texts."""
-    said, usual = {
+    said, activations = {
         "gpt2": ("activation_function", ["gelu_pytorch_tanh", "gelu_new"]),
         "gemma2": ("hidden_activation", ["gelu_pytorch_tanh"]),
         "gemma3": ("hidden_activation", ["gelu_pytorch_tanh"]),
     }.get(family.architecture, ("hidden_act", ["swish", "silu"]))
     taken_for_granted: dict[str, tuple[Any, ...]] = {
-        said: (None, *usual), "is_causal": (None, True), "use_bidirectional_attention": (None, False),
+        said: (None, *activations), "is_causal": (None, True), "use_bidirectional_attention": (None, False),
     }  # fmt: skip
     if family.architecture == "qwen3moe":
         taken_for_granted["norm_topk_prob"] = (True,)
@@ -230,7 +236,8 @@ def _fitting_settings(config: dict[str, Any], family: Family, refuse: Callable[[
             refuse(f"the rope_parameters of sliding_attention are {shown(near)}; GGUF has 10000 and no scaling")
     if not isinstance(found, dict) or any(isinstance(value, dict) for value in found.values()):
         refuse(f"the settings of rotary embeddings are {shown(found)}, expected an object for all layers")
-    return found
+    usual = {"original_max_position_embeddings": config.get("max_position_embeddings")}
+    return usual | (found if family.architecture == "gemma3" else with_original_length(found, config))
 
 
 def _of_gemma(config: dict[str, Any], family: Family) -> dict[str, tuple[Any, ...]]:

@@ -426,7 +426,7 @@ def load_gguf(
     model, head = GgufModel(file), reading_of(file)
     speaks = file.metadata.get("tokenizer.ggml.model", "no_vocab") != "no_vocab"
     tokenizer = (model.tokenizer(), "") if speaks else (None, "the file has no tokenizer, which text needs")
-    fields = Fields(model.config, model.where)
+    fields = Fields({**model.config, "rope_partial": True}, model.where)
     made = made_of(fields, model, tokenizer, session, context, dtype, activations, cache, split, prefill_chunk)
     made.reading = head
     return made

@@ -19,7 +19,7 @@ from rlx.errors import DTypeError, ModelFormatError, RlxError
 from rlx.formats.files import shown
 from rlx.formats.quantized import QuantizedTensors
 from rlx.formats.safetensors import SafetensorsFile, ShardedTensors
-from rlx.formats.tied import same_numbers, warn_untied
+from rlx.formats.settings import same_numbers, warn_untied
 from rlx.models.language.architectures.base import Architecture, Recipe, Value, alone, joined
 from rlx.models.language.blocks import table_names
 from rlx.models.language.config import LanguageConfig, Rope

@@ -55,7 +55,7 @@ def _read(f: Fields, architecture: str, **changed: Any) -> LanguageConfig:
     if isinstance(parameters, dict) and "partial_rotary_factor" not in parameters:
         given.setdefault("partial_rotary_factor", 0.25)
     f = Fields(given, f.where)
-    mixed = attention(f, layers, qk_norm="head", qkv_bias=bias, out_bias=bias, gated=True)
+    mixed = attention(f, layers, partial=True, qk_norm="head", qkv_bias=bias, out_bias=bias, gated=True)
     return llama_like(
         f, architecture, mixers=_mixers(f, layers), attention=mixed, recurrence=_recurrence(f), **changed
     )
