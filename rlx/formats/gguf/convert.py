@@ -147,7 +147,8 @@ def _settings(folder: ModelFolder, family: Family, tensors: dict[str, Made]) -> 
     def refuse(what: str) -> NoReturn:
         raise ModelFormatError(f"{folder.path / 'config.json'}: {what}")
 
-    scaling = _fitting_settings(config, family, refuse)
+    original = {"original_max_position_embeddings": config.get("max_position_embeddings")}  # where it is not said
+    scaling = original | _fitting_settings(config, family, refuse)
     for names, kinds in (
         (family.counts, (int,)),
         (family.numbers, (int, float)),
@@ -236,8 +237,7 @@ def _fitting_settings(config: dict[str, Any], family: Family, refuse: Callable[[
             refuse(f"the rope_parameters of sliding_attention are {shown(near)}; GGUF has 10000 and no scaling")
     if not isinstance(found, dict) or any(isinstance(value, dict) for value in found.values()):
         refuse(f"the settings of rotary embeddings are {shown(found)}, expected an object for all layers")
-    usual = {"original_max_position_embeddings": config.get("max_position_embeddings")}
-    return usual | (found if family.architecture == "gemma3" else with_original_length(found, config))
+    return found if family.architecture == "gemma3" else with_original_length(found, config)
 
 
 def _of_gemma(config: dict[str, Any], family: Family) -> dict[str, tuple[Any, ...]]:
