@@ -191,6 +191,13 @@ class ModelWeights:
         """The graph's name of what has this name in a file of the architecture."""
         return next((name.removeprefix(p) for p in self._architecture.prefixes if name.startswith(p)), name)
 
+    def matrix(self, name: str) -> str | None:
+        """The graph's name of the weight of embeddings or of the output matrix, by their names in a file."""
+        if f"{name}.weight" not in (self._table, self._head):
+            return None
+        tied = self.config.tied or f"{name}.weight" == self._table
+        return "embed_tokens.weight" if tied else "lm_head.weight"
+
     def check(self) -> None:
         """Checks what was asked for against the file. Raises: ModelFormatError naming every difference."""
         problems = list(dict.fromkeys(self._problems))  # a weight may be asked for more than once
