@@ -413,6 +413,7 @@ def load_folder(
 ) -> LanguageModel:  # fmt: skip
     """The language model of a Hugging Face folder. Raises: as `rlx.models.load`."""
     fields = Fields(folder.config, str(folder.path / "config.json"))
+    architecture_of(fields)  # an unknown one is told of before weights that are missing
     return made_of(fields, Arrays(folder.tensors(), str(folder.path)), _tokenizer(folder.path), session, context, dtype,
                    activations, cache, split, prefill_chunk)  # fmt: skip
 
