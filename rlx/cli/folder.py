@@ -16,7 +16,7 @@ from rlx.formats.files import plain
 from rlx.formats.huggingface import ModelFolder
 
 if TYPE_CHECKING:
-    from rlx.models.language.architectures import Architecture
+    from rlx.models.language.architectures.base import Architecture
     from rlx.models.language.config import Fields, LanguageConfig
 
 Kinds = Mapping[str, tuple[tuple[int, ...], DType]]

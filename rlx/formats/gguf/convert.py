@@ -147,8 +147,8 @@ def _settings(folder: ModelFolder, family: Family, tensors: dict[str, Made]) -> 
     def refuse(what: str) -> NoReturn:
         raise ModelFormatError(f"{folder.path / 'config.json'}: {what}")
 
-    original = {"original_max_position_embeddings": config.get("max_position_embeddings")}  # where it is not said
-    scaling = original | _fitting_settings(config, family, refuse)
+    unsaid = {"original_max_position_embeddings": config.get("max_position_embeddings")}
+    scaling: dict[str, Any] = unsaid | _fitting_settings(config, family, refuse)
     for names, kinds in (
         (family.counts, (int,)),
         (family.numbers, (int, float)),

@@ -215,7 +215,7 @@ class Adapter:
         if same and isinstance(kept, PackedArray):  # whose numbers are the base's, rounded
             off = kept.dequantize().astype(np.float64) - held
             same = bool((off**2).sum() <= _ROUNDED * (held.astype(np.float64) ** 2).sum())
-        elif same:
+        elif same and isinstance(kept, np.ndarray):
             with np.errstate(over="ignore"):
                 same = np.array_equal(held.astype(kept.dtype), kept) or np.array_equal(kept.astype(held.dtype), held)
         if not same:

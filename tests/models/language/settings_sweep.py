@@ -1,6 +1,6 @@
-"""Settings of config.json that classes of transformers read in ways of their own, on tiny models of every architecture.
+"""Settings of config.json that classes of transformers read in their own ways, on tiny models of every architecture.
 
-`python -m tests.models.language.settings_sweep [MODEL …]` compares logits with transformers in float64, which takes some
+`python -m tests.models.language.settings_sweep [MODEL …]` compares logits with transformers in float64, which takes
 minutes, and writes settings.json: for each model and setting "same", with "warned" where rlx says that it leaves a
 setting out, or "refused" by both, or "here alone" where transformers refuses what rlx runs. Exit status 1: another.
 """
@@ -88,7 +88,7 @@ def outcome(folder: Path, name: str) -> str:
     try:
         with torch.no_grad():
             want = judge(folder, name)(tokens[None]).logits[0].numpy()
-    except Exception:  # classes refuse settings by many types of exceptions
+    except Exception:  # noqa: BLE001 - classes refuse settings by many types of exceptions
         want = None
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")

@@ -121,11 +121,12 @@ def test_scalings_as_transformers_takes_them(config: dict[str, Any], scaling: Sc
 def test_settings_that_a_class_passes_over_are_left_out_with_a_warning(kind: str) -> None:
     base = {"model_type": kind, "sliding_window": 5}
     for part in ({"partial_rotary_factor": 0.5}, {"rope_parameters": {"partial_rotary_factor": 0.5}}):
-        by_kind = {"rope_parameters": dict.fromkeys(("full_attention", "sliding_attention"), part.get("rope_parameters"))}
+        kinds = ("full_attention", "sliding_attention")
+        by_kind = {"rope_parameters": dict.fromkeys(kinds, part.get("rope_parameters"))}
         given = by_kind if kind == "gemma3_text" and "rope_parameters" in part else part
         with pytest.warns(ModelWarning, match=f"partial_rotary_factor is 0.5, which has no effect: {kind} turns whole"):
             assert {r.width for r in attention(base | given).ropes if r is not None} == {8}
-    with pytest.raises(ModelFormatError, match="partial_rotary_factor is 0.5 beside rotary embeddings of kind 'linear'"):
+    with pytest.raises(ModelFormatError, match=r"partial_rotary_factor is 0\.5 beside .* of kind 'linear'"):
         attention({**base, "partial_rotary_factor": 0.5, "rope_scaling": {"rope_type": "linear", "factor": 2.0}})
 
 
@@ -137,7 +138,7 @@ def test_a_part_is_turned_where_the_class_says_so() -> None:
 def test_caps_are_those_of_gemma_2_alone() -> None:
     cap = {"attn_logit_softcapping": 4.0, "sliding_window": 5}
     assert attention({**cap, "model_type": "gemma2"}).softcap == 4.0
-    with pytest.warns(ModelWarning, match=r"attn_logit_softcapping is 4\.0, which has no effect: the attention of Gemma"):
+    with pytest.warns(ModelWarning, match=r"attn_logit_softcapping is 4\.0, which has no effect"):
         assert attention({**cap, "model_type": "gemma3_text"}).softcap is None
 
 

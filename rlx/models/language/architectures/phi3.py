@@ -22,8 +22,9 @@ def phi3(f: Fields) -> LanguageConfig:
     f = Fields({"original_max_position_embeddings": 4096, **f.content}, f.where)  # as the class takes it
     for name in ("rope_parameters", "rope_scaling"):
         given = f.content.get(name)
-        kind = given.get("rope_type", given.get("type")) if isinstance(given, dict) else None
-        if kind == "yarn" and "short_factor" in given:  # another of LongRoPE's first names
+        if not isinstance(given, dict) or "short_factor" not in given:
+            continue
+        if given.get("rope_type", given.get("type")) == "yarn":  # another of LongRoPE's first names
             f = Fields({**f.content, name: {**given, "rope_type": "longrope"}}, f.where)
     return llama_like(f, "phi3", attention=attention(f, layers, partial=True, windows=(window(f),) * layers))
 
