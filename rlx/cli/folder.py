@@ -16,7 +16,8 @@ from rlx.formats.files import plain
 from rlx.formats.huggingface import ModelFolder
 
 if TYPE_CHECKING:
-    from rlx.models.language.config import LanguageConfig
+    from rlx.models.language.architectures.base import Architecture
+    from rlx.models.language.config import Fields, LanguageConfig
 
 Kinds = Mapping[str, tuple[tuple[int, ...], DType]]
 _LAYER = re.compile(r"(?:^|\.)(?:layers|h)\.(\d+)\.")
@@ -36,6 +37,8 @@ def inspect_folder(
     onnx = sorted([*path.glob("*.onnx"), *path.glob("onnx/*.onnx")])
     if onnx and not any(path.glob("*.safetensors")):
         raise RlxError(f"{path} holds no safetensors, but an ONNX model; give that file, {onnx[0]}")
+    if not any(path.glob("*.safetensors")):  # an unknown type is told of before weights that are missing
+        _architecture(folder)
     held = safetensors.load(path)
     files = len(list(path.glob("*.safetensors"))) if (path / safetensors.INDEX_NAME).exists() else 1
     kinds = {name: (_type(array.dtype), array.shape, array.nbytes) for name, array in held.items()}
@@ -75,17 +78,27 @@ def _loaded(folder: ModelFolder, kinds: Kinds) -> tuple[LanguageConfig | None, M
 
     Raises: RlxError for a model that rlx does not run."""
     from rlx.dtypes import f32
-    from rlx.models.language.architectures import architecture_of
-    from rlx.models.language.config import Fields
 
-    kind = folder.config.get("model_type")
-    if kind in ("bert", "whisper"):  # a sentence encoder is kept in f32 by default, the others as in the files
-        return None, {n: (f32 if kind == "bert" else dtype).nbytes(shape) for n, (shape, dtype) in kinds.items()}
-    fields = Fields(folder.config, str(folder.path / "config.json"))
-    architecture = architecture_of(fields)
+    found = _architecture(folder)
+    if found is None:  # a sentence encoder is kept in f32 by default, the others as in the files
+        full = folder.config.get("model_type") == "bert"
+        return None, {n: (f32 if full else dtype).nbytes(shape) for n, (shape, dtype) in kinds.items()}
+    architecture, fields = found
     config = architecture.read(fields)
     used = (name for name in kinds if not architecture.unused.search(name))
     return config, {_named(name): kinds[name][1].nbytes(kinds[name][0]) for name in used}
+
+
+def _architecture(folder: ModelFolder) -> tuple[Architecture, Fields] | None:
+    """The architecture of a language model and its settings, None for another model. Raises: ModelFormatError for a
+    type that rlx does not know."""
+    from rlx.models.language.architectures import OTHERS, architecture_of
+    from rlx.models.language.config import Fields
+
+    if folder.config.get("model_type") in OTHERS:
+        return None
+    fields = Fields(folder.config, str(folder.path / "config.json"))
+    return architecture_of(fields), fields
 
 
 def _named(name: str) -> str:

@@ -62,7 +62,7 @@ def _config(file: GgufFile) -> LanguageConfig | None:
 
     try:
         model = GgufModel(file)
-        fields = Fields(model.config, model.where)
+        fields = Fields({**model.config, "rope_partial": True}, model.where)
         return architecture_of(fields).read(fields)
     except RlxError:
         return None

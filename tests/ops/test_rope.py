@@ -13,7 +13,15 @@ from rlx.conformance.oracle import evaluate
 from rlx.dtypes import f16, f64, i64
 from rlx.errors import DTypeError, ShapeError, UnsupportedOp
 from rlx.ir import Graph
-from rlx.ops.rope.scaling import LinearScaling, Llama3Scaling, LongRopeScaling, Scaling, YarnScaling
+from rlx.ops.rope.scaling import (
+    DynamicScaling,
+    LinearScaling,
+    Llama3Scaling,
+    LongRopeScaling,
+    ProportionalScaling,
+    Scaling,
+    YarnScaling,
+)
 from rlx.ops.rope.table import axial_rope_table, rope_frequencies
 from tests.outside import outside
 
@@ -51,8 +59,12 @@ def _yarn(i: int, width: int, base: float) -> float:
         (LinearScaling(2.5), lambda i, f: f / 2.5, 1.0),
         (LLAMA3, lambda i, f: _llama3(f), 1.0),
         (YARN, lambda i, f: _yarn(i, 128, 500000.0), 0.1 * math.log(4.0) + 1.0),
+        (ProportionalScaling(0.3, 2.0), lambda i, f: f / 2 if i < 19 else 0.0, 1.0),  # 0.3 · 64 pairs
+        # 131,072 positions are 32 times the length: the base grows by 4 · 32 - 3.
+        (DynamicScaling(4.0, 4096), lambda i, f: (500000.0 * 125 ** (128 / 126)) ** (-2 * i / 128), 1.0),
+        (DynamicScaling(4.0, 131072), lambda i, f: f, 1.0),
     ],
-    ids=["plain", "linear", "llama3", "yarn"],
+    ids=["plain", "linear", "llama3", "yarn", "proportional", "dynamic", "dynamic, not longer"],
 )
 def test_tables(scaling: Scaling | None, rule: Any, magnitude: float) -> None:
     """Large positions too, where an angle computed in f32 would be wrong by large parts of a turn."""
@@ -96,8 +108,10 @@ def test_configurations_of_models() -> None:
         rope_frequencies(8, scaling=made)
     with pytest.raises(DTypeError, match="long_factor is None; longrope needs a list"):
         rlx.rope_scaling({**long, "long_factor": None})
-    with pytest.raises(UnsupportedOp, match="dynamic"):
-        rlx.rope_scaling({"rope_type": "dynamic"})
+    with pytest.raises(UnsupportedOp, match="'mrope' is none of default, linear, dynamic"):
+        rlx.rope_scaling({"rope_type": "mrope"})
+    with pytest.raises(DTypeError, match="dynamic needs the length"):
+        rlx.rope_scaling({"rope_type": "dynamic", "factor": 2.0})
     with pytest.raises(DTypeError, match="factor"):
         rlx.rope_scaling({"rope_type": "linear"})
     with pytest.raises(DTypeError, match="original_max_position_embeddings"):
@@ -109,19 +123,22 @@ def test_transformers_agree() -> None:
     """The rules of the package transformers, where it is installed."""
     utils = outside("transformers.modeling_rope_utils")
     configuration = outside("transformers").LlamaConfig
-    scaling = {
+    kinds = {
         "llama3": {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0},
         "yarn": {"factor": 4.0},
+        "dynamic": {"factor": 4.0}, "proportional": {"factor": 2.0, "partial_rotary_factor": 0.3},
         "longrope": {"factor": 4.0, "short_factor": [1.0 + i / 9 for i in range(32)], "long_factor": [3.0] * 32},
     }
-    for kind, some in scaling.items():
+    for kind, some in kinds.items():
         given = {**some, "original_max_position_embeddings": 512}
         config = configuration(
             hidden_size=256, num_attention_heads=4, max_position_embeddings=2048,
             rope_scaling={"rope_type": kind, "rope_theta": 10000.0, **given},
         )  # fmt: skip
-        want, magnitude = utils.ROPE_INIT_FUNCTIONS[kind](config, "cpu")
-        got, mine = rope_frequencies(64, scaling=rlx.rope_scaling({"rope_type": kind, **given}))
+        length = 5000 if kind == "dynamic" else 1
+        want, magnitude = utils.ROPE_INIT_FUNCTIONS[kind](config, "cpu", seq_len=length)
+        scaling = rlx.rope_scaling({"rope_type": kind, **given}, 2048)
+        got, mine = rope_frequencies(64, scaling=scaling, length=length)
         np.testing.assert_allclose(got, want.double().numpy(), rtol=1e-6)
         assert math.isclose(mine, magnitude, rel_tol=1e-12)
 

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, Literal, NoReturn
 
 import numpy as np
 import numpy.typing as npt
@@ -22,12 +22,14 @@ from rlx.formats.gguf.tokenizer import BYTE, CONTROL, NORMAL, UNKNOWN, UNUSED, U
 from rlx.formats.gguf.types import TYPE_NUMBERS, type_name
 from rlx.formats.gguf.writer import write
 from rlx.formats.huggingface import ModelFolder
+from rlx.formats.settings import same_numbers, warn_ignored, warn_untied, whole_heads, with_original_length
 from rlx.formats.tokenizer.language import LanguageTokenizer, from_folder
 from rlx.formats.tokenizer.text import read_parts
 from rlx.packed.search import SEARCHES
 from rlx.runtime.quantize import quantize
 
 _EXPERT = re.compile(r"(.*)\.mlp\.experts\.(\d{1,5})\.(gate_proj|up_proj|down_proj)\.weight")
+_HEAD, _TABLE = "lm_head.weight", "token_embd.weight"  # a folder's output matrix, GGUF's embeddings
 _UNUSED = re.compile(r"rotary_emb\.inv_freq$|\.attn\.(masked_)?bias$")
 # llama.cpp's number for a file by the type of most of its tensors; it is shown and not used.
 _FILE_TYPES = {
@@ -145,7 +147,8 @@ def _settings(folder: ModelFolder, family: Family, tensors: dict[str, Made]) -> 
     def refuse(what: str) -> NoReturn:
         raise ModelFormatError(f"{folder.path / 'config.json'}: {what}")
 
-    scaling = _fitting_settings(config, family, refuse)
+    unsaid = {"original_max_position_embeddings": config.get("max_position_embeddings")}
+    scaling: dict[str, Any] = unsaid | _fitting_settings(config, family, refuse)
     for names, kinds in (
         (family.counts, (int,)),
         (family.numbers, (int, float)),
@@ -153,6 +156,9 @@ def _settings(folder: ModelFolder, family: Family, tensors: dict[str, Made]) -> 
     ):
         for name, key in names.items():
             value = config.get(name)
+            if name == "attn_logit_softcapping" and family.architecture == "gemma3" and value is not None:
+                warn_ignored(str(folder.path), name, value, "the attention of Gemma 3 has no cap")
+                continue
             if name == "num_key_value_heads" and value is None:
                 value = config.get("num_attention_heads")
             if name == "num_experts" and value is None:
@@ -176,10 +182,13 @@ def _settings(folder: ModelFolder, family: Family, tensors: dict[str, Made]) -> 
     part = scaling.get("partial_rotary_factor", config.get("partial_rotary_factor", 1.0))
     if type(size) is not int or not isinstance(part, int | float) or not 0 < part <= 1:
         refuse(f"head_dim is {shown(size)} and partial_rotary_factor {shown(part)}, expected a size and a part of it")
+    kind = scaling.get("rope_type", scaling.get("type", "default"))
+    if part != 1 and family.model_type != "phi3" and kind != "proportional":
+        whole_heads(str(folder.path / "config.json"), kind, part, family.model_type)
+        part = 1.0
     turned = int(size * part)
     made |= {f"{arch}.rope.dimension_count": turned, f"{arch}.attention.key_length": size}
     made |= {f"{arch}.attention.value_length": size}
-    kind = scaling.get("rope_type", scaling.get("type", "default"))
     if kind == "llama3":
         try:
             factors = llama3_factors(made[f"{arch}.rope.freq_base"], turned, scaling)
@@ -203,13 +212,13 @@ def _settings(folder: ModelFolder, family: Family, tensors: dict[str, Made]) -> 
 def _fitting_settings(config: dict[str, Any], family: Family, refuse: Callable[[str], NoReturn]) -> dict[str, Any]:
     """The settings of rotary embeddings. GGUF leaves others to the program that reads it; those that differ from what
     it takes for granted are refused, as the model would give other texts."""
-    said, usual = {
+    said, activations = {
         "gpt2": ("activation_function", ["gelu_pytorch_tanh", "gelu_new"]),
         "gemma2": ("hidden_activation", ["gelu_pytorch_tanh"]),
         "gemma3": ("hidden_activation", ["gelu_pytorch_tanh"]),
     }.get(family.architecture, ("hidden_act", ["swish", "silu"]))
     taken_for_granted: dict[str, tuple[Any, ...]] = {
-        said: (None, *usual), "is_causal": (None, True), "use_bidirectional_attention": (None, False),
+        said: (None, *activations), "is_causal": (None, True), "use_bidirectional_attention": (None, False),
     }  # fmt: skip
     if family.architecture == "qwen3moe":
         taken_for_granted["norm_topk_prob"] = (True,)
@@ -228,7 +237,7 @@ def _fitting_settings(config: dict[str, Any], family: Family, refuse: Callable[[
             refuse(f"the rope_parameters of sliding_attention are {shown(near)}; GGUF has 10000 and no scaling")
     if not isinstance(found, dict) or any(isinstance(value, dict) for value in found.values()):
         refuse(f"the settings of rotary embeddings are {shown(found)}, expected an object for all layers")
-    return found
+    return found if family.architecture == "gemma3" else with_original_length(found, config)
 
 
 def _of_gemma(config: dict[str, Any], family: Family) -> dict[str, tuple[Any, ...]]:
@@ -251,18 +260,20 @@ def _tensors(
 ) -> dict[str, Made]:
     """The tensors of the file; `changed` gets the names of those that are of another type than asked for, and why."""
     held = source.tensors()
-    config, made = source.config, {}
+    made: dict[str, Made] = {}
     experts: dict[str, dict[int, str]] = {}
     prefix = "transformer." if family.model_type == "gpt2" else ""
-    tied = config.get("tie_word_embeddings", family.model_type in ("gemma2", "gemma3_text", "gpt2"))
+    place = _place_of_head(source, family, held, prefix)
     for name in held:
-        if _UNUSED.search(name) or (tied and name == "lm_head.weight"):
+        if _UNUSED.search(name) or (name == _HEAD and place == "nowhere"):
             continue
         if found := _EXPERT.fullmatch(name):
             block = found[1].removeprefix(f"{family.layers}.")
             experts.setdefault(f"blk.{block}.{EXPERTS[found[3]]}.weight", {})[int(found[2])] = name
             continue
         ours = family.gguf_name(name.removeprefix(prefix))
+        if name == _HEAD and place == "embeddings":
+            ours = _TABLE
         if ours is None:
             raise ModelFormatError(
                 f"{source.path}: tensor {shown(name)} is not one that {family.model_type} has in GGUF"
@@ -273,9 +284,34 @@ def _tensors(
             raise ModelFormatError(f"{source.path}: experts of {ours} are missing")
         parts = [names[e] for e in range(len(names))]
         made[ours] = _tensor(source, family, held, ours, parts, kind, changed)
-    if "token_embd.weight" not in made or len(made["token_embd.weight"].shape) != 2:
+    if _TABLE not in made or len(made[_TABLE].shape) != 2:
         raise ModelFormatError(f"{source.path}: the folder has no matrix of token embeddings")
     return made
+
+
+def _place_of_head(
+    source: ModelFolder, family: Family, held: Mapping[str, Any], prefix: str
+) -> Literal["output", "embeddings", "nowhere"]:
+    """Where the folder's output matrix goes: nowhere if it is the embeddings' again or not there, into the place of
+    embeddings that are not there. Readers take the embeddings of a file without one. Raises: ModelFormatError."""
+    tied = source.config.get("tie_word_embeddings", family.model_type in ("gemma2", "gemma3_text", "gpt2"))
+    table = next((name for name in held if family.gguf_name(name.removeprefix(prefix)) == _TABLE), None)
+    if _HEAD not in held:
+        if not tied:
+            raise ModelFormatError(f"{source.path}: tie_word_embeddings is false, and there is no {_HEAD}")
+        return "nowhere"
+    if tied and table is None:
+        return "embeddings"
+    if tied and table is not None:
+        if same_numbers(held[table], held[_HEAD]):
+            return "nowhere"
+        warn_untied(str(source.path), table, _HEAD)
+    if family.gguf_name(_HEAD) is None:
+        raise ModelFormatError(
+            f"{source.path}: {_HEAD} holds other numbers than the embeddings; GGUF has no place for it in "
+            f"{family.model_type}, and readers take the embeddings"
+        )
+    return "output"
 
 
 def _tensor(

@@ -220,6 +220,8 @@ class GgufModel:
         scaling = self._scaling(config, turned)
         if scaling is not None:
             config["rope_scaling"] = scaling
+            if (original := scaling.get("original_max_position_embeddings")) is not None:
+                config["original_max_position_embeddings"] = original  # this is the one that classes go by
 
     def _scaling(self, config: dict[str, Any], turned: int) -> dict[str, Any] | None:
         arch, file = self.family.architecture, self.file

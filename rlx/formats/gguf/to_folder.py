@@ -46,6 +46,11 @@ def gguf_to_folder(file: GgufFile, folder: str | os.PathLike[str], dtype: DTypeL
     model = GgufModel(file)
     if model.family.stacked or model.family.tiled:
         raise ModelFormatError(f"{file.path}: a folder of {model.family.model_type} is not written")
+    if "partial_rotary_factor" in model.config and model.family.model_type != "phi3":
+        raise ModelFormatError(
+            f"{file.path}: rope.dimension_count is less than a head; the class of {model.family.model_type} turns "
+            "whole heads, so a folder cannot say it"
+        )
     if target.exists():
         raise FileExistsError(f"{target}: exists already; give the name of a new folder")
     with folder_made_whole(target) as made:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 import os
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -17,39 +19,48 @@ from rlx.errors import ModelFormatError, meant
 from rlx.formats.files import read_json, shown
 from rlx.formats.safetensors import SafetensorsFile
 from rlx.models.language.config import Fields
+from rlx.packed import PackedArray
 
 MOST_RANK = 1 << 12
 _KINDS = (".lora_A.weight", ".lora_B.weight")
+_FLOATS = ("float64", "float32", "float16", "bfloat16")
+_NAME = re.compile(r"\^?[\w.-]+\$?")
+_BASE = re.compile(r"(.*)\.base_layer\.weight|((?:.*\.)?(?:embed_tokens|lm_head))\.weight")
+_ROUNDED = 0.1  # the largest squared error of a packed weight, of its squares: 2 bits have less
 # What a folder may not ask for, with the values that ask for nothing, the first of which is the default.
 _NOT_THERE: dict[str, tuple[Any, ...]] = {
     "use_dora": (False, None), "modules_to_save": (None, []), "bias": ("none",), "lora_bias": (False, None),
-    "rank_pattern": ({}, None), "alpha_pattern": ({}, None), "layer_replication": (None, []),
-    "trainable_token_indices": (None, [], {}), "target_parameters": (None, []), "use_qalora": (False, None),
-    "alora_invocation_tokens": (None, []),
+    "layer_replication": (None, []), "trainable_token_indices": (None, [], {}), "target_parameters": (None, []),
+    "use_qalora": (False, None), "use_bdlora": (None, False), "alora_invocation_tokens": (None, []),
+    "arrow_config": (None,), "velora_config": (None,), "kasa_config": (None,), "monteclora_config": (None,),
+    "ensure_weight_tying": (False, None),
     # Others begin with changed weights of the base, which the folder does not hold.
-    "init_lora_weights": (True, False, None, "gaussian", "orthogonal", "eva"),
+    "init_lora_weights": (True, False, None, "gaussian", "orthogonal", "eva", "mica"),
 }  # fmt: skip
 
 
 @dataclass(frozen=True)
 class LowRank:
-    """What a graph needs to know of an adapter: its rank, and the products it corrects. Adapters that are equal in
-    this share their programs. `products` are those that a graph has, with their parts and the length of their rows."""
+    """What a graph needs to know of an adapter: the products it corrects, each with its rank. Adapters that are equal
+    in this share their programs. `products` are those that a graph has, with their parts and the length of their
+    rows."""
 
-    rank: int
-    names: frozenset[str]
+    ranks: frozenset[tuple[str, int]]
     products: dict[str, tuple[Sequence[tuple[str, int]], int]] = field(default_factory=dict, compare=False)
+
+    @cached_property
+    def _of(self) -> dict[str, int]:
+        return dict(self.ranks)
 
     def of(self, name: str, parts: Sequence[tuple[str, int]], inputs: int) -> int:
         """The rank of the correction of a product, whose parts are products by name and number of outputs that stand
         one beside the other; 0 where none of them has one."""
         self.products[name] = (parts, inputs)
-        return self.rank * sum(part in self.names for part, _ in parts)
+        return sum(self._of.get(part, 0) for part, _ in parts)
 
     def states(self, name: str) -> tuple[str, str]:
         """The names of the two matrices of a product; those of other shapes have other names."""
-        parts = self.products[name][0]
-        rank = self.rank * sum(part in self.names for part, _ in parts)
+        rank = sum(self._of.get(part, 0) for part, _ in self.products[name][0])
         return f"{name}.lora_a.{rank}", f"{name}.lora_b.{rank}"
 
 
@@ -90,10 +101,11 @@ class LowRanks:
 class Adapter:
     """A LoRA adapter (Hu et al., 2021) of a PEFT folder: adapter_config.json and adapter_model.safetensors.
 
-    A product W x becomes W x + s · B (A x), with s = alpha / r, or alpha / √r with `use_rslora` (Kalajdzievski, 2023).
-    `bare` gives the model's own name of a product for that of a file. `low` is what graphs know of it; once one was
-    traced, `make` makes the `matrices`, by the names of their states. Raises: ModelFormatError naming what is damaged,
-    or is not there in rlx.
+    A product W x becomes W x + s · B (A x), with s = alpha / r, or alpha / √r with `use_rslora` (Kalajdzievski, 2023);
+    patterns give products ranks and alphas of their own. `bare` gives the model's own name of a product for that of a
+    file. `low` is what graphs know of it; once one was traced, `make` makes the `matrices`, by the names of their
+    states. `bases` are the base's own weights that PEFT writes beside corrections of embeddings and output matrices.
+    Raises: ModelFormatError naming what is damaged, or is not there in rlx.
     """
 
     def __init__(self, folder: str | os.PathLike[str], bare: Callable[[str], str]) -> None:
@@ -101,32 +113,45 @@ class Adapter:
         file = self.path / "adapter_config.json"
         if not os.path.exists(file):
             raise ModelFormatError(f"{self.path} has no adapter_config.json; give the folder of a PEFT adapter")
-        f = Fields(read_json(file), str(file))
+        self._fields = f = Fields(read_json(file), str(file))
         f.must_be("peft_type", "LORA")
         for name, allowed in _NOT_THERE.items():
             f.must_be(name, *allowed)
         rank, alpha = f.count("r", MOST_RANK, 8), f.number("lora_alpha", 0.0, 1e6, 8.0)
-        self._scale = alpha / (math.sqrt(rank) if f.flag("use_rslora", False) else rank)
+        ranks, alphas = _patterns(f, "rank_pattern"), _patterns(f, "alpha_pattern")
         if not os.path.exists(self.path / "adapter_model.safetensors"):
             raise ModelFormatError(f"{self.path} has no adapter_model.safetensors; save the adapter in that format")
+        self.bases: dict[str, npt.NDArray[Any]] = {}
+        self._full: dict[str, str] = {}  # the base's name of each product
         self._tensors = self._read(SafetensorsFile(self.path / "adapter_model.safetensors"), bare)
-        self.low = LowRank(rank, frozenset(name for name, _ in self._tensors))
+        self._ranks = {name: ranks.count(_first(ranks, full), MOST_RANK, rank) for name, full in self._full.items()}
+        whole = f.flag("use_rslora", False)
+        self._scales = {
+            name: alphas.number(_first(alphas, full), 0.0, 1e6, alpha)
+            / (math.sqrt(self._ranks[name]) if whole else self._ranks[name])
+            for name, full in self._full.items()
+        }
+        self.low = LowRank(frozenset(self._ranks.items()))
         self.matrices: dict[str, npt.NDArray[Any]] = {}
-        targets = f.content.get("target_modules")
-        for target in targets if isinstance(targets, list) else ():
-            if not any(f".{name}".endswith(f".{target}") for name in self.low.names):
-                f.wrong("target_modules", f"modules of which the file has matrices; it has none of {shown(target)}")
 
     def _read(
         self, held: Mapping[str, npt.NDArray[Any]], bare: Callable[[str], str]
     ) -> dict[tuple[str, str], npt.NDArray[Any]]:
         made: dict[tuple[str, str], npt.NDArray[Any]] = {}
         for name, array in held.items():
+            full = name.removeprefix("base_model.model.")
+            if ".lora_embedding_" in name:
+                self._wrong(f"tensor {shown(name)} corrects embeddings, which rlx has no code for")
+            if base := _BASE.fullmatch(full):
+                self.bases[bare(base[1] or base[2])] = array
+                continue
             kind = next((k for k in _KINDS if name.endswith(k)), None)
-            if kind is None or array.ndim != 2 or array.dtype.name not in ("float32", "float16", "bfloat16"):
+            if kind is None or array.ndim != 2 or array.dtype.name not in _FLOATS:
                 what = f"{array.dtype} {array.shape}"
-                self._wrong(f"tensor {shown(name)}, {what}, is no matrix lora_A or lora_B of f32, f16 or bf16")
-            made[bare(name.removesuffix(kind).removeprefix("base_model.model.")), kind] = np.array(array)
+                self._wrong(f"tensor {shown(name)}, {what}, is no matrix lora_A or lora_B of floats")
+            full = full.removesuffix(kind)
+            self._full[bare(full)] = full
+            made[bare(full), kind] = np.array(array)
         for name, kind in made:
             if any((name, k) not in made for k in _KINDS):
                 self._wrong(f"{shown(name)} has {kind[1:7]} alone")
@@ -141,29 +166,81 @@ class Adapter:
         """Makes of each product the stacked A, (rank, inputs), and s · B, (outputs, rank), where the parts of a product
         are blocks on a diagonal.
 
-        Raises: ModelFormatError for corrections of what is no product of the model, or of another shape."""
+        Raises: ModelFormatError for corrections of what is no product of the model, or of another shape, and for
+        targets among its products of which there are none."""
         known = {part for parts, _ in self.low.products.values() for part, _ in parts}
-        if odd := sorted(self.low.names - known):
+        if odd := sorted(self._ranks.keys() - known):
             more = f" and {len(odd) - 1} more" if odd[1:] else ""
             self._wrong(f"{shown(odd[0])}{more} is no product of this model{meant(odd[0], known)}")
+        self._check_targets(known)
         for name, (parts, inputs) in self.low.products.items():
-            own = [part for part, _ in parts if part in self.low.names]
+            own = [part for part, _ in parts if part in self._ranks]
             if not own:
                 continue
-            rank, at, row = self.low.rank, 0, 0
-            a = np.concatenate([self._matrix(part, 0, (rank, inputs)) for part in own])
+            at, row = 0, 0
+            a = np.concatenate([self._matrix(part, 0, (self._ranks[part], inputs)) for part in own])
             b = np.zeros((sum(n for _, n in parts), len(a)))
             for part, n in parts:
-                if part in self.low.names:
-                    b[row : row + n, at : at + rank] = self._matrix(part, 1, (n, rank)) * self._scale
+                if rank := self._ranks.get(part):
+                    b[row : row + n, at : at + rank] = self._matrix(part, 1, (n, rank)) * self._scales[part]
                     at += rank
                 row += n
             for state, array in zip(self.low.states(name), (a, b), strict=True):
                 self.matrices[state] = rounded(array, dtype.np)
         self._tensors.clear()
 
+    def _check_targets(self, known: set[str]) -> None:
+        """A target may be of no product (PEFT passes over it), but not of products that all lack their matrices."""
+        targets, excluded = (self._fields.content.get(name) for name in ("target_modules", "exclude_modules"))
+        if not isinstance(targets, list) or isinstance(excluded, str) or self._fields.has("layers_to_transform"):
+            return
+        prefix = next((full.removesuffix(name) for name, full in self._full.items() if full != name), "")
+
+        def of(target: Any) -> set[str]:
+            return {name for name in known if f".{prefix}{name}".endswith(f".{target}")}
+
+        left_out = set().union(*(of(target) for target in excluded or ()))
+        for target in targets:
+            meant_by = of(target) - left_out
+            if meant_by and not meant_by & self._ranks.keys():
+                self._fields.wrong(
+                    "target_modules", f"modules of which the file has matrices; it has none of {shown(target)}"
+                )
+
+    def check_base(self, name: str, kept: npt.NDArray[Any] | PackedArray) -> None:
+        """Compares a weight that the file holds with the model's. Raises: ModelFormatError where it is another, as
+        after training or a change of the vocabulary: adapters leave the model's weights as they are."""
+        held = self.bases[name]
+        same = held.shape == tuple(kept.shape)
+        if same and isinstance(kept, PackedArray):  # whose numbers are the base's, rounded
+            off = kept.dequantize().astype(np.float64) - held
+            same = bool((off**2).sum() <= _ROUNDED * (held.astype(np.float64) ** 2).sum())
+        elif same and isinstance(kept, np.ndarray):
+            with np.errstate(over="ignore"):
+                same = np.array_equal(held.astype(kept.dtype), kept) or np.array_equal(kept.astype(held.dtype), held)
+        if not same:
+            self._wrong(
+                f"it holds another weight of {shown(name)}, {held.dtype} {held.shape}, than the model's, "
+                f"{kept.dtype} {tuple(kept.shape)}; rlx leaves a model's weights as they are: merge the adapter"
+            )
+
     def _matrix(self, part: str, kind: int, shape: tuple[int, int]) -> npt.NDArray[np.float64]:
         array = self._tensors[part, _KINDS[kind]]
         if array.shape != shape:
             self._wrong(f"{part}{_KINDS[kind]} has shape {array.shape}, expected {shape}")
         return array.astype(np.float64)
+
+
+def _patterns(f: Fields, name: str) -> Fields:
+    """What some products have of their own, by the ends of their names. Raises: ModelFormatError for another pattern:
+    a regular expression of a file may take forever."""
+    found = f.content.get(name) or {}
+    if not isinstance(found, dict) or not all(_NAME.fullmatch(key) for key in found):
+        f.wrong(name, "an object whose keys are names of modules, or their ends")
+    return Fields(found, f"{f.where}: {name}")
+
+
+def _first(patterns: Fields, full: str) -> str:
+    """The first of the patterns that a product's name has at its end, else the name, as PEFT takes them: a dot stands
+    for any character."""
+    return next((key for key in patterns.content if re.match(rf"(.*\.)?({key})$", full)), full)

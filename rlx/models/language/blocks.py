@@ -93,8 +93,8 @@ class Blocks:
         inner = ops.linear(x, low)
         if self._number is not None and isinstance(self._adapter, LowRanks):
             own = ops.equal(ops.reshape(self._number, (-1, 1, 1)), self.g.constant(self._adapter.owners(name)))
-            inner = ops.where(own, ops.reshape(inner, (self.size.batch, self.size.chunk, rank)), 0.0)
-            inner = ops.reshape(inner, (self.rows, rank))
+            each = ops.reshape(inner, (self.size.batch, x.shape[0] // self.size.batch, rank))
+            inner = ops.reshape(ops.where(own, each, 0.0), inner.shape)
         return made + ops.cast(ops.linear(inner, high), made.dtype)
 
     def linears(self, x: Tensor, name: str, parts: Sequence[tuple[str, int]], bias: bool = False) -> list[Tensor]:
@@ -145,7 +145,8 @@ class Blocks:
     def logits(self, x: Tensor) -> Tensor:
         """The logits of some rows, in f32: between 8 bits of mantissa many would be equal."""
         name = "embed_tokens" if self.config.tied else "lm_head"
-        made = self.linear(x, name, self.config.vocabulary, dtype=f32)
+        vocabulary = self.config.vocabulary
+        made = self.linear(x, name, vocabulary, dtype=f32, parts=[("lm_head", vocabulary)])
         cap = self.config.logit_softcap
         return made if cap is None else ops.tanh(made / cap) * cap
 

@@ -8,7 +8,8 @@ from typing import Any, Literal, NoReturn
 
 from rlx.errors import DTypeError, ModelFormatError, ShapeError, UnsupportedOp
 from rlx.formats.files import shown
-from rlx.ops.rope.scaling import Scaling
+from rlx.formats.settings import whole_heads, with_original_length
+from rlx.ops.rope.scaling import ProportionalScaling, Scaling
 from rlx.ops.rope.table import rope_frequencies, rope_scaling
 
 # Upper limits of sizes: a small file must not make rlx plan a huge model.
@@ -16,7 +17,6 @@ MOST_TOKENS, MOST_WIDTH, MOST_LAYERS, MOST_HEADS = 1 << 22, 1 << 17, 1 << 10, 1 
 MOST_INNER, MOST_POSITIONS, MOST_EXPERTS = 1 << 20, 1 << 24, 1 << 12
 MOST_ANGLE = 1e6  # radians a position; published ones are 1 at most
 
-_LONG = ("longrope", "su")
 Norm = Literal["rms", "layer"]
 Placement = Literal["before", "after", "around"]
 Mixer = Literal["attention", "mamba", "mamba2", "delta"]
@@ -193,26 +193,46 @@ class Fields:
             self.wrong("layer_types", f"a list of {layers} texts")
         return value
 
-    def rope(self, width: int, base: float = 10000.0, kind: str | None = None, base_name: str = "rope_theta") -> Rope:
+    def rope(
+        self, width: int, base: float = 10000.0, kind: str | None = None, base_name: str = "rope_theta",
+        partial: bool = False,
+    ) -> Rope:  # fmt: skip
         """The rotary embedding, from `rope_parameters` (of that kind of layer, where a kind is named) or from
-        `rope_theta` and `rope_scaling`."""
+        `rope_theta` and `rope_scaling`. `partial`: whether the model's class lets a part of a head be turned."""
         given = self._rope_settings(kind)
         inner = Fields({**self.content, **given}, self.where)
         found = inner.number("rope_theta" if "rope_theta" in given else base_name, 1.0 + 1e-9, 1e15, base)
-        turned = int(width * inner.number("partial_rotary_factor", 1e-3, 1.0, 1.0))
-        if turned < 2 or turned % 2:
-            inner.wrong("partial_rotary_factor", f"a part of a head's {width} that is an even number of elements")
         inner.flag("truncate", True)
-        if self.has("original_max_position_embeddings") and given.get("rope_type", given.get("type")) in _LONG:
-            given = {"original_max_position_embeddings": self.content["original_max_position_embeddings"], **given}
+        if kind is None:
+            given = with_original_length(given, self.content)
         try:
-            scaling = rope_scaling(given or None, self.count("max_position_embeddings", MOST_POSITIONS, 2048))
+            longest = self.count("max_position_embeddings", MOST_POSITIONS, 2048)
+            scaling = rope_scaling({**given, "partial_rotary_factor": inner.part()} if given else None, longest)
+            turned = width
+            if not isinstance(scaling, ProportionalScaling):
+                turned = inner._turned(width, given, partial)
             frequencies, factor = rope_frequencies(turned, found, scaling)
         except (DTypeError, ShapeError, UnsupportedOp, ArithmeticError) as error:
             raise ModelFormatError(f"{self.where}: the settings of rotary embeddings: {error}") from error
         if not (frequencies.max() < MOST_ANGLE and 0 < factor < MOST_ANGLE):
             raise ModelFormatError(f"{self.where}: {scaling} gives frequencies or factors of {MOST_ANGLE:g} and more")
         return Rope(turned, found, scaling, self.flag("rope_interleaved", False))
+
+    def part(self) -> float:
+        """The part of a head that is turned, as the settings say."""
+        return self.number("partial_rotary_factor", 0.0, 1.0, 1.0)
+
+    def _turned(self, width: int, given: Mapping[str, Any], partial: bool) -> int:
+        """How many of a head's elements are turned. GGUF's word holds whatever the class (`rope_partial`)."""
+        part = self.part()
+        if part != 1.0 and not partial and not self.flag("rope_partial", False):
+            whole_heads(self.where, given.get("rope_type", given.get("type", "default")), part,
+                        str(self.content.get("model_type")))  # fmt: skip
+            return width
+        turned = int(width * part)
+        if turned < 2 or turned % 2:
+            self.wrong("partial_rotary_factor", f"a part of a head's {width} that is an even number of elements")
+        return turned
 
     def _rope_settings(self, kind: str | None) -> dict[str, Any]:
         given, scaling = self.content.get("rope_parameters"), self.content.get("rope_scaling")

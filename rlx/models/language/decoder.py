@@ -14,7 +14,8 @@ import numpy.typing as npt
 from rlx.driver.closing import Closing
 from rlx.driver.locks import renewed
 from rlx.dtypes import DType, f32
-from rlx.errors import DTypeError, GraphError, ShapeError
+from rlx.errors import DTypeError, GraphError, ModelFormatError, ShapeError
+from rlx.formats.files import shown
 from rlx.ir import TensorType
 from rlx.models.language.adapters import Adapter, LowRank, LowRanks
 from rlx.models.language.caches import Size, cache_bytes, ring_rows
@@ -212,6 +213,12 @@ class Decoder(Closing):
         finally:
             self.adapter = kept
         adapter.make(self.activations)
+        for name in adapter.bases:
+            weight = self.source.matrix(name)
+            store = next((s.weights for s in self.stages if weight is not None and s.weights.find(weight)), None)
+            if weight is None or store is None:
+                raise ModelFormatError(f"{adapter.path} holds a weight of {shown(name)}, which the model has not")
+            adapter.check_base(name, store.get(weight))
 
     def use(self, adapter: Adapter | None) -> None:
         """Takes the model with an adapter that was fitted to it, or as it is, from now on. After a change the caches

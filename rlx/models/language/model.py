@@ -413,6 +413,7 @@ def load_folder(
 ) -> LanguageModel:  # fmt: skip
     """The language model of a Hugging Face folder. Raises: as `rlx.models.load`."""
     fields = Fields(folder.config, str(folder.path / "config.json"))
+    architecture_of(fields)  # an unknown one is told of before weights that are missing
     return made_of(fields, Arrays(folder.tensors(), str(folder.path)), _tokenizer(folder.path), session, context, dtype,
                    activations, cache, split, prefill_chunk)  # fmt: skip
 
@@ -426,7 +427,7 @@ def load_gguf(
     model, head = GgufModel(file), reading_of(file)
     speaks = file.metadata.get("tokenizer.ggml.model", "no_vocab") != "no_vocab"
     tokenizer = (model.tokenizer(), "") if speaks else (None, "the file has no tokenizer, which text needs")
-    fields = Fields(model.config, model.where)
+    fields = Fields({**model.config, "rope_partial": True}, model.where)
     made = made_of(fields, model, tokenizer, session, context, dtype, activations, cache, split, prefill_chunk)
     made.reading = head
     return made
@@ -447,7 +448,7 @@ def made_of(
     kept = work if cache is None else _cache_dtype(cache, config, source.where)
     matrices = None if dtype is None else half_or_full("dtype", dtype)
     weights = ModelWeights(source, architecture, config, context, matrices)
-    decoder = Decoder(config, weights, session, context, activations=work, cache=kept, split=split,
+    decoder = Decoder(weights.config, weights, session, context, activations=work, cache=kept, split=split,
                       prefill_chunk=prefill_chunk)  # fmt: skip
     return LanguageModel(decoder, tokenizer[0], source.where, tokenizer[1])
 

@@ -53,7 +53,8 @@ class SplitStates:
         layer = layer_of(name)
         if layer is not None:
             return next(stage.state for stage in self._stages if layer in stage.layers)
-        return self._stages[-1].state if name.startswith("lm_head.") else None
+        # The corrections of an output matrix are named after its weight, which may be the embeddings.
+        return self._stages[-1].state if name.startswith(("lm_head.", "embed_tokens.")) else None
 
     def reserve(self, types: Mapping[str, TensorType]) -> None:
         for name, kind in types.items():

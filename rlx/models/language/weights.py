@@ -6,7 +6,7 @@ import itertools
 import math
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Protocol, cast
 
@@ -20,6 +20,7 @@ from rlx.errors import DTypeError, ModelFormatError, RlxError
 from rlx.formats.files import shown
 from rlx.formats.quantized import QuantizedTensors
 from rlx.formats.safetensors import SafetensorsFile, ShardedTensors
+from rlx.formats.settings import same_numbers, warn_untied
 from rlx.models.language.architectures.base import Architecture, Recipe, Value, alone, joined
 from rlx.models.language.blocks import table_names
 from rlx.models.language.config import LanguageConfig, Rope
@@ -95,7 +96,6 @@ class ModelWeights:
         self, source: Source, architecture: Architecture, config: LanguageConfig, context: int, dtype: DType | None
     ) -> None:
         self.source: Source = source
-        self.config = config
         self.positions = context
         self._architecture = architecture
         self._dtype = dtype
@@ -108,6 +108,12 @@ class ModelWeights:
             twice = next(n for n in source.kinds if bare[n.removeprefix(self._prefix)] != n)
             raise ModelFormatError(f"{source.where}: {shown(twice)} stands there with and without {self._prefix!r}")
         self._names = bare
+        if (outer := bare.pop("language_model.lm_head.weight", None)) is not None:  # of a model that sees too
+            bare.setdefault("lm_head.weight", outer)
+        self._table, self._head = (
+            architecture.find(name, config, bare).files[0] for name in ("embed_tokens.weight", "lm_head.weight")
+        )
+        self.config = self._as_held(config)
         if config.layers * _LEAST_TENSORS > len(bare):  # before a graph of that many layers is made
             raise ModelFormatError(
                 f"{source.where}: the settings say {config.layers} layers, the weights are {len(bare)} tensors; "
@@ -115,6 +121,16 @@ class ModelWeights:
             )
         for rope in {r for r in (config.attention.ropes if config.attention else ()) if r is not None}:
             self._add_tables(rope, context)
+
+    def _as_held(self, config: LanguageConfig) -> LanguageConfig:
+        """The settings, whose word on tied embeddings yields to a file that holds an output matrix of other numbers."""
+        if not config.tied or self._table not in self._names or self._head not in self._names:
+            return config
+        table, head = (self._names[name] for name in (self._table, self._head))
+        if same_numbers(self.source.read(table), self.source.read(head)):
+            return config
+        warn_untied(self.source.where, table, head)
+        return replace(config, tied=False)
 
     def _add_tables(self, rope: Rope, context: int) -> None:
         tables = rope_table(context, rope.width, base=rope.base, scaling=rope.scaling)
@@ -152,6 +168,8 @@ class ModelWeights:
 
     def _find(self, name: str, shape: tuple[int, ...]) -> _Wanted:
         recipe = self._architecture.find(name, self.config, self._names)
+        if name == "embed_tokens.weight" and self.config.tied and self._table not in self._names:
+            recipe = Recipe((self._head,)) if self._head in self._names else recipe
         missing = [n for n in recipe.files if n not in self._names]
         if missing:
             self._problems.append(f"missing {missing[0]!r}" + (f" and {len(missing) - 1} more" if missing[1:] else ""))
@@ -174,12 +192,20 @@ class ModelWeights:
         """The graph's name of what has this name in a file of the architecture."""
         return next((name.removeprefix(p) for p in self._architecture.prefixes if name.startswith(p)), name)
 
+    def matrix(self, name: str) -> str | None:
+        """The graph's name of the weight of embeddings or of the output matrix, by their names in a file."""
+        if f"{name}.weight" not in (self._table, self._head):
+            return None
+        tied = self.config.tied or f"{name}.weight" == self._table
+        return "embed_tokens.weight" if tied else "lm_head.weight"
+
     def check(self) -> None:
         """Checks what was asked for against the file. Raises: ModelFormatError naming every difference."""
         problems = list(dict.fromkeys(self._problems))  # a weight may be asked for more than once
         used = {self._names[n] for w in self._wanted.values() for n in w.recipe.files if n in self._names}
         for name in self.source.kinds:
-            if name not in used and not self._architecture.unused.search(name) and not self._tied(name):
+            tied = self.config.tied and name == self._names.get(self._head)
+            if name not in used and not self._architecture.unused.search(name) and not tied:
                 problems.append(f"extra {shown(name)}")
         for wanted in self._wanted.values():
             recipe = wanted.recipe
@@ -191,10 +217,6 @@ class ModelWeights:
             rest = len(problems) - _MAX_NAMED
             listed = problems[:_MAX_NAMED] + ([f"and {rest} more"] if rest > 0 else [])
             raise ModelFormatError(f"{self.source.where}: the weights do not fit the settings: {'; '.join(listed)}")
-
-    def _tied(self, name: str) -> bool:
-        """Whether the tensor is the output matrix of a model that uses the embeddings for it."""
-        return self.config.tied and name.endswith("lm_head.weight")
 
     @property
     def nbytes(self) -> int:

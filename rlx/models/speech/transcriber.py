@@ -6,7 +6,7 @@ import math
 import os
 import threading
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -309,6 +309,7 @@ def load_folder(
     matrices = None if dtype is None else half_or_full("dtype", dtype)
     source = Arrays(folder.tensors(), str(folder.path))
     weights = ModelWeights(source, ARCHITECTURE, d, d.positions, matrices)
+    config = replace(config, decoder=weights.config)
     prompts = read_prompts(folder.path, folder.config, d.vocabulary, d.positions)
     tokenizer = from_folder(folder.path) if (folder.path / "tokenizer.json").is_file() else None
     mel = _mel(folder, config)

@@ -4,7 +4,6 @@ decoder of some tokens at any position. The blocks are those of language models.
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -54,7 +53,6 @@ def read_config(f: Fields) -> WhisperConfig:
     heads, encoder_heads = (f.count(f"{part}_attention_heads", MOST_HEADS) for part in ("decoder", "encoder"))
     if width % heads or width % encoder_heads:
         f.wrong("d_model", f"a multiple of the {heads} and {encoder_heads} attention heads")
-    f.must_be("tie_word_embeddings", True)
     size = width // heads
     attention = Attention(
         heads, heads, size, (None,) * layers, (None,) * layers, size**-0.5, qkv_bias=True, out_bias=True
@@ -63,7 +61,8 @@ def read_config(f: Fields) -> WhisperConfig:
         architecture="whisper", vocabulary=f.count("vocab_size", MOST_TOKENS), width=width,
         positions=f.count("max_target_positions", MOST_POSITIONS, 448), mixers=ATTENTION * layers, attention=attention,
         inner=f.count("decoder_ffn_dim", MOST_INNER), gated=False, mlp_bias=True, norm="layer", eps=1e-5,
-        activation=f.choice("activation_function", ACTIVATIONS, "gelu"), tied=True, learned_positions=True,
+        activation=f.choice("activation_function", ACTIVATIONS, "gelu"), learned_positions=True,
+        tied=f.flag("tie_word_embeddings", True),
         embedding_scale=math.sqrt(width) if f.flag("scale_embedding", False) else 1.0,
     )  # fmt: skip
     return WhisperConfig(
@@ -83,6 +82,8 @@ def names(name: str, config: LanguageConfig, tensors: Mapping[str, Any]) -> Reci
     """Keys have no bias in the files, and one of 0 here, so that q, k and v are one product."""
     side, rest = ("encoder", name[8:]) if name.startswith("encoder.") else ("decoder", name)
     stem, _, kind = rest.rpartition(".")
+    if stem == "lm_head":
+        return Recipe((f"proj_out.{kind}",))
     if stem in _TOP:
         return Recipe((f"{side}.{_TOP[stem]}.{kind}",))
     for ours, theirs in _PARTS.items():
@@ -92,9 +93,7 @@ def names(name: str, config: LanguageConfig, tensors: Mapping[str, Any]) -> Reci
     return Recipe((f"{side}.{rest}",))
 
 
-ARCHITECTURE = Architecture(
-    lambda f: read_config(f).decoder, names, ("model.",), unused=re.compile(r"^(model\.)?proj_out\.weight$")
-)
+ARCHITECTURE = Architecture(lambda f: read_config(f).decoder, names)
 
 
 def encoder_graph(config: WhisperConfig, size: Size, weights: WeightTypes) -> Graph:

@@ -1,5 +1,5 @@
-"""How rotary position embeddings are scaled beyond the length that a model was trained on: linear, Llama 3, YaRN,
-LongRoPE."""
+"""How rotary position embeddings are scaled beyond the length that a model was trained on: linear, dynamic,
+proportional, Llama 3, YaRN, LongRoPE."""
 
 from __future__ import annotations
 
@@ -11,6 +11,23 @@ class LinearScaling:
     """Positions divided by `factor` (Chen et al., 2023)."""
 
     factor: float
+
+
+@dataclass(frozen=True, slots=True)
+class DynamicScaling:
+    """Dynamic NTK scaling: for tables longer than `original_length` the base grows by
+    (factor · length / original_length − factor + 1) ^ (width / (width − 2)); shorter ones are plain."""
+
+    factor: float
+    original_length: int
+
+
+@dataclass(frozen=True, slots=True)
+class ProportionalScaling:
+    """The first `part` of the pairs have their frequencies, divided by `factor`; the others are not turned."""
+
+    part: float
+    factor: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,4 +76,6 @@ class LongRopeScaling:
     attention_factor: float | None = None
 
 
-Scaling = LinearScaling | Llama3Scaling | YarnScaling | LongRopeScaling
+Scaling = (
+    LinearScaling | DynamicScaling | ProportionalScaling | Llama3Scaling | YarnScaling | LongRopeScaling
+)

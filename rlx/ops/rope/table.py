@@ -1,5 +1,5 @@
-"""Tables of rotary position embeddings, computed in float64 on the host: plain, linear, Llama 3, YaRN, LongRoPE,
-two axes."""
+"""Tables of rotary position embeddings, computed in float64 on the host: plain, linear, dynamic,
+proportional, Llama 3, YaRN, LongRoPE, two axes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rlx.dtypes import DTypeLike, as_dtype, f32, f64
 from rlx.errors import DTypeError, ShapeError, UnsupportedOp
 
 if TYPE_CHECKING:
-    from rlx.ops.rope.scaling import Llama3Scaling, LongRopeScaling, Scaling, YarnScaling
+    from rlx.ops.rope.scaling import DynamicScaling, Llama3Scaling, LongRopeScaling, Scaling, YarnScaling
 
 Table = tuple[npt.NDArray[Any], npt.NDArray[Any]]
 F64 = npt.NDArray[np.float64]
@@ -24,7 +24,7 @@ def rope_frequencies(
     width: int, base: float = 10000.0, scaling: Scaling | None = None, length: int = 0
 ) -> tuple[F64, float]:
     """Radians per position for each of the width / 2 pairs, and the factor that cos and sin are multiplied by, for
-    tables of so many positions, by which LongRoPE chooses its factors.
+    tables of so many positions, by which LongRoPE chooses its factors and dynamic scaling its base.
 
     Raises: ShapeError for an odd width, DTypeError for a base or a scaling outside its range.
     """
@@ -35,19 +35,38 @@ def rope_frequencies(
     plain = np.asarray(float(base) ** -(np.arange(0, width, 2, dtype=np.float64) / width))
     if scaling is None:
         return plain, 1.0
-    from rlx.ops.rope.scaling import LinearScaling, Llama3Scaling, LongRopeScaling
+    from rlx.ops.rope.scaling import (
+        DynamicScaling,
+        LinearScaling,
+        Llama3Scaling,
+        LongRopeScaling,
+        ProportionalScaling,
+    )
 
     if not (math.isfinite(scaling.factor) and scaling.factor > 0):
         raise DTypeError(f"rope_frequencies: the factor of {scaling} is not a number above 0")
     if isinstance(scaling, LinearScaling):
         return plain / scaling.factor, 1.0
+    if isinstance(scaling, ProportionalScaling):
+        if not 0 <= scaling.part <= 1:
+            raise DTypeError(f"rope_frequencies: the part of {scaling} is not a number from 0 to 1")
+        return np.where(np.arange(len(plain)) < int(scaling.part * width // 2), plain / scaling.factor, 0.0), 1.0
     if scaling.original_length < 1:
         raise DTypeError(f"rope_frequencies: the original length of {scaling} is not 1 or more")
+    if isinstance(scaling, DynamicScaling):
+        return _dynamic(plain, width, base, scaling, length), 1.0
     if isinstance(scaling, Llama3Scaling):
         return _llama3(plain, scaling), 1.0
     if isinstance(scaling, LongRopeScaling):
         return _longrope(plain, scaling, length)
     return _yarn(plain, width, base, scaling), _magnitude(scaling)
+
+
+def _dynamic(plain: F64, width: int, base: float, s: DynamicScaling, length: int) -> F64:
+    if length <= s.original_length or width == 2:
+        return plain
+    grown = base * (s.factor * length / s.original_length - (s.factor - 1)) ** (width / (width - 2))
+    return rope_frequencies(width, grown)[0]
 
 
 def _longrope(plain: F64, s: LongRopeScaling, length: int) -> tuple[F64, float]:
@@ -150,47 +169,58 @@ def axial_rope_table(
 def rope_scaling(config: Mapping[str, Any] | None, length: int | None = None) -> Scaling | None:
     """The scaling that `config`, the `rope_scaling` of a Hugging Face model's configuration, describes.
 
-    `length` is the model's `max_position_embeddings`, for YaRN without the original length, and LongRoPE without a
-    factor.
-    Raises: UnsupportedOp for a kind other than default, linear, llama3, yarn and longrope; DTypeError for a missing
-    value.
+    `length` is the model's `max_position_embeddings`: the original length where the settings have none, always that of
+    dynamic scaling, and by its ratio to the original length the factor of LongRoPE, or of YaRN where it is null.
+    Raises: UnsupportedOp for a kind other than default, linear, dynamic, proportional, llama3, yarn and longrope;
+    DTypeError for a missing value.
     """
     if config is None:
         return None
     kind = config.get("rope_type", config.get("type", "default"))
     if kind == "default":
         return None
-    from rlx.ops.rope.scaling import LinearScaling, Llama3Scaling, LongRopeScaling, YarnScaling
+    from rlx.ops.rope.scaling import (
+        DynamicScaling,
+        LinearScaling,
+        Llama3Scaling,
+        LongRopeScaling,
+        ProportionalScaling,
+        YarnScaling,
+    )
 
-    def number(name: str) -> float:
-        value = config.get(name)
+    def number(name: str, default: float | None = None) -> float:
+        value = config.get(name, default)
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise DTypeError(f"rope_scaling: {name} of {dict(config)} is {value!r}; {kind} needs a number")
         return value
 
     if kind == "linear":
         return LinearScaling(number("factor"))
+    if kind == "proportional":
+        return ProportionalScaling(number("partial_rotary_factor", 1.0), number("factor", 1.0))
+    if kind == "dynamic":
+        if length is None:
+            raise DTypeError("rope_scaling: dynamic needs the length that the model was made for")
+        return DynamicScaling(number("factor"), length)
+    if kind not in ("llama3", "yarn", "longrope", "su"):  # su: longrope's first name
+        raise UnsupportedOp(
+            f"rope_scaling: the kind {kind!r} is none of default, linear, dynamic, proportional, llama3, yarn, longrope"
+        )
+    original = int(number("original_max_position_embeddings", length))
+    if original < 1:
+        raise DTypeError(f"rope_scaling: original_max_position_embeddings is {original}; expected 1 or more")
     if kind == "llama3":
-        return Llama3Scaling(
-            number("factor"), number("low_freq_factor"), number("high_freq_factor"),
-            int(number("original_max_position_embeddings")),
-        )  # fmt: skip
+        return Llama3Scaling(number("factor"), number("low_freq_factor"), number("high_freq_factor"), original)
+    ratio = (length or original) / original
     if kind == "yarn":
-        original = config.get("original_max_position_embeddings", length)
-        if not isinstance(original, int):
-            raise DTypeError(f"rope_scaling: {dict(config)} has no original_max_position_embeddings; yarn needs it")
         names = ("beta_fast", "beta_slow", "attention_factor", "mscale", "mscale_all_dim")
         given = {name: number(name) for name in names if config.get(name) is not None}
-        return YarnScaling(number("factor"), original, truncate=bool(config.get("truncate", True)), **given)
-    if kind in ("longrope", "su"):  # its first name
-        original = int(number("original_max_position_embeddings"))
-        if original < 1:
-            raise DTypeError(f"rope_scaling: original_max_position_embeddings is {original}; expected 1 or more")
-        factor = number("factor") if config.get("factor") is not None else (length or original) / original
-        attention = None if config.get("attention_factor") is None else number("attention_factor")
-        return LongRopeScaling(factor, original, _factors(config, "short_factor"), _factors(config, "long_factor"),
-                               attention)  # fmt: skip
-    raise UnsupportedOp(f"rope_scaling: the kind {kind!r} is none of default, linear, llama3, yarn, longrope")
+        factor = ratio if "factor" in config and config["factor"] is None else number("factor")
+        return YarnScaling(factor, original, truncate=bool(config.get("truncate", True)), **given)
+    factor = ratio if config.get("factor") is None else number("factor")
+    attention = None if config.get("attention_factor") is None else number("attention_factor")
+    return LongRopeScaling(factor, original, _factors(config, "short_factor"), _factors(config, "long_factor"),
+                           attention)  # fmt: skip
 
 
 def _factors(config: Mapping[str, Any], name: str) -> tuple[float, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -10,7 +11,7 @@ import numpy as np
 import pytest
 
 import rlx
-from rlx.errors import DTypeError, ModelFormatError
+from rlx.errors import DTypeError, ModelFormatError, ModelWarning
 from rlx.formats import gguf, safetensors
 from rlx.formats.gguf import convert, to_folder
 from rlx.formats.gguf.model import GgufModel, halves_of_pairs
@@ -160,6 +161,7 @@ def test_numbers_and_settings_come_back(config: dict[str, Any], tmp_path: Path) 
 @pytest.mark.parametrize("to", ["f16", "q8_0", "q4_k"])
 def test_packed_weights(to: str, tmp_path: Path) -> None:
     config = {**LLAMA, "vocab_size": 8, "hidden_size": 256, "num_hidden_layers": 1, "rope_scaling": None}
+    config["tie_word_embeddings"] = to == "q4_k"
     arrays = {n: a for n, a in folder(tmp_path / "a", config).items() if "layers.1." not in n}
     arrays = {
         n: a
@@ -245,6 +247,8 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"rope_parameters": {"rope_type": "default"}}, "say different things"),
     ({"rope_scaling": {"full_attention": {"rope_type": "linear", "factor": 2}}}, "expected an object for all"),
     ({"rope_scaling": {"rope_type": "yarn", "factor": 4, "beta_fast": 2}}, "yarn is written to GGUF with"),
+    ({"partial_rotary_factor": 0.5}, "llama turns whole heads"),
+    ({"model_type": "gemma2"}, "lm_head.weight holds other numbers than the embeddings; GGUF has no place for it"),
 ]
 
 
@@ -255,6 +259,46 @@ def test_folders_that_are_refused(changes: dict[str, Any], words: str, tmp_path:
     with pytest.raises(ModelFormatError, match=words):
         convert.folder_to_gguf(tmp_path / "a", tmp_path / "m.gguf")
     assert not (tmp_path / "m.gguf").exists() and len(list(tmp_path.iterdir())) == 1
+
+
+def test_an_output_matrix_that_is_not_the_embeddings_is_kept(tmp_path: Path) -> None:
+    """Although the settings say that they are one; alone it is the embeddings, and the same numbers are not kept."""
+    tied = {**LLAMA, "tie_word_embeddings": True, "rope_scaling": None}
+    arrays = folder(tmp_path / "a", {**tied, "tie_word_embeddings": False})
+    (tmp_path / "a" / "config.json").write_text(json.dumps(tied))
+    with pytest.warns(ModelWarning, match="tie_word_embeddings is true, but 'lm_head.weight' holds other numbers"):
+        convert.folder_to_gguf(tmp_path / "a", tmp_path / "both.gguf")
+    head, table = arrays.pop("lm_head.weight"), arrays["model.embed_tokens.weight"]
+    safetensors.save(tmp_path / "a" / "model.safetensors", {**arrays, "lm_head.weight": table})
+    convert.folder_to_gguf(tmp_path / "a", tmp_path / "same.gguf")
+    del arrays["model.embed_tokens.weight"]
+    safetensors.save(tmp_path / "a" / "model.safetensors", {**arrays, "lm_head.weight": head})
+    convert.folder_to_gguf(tmp_path / "a", tmp_path / "alone.gguf")
+    for name, want in (("both", (table, head)), ("same", (table, None)), ("alone", (head, None))):
+        with gguf.read(tmp_path / f"{name}.gguf") as file:
+            for tensor, numbers in zip(("token_embd.weight", "output.weight"), want, strict=True):
+                assert (tensor in file.tensors) == (numbers is not None)
+                assert numbers is None or np.array_equal(file.tensors[tensor].read(), numbers)
+    safetensors.save(tmp_path / "a" / "model.safetensors", {**arrays, "model.embed_tokens.weight": table})
+    (tmp_path / "a" / "config.json").write_text(json.dumps({**tied, "tie_word_embeddings": False}))
+    with pytest.raises(ModelFormatError, match=r"tie_word_embeddings is false, and there is no lm_head\.weight"):
+        convert.folder_to_gguf(tmp_path / "a", tmp_path / "none.gguf")
+
+
+def test_settings_that_a_class_passes_over_do_not_reach_the_file(tmp_path: Path) -> None:
+    scaling = {**LLAMA["rope_scaling"], "rope_type": "yarn"}
+    folder(tmp_path / "a", LLAMA)
+    for changes, key, value in (
+        ({"rope_scaling": None, "partial_rotary_factor": 0.5}, "rope.dimension_count", 16),
+        ({"rope_scaling": scaling, "original_max_position_embeddings": 32},
+         "rope.scaling.original_context_length", 32),
+    ):  # fmt: skip
+        (tmp_path / "a" / "config.json").write_text(json.dumps({**LLAMA, **changes}))
+        warned = pytest.warns(ModelWarning, match="no effect") if "partial_rotary_factor" in changes else nullcontext()
+        with warned:
+            convert.folder_to_gguf(tmp_path / "a", tmp_path / "m.gguf")
+        with gguf.read(tmp_path / "m.gguf") as file:
+            assert file.metadata[f"llama.{key}"] == value
 
 
 def test_gemma_3_is_written_by_its_layers_of_full_attention() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -11,11 +12,14 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from rlx import Session
 from rlx.cli.app import app
 from rlx.errors import DTypeError, ModelFormatError, RlxError
 from rlx.formats import safetensors
+from rlx.formats.huggingface import ModelFolder
 from rlx.models import load
-from tests.models.language import tiny
+from rlx.models.language.model import load_folder
+from tests.models.language import peft_adapters, tiny
 from tests.models.tiny import formula
 
 SMALL = ("self_attn.q_proj", "self_attn.v_proj")
@@ -102,6 +106,58 @@ def test_texts_with_an_adapter_are_those_of_merged_weights(tmp_path: Path) -> No
     assert got.exit_code == 0 and got.stdout == text + "\n"
 
 
+PEFT: dict[str, Any] = json.loads(peft_adapters.FILE.read_text(encoding="utf-8"))["cases"]
+NOT_THERE = {
+    "embeddings": "embed_tokens.lora_embedding_A' corrects embeddings", "modules_to_save": "modules_to_save is",
+    "target_parameters": "target_parameters is", "tokens": "trainable_token_indices is", "dora": "use_dora is True",
+}  # fmt: skip
+
+
+def peft_folder(folder: Path, case: dict[str, Any]) -> Path:
+    folder.mkdir()
+    (folder / "adapter_config.json").write_text(json.dumps(case["config"]))
+    (folder / "adapter_model.safetensors").write_bytes(base64.b64decode(case["tensors"]))
+    return folder
+
+
+def test_what_peft_has_written_gives_its_logits(tmp_path: Path) -> None:
+    """The folders that peft_adapters.py keeps, one after the other and side by side, or refused by name."""
+    likeliest: dict[str, int] = {}
+    for tied in (False, True):
+        base = tiny.write_language_model(tmp_path / f"base{tied}", peft_adapters.TIED if tied else tiny.LLAMA)
+        with load(base, "cpu", context=24, engine="numpy") as model:
+            for name, case in PEFT.items():
+                if name.endswith("tied") is not tied:
+                    continue
+                folder = peft_folder(tmp_path / name, case)
+                if name in NOT_THERE:
+                    with pytest.raises(ModelFormatError, match=NOT_THERE[name]):
+                        model.load_adapter(name, folder)
+                    continue
+                model.load_adapter(name, folder)
+                got = model.logits(tiny.TOKENS, adapter=name)[:: peft_adapters.EVERY]
+                want = np.frombuffer(base64.b64decode(case["logits"])).reshape(got.shape)
+                assert nmse(got, want) <= 1e-11, name
+                likeliest[name] = int(want[-1].argmax())
+            if not tied:  # the last row is that of the token that follows
+                batch = model.batch(len(likeliest))
+                numbers = {batch.add(tiny.TOKENS, 1, adapter=name): token for name, token in likeliest.items()}
+                while numbers:
+                    for made in batch.step():
+                        assert made.token == numbers.pop(made.sequence)
+                batch.close()
+
+
+def test_the_correction_of_a_tied_output_matrix_lies_with_the_last_layers(tmp_path: Path) -> None:
+    base = tiny.write_language_model(tmp_path / "base", peft_adapters.TIED)
+    case, sessions = PEFT["the output matrix, tied"], [Session("cpu", engine="numpy") for _ in range(2)]
+    split = [(sessions[0], 1), (sessions[1], None)]
+    with load_folder(ModelFolder(base), sessions[0], context=24, split=split) as model:
+        model.load_adapter("x", peft_folder(tmp_path / "adapter", case))
+        got = model.logits(tiny.TOKENS, adapter="x")[:: peft_adapters.EVERY]
+    assert nmse(got, np.frombuffer(base64.b64decode(case["logits"])).reshape(got.shape)) <= 1e-11
+
+
 def _renamed(old: str, new: str) -> Callable[[dict[str, Any]], dict[str, Any]]:
     return lambda arrays: {name.replace(old, new): array for name, array in arrays.items()}
 
@@ -111,13 +167,23 @@ def _renamed(old: str, new: str) -> Callable[[dict[str, Any]], dict[str, Any]]:
     [
         ({"use_dora": True}, None, "use_dora is True, expected False"),
         ({"modules_to_save": ["lm_head"]}, None, "modules_to_save is"),
-        ({"rank_pattern": {"q_proj": 2}}, None, "rank_pattern is"),
+        ({"rank_pattern": {"q_proj": 2}}, None, r"q_proj.lora_A.weight has shape \(3, 24\), expected \(2, 24\)"),
+        ({"rank_pattern": {"(a+)+b": 2}}, None, "rank_pattern is .*expected an object whose keys are names"),
+        ({"alpha_pattern": {"q_proj": "x"}}, None, "alpha_pattern: q_proj is 'x', expected a number"),
+        ({"ensure_weight_tying": True}, None, "ensure_weight_tying is True"),
+        ({"kasa_config": {"beta": 1}}, None, "kasa_config is"),
         ({"peft_type": "IA3"}, None, "peft_type is 'IA3', expected 'LORA'"),
         ({"init_lora_weights": "pissa"}, None, "init_lora_weights is 'pissa'"),
         ({"r": 0}, None, "r is 0, expected an integer"),
         ({"r": 2}, None, r"q_proj.lora_A.weight has shape \(3, 24\), expected \(2, 24\)"),
         ({"lora_alpha": "x"}, None, "lora_alpha is 'x'"),
-        ({"target_modules": ["q_proj", "w1"]}, None, "has none of 'w1'"),
+        ({"target_modules": ["q_proj", "k_proj"]}, None, "has none of 'k_proj'"),
+        ({}, lambda arrays: {**arrays, "base_model.model.lm_head.weight": np.zeros((60, 24), np.float32)},
+         r"another weight of 'lm_head', float32 \(60, 24\), than the model's"),
+        ({}, lambda arrays: {**arrays, "base_model.model.lm_head.base_layer.weight": np.zeros((61, 24), np.float16)},
+         r"another weight of 'lm_head', float16 \(61, 24\)"),
+        ({}, lambda arrays: {**arrays, "base_model.model.x.base_layer.weight": np.zeros((2, 2), np.float16)},
+         "holds a weight of 'x', which the model has not"),
         ({"target_modules": None}, _renamed("self_attn.q_proj", "attn.wq"), "attn.wq' and 1 more is no product"),
         ({}, _renamed("layers.1", "layers.7"), "'layers.7.self_attn.q_proj' and 1 more is no product of this model"),
         ({}, _renamed("q_proj.lora_B", "q_proj.lora_C"), "lora_C.weight', float32 .*, is no matrix lora_A or lora_B"),

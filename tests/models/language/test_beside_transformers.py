@@ -38,8 +38,8 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "gemma3": ("Gemma3Text", {**BASE, "num_hidden_layers": 7, "head_dim": 16, "sliding_window": 6,
                               "query_pre_attn_scalar": 16}),
     "phi3": ("Phi3", {**BASE, "sliding_window": 9}),
-    "phi3_short": ("Phi3", {**BASE, "rope_parameters": {**LONG, "original_max_position_embeddings": 64}}),
-    "phi3_long": ("Phi3", {**BASE, "rope_parameters": {**LONG, "original_max_position_embeddings": 16}}),
+    "phi3_short": ("Phi3", {**BASE, "rope_parameters": LONG, "original_max_position_embeddings": 64}),
+    "phi3_long": ("Phi3", {**BASE, "rope_parameters": LONG, "original_max_position_embeddings": 16}),
     "gpt2": ("GPT2", {"vocab_size": 96, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 128}),
     "olmo2": ("Olmo2", BASE),
     "gpt_oss": ("GptOss", {**BASE, "head_dim": 16, "num_local_experts": 6, "num_experts_per_tok": 2,
@@ -52,8 +52,8 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
 }  # fmt: skip
 
 
-def _model(folder: Path, name: str, count: int = 45, **more: Any) -> tuple[Any, Any]:
-    """The model in float64, reloaded from the folder, and tokens; with `more` settings."""
+def random_model(folder: Path, name: str, **more: Any) -> None:
+    """A model's folder; with `more` settings."""
     torch, transformers = outside("torch"), outside("transformers")
     kind, settings = MODELS[name][0], {**MODELS[name][1], **more}
     torch.manual_seed(0)
@@ -65,11 +65,19 @@ def _model(folder: Path, name: str, count: int = 45, **more: Any) -> tuple[Any, 
             elif "A_log" not in parameter:
                 values.mul_(4.0)
     made.save_pretrained(folder)
+
+
+def judge(folder: Path, name: str) -> Any:
+    """The model of a folder, in float64."""
     plain = {"experts_implementation": "eager"} if "moe" in name or name in ("qwen3_next", "gpt_oss") else {}
-    wide = transformers.AutoModelForCausalLM.from_pretrained(
-        folder, dtype=torch.float64, attn_implementation="eager", **plain
-    )
-    return wide.eval(), torch.randint(3, 96, (count,))
+    model = outside("transformers").AutoModelForCausalLM
+    return model.from_pretrained(folder, dtype=outside("torch").float64, attn_implementation="eager", **plain).eval()
+
+
+def _model(folder: Path, name: str, count: int = 45, **more: Any) -> tuple[Any, Any]:
+    """The model in float64, reloaded from the folder, and tokens; with `more` settings."""
+    random_model(folder, name, **more)
+    return judge(folder, name), outside("torch").randint(3, 96, (count,))
 
 
 @pytest.mark.parametrize("name", MODELS)

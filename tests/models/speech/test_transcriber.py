@@ -173,7 +173,7 @@ def test_odd_sounds_are_refused(folder: Path, tmp_path: Path) -> None:
         ("config", {"d_model": 25}, "d_model is 25, expected a multiple of the 3 and 3 attention heads"),
         ("config", {"vocab_size": 0}, "vocab_size is 0"),
         ("config", {"decoder_layers": 3}, "missing"),
-        ("config", {"tie_word_embeddings": False}, "tie_word_embeddings"),
+        ("config", {"tie_word_embeddings": False}, "missing 'proj_out.weight'"),
         ("generation", {"no_timestamps_token_id": 500}, "no_timestamps_token_id is 500"),
         ("generation", {"eos_token_id": None}, "eos_token_id"),
         ("generation", {"suppress_tokens": [-1]}, "suppress_tokens"),

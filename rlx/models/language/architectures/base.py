@@ -68,8 +68,8 @@ class Architecture:
     unused: re.Pattern[str] = field(default=re.compile(r"rotary_emb\.inv_freq$|\.attn\.(masked_)?bias$"))
 
 
-def attention(f: Fields, layers: int, **changed: Any) -> Attention:
-    """The attention of a Llama, with what the architecture changes in it."""
+def attention(f: Fields, layers: int, partial: bool = False, **changed: Any) -> Attention:
+    """The attention of a Llama, with what the architecture changes in it; `partial` as `Fields.rope` takes it."""
     width, heads = f.count("hidden_size", MOST_WIDTH), f.count("num_attention_heads", MOST_HEADS)
     kv = f.count("num_key_value_heads", MOST_HEADS, heads)
     if heads % kv:
@@ -79,7 +79,7 @@ def attention(f: Fields, layers: int, **changed: Any) -> Attention:
     size = f.count("head_dim", MOST_WIDTH, width // heads)
     settings: dict[str, Any] = {"scale": size**-0.5, "windows": (None,) * layers, **changed}
     if "ropes" not in settings:
-        settings["ropes"] = (f.rope(size),) * layers
+        settings["ropes"] = (f.rope(size, partial=partial),) * layers
     return Attention(heads, kv, size, **settings)
 
 

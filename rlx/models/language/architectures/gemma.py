@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from rlx.formats.settings import warn_ignored
 from rlx.models.language.architectures.base import (
     ACTIVATIONS,
     Architecture,
@@ -27,8 +28,7 @@ def _gemma(f: Fields, architecture: str, **changed: Any) -> LanguageConfig:
         f, architecture, placement="around", activation=f.choice("hidden_activation", ACTIVATIONS, "gelu_pytorch_tanh"),
         embedding_scale=f.count("hidden_size", MOST_WIDTH) ** 0.5, tied=f.flag("tie_word_embeddings", True),
         logit_softcap=f.maybe("final_logit_softcapping", 1e-6, 1e6),
-        attention=attention(f, layers, scale=scale, softcap=f.maybe("attn_logit_softcapping", 1e-6, 1e6),
-                            qkv_bias=bias, out_bias=bias, **changed),
+        attention=attention(f, layers, scale=scale, qkv_bias=bias, out_bias=bias, **changed),
     )  # fmt: skip
 
 
@@ -36,11 +36,15 @@ def gemma2(f: Fields) -> LanguageConfig:
     layers = f.count("num_hidden_layers", MOST_LAYERS)
     caps = {"attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0}  # where a file says nothing of them
     f = Fields({**caps, **f.content}, f.where)
-    return _gemma(f, "gemma2", windows=windows_of(f, layers, lambda i: i % 2 == 0))
+    cap = f.maybe("attn_logit_softcapping", 1e-6, 1e6)
+    return _gemma(f, "gemma2", softcap=cap, windows=windows_of(f, layers, lambda i: i % 2 == 0))
 
 
 def gemma3(f: Fields) -> LanguageConfig:
     layers = f.count("num_hidden_layers", MOST_LAYERS)
+    if f.has("attn_logit_softcapping"):
+        cap = f.content["attn_logit_softcapping"]
+        warn_ignored(f.where, "attn_logit_softcapping", cap, "the attention of Gemma 3 has no cap")
     every = f.count("sliding_window_pattern", MOST_LAYERS, 6)
     windows = windows_of(f, layers, lambda i: (i + 1) % every != 0)
     size = f.count("head_dim", MOST_WIDTH, 256)

@@ -55,7 +55,7 @@ def _read(f: Fields, architecture: str, **changed: Any) -> LanguageConfig:
     if isinstance(parameters, dict) and "partial_rotary_factor" not in parameters:
         given.setdefault("partial_rotary_factor", 0.25)
     f = Fields(given, f.where)
-    mixed = attention(f, layers, qk_norm="head", qkv_bias=bias, out_bias=bias, gated=True)
+    mixed = attention(f, layers, partial=True, qk_norm="head", qkv_bias=bias, out_bias=bias, gated=True)
     return llama_like(
         f, architecture, mixers=_mixers(f, layers), attention=mixed, recurrence=_recurrence(f), **changed
     )
@@ -87,8 +87,10 @@ def _text(read: Any) -> Any:
         inner = f.content.get("text_config")
         if not isinstance(inner, dict):
             f.wrong("text_config", "an object of settings")
-        tied = {"tie_word_embeddings": f.content.get("tie_word_embeddings", False)}
-        made: LanguageConfig = read(Fields({**tied, **inner}, f"{f.where}: text_config"))
+        text = Fields(inner, f"{f.where}: text_config")
+        # Whole models go by the outer word, their texts' parts by the inner; where the two differ, the file decides.
+        tied = f.flag("tie_word_embeddings", False) or text.flag("tie_word_embeddings", False)
+        made: LanguageConfig = read(Fields({**inner, "tie_word_embeddings": tied}, text.where))
         return made
 
     return of

@@ -1,0 +1,70 @@
+"""Settings of a config.json that do not mean what they say: those that the classes of transformers pass over or set
+aside, and embeddings that are said to be the output matrix and are not."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from rlx.errors import ModelFormatError, ModelWarning
+from rlx.formats.files import shown
+from rlx.packed import PackedArray
+
+Matrix = npt.NDArray[Any] | PackedArray
+_ORIGINAL = ("llama3", "yarn", "longrope", "su")  # kinds of rotary embeddings with an original length
+_ROWS = 1 << 12  # of a matrix, compared at once
+
+
+def same_numbers(a: Matrix, b: Matrix) -> bool:
+    """Whether two matrices of a file hold the same numbers."""
+    if isinstance(a, PackedArray) or isinstance(b, PackedArray):
+        packed = isinstance(a, PackedArray) and isinstance(b, PackedArray) and a.dtype == b.dtype
+        return packed and a.shape == b.shape and bool(np.array_equal(a.data, b.data))
+    if a.shape != b.shape or not a.ndim:
+        return False
+    wide = np.float64 if np.float64 in (a.dtype, b.dtype) else np.float32
+
+    def part(x: Any, at: int) -> Any:
+        rows = x[at : at + _ROWS]
+        return np.ascontiguousarray(rows).view(np.uint8) if a.dtype == b.dtype else rows.astype(wide)
+
+    return all(np.array_equal(part(a, at), part(b, at)) for at in range(0, len(a), _ROWS))
+
+
+def warn_untied(where: str, table: str, head: str) -> None:
+    """Warns of an output matrix beside embeddings of other numbers, although the settings say that they are one."""
+    warnings.warn(
+        f"{where}: tie_word_embeddings is true, but {shown(head)} holds other numbers than {shown(table)}; rlx takes "
+        "each as it stands. Set tie_word_embeddings to false in config.json, or remove the tensor that is not meant",
+        ModelWarning, stacklevel=3,
+    )  # fmt: skip
+
+
+def warn_ignored(where: str, name: str, value: Any, why: str) -> None:
+    """Warns of a setting that stands in a file and has no effect."""
+    warnings.warn(f"{where}: {name} is {shown(value)}, which has no effect: {why}", ModelWarning, stacklevel=3)
+
+
+def whole_heads(where: str, kind: str, part: float, model: str) -> None:
+    """Checks `partial_rotary_factor` of a model whose class turns whole heads. Raises: ModelFormatError where
+    transformers, too, does not run it."""
+    if kind == "default":
+        warn_ignored(where, "partial_rotary_factor", part, f"{model} turns whole heads")
+        return
+    raise ModelFormatError(
+        f"{where}: partial_rotary_factor is {part} beside rotary embeddings of kind {shown(kind)}, but {model} turns "
+        "whole heads; leave it out"
+    )
+
+
+def with_original_length(scaling: Mapping[str, Any], content: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of rotary embeddings of all layers, with the original length that the others say beside them, which
+    goes before their own."""
+    kind, outer = scaling.get("rope_type", scaling.get("type")), content.get("original_max_position_embeddings")
+    if kind not in _ORIGINAL or outer is None:
+        return dict(scaling)
+    return {**scaling, "original_max_position_embeddings": outer}
