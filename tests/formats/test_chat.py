@@ -270,5 +270,6 @@ try:
 except ModelFormatError:
     print(len(template.render(said)))
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=Path(__file__).parents[2])
+    root = Path(__file__).parents[2]
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=root)
     assert (done.returncode, done.stdout, done.stderr) == (0, "100000\n", "")

@@ -1,4 +1,4 @@
-"""Integers of every operator at the ends of their types, odd attributes, and shapes that an operator's text excludes."""
+"""Integers of every operator at the ends of their types, odd attributes, shapes that an operator's text excludes."""
 
 from __future__ import annotations
 

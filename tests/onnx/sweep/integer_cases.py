@@ -347,7 +347,8 @@ def movement() -> Cases:
         yield Case("ReverseSequence", d, "", {"x": e.reshape(6, 2), "n": np.array([6, 2])}, {})
     for d, e in every("Pad"):
         for mode in ("constant", "edge", "reflect", "wrap"):
-            yield Case("Pad", d, mode, {"x": e, "pads": np.array([2, 3]), "value": e[0] if mode == "constant" else None},
+            fill = e[0] if mode == "constant" else None
+            yield Case("Pad", d, mode, {"x": e, "pads": np.array([2, 3]), "value": fill},
                        {"mode": mode}, ("pads",))  # fmt: skip
     for d, e in every("CenterCropPad"):
         yield Case("CenterCropPad", d, "", {"x": e, "shape": np.array([15])}, {}, ("shape",))
@@ -382,7 +383,8 @@ def movement() -> Cases:
                 ("depth",),
             )
     for d in takes("OneHot", 1):
-        yield Case("OneHot", d, "depth", {"i": np.array([0, 1, -1, 5]), "depth": np.array([1 if integer_range(d)[1] < 3 else 3], d),  # type: ignore[index]
+        yield Case("OneHot", d, "depth", {"i": np.array([0, 1, -1, 5]),
+                   "depth": np.array([1 if integer_range(d)[1] < 3 else 3], d),  # type: ignore[index]
                    "v": np.float32([2, 3])}, {}, ("depth",))  # fmt: skip
     for d in takes("OneHot", 2):
         yield Case(
@@ -447,7 +449,8 @@ def images() -> Cases:
         )
         yield Case("Resize", d, "antialias", {"x": x, "roi": None, "s": np.float32([1, 1, 0.5, 0.5])},
                    {"mode": "linear", "antialias": 1}, ("s",))  # fmt: skip
-        yield Case("Resize", d, "crop", {"x": x, "roi": np.float32([0, 0, 0, 0, 1, 1, 1, 1]), "s": np.float32([1, 1, 2, 2])},
+        boxes = {"roi": np.float32([0, 0, 0, 0, 1, 1, 1, 1]), "s": np.float32([1, 1, 2, 2])}
+        yield Case("Resize", d, "crop", {"x": x, **boxes},
                    {"mode": "nearest", "coordinate_transformation_mode": "tf_crop_and_resize"}, ("roi", "s"))  # fmt: skip
     for d in takes("Upsample", opset=9):
         x = ends(d).reshape(1, 1, 3, 4)
@@ -487,8 +490,9 @@ def images() -> Cases:
                "i": np.array([0, 3, 5]).reshape(1, 1, 3)}, {"kernel_shape": [2], "strides": [2]})  # fmt: skip
 
 
-FLOAT_ENDS = [0.0, -0.0, 0.5, -0.5, 1.5, -1.5, 2.5, 100.7, -100.7, 126.0, 127.0, 200.0, 255.0, 32767.0, 65535.0, 2.0**24, 2.0**31 - 128,
-              2.0**31, 2.0**32 - 256, 2.0**53, 2.0**62, 2.0**63, 2.0**63 + 2.0**40, 1.5 * 2.0**63, 2.0**64 - 2.0**40, -(2.0**31), -(2.0**63)]  # fmt: skip
+FLOAT_ENDS = [0.0, -0.0, 0.5, -0.5, 1.5, -1.5, 2.5, 100.7, -100.7, 126.0, 127.0, 200.0, 255.0, 32767.0, 65535.0, 2.0**24,
+              2.0**31 - 128, 2.0**31, 2.0**32 - 256, 2.0**53, 2.0**62, 2.0**63, 2.0**63 + 2.0**40, 1.5 * 2.0**63,
+              2.0**64 - 2.0**40, -(2.0**31), -(2.0**63)]  # fmt: skip
 
 
 def casts() -> Cases:
@@ -556,7 +560,8 @@ def others() -> Cases:
         for d in takes(kind):
             yield Case(kind, d, "takes", {"n": np.array(5, d)}, {}, ("n",))
     for d in gives("MelWeightMatrix"):
-        yield Case("MelWeightMatrix", d, "gives", {"a": np.array(4), "b": np.array(16), "c": np.array(8000), "d": np.float32(0),
+        yield Case("MelWeightMatrix", d, "gives", {"a": np.array(4), "b": np.array(16), "c": np.array(8000),
+                   "d": np.float32(0),
                    "e": np.float32(4000)}, {"output_datatype": CODES[d]}, ("a", "b", "c", "d", "e"))  # fmt: skip
     for d in takes("SequenceConstruct"):
         yield Case("SequenceConstruct", d, "", {"x": ends(d), "y": ends(d)}, {}, after="ConcatFromSequence")

@@ -2,8 +2,8 @@
 
     python -m tests.onnx.sweep.integers [--only OPERATOR …] [--device cpu] [--write]
 
-Each node runs fed and with constants, beside onnx's reference evaluator and ONNX Runtime. Where these two differ, or one
-departs from rlx, rlx must give what the operator's text does, computed here in Python's integers; where the text is
+Each node runs fed and with constants, beside onnx's reference evaluator and ONNX Runtime. Where these two differ, or
+one departs from rlx, rlx must give what the operator's text does, computed here in Python's integers; where the text is
 silent, it is a choice, with its reason in CHOICES and a sentence in docs/onnx.md. The counts are written into
 tests/onnx/data/integers.md; exit status 1 where a result is wrong.
 """
