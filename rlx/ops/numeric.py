@@ -97,7 +97,7 @@ def _first_of_equals(extreme: np.ufunc) -> Callable[..., Array]:
     the operands; elsewhere equal numbers are selected after it.
     """
     zeros = [np.array([0.0, -0.0] * n, dtype)[:n] for n in (1, 37) for dtype in (np.float32, np.float64)]
-    if all(bool((np.signbit(extreme(-z, z)) == np.signbit(z)).all()) for z in zeros):
+    if all(bool((np.signbit(extreme(np.negative(z), z)) == np.signbit(z)).all()) for z in zeros):
         return lambda a, b, out=None: extreme(b, a, out=out)
 
     def first(a: Array, b: Array, out: Array | None = None) -> Array:

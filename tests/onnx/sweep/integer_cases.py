@@ -451,7 +451,8 @@ def images() -> Cases:
                    {"mode": "linear", "antialias": 1}, ("s",))  # fmt: skip
         boxes = {"roi": np.float32([0, 0, 0, 0, 1, 1, 1, 1]), "s": np.float32([1, 1, 2, 2])}
         yield Case("Resize", d, "crop", {"x": x, **boxes},
-                   {"mode": "nearest", "coordinate_transformation_mode": "tf_crop_and_resize"}, ("roi", "s"))  # fmt: skip
+                   {"mode": "nearest", "coordinate_transformation_mode": "tf_crop_and_resize"},
+                   ("roi", "s"))  # fmt: skip
     for d in takes("Upsample", opset=9):
         x = ends(d).reshape(1, 1, 3, 4)
         for mode in ("nearest", "linear"):
@@ -490,8 +491,8 @@ def images() -> Cases:
                "i": np.array([0, 3, 5]).reshape(1, 1, 3)}, {"kernel_shape": [2], "strides": [2]})  # fmt: skip
 
 
-FLOAT_ENDS = [0.0, -0.0, 0.5, -0.5, 1.5, -1.5, 2.5, 100.7, -100.7, 126.0, 127.0, 200.0, 255.0, 32767.0, 65535.0, 2.0**24,
-              2.0**31 - 128, 2.0**31, 2.0**32 - 256, 2.0**53, 2.0**62, 2.0**63, 2.0**63 + 2.0**40, 1.5 * 2.0**63,
+FLOAT_ENDS = [0.0, -0.0, 0.5, -0.5, 1.5, -1.5, 2.5, 100.7, -100.7, 126.0, 127.0, 200.0, 255.0, 32767.0, 65535.0,
+              2.0**24, 2.0**31 - 128, 2.0**31, 2.0**32 - 256, 2.0**53, 2.0**62, 2.0**63, 2.0**63 + 2.0**40, 1.5 * 2.0**63,
               2.0**64 - 2.0**40, -(2.0**31), -(2.0**63)]  # fmt: skip
 
 

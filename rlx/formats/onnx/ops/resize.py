@@ -113,12 +113,12 @@ def _target(c: Call, x: Tensor, axes: list[int]) -> tuple[tuple[int, ...], list[
     policy = c.str("keep_aspect_ratio_policy", "stretch")
     ratios = [Fraction(n, x.shape[a]) for a, n in zip(axes, wanted, strict=True)]
     if policy == "stretch":
-        for axis, n, s in zip(axes, wanted, ratios, strict=True):
-            sizes[axis], scales[axis] = n, float(s) or 1.0
+        for axis, n, ratio in zip(axes, wanted, ratios, strict=True):
+            sizes[axis], scales[axis] = n, float(ratio) or 1.0
     elif policy in ("not_larger", "not_smaller"):
-        s = min(ratios) if policy == "not_larger" else max(ratios)
+        ratio = min(ratios) if policy == "not_larger" else max(ratios)
         for axis in axes:
-            sizes[axis], scales[axis] = math.floor(x.shape[axis] * s + Fraction(1, 2)), float(s) or 1.0
+            sizes[axis], scales[axis] = math.floor(x.shape[axis] * ratio + Fraction(1, 2)), float(ratio) or 1.0
     else:
         raise c.bad(f"keep_aspect_ratio_policy is {policy!r}")
     return checked_shape(c, sizes), scales
