@@ -58,6 +58,8 @@ class Answer(Asked):
     stops: StopTexts = field(default_factory=lambda: StopTexts(()))
     tools: ToolText | None = None
     logprobs: int | None = None  # how many of the likeliest tokens are told beside each
+    single: bool = False  # whether no more than one call is told
+    named: bool = False  # whether the call was required by name, which is no reason of its own
     count: int = 0  # tokens made, without one that ends the text
     reason: str | None = None
     failure: str | None = None
@@ -68,6 +70,13 @@ class Answer(Asked):
     _passed: int = 0  # of those before a text of `stops`
     _scored: deque[Scored] = field(default_factory=deque)  # whose text has not passed yet
     _ready: list[Scored] = field(default_factory=list)
+
+    def begin(self, wake: asyncio.Event, text: str) -> None:
+        """`wake` is set when something has come; the answer begins with a text."""
+        self.wake, self._text = wake, text
+        if self.max_tokens == 0:
+            self.reason = "length"
+        self._wake()
 
     def push(self, tokens: list[Token]) -> None:
         assert self.engine is not None
@@ -107,8 +116,9 @@ class Answer(Asked):
             if ended:
                 rest, self._calls = self.tools.end()
                 made += rest
+                self._calls = self._calls[:1] if self.single else self._calls
                 if self._calls:
-                    self.reason = "tool_calls"
+                    self.reason = "stop" if self.named else "tool_calls"
         self._text += made
         self._wake()
 
@@ -138,7 +148,9 @@ class Answer(Asked):
     def taken(self) -> Piece | None:
         """What has come since the last call. Raises: Refused where it failed."""
         if self.failure is not None:
-            raise Refused(self.status, self.failure)
+            error = Refused(self.status, self.failure)
+            error.again &= self.engine is None or self.engine.failure is None
+            raise error
         if not self._text and self.reason is None:
             return None
         piece = Piece(self.index, self._text, self.reason, self._calls, None if self.logprobs is None else self._ready)

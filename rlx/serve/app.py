@@ -6,6 +6,7 @@ import asyncio
 import base64
 import hashlib
 import json
+import re
 import secrets
 import threading
 import time
@@ -19,6 +20,7 @@ from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, R
 from starlette.routing import Route, Router
 
 from rlx.errors import RlxError
+from rlx.models.language.batch import Penalties
 from rlx.models.language.decoder import Sampling
 from rlx.models.language.grammar import GrammarConstraint, Grammars
 from rlx.models.language.model import LanguageModel
@@ -83,6 +85,11 @@ class Service:
         ids = self.tokenizer.encode(prompt) if isinstance(prompt, str) else prompt
         return self._checked(ids, param)
 
+    def _text(self, ids: list[int]) -> str:
+        """The text of tokens; those of the model's rows beyond its vocabulary have none."""
+        stream = self.tokenizer.stream(special=True)
+        return "".join([*(stream.push(i) for i in ids if i in stream.vocabulary.tokens), stream.end()])
+
     def _checked(self, ids: list[int], param: str) -> Any:
         if len(ids) > self.most:
             raise protocol.too_long(len(ids), self.most, param)
@@ -110,7 +117,13 @@ class Service:
         tools: list[dict[str, Any]] = []
         if isinstance(asked, Chat):
             tools = asked.tools
-            prompts = [self._checked(self.model.chat_ids(asked.messages, tools or None), "messages")]
+            template, more = self.tokenizer.chat_template or "", dict(asked.template or {})
+            if asked.effort is not None:
+                more["reasoning_effort"] = asked.effort
+            if asked.effort is not None and not re.search(r"\breasoning_effort\b", template):
+                raise Refused(400, "reasoning_effort is not read by the model's chat template; leave it out",
+                              "reasoning_effort", "unsupported")  # fmt: skip
+            prompts = [self._checked(self.model.chat_ids(asked.messages, tools or None, more), "messages")]
         else:
             prompts = [self._ids(prompt, "prompt") for prompt in asked.prompts]
         constraint, settings = self._constraint(asked), asked.settings
@@ -121,13 +134,20 @@ class Service:
         for prompt in prompts:
             for choice in range(settings.choices):
                 tool_text = None if format is None else ToolText(format, names)
+                penalties = None
+                if settings.penalized:
+                    penalties = Penalties(self.model.config.vocabulary, settings.repetition, settings.presence,
+                                          settings.frequency, settings.bias)  # fmt: skip
                 made.append(
                     Answer(
                         prompt, settings.max_tokens, _sampling(settings, choice), self.tokenizer.special.ends,
                         None if constraint is None else constraint.copy(), adapter,
-                        settings.logprobs is not None, index=len(made), engine=self.engine, logprobs=settings.logprobs,
+                        penalties, settings.logprobs is not None, index=len(made), engine=self.engine,
+                        logprobs=settings.logprobs,
                         stream=self.tokenizer.stream(special=format is not None and format.special),
                         stops=StopTexts(settings.stop), tools=tool_text,
+                        single=isinstance(asked, Chat) and asked.single,
+                        named=isinstance(asked, Chat) and bool(asked.tool),
                     )
                 )  # fmt: skip
         return made, sum(len(prompt) for prompt in prompts)
@@ -154,8 +174,13 @@ class Service:
         }  # fmt: skip
         wake = asyncio.Event()
         for answer in answers:
-            answer.wake = wake
-        self._ask(answers)
+            text = ""
+            if isinstance(asked, Completion) and asked.echo:
+                prompt = asked.prompts[answer.index // asked.settings.choices]
+                text = prompt if isinstance(prompt, str) else self._text(prompt)
+            answer.begin(wake, text)
+        if asked.settings.max_tokens != 0:
+            self._ask(answers)
         if asked.settings.stream:
             head["object"] = shape.chunk
             events = self._events(answers, wake, head, shape, count, asked.settings.usage)
@@ -341,7 +366,8 @@ def busy(waiting: int) -> Refused:
 def _sampling(settings: Settings, choice: int) -> Sampling:
     if settings.temperature == 0:
         return Sampling()
-    return Sampling(settings.temperature, settings.top_k, settings.top_p, (settings.seed + choice) % (1 << 64))
+    seed = (settings.seed + choice) % (1 << 64)
+    return Sampling(settings.temperature, settings.top_k, settings.top_p, seed, settings.min_p)
 
 
 async def _gathered(answers: list[Answer], wake: asyncio.Event, pause: Callable[[], float]) -> list[Piece]:

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rlx.errors import RlxError
-from rlx.models.language.batch import Batch, Constraint, Token
+from rlx.models.language.batch import Batch, Constraint, Penalties, Token
 from rlx.models.language.decoder import Sampling
 from rlx.models.language.model import LanguageModel
 from rlx.models.language.pages import ROWS
@@ -41,6 +41,7 @@ class Asked:
     ends: frozenset[int] = frozenset()
     constraint: Constraint | None = None
     adapter: str | None = None
+    penalties: Penalties | None = None
     scored: bool = False  # whether its tokens are to have scores
     cancelled: bool = False
     number: int = 0  # in the batch
@@ -52,7 +53,7 @@ class Asked:
         """In the event loop: its next tokens, of which the last one says why it has ended, where it has."""
         raise NotImplementedError
 
-    def fail(self, message: str) -> None:
+    def fail(self, message: str, status: int = 500) -> None:
         """In the event loop: it ends without being complete."""
         raise NotImplementedError
 
@@ -187,7 +188,7 @@ class Engine:
             self._embedding = None
             for held in (self._running, self._waiting, self._embeddings):
                 held.clear()
-        self._call(_fail, asked, embeddings, why)
+        self._call(_fail, asked, embeddings, why, 503 if self.failure is None else 500)
         if self.failure is not None:
             self._call(self.failed)
 
@@ -257,7 +258,8 @@ class Engine:
                 continue
             try:
                 one.number = self.batch.begin(one.ids, one.max_tokens, one.sampling, one.ends, one.constraint,
-                                              adapter=one.adapter, scored=one.scored)  # fmt: skip
+                                              adapter=one.adapter, scored=one.scored,
+                                              penalties=one.penalties)  # fmt: skip
             except RlxError as error:
                 self._call(one.fail, str(error))
             else:
@@ -320,8 +322,8 @@ def _settle(job: _Embedding, found: npt.NDArray[np.float32] | RlxError) -> None:
         job.found.set_result(found)
 
 
-def _fail(asked: list[Asked], embeddings: list[_Embedding], why: str) -> None:
+def _fail(asked: list[Asked], embeddings: list[_Embedding], why: str, status: int) -> None:
     for one in asked:
-        one.fail(why)
+        one.fail(why, status)
     for job in embeddings:
         _settle(job, RlxError(why))

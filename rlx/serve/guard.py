@@ -101,4 +101,5 @@ def _digest(key: bytes) -> bytes:
 def refusal(error: Refused) -> Response:
     """The response that says why a request is not carried out."""
     more = {429: {"retry-after": "1"}, 401: {"www-authenticate": "Bearer"}}.get(error.status, {})
+    more |= {"x-should-retry": "false"} if error.again else {}
     return JSONResponse(error.body, error.status, more)

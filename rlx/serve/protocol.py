@@ -19,19 +19,21 @@ from rlx.models.language.graph import SCORED
 
 # They say who asks and how it is to be billed, and change no answer.
 _IGNORED = frozenset(
-    "user metadata store service_tier safety_identifier prompt_cache_key prompt_cache_retention".split()
+    "user metadata store service_tier safety_identifier prompt_cache_key prompt_cache_retention prompt_cache_options "
+    "moderation".split()
 )
 # Known to the API, and not there yet: the values that change nothing.
 _NEUTRAL: dict[str, tuple[Any, ...]] = {
-    "frequency_penalty": (0,), "presence_penalty": (0,), "logit_bias": ({},), "best_of": (1,), "echo": (False,),
-    "suffix": ("",), "modalities": (["text"],), "audio": (),
-    "prediction": (), "web_search_options": (), "reasoning_effort": (), "verbosity": (), "functions": (),
-    "function_call": (), "parallel_tool_calls": (True,),
+    "best_of": (1,), "echo": (False,), "suffix": ("",), "modalities": (["text"],), "audio": (), "prediction": (),
+    "web_search_options": (), "verbosity": (), "functions": (), "function_call": (),
 }  # fmt: skip
 _ROLES = ("system", "developer", "user", "assistant", "tool")
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _MAX_DEPTH = 100  # of nested JSON
 _MAX_TOOLS = 128
+_MAX_BIASED = 1024  # tokens of logit_bias
+_EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh")
+_OWN = {"self", "messages", "tools", "documents", "now", "add_generation_prompt"}  # what a template has of the server
 
 
 class Refused(Exception):
@@ -42,6 +44,7 @@ class Refused(Exception):
         super().__init__(message.encode(errors="backslashreplace").decode())
         self.param = None if param is None else param.encode(errors="backslashreplace").decode()
         self.status, self.code = status, code
+        self.again = status in (500, 504)  # whether the same request would come to the same again
 
     @property
     def body(self) -> dict[str, Any]:
@@ -64,6 +67,15 @@ class Settings:
     usage: bool  # whether a stream ends with the counts
     top_k: int | None = None  # no member of OpenAI's API, but known to many clients
     logprobs: int | None = None  # how many of the likeliest tokens are told beside each; None: no logarithms are
+    min_p: float | None = None  # no member of OpenAI's API either, nor is the next
+    repetition: float = 1.0
+    presence: float = 0.0
+    frequency: float = 0.0
+    bias: Mapping[int, float] | None = None
+
+    @property
+    def penalized(self) -> bool:
+        return self.repetition != 1 or bool(self.presence or self.frequency or self.bias)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +86,7 @@ class Completion:
     prompts: list[str | list[int]]
     settings: Settings
     response: Format
+    echo: bool = False  # whether the answer begins with the prompt
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +107,9 @@ class Chat:
     response: Format
     tools: list[dict[str, Any]]
     tool: str | None
+    single: bool = False  # whether the answer may have no more than one call
+    template: Mapping[str, Any] | None = None  # what its template gets beside messages and tools
+    effort: str | None = None  # of reasoning, which some templates read
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,8 +236,12 @@ def completion(body: dict[str, Any], models: Sequence[str], context: int, choice
     fields, model = _checked_model(body, models)
     prompts = _texts(fields, "prompt", context, choices)
     told = None if fields.take("logprobs") is False else fields.integer("logprobs", 0, SCORED)
-    made = Completion(model, prompts, _settings(fields, context, choices, 16, told), _format(fields))
+    echo = fields.flag("echo")
+    made = Completion(model, prompts, _settings(fields, context, choices, 16, told), _format(fields), echo)
     fields.done()
+    if echo and told is not None:
+        why = "logprobs of the prompt are not there yet in this server; leave out echo or logprobs"
+        raise Refused(400, why, "echo", "unsupported")
     if len(prompts) * made.settings.choices > choices:
         raise Refused(400, f"{len(prompts)} prompts of {made.settings.choices} choices; at most {choices} are taken",
                       "n")  # fmt: skip
@@ -241,7 +261,10 @@ def chat(body: dict[str, Any], models: Sequence[str], context: int, choices: int
         if told:
             raise Refused(400, "top_logprobs go with logprobs: true alone", "top_logprobs")
         told = None
-    made = Chat(model, read, _settings(fields, context, choices, None, told), _format(fields), tools, tool)
+    single = fields.take("parallel_tool_calls") is not None and not fields.flag("parallel_tool_calls")
+    effort = None if fields.take("reasoning_effort") is None else fields.choice("reasoning_effort", _EFFORTS)
+    settings, template = _settings(fields, context, choices, None, told), _template(fields)
+    made = Chat(model, read, settings, _format(fields), tools, tool, single, template, effort)
     fields.done()
     if tool is not None and made.response.kind != "text":
         raise Refused(400, "response_format and a tool_choice that requires a call exclude each other", "tool_choice")
@@ -298,8 +321,8 @@ def _settings(
     fields: _Fields, context: int, choices: int, tokens: int | None, logprobs: int | None
 ) -> Settings:
     n = fields.integer("n", 1, choices, 1)
-    most = fields.integer("max_tokens", 1, context)
-    newer = fields.integer("max_completion_tokens", 1, context)
+    most = fields.integer("max_tokens", 0, context, tokens)
+    newer = fields.integer("max_completion_tokens", 0, context, most)
     seed = fields.integer("seed", -(1 << 63), (1 << 64) - 1)
     top_k = fields.integer("top_k", -1, (1 << 31) - 1)  # below 1 for no limit
     stream = fields.flag("stream")
@@ -312,7 +335,7 @@ def _settings(
         options.done()
     return Settings(
         choices=n or 1,
-        max_tokens=newer or most or tokens,
+        max_tokens=newer,
         temperature=fields.number("temperature", 0, 2, 1.0),
         top_p=fields.number("top_p", 0, 1, 1.0),
         seed=secrets.randbits(63) if seed is None else seed % (1 << 64),
@@ -321,7 +344,37 @@ def _settings(
         usage=usage,
         top_k=top_k if top_k is not None and top_k > 0 else None,
         logprobs=logprobs,
+        min_p=fields.number("min_p", 0, 1, 0.0) or None,
+        repetition=fields.number("repetition_penalty", 0.01, 100, 1.0),
+        presence=fields.number("presence_penalty", -2, 2, 0.0),
+        frequency=fields.number("frequency_penalty", -2, 2, 0.0),
+        bias=_bias(fields),
     )
+
+
+def _bias(fields: _Fields) -> dict[int, float] | None:
+    """What is added to the logits of tokens, by their ids."""
+    held = fields.take("logit_bias")
+    if held is None:
+        return None
+    if not isinstance(held, dict) or len(held) > _MAX_BIASED:
+        raise fields.wrong("logit_bias", f"an object of at most {_MAX_BIASED} token ids and numbers")
+    made, inner = {}, _Fields(held, "logit_bias.")
+    for id in held:
+        if not (id.isascii() and id.isdecimal() and len(id) < 10):
+            raise Refused(400, f"logit_bias has {_shown(id)}; expected the id of a token", "logit_bias")
+        made[int(id)] = inner.number(id, -100, 100, 0.0)
+    return made
+
+
+def _template(fields: _Fields) -> dict[str, Any]:
+    """What a chat template gets by name."""
+    held = fields.take("chat_template_kwargs")
+    if held is not None and (not isinstance(held, dict) or not all(name.isidentifier() for name in held)):
+        raise fields.wrong("chat_template_kwargs", "an object of names and values")
+    if own := _OWN & {*(held or {})}:
+        raise Refused(400, f"chat_template_kwargs has {min(own)}, which the server gives", "chat_template_kwargs")
+    return held or {}
 
 
 def _stops(fields: _Fields) -> tuple[str, ...]:
@@ -375,6 +428,8 @@ def _message(message: Any, where: str) -> dict[str, Any]:
         value = fields.text(name)
         if value is not None and name != "refusal":
             made[name] = value
+    if role == "assistant":
+        fields.take("annotations")
     fields.done()
     return made
 
@@ -383,10 +438,10 @@ def _part(part: Any, where: str) -> str:
     if not isinstance(part, dict):
         raise Refused(400, f"{where[:-1]} is {_shown(part)}; expected a part of text", where[:-1])
     fields = _Fields(part, where)
-    fields.choice("type", ("text",))
-    text = fields.text("text", needed=True)
+    kind = fields.choice("type", ("text", "refusal"))
+    text = fields.text(kind, needed=True)
     fields.done()
-    return text or ""
+    return (text or "") if kind == "text" else ""
 
 
 def _call(call: Any, where: str) -> dict[str, Any]:
@@ -395,6 +450,7 @@ def _call(call: Any, where: str) -> dict[str, Any]:
         raise Refused(400, f"{where[:-1]} is {_shown(call)}; expected a tool call", where[:-1])
     fields = _Fields(call, where)
     fields.choice("type", ("function",), "function")
+    fields.integer("index", 0, 1 << 31)
     id, function = fields.text("id"), fields.object("function")
     if function is None:
         raise fields.wrong("function", "an object with name and arguments")

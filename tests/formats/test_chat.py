@@ -270,6 +270,6 @@ try:
 except ModelFormatError:
     print(len(template.render(said)))
 """
-    root = Path(__file__).parents[2]
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=root)
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=Path(__file__).parents[2])
     assert (done.returncode, done.stdout, done.stderr) == (0, "100000\n", "")

@@ -186,7 +186,7 @@ def test_a_required_tool_is_called(server: Served) -> None:
         status, found = server.ask(CHAT, {**body, "tool_choice": choice})
         assert status == 200, found
         made = found["choices"][0]
-        assert made["finish_reason"] == "tool_calls", made
+        assert made["finish_reason"] == ("tool_calls" if choice == "required" else "stop"), made
         (call,) = made["message"]["tool_calls"]
         assert call["type"] == "function" and call["function"]["name"] in names
         assert json.loads(call["function"]["arguments"])["x"] in (3, 4) and made["message"]["content"] is None

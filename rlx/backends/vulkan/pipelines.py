@@ -15,10 +15,10 @@ from rlx.backends.gpu.elementwise.spirv import float_modes
 from rlx.backends.gpu.program.steps import FileKernel, Kernel, SourceKernel
 from rlx.backends.vulkan import api
 from rlx.backends.vulkan.api import Handle
-from rlx.driver.aside import Threads
 from rlx.driver.closing import Resources
 from rlx.driver.diskcache import DiskCache, key_of
 from rlx.driver.progress import report
+from rlx.driver.threads import Threads
 from rlx.errors import UnsupportedOp
 
 if TYPE_CHECKING:

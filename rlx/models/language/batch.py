@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, Protocol
@@ -27,6 +28,39 @@ class Constraint(Protocol):
 
     def take(self, token: int) -> bool:
         """Goes on past a token; whether the text is complete with it."""
+
+
+class Penalties:
+    """What a sequence's tokens so far do to its next logits. In this order: `repetition`, as of `rlx.sample`, for each
+    token of the prompt and the answer; then `bias` is added, by token, and for each token of the answer `presence` is
+    taken away once, and `frequency` as often as it was given. The host adds these up in f64 and rounds once."""
+
+    def __init__(
+        self, vocabulary: int, repetition: float = 1.0, presence: float = 0.0, frequency: float = 0.0,
+        bias: Mapping[int, float] | None = None,
+    ) -> None:  # fmt: skip
+        bias = bias or {}
+        if not all(0 <= token < vocabulary for token in bias):
+            raise DTypeError(f"bias has the token {max(bias, key=abs)}; expected ids from 0 to {vocabulary - 1}")
+        if not 2.0**-100 <= repetition <= 2.0**100 or not np.isfinite([presence, frequency, *bias.values()]).all():
+            raise DTypeError(f"penalties are {repetition}, {presence}, {frequency}; expected finite numbers, and a "
+                             "repetition above 0")  # fmt: skip
+        self._repetition, self._presence, self._frequency, self._bias = repetition, presence, frequency, bias
+        self._counts: Counter[int] = Counter()
+        self.scale = np.ones(vocabulary, np.float32)
+        self.shift = np.zeros(vocabulary, np.float32)
+        self.shift[[*bias]] = [*bias.values()]
+
+    def begin(self, prompt: npt.NDArray[np.int32]) -> None:
+        """Notes the prompt."""
+        self.scale[prompt] = self._repetition
+
+    def take(self, token: int) -> None:
+        """Notes a token of the answer."""
+        self._counts[token] += 1
+        self.scale[token] = self._repetition
+        away = self._presence + self._frequency * self._counts[token]
+        self.shift[token] = self._bias.get(token, 0.0) - away
 
 
 class Scores(NamedTuple):
@@ -56,6 +90,7 @@ class _Sequence:
     sampling: Sampling
     ends: frozenset[int]
     constraint: Constraint | None
+    penalties: Penalties | None
     scored: bool
     adapter: int  # its number among those of the batch, -1 for none
     prompt: npt.NDArray[np.int32]
@@ -118,14 +153,15 @@ class Batch(Closing):
     def add(
         self, prompt: Sequence[int] | npt.NDArray[Any], max_tokens: int | None = None, sampling: Sampling | None = None,
         ends: frozenset[int] = frozenset(), constraint: Constraint | None = None, *, adapter: str | None = None,
-        scored: bool = False,
+        scored: bool = False, penalties: Penalties | None = None,
     ) -> int:  # fmt: skip
         """Takes in a prompt; the number of the sequence, by which `step` calls it. `adapter` names one of the batch;
-        with `scored` its tokens have `Scores`.
+        with `scored` its tokens have `Scores`; `penalties` are of this sequence alone.
 
         Raises: GraphError where no slot is free, or too few pages, DTypeError, ShapeError for a prompt that cannot be
         taken, RlxError for an adapter that the batch has not."""
-        number = self.begin(prompt, max_tokens, sampling, ends, constraint, adapter=adapter, scored=scored)
+        number = self.begin(prompt, max_tokens, sampling, ends, constraint, adapter=adapter, scored=scored,
+                            penalties=penalties)  # fmt: skip
         try:
             while any(held is not None and held.number == number and not held.steps for held in self._held):
                 if not self.fill():
@@ -139,7 +175,7 @@ class Batch(Closing):
     def begin(
         self, prompt: Sequence[int] | npt.NDArray[Any], max_tokens: int | None = None, sampling: Sampling | None = None,
         ends: frozenset[int] = frozenset(), constraint: Constraint | None = None, *, adapter: str | None = None,
-        scored: bool = False,
+        scored: bool = False, penalties: Penalties | None = None,
     ) -> int:  # fmt: skip
         """A slot for a sequence, whose prompt `fill` takes in; its number. Raises: as `add`."""
         sampling, d = sampling or Sampling(), self._decoder
@@ -157,7 +193,9 @@ class Batch(Closing):
         own = most if max_tokens is None else max_tokens
         self._count += 1
         then: Ended = "length" if own <= most and max_tokens is not None else "context"
-        held = _Sequence(self._count, min(own, most), then, sampling, ends, constraint, scored, chosen, ids)
+        if penalties is not None:
+            penalties.begin(ids)
+        held = _Sequence(self._count, min(own, most), then, sampling, ends, constraint, penalties, scored, chosen, ids)
         held.placed = self.pages is None
         self._held[self._held.index(None)] = held
         return self._count
@@ -183,7 +221,7 @@ class Batch(Closing):
             mask["mask"] = np.empty((1, mask_words(d.config.vocabulary)), np.int32)
             held.constraint.mask(mask["mask"][0])
         picking = _picking([held])
-        found = d.take(part, picking, {**_inputs([held], picking), **mask})
+        found = d.take(part, picking, {**_inputs([held], picking, d.config.vocabulary), **mask})
         held.taken += len(part)
         held.fresh.append((int(found["token"][0, 0]), _scores(found, 0) if held.scored else None))
         self._at[slot], self._ids[slot] = held.taken, found["token"][0, 0]
@@ -250,7 +288,7 @@ class Batch(Closing):
 
     def step(self, most: int = 1) -> list[Token]:
         """The next tokens of all sequences, first those that prompts gave, then up to `most` of each; of sequences
-        with constraints or scores one, and then one of all.
+        with constraints, penalties or scores one, and then one of all.
 
         Raises: DTypeError for a `most` below 1."""
         if type(most) is not int or most < 1:
@@ -264,7 +302,7 @@ class Batch(Closing):
         lasting = [held for held in self._held if held is not None and held.steps]
         if not lasting:
             return made
-        if any(held.constraint is not None or held.scored for held in lasting):
+        if any(held.constraint is not None or held.penalties is not None or held.scored for held in lasting):
             most = 1
         # A sequence that ends on the way runs on: its slot's rows are written anew by the next one's prompt.
         count = min(most, AHEAD, LOG, max(held.left for held in lasting))
@@ -288,6 +326,8 @@ class Batch(Closing):
         ended: Ended = "nan" if token < 0 else "stop" if token in held.ends else "" if held.left else held.then
         if held.constraint is not None and ended not in ("nan", "stop") and held.constraint.take(token):
             ended = "stop"
+        if held.penalties is not None and token >= 0:
+            held.penalties.take(token)
         held.made.append(token)
         made.append(Token(held.number, token, ended, scores))
         if ended:
@@ -299,7 +339,7 @@ class Batch(Closing):
         d = self._decoder
         stepped = [held if held is not None and held.steps else None for held in self._held]
         picking = _picking([held for held in stepped if held is not None])
-        given = _inputs(stepped, picking)
+        given = _inputs(stepped, picking, d.config.vocabulary)
         given["stride"] = np.array([held is not None for held in stepped], np.int32)
         given["adapter"] = np.array([-1 if held is None else held.adapter for held in stepped], np.int32)
         if picking.masked:
@@ -366,10 +406,12 @@ def _picking(stepped: Sequence[_Sequence]) -> Picking:
         masked=any(held.constraint is not None for held in stepped),
         top_ks=any(sampling.top_k is not None for sampling in drawn),
         scored=any(held.scored for held in stepped),
+        min_p=any(sampling.min_p is not None for sampling in drawn),
+        penalized=any(held.penalties is not None for held in stepped),
     )
 
 
-def _inputs(stepped: Sequence[_Sequence | None], picking: Picking) -> dict[str, Any]:
+def _inputs(stepped: Sequence[_Sequence | None], picking: Picking, vocabulary: int) -> dict[str, Any]:
     """What draws take, a row for each sequence; a temperature of 0 takes the likeliest token."""
     given: dict[str, Any] = {}
     if not picking.greedy:
@@ -378,7 +420,14 @@ def _inputs(stepped: Sequence[_Sequence | None], picking: Picking) -> dict[str, 
         given["top_p"] = np.ones(len(stepped), np.float32)
     if picking.top_ks:
         given["top_k"] = np.zeros(len(stepped), np.int32)
+    if picking.min_p:
+        given["min_p"] = np.zeros(len(stepped), np.float32)
+    if picking.penalized:
+        given["scale"] = np.ones((len(stepped), vocabulary), np.float32)
+        given["shift"] = np.zeros((len(stepped), vocabulary), np.float32)
     for row, held in enumerate(stepped):
+        if held is not None and held.penalties is not None:
+            given["scale"][row], given["shift"][row] = held.penalties.scale, held.penalties.shift
         if held is not None and not picking.greedy:
             for name, value in held.sampling.inputs().items():
                 given[name][row] = value[0]

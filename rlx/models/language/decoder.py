@@ -57,14 +57,16 @@ class Sampling:
     top_k: int | None = None
     top_p: float | None = None
     seed: int = 0
+    min_p: float | None = None
 
     def __post_init__(self) -> None:
         _number("temperature", self.temperature, 0.0, 1e6)
-        if self.top_p is not None:
-            _number("top_p", self.top_p, 0.0, 1.0)
+        for name, value in (("top_p", self.top_p), ("min_p", self.min_p)):
+            if value is not None:
+                _number(name, value, 0.0, 1.0)
         if self.top_k is not None and (type(self.top_k) is not int or self.top_k < 1):
             raise DTypeError(f"top_k is {self.top_k!r}; expected an integer from 1, or None for no such limit")
-        for name, value in (("top_k", self.top_k), ("top_p", self.top_p)):
+        for name, value in (("top_k", self.top_k), ("top_p", self.top_p), ("min_p", self.min_p)):
             if value is not None and not self.temperature:
                 raise DTypeError(
                     f"{name} is {value!r} beside a temperature of 0, which takes the likeliest token and draws none; "
@@ -77,12 +79,12 @@ class Sampling:
     def picking(self) -> Picking:
         if self.temperature == 0:
             return GREEDY
-        return Picking(False, self.top_k, self.top_p is not None)
+        return Picking(False, self.top_k, self.top_p is not None, min_p=self.min_p is not None)
 
     def inputs(self) -> dict[str, Any]:
         if self.temperature == 0:
             return {}
-        numbers = {"temperature": self.temperature, "top_p": self.top_p}
+        numbers = {"temperature": self.temperature, "top_p": self.top_p, "min_p": self.min_p}
         made: dict[str, Any] = {n: np.array([v], np.float32) for n, v in numbers.items() if v is not None}
         return {"key": np.asarray(key_of(self.seed)).reshape(1, 2), **made}
 

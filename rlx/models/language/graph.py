@@ -33,7 +33,8 @@ MIXERS: dict[Mixer, Callable[[Blocks, Tensor, int], Tensor]] = {
 class Picking:
     """How a program picks a token: the greatest logit, or a draw, among the `top_k` greatest where it is given
     (`top_ks`: by a number for each sequence, which takes longer), and with a limit on the sum of probabilities where
-    `top_p`; `masked`: among the tokens whose bits are set. With `scored` it tells logarithms of probabilities too."""
+    `top_p` or one on each beside the greatest where `min_p`; `masked`: among the tokens whose bits are set; with logits
+    that are scaled and shifted before where `penalized`. With `scored` it tells logarithms of probabilities too."""
 
     greedy: bool = True
     top_k: int | None = None
@@ -41,6 +42,8 @@ class Picking:
     masked: bool = False
     top_ks: bool = False
     scored: bool = False
+    min_p: bool = False
+    penalized: bool = False
 
 
 GREEDY = Picking()
@@ -69,7 +72,9 @@ def language_graph(
 
     Inputs: `ids`, i32 (batch, chunk); `at`, i32 (batch,), the position of each sequence's first token here. For the
     head "token" and chunks of several tokens: `last`, i32 (batch,), the place in the chunk of the last token that is
-    no padding. For draws: `key`, i32 (batch, 2), `temperature` and with `top_p` that, f32 (batch,). With a mask:
+    no padding. For draws: `key`, i32 (batch, 2), `temperature` and with `top_p` or `min_p` these, f32 (batch,).
+    `penalized`: `scale` and `shift`, f32 (batch, vocabulary), by which logits are divided (negative ones multiplied),
+    and what is added to them then. With a mask:
     `mask`, i32 (batch, words), where bit b of word w stands for token 32 w + b. With `top_ks`: `top_k`, i32 (batch,),
     below 1 for no limit. With several adapters: `adapter`, i32 (batch,), the number of each sequence's, or -1.
     Output: `token`, i32 (batch, 1), the id that follows the last token; or `logits`, f32 (batch, chunk, vocabulary); or
@@ -176,6 +181,9 @@ def _write_log(g: Graph, token: Tensor, at: Tensor, size: Size) -> None:
 def _picked(given: Callable[..., Tensor], logits: Tensor, place: Tensor, picking: Picking) -> Tensor:
     """The token of each row of logits, i32 (batch, 1)."""
     batch, vocabulary = logits.shape
+    if picking.penalized:
+        logits, scale = ops.cast(logits, f32), given("scale", (batch, vocabulary), f32)
+        logits = ops.where(logits > 0, logits / scale, logits * scale) + given("shift", (batch, vocabulary), f32)
     if picking.masked:
         logits = only(logits, given("mask", (batch, mask_words(vocabulary)), i32))
     if picking.greedy:
@@ -183,7 +191,9 @@ def _picked(given: Callable[..., Tensor], logits: Tensor, place: Tensor, picking
     key, heat = given("key", (batch, 2), i32), given("temperature", (batch,), f32)
     top_p = given("top_p", (batch,), f32) if picking.top_p else None
     top_k = given("top_k", (batch,), i32) if picking.top_ks else picking.top_k
-    return ops.reshape(ops.sample(logits, key, place, temperature=heat, top_k=top_k, top_p=top_p), (batch, 1))
+    min_p = given("min_p", (batch,), f32) if picking.min_p else None
+    token = ops.sample(logits, key, place, temperature=heat, top_k=top_k, top_p=top_p, min_p=min_p)
+    return ops.reshape(token, (batch, 1))
 
 
 def _score(g: Graph, logits: Tensor, token: Tensor) -> None:

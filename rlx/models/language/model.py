@@ -369,14 +369,15 @@ class LanguageModel(Closing):
         return self.generate(self.chat_ids(messages), max_tokens, **settings)
 
     def chat_ids(
-        self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] | None = None
-    ) -> list[int]:
+        self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] | None = None,
+        more: Mapping[str, Any] | None = None,
+    ) -> list[int]:  # fmt: skip
         """The tokens of messages by the model's template, up to where its answer begins; `tools` are JSON schemas of
-        functions that it may call."""
+        functions that it may call, `more` what this template takes beside that."""
         if not isinstance(messages, (list, tuple)):
             raise DTypeError(f'messages are {messages!r:.60}; expected a list of {{"role": "user", "content": text}}')
         tokenizer = self.tokenizer
-        text = ChatTemplate.of(tokenizer).render(messages, tools=tools)
+        text = ChatTemplate.of(tokenizer).render(messages, tools=tools, **(more or {}))
         return tokenizer.encode(text, special=False, parse_special=True)
 
     def close(self) -> None:

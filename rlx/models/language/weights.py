@@ -12,9 +12,9 @@ from typing import Any, Protocol, cast
 
 import numpy as np
 
-from rlx.driver.aside import Threads
 from rlx.driver.device import Bytes
 from rlx.driver.progress import report
+from rlx.driver.threads import Threads
 from rlx.dtypes import DType, as_dtype, f32, rounded
 from rlx.errors import DTypeError, ModelFormatError, RlxError
 from rlx.formats.files import shown

@@ -25,10 +25,10 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from rlx.driver.aside import Threads
 from rlx.driver.closing import Closing
 from rlx.driver.device import Bytes
 from rlx.driver.files import OBJECT_BYTES, open_regular, parse_json, shown, written_whole
+from rlx.driver.threads import Threads
 from rlx.errors import ModelFormatError
 
 MAGIC = b"rlxprog1"

@@ -1,0 +1,59 @@
+"""Calls that several threads make at once, also after the main thread has ended."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future
+from contextlib import suppress
+from functools import partial
+from queue import Empty, SimpleQueue
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+class Threads:
+    """Up to `count` threads for the calls of a `with` block, whose end waits for those that were begun and cancels the
+    others. A ThreadPoolExecutor takes no calls any more once the main thread has ended, while a program's other threads
+    may still load and run models."""
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+        self._calls: SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = SimpleQueue()
+        self._threads: list[threading.Thread] = []
+
+    def __enter__(self) -> Threads:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with suppress(Empty):
+            while (waiting := self._calls.get_nowait()) is not None:
+                waiting[0].cancel()
+        for _thread in self._threads:
+            self._calls.put(None)
+        for thread in self._threads:
+            thread.join()
+
+    def submit(self, call: Callable[[], T]) -> Future[T]:
+        """Has a thread make the call."""
+        future: Future[T] = Future()
+        self._calls.put((future, call))
+        if len(self._threads) < self._count:
+            self._threads.append(threading.Thread(target=self._work, daemon=True))
+            self._threads[-1].start()
+        return future
+
+    def map(self, call: Callable[..., T], *each: Iterable[Any]) -> Iterator[T]:
+        """The results, in order, of calls with the items of `each`."""
+        futures = [self.submit(partial(call, *items)) for items in zip(*each, strict=False)]
+        return (future.result() for future in futures)
+
+    def _work(self) -> None:
+        while (item := self._calls.get()) is not None:
+            future, call = item
+            try:
+                future.set_result(call())
+            except BaseException as error:  # noqa: BLE001 it is raised where the result is asked for
+                future.set_exception(error)
+            del item, future, call  # which may hold much memory until the next call
