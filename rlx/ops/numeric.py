@@ -96,7 +96,7 @@ def _first_of_equals(extreme: np.ufunc) -> Callable[..., Array]:
     NumPy gives what the processor's instruction gives. That is always the second on x86, where it is enough to swap
     the operands; elsewhere equal numbers are selected after it.
     """
-    zeros = [np.array([0.0, -0.0] * n, dtype)[:n] for n in (1, 37) for dtype in (np.float32, np.float64)]
+    zeros: list[Array] = [np.array([0.0, -0.0] * n, dtype)[:n] for n in (1, 37) for dtype in (np.float32, np.float64)]
     if all(bool((np.signbit(extreme(-z, z)) == np.signbit(z)).all()) for z in zeros):
         return lambda a, b, out=None: extreme(b, a, out=out)
 
