@@ -242,7 +242,7 @@ def _first(where: Array, want: Array, got: Array, columns: Sequence[Array]) -> s
 
 
 # The signs of zeros that a driver decides, whatever the kernel's text says.
-_SIGNS = {("vulkan", "pow"): "the kernel has sign * 0.0 where a power vanishes, which Mesa folds to +0.0"}
+_SIGNS = {("vulkan", "pow"): "where a power vanishes the kernel has sign * 0.0, for which Mesa gives +0.0"}
 
 
 def reason(way: str, subject: Subject, form: str, found: Difference) -> str:
