@@ -131,7 +131,8 @@ def _update(size: tuple[int, int, int, int], dtype: DType, domain: str = "normal
 def _random_update(b: Builder) -> Made:
     batch, heads, rows = (1 + b.below(3) for _ in range(3))
     codes, scales = ops.q8_0_blocks(b.leaf((batch, rows, heads, BLOCK), f32))
-    return ops.q8_0_update(b.leaf((batch, heads, BLOCK), b.choose(FLOATS)), codes, scales, b.leaf((batch,), i32))
+    x, at = b.leaf((batch, heads, BLOCK), b.choose(FLOATS)), b.leaf((batch,), i32)
+    return ops.q8_0_update(x, codes, scales, at, checked=False)
 
 
 _STEEP = "keys of such numbers give scores whose last places are whole weights"
