@@ -146,6 +146,8 @@ def main() -> int:
     for source, name in OWN:
         to = FORMATS[name]
         x = hard_numbers(source, to, asked.numbers)
+        if not session.info.preserves_subnormals:  # bf16's are f32's, which such a driver takes for 0
+            x = x[~((x != 0) & (np.abs(x.astype(np.float64)) < 2.0**-126))]
         kind = rlx.dtypes.as_dtype(np.dtype(getattr(ml_dtypes, name, name)))
         plain = run(session, lambda t, kind=kind: rlx.cast(t, kind), x)
         fused = run(session, lambda t, kind=kind: rlx.cast(rlx.cast(t, kind), "f64") * 0.5, x) * 2
