@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -38,7 +38,7 @@ class _Engine:
             "rlx_embeddings_waiting": ("Requests for embeddings that wait or run.", lambda: self.running)
         }
 
-    async def embed(self, rows: list[npt.NDArray[np.int32]]) -> list[Any]:
+    async def embed(self, rows: list[npt.NDArray[np.int32]], left_out: Sequence[int] = ()) -> list[Any]:
         """The embeddings of a request's texts. A request whose client leaves gives up its turn while it waits; one that
         is being computed keeps it until its thread has ended. Raises: Refused where too many requests wait, RlxError.
         """
@@ -50,7 +50,7 @@ class _Engine:
         except BaseException:
             self.running -= 1
             raise
-        work = asyncio.ensure_future(asyncio.to_thread(self.encoder.encode_ids, rows))
+        work = asyncio.ensure_future(asyncio.to_thread(self.encoder.encode_ids, rows, left_out=left_out))
         work.add_done_callback(self._computed)
         return list(await asyncio.shield(work))
 
@@ -90,10 +90,16 @@ class EncoderService(Service):
         raise Refused(400, _ONLY, "model")
 
     async def embeddings(self, request: Request) -> Response:
-        body, width = await self.body(request), self.encoder.config.hidden_size
-        asked = protocol.embeddings(body, (self.name,), self.encoder.max_length, self.limits.inputs, width)
-        rows = [await self.in_thread(self._ids, text, "input") for text in asked.inputs]
-        return self.embedded(asked, rows, await self.attended(request.receive, self._vectors(rows)))
+        body, encoder = await self.body(request), self.encoder
+        asked = protocol.embeddings(
+            body, (self.name,), encoder.max_length, self.limits.inputs, encoder.width, tuple(encoder.prompts)
+        )
+        before = encoder.prompt(asked.prompt_name)  # stands before texts; token ids are taken as they are
+        prompted = await self.in_thread(encoder.left_out, before)
+        texts = [before + text if isinstance(text, str) else text for text in asked.inputs]
+        left_out = [prompted if isinstance(text, str) else 0 for text in texts]
+        rows = [await self.in_thread(self._ids, text, "input") for text in texts]
+        return self.embedded(asked, rows, await self.attended(request.receive, self._vectors(rows, left_out)))
 
     def _ids(self, prompt: str | list[int], param: str) -> Any:
         """A text's tokens. Raises: Refused, RlxError."""
@@ -104,9 +110,9 @@ class EncoderService(Service):
             raise Refused(400, f"{param} has no tokens", param)
         return ids
 
-    async def _vectors(self, rows: list[Any]) -> list[Any]:
+    async def _vectors(self, rows: list[Any], left_out: list[int]) -> list[Any]:
         try:
-            found: list[Any] = await self.engine.embed(rows)
+            found: list[Any] = await self.engine.embed(rows, left_out)
         except RlxError as error:
             raise Refused(503, str(error)) from error
         for ids in rows:
