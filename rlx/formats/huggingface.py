@@ -14,6 +14,7 @@ from rlx.formats.quantized import QuantizedTensors
 from rlx.formats.sentences import SentenceModules, read_modules
 from rlx.formats.tokenizer import TextTokenizer
 
+
 class ModelFolder:
     """A folder as Hugging Face publishes models; its parts are read on first use.
 
@@ -61,7 +62,7 @@ class ModelFolder:
         return read_modules(self.path, self.config.get("hidden_size"))
 
     def module_tensors(self, modules: SentenceModules) -> dict[str, Any]:
-        """The weights of the modules after the pooling, each behind the name of its folder. Raises: ModelFormatError."""
+        """The weights of the modules after the pooling, by the folder and the name. Raises: ModelFormatError."""
         found = {}
         for path in {step.path for step in modules.steps if step != "normalize"}:
             found |= {f"{path}.{name}": value for name, value in safetensors.load(self.path / path).items()}

@@ -111,7 +111,9 @@ def read_modules(folder: Path, width: object) -> SentenceModules:
     for step in steps:
         if step != "normalize":
             if step.wide != at:
-                raise ModelFormatError(f"{listing}: {step.path} takes {step.wide} numbers, the module before gives {at}")
+                raise ModelFormatError(
+                    f"{listing}: {step.path} takes {step.wide} numbers, the module before gives {at}"
+                )
             at = step.out
     prompts, default = _prompts(folder / "config_sentence_transformers.json")
     return SentenceModules(pooling, tuple(steps), most, lower, include_prompt, prompts, default)

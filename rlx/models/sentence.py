@@ -219,7 +219,8 @@ class SentenceEncoder(Closing):
         self, rows: Sequence[TokenIds], *, batch_size: int = 32, left_out: Sequence[int] = ()
     ) -> Floats:
         """The embeddings of texts given as token ids, (n, width) f32. Where a prompt is not pooled, `left_out` says how
-        many tokens of each belong to it. Raises: ModelFormatError for an id out of range, and for more than `max_length`."""
+        many tokens of each belong to it. Raises: ModelFormatError for an id out of range, and for more than
+        `max_length`."""
         out = np.zeros((len(rows), self.width), np.float32)
         for at, feeds, shape in self._padded(list(rows), check_batch_size(batch_size), left_out=left_out):
             out[at] = self.compiled(*shape).run(feeds)["embedding"][: len(at)]

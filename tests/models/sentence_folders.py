@@ -131,9 +131,8 @@ def main() -> None:
     for name in FOLDERS:
         with tempfile.TemporaryDirectory() as work:
             model = sentence_transformers.SentenceTransformer(str(write(Path(work), name)), device="cpu").double()
-            kept = [
-                model.encode(text, prompt_name=FOLDERS[name].get("name"), convert_to_tensor=True) for text in texts(name)
-            ]
+            prompt = FOLDERS[name].get("name")
+            kept = [model.encode(text, prompt_name=prompt, convert_to_tensor=True) for text in texts(name)]
             rows[name] = torch.stack(kept).tolist()
     versions = {"sentence-transformers": sentence_transformers.__version__, "torch": torch.__version__}
     lines = [
