@@ -276,8 +276,8 @@ def encoder_graph(
 
     Inputs: `ids`, i32 (batch, length); `mask`, bool (batch, length), true for a token, false for padding. Output:
     `embedding`, f32 (batch, width): what each pooling makes of the tokens, side by side, after `config.steps`, of
-    length 1 when `normalize`. With mean pooling a sentence without tokens gives zeros. Without `include_prompt` the input
-    `kept`, bool (batch, length), says which tokens are pooled. For the pooling "rank" the input `kinds`,
+    length 1 when `normalize`. With mean pooling a sentence without tokens gives zeros. Without `include_prompt` the
+    input `kept`, bool (batch, length), says which tokens are pooled. For the pooling "rank" the input `kinds`,
     i32 (batch, length), tells queries (0) from documents (1) where the model does, and the output is `scores`, f32
     (batch, labels). Params carry the names and shapes of BERT's files, and the dtypes of `packed`.
     Raises: ShapeError for a batch or length below 1, or a length beyond the model's positions.
