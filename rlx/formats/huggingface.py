@@ -63,7 +63,7 @@ class ModelFolder:
 
     def module_tensors(self, modules: SentenceModules) -> dict[str, Any]:
         """The weights of the modules after the pooling, by the folder and the name. Raises: ModelFormatError."""
-        found = {}
+        found: dict[str, Any] = {}
         for path in {step.path for step in modules.steps if step != "normalize"}:
             found |= {f"{path}.{name}": value for name, value in safetensors.load(self.path / path).items()}
         return found

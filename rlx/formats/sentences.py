@@ -181,7 +181,8 @@ def _dense(file: Path, config: dict[str, Any]) -> Dense:
     if kind not in _ACTIVATIONS:
         _wrong(file, config, "activation_function", f"of torch.nn: {', '.join(_ACTIVATIONS)}")
     bias, residual = _flag(file, config, "bias", True), _flag(file, config, "use_residual", False)
-    return Dense(*sizes, bias, _ACTIVATIONS[kind], residual, file.parent.name)
+    wide, out = sizes
+    return Dense(wide, out, bias, _ACTIVATIONS[kind], residual, file.parent.name)
 
 
 def _limits(folder: Path) -> tuple[int | None, bool]:

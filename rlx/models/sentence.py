@@ -177,9 +177,8 @@ class SentenceEncoder(Closing):
 
     def embed(self, texts: str | Sequence[str], *, prompt_name: str | None = None) -> Floats:
         """The embedding of a text, f32 (width,), or of several, (n, width). Raises: as `encode`."""
-        if isinstance(texts, str):
-            return self.encode([texts], prompt_name=prompt_name)[0]
-        return self.encode(texts, prompt_name=prompt_name)
+        rows = self.encode([texts] if isinstance(texts, str) else texts, prompt_name=prompt_name)
+        return np.asarray(rows[0]) if isinstance(texts, str) else rows
 
     def prompt(self, name: str | None = None, text: str | None = None) -> str:
         """What stands before each sentence. Raises: RlxError for the name of no prompt, or a name and a text."""

@@ -110,7 +110,7 @@ class EncoderService(Service):
             raise Refused(400, f"{param} has no tokens", param)
         return ids
 
-    async def _vectors(self, rows: list[Any], left_out: list[int]) -> list[Any]:
+    async def _vectors(self, rows: list[Any], left_out: Sequence[int] = ()) -> list[Any]:
         try:
             found: list[Any] = await self.engine.embed(rows, left_out)
         except RlxError as error:

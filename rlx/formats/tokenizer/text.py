@@ -89,7 +89,7 @@ class TextTokenizer:
         """How many tokens a prompt has with the mark before it, and without one after it. Raises: as `ids`."""
         _check_utf8(prompt, 0)
         with faults_of(self.file):
-            added = self._made.encode(prompt).special_tokens_mask
+            added: list[int] = self._made.encode(prompt).special_tokens_mask
         return len(added) - sum(added[-1:])
 
 
