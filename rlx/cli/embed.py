@@ -25,6 +25,12 @@ def embed(
     dtype: Annotated[str | None, typer.Option(help='Keep the matrices as "f16" or "bf16".')] = None,
     out: Annotated[Path | None, typer.Option(help="Write the embeddings here, as a NumPy .npy file.")] = None,
     query: Annotated[str | None, typer.Option(help="Print the sentences nearest to this text.")] = None,
+    prompt_name: Annotated[
+        str | None, typer.Option(help="The model's prompt before each sentence. Default: as the folder says.")
+    ] = None,
+    query_prompt_name: Annotated[
+        str | None, typer.Option(help="The model's prompt before the query. Default: as the folder says.")
+    ] = None,
     top: Annotated[int, typer.Option(help="How many sentences a query prints.", min=1)] = 3,
 ) -> None:
     """Embed sentences, or find those nearest to a query.
@@ -38,19 +44,25 @@ def embed(
 
     sentences = _read_lines(file)
     listed = [i for i, sentence in enumerate(sentences) if sentence.strip()]  # a blank line cannot be an answer
+    if query is None and query_prompt_name is not None:
+        raise RlxError("embed: --query-prompt-name is for the text of --query, which is missing")
     if query is not None and not listed:
         raise RlxError(f"{'standard input' if file == '-' else file}: no sentences to search in")
     load: Any = load_folder if folder.is_dir() else load_file  # a folder of a language model makes text
     with load(folder, device, dtype=dtype) as encoder, drawn(only="encoding"):
         if isinstance(encoder, LanguageModel):  # which has no marks of its own around a text
             _check_tokens(encoder, sentences, "standard input" if file == "-" else file)
-        vectors = encoder.embed(sentences)
+            if prompt_name is not None or query_prompt_name is not None:
+                raise RlxError(f"{encoder.where}: prompts by name are in sentence-transformers folders only")
+        by_name: Any = {} if prompt_name is None else {"prompt_name": prompt_name}
+        vectors = encoder.embed(sentences, **by_name)
         if out is not None:
             _save(out, vectors)
             size = f"{vectors.shape[0]} x {vectors.shape[1]}"
             print(f"{out}: {size} f32 from {encoder.session.info.id}", file=sys.stderr)
         if query is not None:
-            scores = vectors @ encoder.embed(query)
+            by_name = {} if query_prompt_name is None else {"prompt_name": query_prompt_name}
+            scores = vectors @ encoder.embed(query, **by_name)
             for i in sorted(listed, key=lambda i: -scores[i])[:top]:
                 print(f"{scores[i]:.4f}  {sentences[i]}")
         elif out is None:

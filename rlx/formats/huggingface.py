@@ -4,30 +4,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from rlx.errors import ModelFormatError
 from rlx.formats import safetensors
-from rlx.formats.files import MAX_JSON, file_inside, parse_json, read_bytes, read_json, shown
+from rlx.formats.files import read_json, shown
 from rlx.formats.quantized import QuantizedTensors
+from rlx.formats.sentences import SentenceModules, read_modules
 from rlx.formats.tokenizer import TextTokenizer
-
-_POOLING_WORDS = "pooling_mode_"
-
-Pooling = Literal["mean", "cls"]
-
-
-@dataclass(frozen=True, slots=True)
-class SentenceModules:
-    """The settings of the sentence-transformers files: how token vectors are pooled, the longest input in tokens, and
-    whether text is lowercased before it is tokenized."""
-
-    pooling: Pooling = "mean"
-    normalize: bool = False
-    max_length: int | None = None
-    lower: bool = False
 
 
 class ModelFolder:
@@ -72,50 +57,13 @@ class ModelFolder:
         return TextTokenizer(file, max_length, lower)
 
     def sentence_modules(self) -> SentenceModules:
-        """Pooling, normalization and length limit; mean pooling where the folder has no modules.json."""
-        listing = self.path / "modules.json"
-        if not os.path.exists(listing):
-            return SentenceModules()
-        modules = parse_json(read_bytes(listing, MAX_JSON), listing)
-        if not isinstance(modules, list) or not all(isinstance(m, dict) for m in modules):
-            raise ModelFormatError(f"{listing}: expected a list of modules")
-        kinds = [str(m.get("type", "")).rpartition(".")[2] for m in modules]
-        if kinds not in (["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"]):
-            raise ModelFormatError(
-                f"{listing}: modules {shown(kinds)} are not supported; Transformer, Pooling and then perhaps "
-                "Normalize are"
-            )
-        if modules[0].get("path", "") != "":
-            raise ModelFormatError(
-                f"{listing}: the Transformer's files are in {shown(modules[0]['path'])}; rlx reads them from the "
-                "folder itself"
-            )
-        most, lower = self._limits()
-        pooling = self._pooling(modules[1].get("path"), listing)
-        return SentenceModules(pooling, len(kinds) == 3, most, lower)
+        """Pooling and what follows it, the length limit, and the prompts; mean pooling where the folder has no
+        modules.json. Raises: ModelFormatError."""
+        return read_modules(self.path, self.config.get("hidden_size"))
 
-    def _pooling(self, name: object, listing: Path) -> Pooling:
-        file = file_inside(self.path, name, listing) / "config.json"
-        config = read_json(file)
-        modes = sorted(
-            k[len(_POOLING_WORDS) :] for k, v in config.items() if k.startswith(_POOLING_WORDS) and v is True
-        )
-        if modes == ["mean_tokens"]:
-            return "mean"
-        if modes == ["cls_token"]:
-            return "cls"
-        raise ModelFormatError(
-            f"{file}: pooling {shown(modes)} is not supported; mean_tokens or cls_token alone is"
-        )
-
-    def _limits(self) -> tuple[int | None, bool]:
-        file = self.path / "sentence_bert_config.json"
-        if not os.path.exists(file):
-            return None, False
-        config = read_json(file)
-        most, lower = config.get("max_seq_length"), config.get("do_lower_case", False)
-        if most is not None and (type(most) is not int or most < 1):
-            raise ModelFormatError(f"{file}: max_seq_length is {shown(most)}, expected a positive integer")
-        if type(lower) is not bool:
-            raise ModelFormatError(f"{file}: do_lower_case is {shown(lower)}, expected true or false")
-        return most, lower
+    def module_tensors(self, modules: SentenceModules) -> dict[str, Any]:
+        """The weights of the modules after the pooling, by the folder and the name. Raises: ModelFormatError."""
+        found: dict[str, Any] = {}
+        for path in {step.path for step in modules.steps if step != "normalize"}:
+            found |= {f"{path}.{name}": value for name, value in safetensors.load(self.path / path).items()}
+        return found

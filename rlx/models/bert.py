@@ -15,10 +15,11 @@ import rlx.ops as ops
 from rlx.dtypes import DType, bool_, f32, i32
 from rlx.errors import ModelFormatError, ShapeError
 from rlx.formats.files import shown
+from rlx.formats.sentences import Step
 from rlx.ir import Graph, Tensor
 from rlx.ops.rope.table import rope_table
 
-Pooling = Literal["mean", "cls", "last", "rank"]
+Pooling = Literal["cls", "max", "mean", "mean_sqrt_len", "weightedmean", "last", "rank"]
 
 _ACTIVATIONS = {
     "gelu": "gelu",
@@ -48,7 +49,7 @@ class BertConfig:
     `positions`: a learned table, rotary embeddings, or scores that fall with the distance (ALiBi; Press et al. 2021).
     `gated`: the MLP multiplies its activation by another product. `joined`: q, k and v are one matrix. `plain` products
     have no bias. A reranker has a score for each of `labels`, made of the first token's vector, which with `dense_head`
-    goes through another layer before."""
+    goes through another layer before. `steps` are what an embedding goes through after the pooling."""
 
     vocab_size: int
     hidden_size: int
@@ -66,6 +67,7 @@ class BertConfig:
     plain: frozenset[str] = frozenset()
     dense_head: bool = False
     labels: int = 0
+    steps: tuple[Step, ...] = ()
 
     @classmethod
     def from_dict(cls, config: Mapping[str, Any], where: str, **more: Any) -> BertConfig:
@@ -124,7 +126,14 @@ class BertConfig:
             shapes |= {"classifier.dense.weight": (d, d), "classifier.dense.bias": (d,)}
         if self.labels:
             shapes |= {"classifier.out_proj.weight": (self.labels, d), "classifier.out_proj.bias": (self.labels,)}
+        for step in self.steps:
+            if step != "normalize":
+                shapes |= {f"{step.path}.{name}": shape for name, shape in step.weight_shapes().items()}
         return shapes
+
+    def width(self, poolings: int = 1) -> int:
+        """How many numbers an embedding of so many poolings has."""
+        return next((s.out for s in self.steps[::-1] if s != "normalize"), poolings * self.hidden_size)
 
 
 class _Encoder:
@@ -204,19 +213,41 @@ class _Encoder:
             wide = self.linear(x, f"{p}intermediate.dense", act)
         return self.norm(self.linear(wide, f"{p}output.dense") + x, f"{p}output.LayerNorm")
 
-    def pooled(self, states: Tensor, pooling: Pooling) -> Tensor:
-        """One vector a sentence of (batch, length, width) in f32."""
-        if pooling in ("cls", "rank"):
+    def pooled(self, states: Tensor, mask: Tensor, pooling: Pooling) -> Tensor:
+        """One vector a sentence of (batch, length, width) in f32, made of the tokens that `mask` tells. A sentence
+        without any gives zeros; -inf for the largest; its first token's vector for cls."""
+        if pooling == "rank" or (pooling == "cls" and mask is self.mask):
             return states[:, 0]
-        weight = ops.cast(ops.reshape(self.mask, (self.batch, 1, self.length)), f32)
-        if pooling == "last":
-            count = ops.sum(weight, axis=-1, keepdims=True)
-            place = self.g.constant(np.arange(1, self.length + 1, dtype=np.float32))
-            made = ops.matmul(ops.cast(ops.equal(place, count), f32), states)
+        if pooling == "max":
+            return ops.max(ops.where(ops.reshape(mask, (self.batch, self.length, 1)), states, -np.inf), axis=1)
+        row = (self.batch, 1, self.length)
+        weight = ops.cast(ops.reshape(mask, row), f32)
+        place = self.g.constant(np.arange(1, self.length + 1, dtype=np.float32))
+        if pooling in ("cls", "last"):
+            if pooling == "cls":
+                at = ops.min(ops.where(ops.reshape(mask, row), place, np.inf), axis=-1, keepdims=True)
+                at = ops.where(ops.equal(at, np.inf), 1.0, at)
+            else:
+                at = ops.max(weight * place, axis=-1, keepdims=True)
+            made = ops.matmul(ops.cast(ops.equal(place, at), f32), states)
         else:
+            weight = weight * place if pooling == "weightedmean" else weight
             count = ops.maximum(ops.sum(weight, axis=-1, keepdims=True), 1e-9)
-            made = ops.matmul(weight, states) / count
+            made = ops.matmul(weight, states) / (ops.sqrt(count) if pooling == "mean_sqrt_len" else count)
         return ops.reshape(made, (self.batch, self.config.hidden_size))
+
+    def step(self, x: Tensor, step: Step) -> Tensor:
+        """What a module after the pooling makes of the embeddings."""
+        if step == "normalize":
+            size = ops.sqrt(ops.sum(x * x, axis=-1, keepdims=True))
+            return x / ops.maximum(size, 1e-12)
+        w = {name: self.params[f"{step.path}.{name}"] for name in step.weight_shapes()}
+        made = ops.linear(x, w["linear.weight"], w.get("linear.bias"))
+        if step.activation is not None:
+            made = getattr(ops, step.activation)(made)
+        if step.residual:
+            made = made + (ops.linear(x, w["residual.weight"]) if "residual.weight" in w else x)
+        return made
 
     def scores(self, x: Tensor) -> Tensor:
         """The logits of a reranker's labels, (batch, labels)."""
@@ -237,14 +268,16 @@ def _slopes(heads: int) -> np.ndarray[Any, np.dtype[np.float32]]:
 
 
 def encoder_graph(
-    config: BertConfig, batch: int, length: int, pooling: Pooling = "mean", normalize: bool = True,
-    activations: DType = f32, packed: Mapping[str, DType] | None = None,
+    config: BertConfig, batch: int, length: int, pooling: Pooling | tuple[Pooling, ...] = "mean",
+    normalize: bool = True, activations: DType = f32, packed: Mapping[str, DType] | None = None,
+    include_prompt: bool = True,
 ) -> Graph:  # fmt: skip
     """The encoder for one padded size; tensors between its layers are stored as `activations`, and pooled in f32.
 
     Inputs: `ids`, i32 (batch, length); `mask`, bool (batch, length), true for a token, false for padding. Output:
-    `embedding`, f32 (batch, hidden_size): the mean over the tokens, or the first or last token's vector, of length 1
-    when `normalize`. With mean pooling a sentence without tokens gives zeros. For the pooling "rank" the input `kinds`,
+    `embedding`, f32 (batch, width): what each pooling makes of the tokens, side by side, after `config.steps`, of
+    length 1 when `normalize`. With mean pooling a sentence without tokens gives zeros. Without `include_prompt` the
+    input `kept`, bool (batch, length), says which tokens are pooled. For the pooling "rank" the input `kinds`,
     i32 (batch, length), tells queries (0) from documents (1) where the model does, and the output is `scores`, f32
     (batch, labels). Params carry the names and shapes of BERT's files, and the dtypes of `packed`.
     Raises: ShapeError for a batch or length below 1, or a length beyond the model's positions.
@@ -261,12 +294,15 @@ def encoder_graph(
     seen = e.seen()
     for layer in range(config.num_hidden_layers):
         x = e.layer(x, layer, seen)
-    pooled = e.pooled(ops.cast(ops.reshape(x, (batch, length, config.hidden_size)), f32), pooling)
+    states = ops.cast(ops.reshape(x, (batch, length, config.hidden_size)), f32)
+    mask = e.mask if include_prompt else g.input("kept", (batch, length), bool_)
+    parts = [e.pooled(states, mask, mode) for mode in ((pooling,) if isinstance(pooling, str) else pooling)]
+    pooled = ops.concat(parts, axis=1) if parts[1:] else parts[0]
     if pooling == "rank":
         g.output("scores", e.scores(pooled))
         return g
-    if normalize:
-        size = ops.sqrt(ops.sum(pooled * pooled, axis=-1, keepdims=True))
-        pooled = pooled / ops.maximum(size, 1e-12)
+    after: tuple[Step, ...] = ("normalize",) if normalize else ()
+    for step in config.steps + after:
+        pooled = e.step(pooled, step)
     g.output("embedding", pooled)
     return g

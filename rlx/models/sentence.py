@@ -16,10 +16,11 @@ from rlx.driver.locks import renewed
 from rlx.driver.progress import drawn, report
 from rlx.dtypes import DType, DTypeLike, as_dtype, f32
 from rlx.errors import DTypeError, GraphError, ModelFormatError, RlxError, ShapeError
+from rlx.formats.files import shown
 from rlx.formats.gguf.encoders import GgufEncoder, pooling_of
 from rlx.formats.gguf.reader import GgufFile
 from rlx.formats.huggingface import ModelFolder
-from rlx.formats.tokenizer import TokenIds
+from rlx.formats.tokenizer import TextTokenizer, TokenIds
 from rlx.formats.tokenizer.language import LanguageTokenizer
 from rlx.ir import Graph
 from rlx.models.bert import BertConfig, Pooling, encoder_graph
@@ -95,8 +96,11 @@ class SentenceEncoder(Closing):
         tokenizer: Tokenizes,
         session: Session,
         *,
-        pooling: Pooling = "mean",
+        pooling: Pooling | tuple[Pooling, ...] = "mean",
         normalize: bool = True,
+        include_prompt: bool = True,
+        prompts: Mapping[str, str] | None = None,
+        default_prompt: str | None = None,
         max_length: int | None = None,
         dtype: DTypeLike | None = None,
         activations: DTypeLike | None = None,
@@ -106,6 +110,9 @@ class SentenceEncoder(Closing):
         self.session = session
         self.pooling = pooling
         self.normalize = normalize
+        self.include_prompt = include_prompt
+        self.prompts = dict(prompts or {})
+        self.default_prompt = default_prompt
         self.max_length = min(max_length or config.max_position_embeddings, config.max_position_embeddings)
         self.where = where
         self._tensors = tensors
@@ -124,7 +131,8 @@ class SentenceEncoder(Closing):
             kept = {} if half is None else {n: half for n, array in wide.items() if array.ndim == 2}
             if self.activations == half:  # products that store halves add biases in the same dtype
                 kept |= {n: half for n in wide if n.endswith(".bias") and "LayerNorm" not in n}
-            kept = {n: dtype for n, dtype in kept.items() if not n.startswith("classifier.")}
+            whole = ("classifier.", *(f"{step.path}." for step in config.steps if step != "normalize"))
+            kept = {n: dtype for n, dtype in kept.items() if not n.startswith(whole)}
             self.weights.expect(kept)
             for name, array in arrays.items():
                 self.weights.set(name, array, kept.get(name))
@@ -133,34 +141,64 @@ class SentenceEncoder(Closing):
             raise
 
     def __repr__(self) -> str:
-        return f"SentenceEncoder({self.where!r} on {self.session.info.id}, {self.config.hidden_size} wide)"
+        return f"SentenceEncoder({self.where!r} on {self.session.info.id}, {self.width} wide)"
+
+    @property
+    def width(self) -> int:
+        """How many numbers an embedding has."""
+        return self.config.width(1 if isinstance(self.pooling, str) else len(self.pooling))
 
     def encode(
-        self, sentences: Sequence[str], *, batch_size: int = 32, show_progress: bool = False
+        self, sentences: Sequence[str], *, batch_size: int = 32, show_progress: bool = False,
+        prompt_name: str | None = None, prompt: str | None = None,
     ) -> Floats:
-        """The embeddings, (n, hidden_size) f32, in the order given.
+        """The embeddings, (n, width) f32, in the order given.
 
         Sentences longer than `max_length` tokens are cut there, as the model's authors do. `show_progress` draws a
-        bar on standard error; without it nothing is printed.
-        Raises: DTypeError for anything but a sequence of str, ShapeError for a batch_size below 1.
+        bar on standard error; without it nothing is printed. Before each sentence stands `prompt`, or the one that
+        `prompts` has by `prompt_name`, or the folder's default; an empty one leaves that out.
+        Raises: DTypeError for anything but a sequence of str, ShapeError for a batch_size below 1, RlxError for the
+        name of no prompt.
         """
         listed = check_sentences(sentences)
         size = check_batch_size(batch_size)
         if self.pooling == "rank":
             raise RlxError(f"{self.where} is a reranker, which has no embeddings; rank(query, documents) gives scores")
-        out = np.zeros((len(listed), self.config.hidden_size), np.float32)
+        before = self.prompt(prompt_name, prompt)
+        out = np.zeros((len(listed), self.width), np.float32)
         with drawn(show=show_progress, only="encoding"):
             done = 0
-            for rows, feeds, shape in self.batches(listed, size):
+            for rows, feeds, shape in self.batches(listed, size, before):
                 result = self.compiled(*shape).run(feeds)["embedding"]
                 out[rows] = result[: len(rows)]
                 done += len(rows)
                 report("encoding", done, len(listed))
         return out
 
-    def embed(self, texts: str | Sequence[str]) -> Floats:
-        """The embedding of a text, f32 (hidden_size,), or of several, (n, hidden_size). Raises: as `encode`."""
-        return self.encode([texts])[0] if isinstance(texts, str) else self.encode(texts)
+    def embed(self, texts: str | Sequence[str], *, prompt_name: str | None = None) -> Floats:
+        """The embedding of a text, f32 (width,), or of several, (n, width). Raises: as `encode`."""
+        rows = self.encode([texts] if isinstance(texts, str) else texts, prompt_name=prompt_name)
+        return np.asarray(rows[0]) if isinstance(texts, str) else rows
+
+    def prompt(self, name: str | None = None, text: str | None = None) -> str:
+        """What stands before each sentence. Raises: RlxError for the name of no prompt, or a name and a text."""
+        if text is not None:
+            if name is not None:
+                raise RlxError("encode: prompt and prompt_name are both there; give one of them")
+            return text
+        name = self.default_prompt if name is None else name
+        if name is None:
+            return ""
+        if name not in self.prompts:
+            there = f"it has {', '.join(sorted(self.prompts))}" if self.prompts else "its file has none"
+            raise RlxError(f"{self.where}: no prompt has the name {shown(name)}; {there}")
+        return self.prompts[name]
+
+    def left_out(self, prompt: str) -> int:
+        """How many tokens at the beginning of a sentence behind this prompt are not pooled."""
+        if self.include_prompt or not prompt or not isinstance(self._tokenizer, TextTokenizer):
+            return 0
+        return self._tokenizer.prompt_length(prompt)
 
     def tokens(self, text: str) -> TokenIds:
         """The tokens of a text, those beyond `max_length` too where its tokenizer does not cut them."""
@@ -176,11 +214,14 @@ class SentenceEncoder(Closing):
             raise ShapeError(f"token {odd[0]} is out of range; the model has the tokens 0 to {top - 1}")
         return np.asarray(ids, np.int32)
 
-    def encode_ids(self, rows: Sequence[TokenIds], *, batch_size: int = 32) -> Floats:
-        """The embeddings of texts given as token ids, (n, hidden_size) f32. Raises: ModelFormatError for an id out of
-        range, and for more than `max_length`."""
-        out = np.zeros((len(rows), self.config.hidden_size), np.float32)
-        for at, feeds, shape in self._padded(list(rows), check_batch_size(batch_size)):
+    def encode_ids(
+        self, rows: Sequence[TokenIds], *, batch_size: int = 32, left_out: Sequence[int] = ()
+    ) -> Floats:
+        """The embeddings of texts given as token ids, (n, width) f32. Where a prompt is not pooled, `left_out` says how
+        many tokens of each belong to it. Raises: ModelFormatError for an id out of range, and for more than
+        `max_length`."""
+        out = np.zeros((len(rows), self.width), np.float32)
+        for at, feeds, shape in self._padded(list(rows), check_batch_size(batch_size), left_out=left_out):
             out[at] = self.compiled(*shape).run(feeds)["embedding"][: len(at)]
         return out
 
@@ -201,14 +242,17 @@ class SentenceEncoder(Closing):
         return out
 
     def batches(
-        self, sentences: Sequence[str], batch_size: int = 32
+        self, sentences: Sequence[str], batch_size: int = 32, prompt: str | None = None
     ) -> Iterator[tuple[list[int], dict[str, npt.NDArray[Any]], tuple[int, int]]]:
         """The padded batches, shortest sentences first: the sentences' indices, the graph's inputs, and (batch,
-        length)."""
-        return self._padded(self._tokenizer.ids(sentences), batch_size)
+        length). Before each sentence stands `prompt`, or the default one."""
+        before = self.prompt() if prompt is None else prompt
+        texts = [before + sentence for sentence in sentences] if before else sentences
+        return self._padded(self._tokenizer.ids(texts), batch_size, left_out=[self.left_out(before)] * len(texts))
 
     def _padded(
-        self, tokens: list[TokenIds], batch_size: int, kinds: list[TokenIds] | None = None
+        self, tokens: list[TokenIds], batch_size: int, kinds: list[TokenIds] | None = None,
+        left_out: Sequence[int] = (),
     ) -> Iterator[tuple[list[int], dict[str, npt.NDArray[Any]], tuple[int, int]]]:
         top = self.config.vocab_size
         for i, numbers in enumerate(tokens):
@@ -237,10 +281,14 @@ class SentenceEncoder(Closing):
             feeds: dict[str, npt.NDArray[Any]] = {"ids": ids, "mask": mask}
             if kinds is not None:
                 feeds["kinds"] = np.zeros((batch, length), np.int32)
+            if not self.include_prompt:
+                feeds["kept"] = np.zeros((batch, length), np.bool_)
             for at, i in enumerate(rows):
                 n = len(tokens[i])
                 ids[at, :n] = tokens[i]
                 mask[at, :n] = True
+                if not self.include_prompt:
+                    feeds["kept"][at, left_out[i] if left_out else 0 : n] = True
                 if kinds is not None:
                     feeds["kinds"][at, :n] = kinds[i]
             yield rows, feeds, (batch, length)
@@ -248,8 +296,9 @@ class SentenceEncoder(Closing):
     def graph(self, batch: int, length: int) -> Graph:
         """The encoder's graph for one padded size."""
         return encoder_graph(
-            self.config, batch, length, self.pooling, self.normalize, self.activations, self._packed
-        )
+            self.config, batch, length, self.pooling, self.normalize, self.activations, self._packed,
+            self.include_prompt,
+        )  # fmt: skip
 
     def compiled(self, batch: int, length: int) -> CompiledGraph:
         """The executable for one padded size, compiled when first asked for. Raises: GraphError after `close`."""
@@ -306,16 +355,21 @@ def load(
     for given in (dtype, activations):
         check_half(given)
     model = ModelFolder(folder)
-    config = BertConfig.from_dict(model.config, str(model.path / "config.json"))
+    where = str(model.path / "config.json")
     modules = model.sentence_modules()
+    normalize = modules.steps[-1:] == ("normalize",)
+    config = BertConfig.from_dict(model.config, where, steps=modules.steps[:-1] if normalize else modules.steps)
     longest = min(modules.max_length or config.max_position_embeddings, config.max_position_embeddings)
     return SentenceEncoder(
         config,
-        model.tensors(),
+        {**more, **model.tensors()} if (more := model.module_tensors(modules)) else model.tensors(),
         model.tokenizer(longest, modules.lower),
         Session(device, precision=precision, threads=threads, engine=engine),
-        pooling=modules.pooling,
-        normalize=modules.normalize,
+        pooling=modules.pooling[0] if len(modules.pooling) == 1 else modules.pooling,
+        normalize=normalize,
+        include_prompt=modules.include_prompt,
+        prompts=modules.prompts,
+        default_prompt=modules.default_prompt,
         max_length=longest,
         dtype=dtype,
         activations=activations,

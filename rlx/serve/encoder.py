@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -40,7 +40,7 @@ class _Engine:
             "rlx_embeddings_waiting": ("Requests for embeddings that wait or run.", lambda: self.running)
         }
 
-    async def embed(self, rows: list[npt.NDArray[np.int32]]) -> list[Any]:
+    async def embed(self, rows: list[npt.NDArray[np.int32]], left_out: Sequence[int] = ()) -> list[Any]:
         """The embeddings of a request's texts. A request whose client leaves gives up its turn while it waits; one that
         is being computed keeps it until its thread has ended, with the texts of a batch. Raises: Refused where too many
         requests wait, RlxError."""
@@ -53,14 +53,16 @@ class _Engine:
             self.running -= 1
             raise
         left = threading.Event()
-        work = asyncio.ensure_future(asyncio.to_thread(self._vectors, rows, left))
+        work = asyncio.ensure_future(asyncio.to_thread(self._vectors, rows, left_out, left))
         work.add_done_callback(self._computed)
         try:
             return await asyncio.shield(work)
         finally:
             left.set()
 
-    def _vectors(self, rows: list[npt.NDArray[np.int32]], left: threading.Event) -> list[Any]:
+    def _vectors(
+        self, rows: list[npt.NDArray[np.int32]], left_out: Sequence[int], left: threading.Event
+    ) -> list[Any]:
         """The embeddings, or fewer once the client has left. The texts of a batch are of about one length."""
         made: list[Any] = [None] * len(rows)
         order = sorted(range(len(rows)), key=lambda i: len(rows[i]))
@@ -68,7 +70,9 @@ class _Engine:
             if left.is_set():
                 break
             batch = order[first : first + BATCH]
-            for i, vector in zip(batch, self.encoder.encode_ids([rows[i] for i in batch]), strict=True):
+            prompts = [left_out[i] for i in batch] if left_out else ()
+            vectors = self.encoder.encode_ids([rows[i] for i in batch], left_out=prompts)
+            for i, vector in zip(batch, vectors, strict=True):
                 made[i] = vector
         return made
 
@@ -108,10 +112,16 @@ class EncoderService(Service):
         raise Refused(400, _ONLY, "model")
 
     async def embeddings(self, request: Request) -> Response:
-        body, width = await self.body(request), self.encoder.config.hidden_size
-        asked = protocol.embeddings(body, (self.name,), self.encoder.max_length, self.limits.inputs, width)
-        rows = [await self.in_thread(self._ids, text, "input") for text in asked.inputs]
-        return self.embedded(asked, rows, await self.attended(request.receive, self._vectors(rows)))
+        body, encoder = await self.body(request), self.encoder
+        asked = protocol.embeddings(
+            body, (self.name,), encoder.max_length, self.limits.inputs, encoder.width, tuple(encoder.prompts)
+        )
+        before = encoder.prompt(asked.prompt_name)  # stands before texts; token ids are taken as they are
+        prompted = await self.in_thread(encoder.left_out, before)
+        texts = [before + text if isinstance(text, str) else text for text in asked.inputs]
+        left_out = [prompted if isinstance(text, str) else 0 for text in texts]
+        rows = [await self.in_thread(self._ids, text, "input") for text in texts]
+        return self.embedded(asked, rows, await self.attended(request.receive, self._vectors(rows, left_out)))
 
     def _ids(self, prompt: str | list[int], param: str) -> Any:
         """A text's tokens. Raises: Refused, RlxError."""
@@ -122,9 +132,9 @@ class EncoderService(Service):
             raise Refused(400, f"{param} has no tokens", param)
         return ids
 
-    async def _vectors(self, rows: list[Any]) -> list[Any]:
+    async def _vectors(self, rows: list[Any], left_out: Sequence[int] = ()) -> list[Any]:
         try:
-            found: list[Any] = await self.engine.embed(rows)
+            found: list[Any] = await self.engine.embed(rows, left_out)
         except RlxError as error:
             raise Refused(503, str(error)) from error
         for ids in rows:

@@ -118,6 +118,7 @@ class Embeddings:
 
     inputs: list[str | list[int]]
     base64: bool
+    prompt_name: str | None
 
 
 def parsed(body: bytes) -> dict[str, Any]:
@@ -271,16 +272,23 @@ def chat(body: dict[str, Any], models: Sequence[str], context: int, choices: int
     return made
 
 
-def embeddings(body: dict[str, Any], models: Sequence[str], context: int, inputs: int, width: int) -> Embeddings:
-    """`models` are the model's own name, and those of its adapters, which make no embeddings. Raises: Refused."""
+def embeddings(
+    body: dict[str, Any], models: Sequence[str], context: int, inputs: int, width: int, prompts: Sequence[str] = ()
+) -> Embeddings:
+    """`models` are the model's own name, and those of its adapters, which make no embeddings. Of `prompts` one may be
+    named, which stands before each text. Raises: Refused."""
     fields, model = _checked_model(body, models)
     if model != models[0]:
         raise Refused(400, f"{model!r} is an adapter; embeddings are made by the model alone, {models[0]!r}", "model")
     texts = _texts(fields, "input", context, inputs)
     base64 = fields.choice("encoding_format", ("float", "base64"), "float") == "base64"
     fields.integer("dimensions", width, width)
+    prompt_name = fields.choice("prompt_name", prompts, "") if prompts else ""
+    if prompt_name and any(isinstance(text, list) for text in texts):
+        raise Refused(400, "input has token ids, before which no prompt can stand; prompt_name is for texts",
+                      "prompt_name")  # fmt: skip
     fields.done()
-    return Embeddings(texts, base64)
+    return Embeddings(texts, base64, prompt_name or None)
 
 
 def _checked_model(body: dict[str, Any], models: Sequence[str]) -> tuple[_Fields, str]:

@@ -9,6 +9,7 @@ import pytest
 
 import rlx as rlx_package
 from tests.cli.conftest import Rlx
+from tests.models.sentence_folders import write
 from tests.models.tiny import SENTENCES
 
 TEXT = "the cat sleeps\na dog runs\n\nthe boat is near the river\n"
@@ -51,6 +52,26 @@ class TestNumbers:
         ran = rlx("embed", tiny, file, "--device", "cpu", "--dtype", "bf16")
         got = np.array([line.split() for line in ran.out.splitlines()], np.float32)
         assert 1e-6 < np.max(np.abs(got - exact)) < 0.05
+
+
+class TestPrompts:
+    def test_by_name(self, rlx: Rlx, file: Path, tmp_path: Path) -> None:
+        folder = write(tmp_path / "folder", "prompt left out")
+        ran = rlx("embed", folder, file, "--device", "cpu", "--prompt-name", "passage")
+        got = np.array([line.split() for line in ran.out.splitlines()], np.float32)
+        with rlx_package.models.load(folder, "cpu") as encoder:
+            rows = encoder.encode(TEXT.split("\n")[:-1], prompt_name="passage")
+            query = encoder.embed("the boat", prompt_name="long")
+        assert ran.status == 0 and np.array_equal(got, rows)
+        best = max(rows[i] @ query for i in (0, 1, 3))
+        named = ("--prompt-name", "passage", "--query", "the boat", "--query-prompt-name", "long", "--top", "1")
+        assert rlx("embed", folder, file, "--device", "cpu", *named).out.startswith(f"{best:.4f}  ")
+
+    def test_names_of_none(self, rlx: Rlx, tiny: Path, file: Path) -> None:
+        ran = rlx("embed", tiny, file, "--device", "cpu", "--prompt-name", "passage")
+        assert ran.status == 2 and "no prompt has the name 'passage'; it has document, query" in ran.err
+        ran = rlx("embed", tiny, file, "--device", "cpu", "--query-prompt-name", "query")
+        assert ran.status == 2 and "--query-prompt-name is for the text of --query" in ran.err
 
 
 class TestLines:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+import rlx
 from rlx.errors import DTypeError, ModelFormatError, RlxError
 from rlx.formats.huggingface import ModelFolder, SentenceModules
 from tests.models.tiny import write_model
@@ -27,7 +28,7 @@ class TestFolder:
     def test_parts(self, folder: Path) -> None:
         model = ModelFolder(str(folder))
         assert model.config["hidden_size"] == 24
-        assert model.sentence_modules() == SentenceModules("mean", True, 12, False)
+        assert model.sentence_modules() == SentenceModules(("mean",), ("normalize",), 12)
         assert "embeddings.LayerNorm.bias" in model.tensors()
 
     def test_absent(self, tmp_path: Path) -> None:
@@ -66,18 +67,76 @@ class TestFolder:
 class TestSentenceModules:
     def test_a_plain_bert_folder_means_mean_pooling(self, tmp_path: Path) -> None:
         model = ModelFolder(write_model(tmp_path / "plain", pooling=None))
-        assert model.sentence_modules() == SentenceModules("mean", False, None, False)
+        assert model.sentence_modules() == SentenceModules(("mean",))
 
     def test_cls_without_normalize(self, tmp_path: Path) -> None:
         model = ModelFolder(write_model(tmp_path / "cls", pooling="cls", normalize=False))
-        assert model.sentence_modules() == SentenceModules("cls", False, None, False)
+        assert model.sentence_modules() == SentenceModules(("cls",))
 
-    def test_pooling_of_another_kind(self, folder: Path) -> None:
-        change(folder / "1_Pooling/config.json", pooling_mode_max_tokens=True)
-        with pytest.raises(
-            ModelFormatError, match=r"pooling \['max_tokens', 'mean_tokens'\] is not supported"
-        ):
+    @pytest.mark.parametrize(
+        ("entries", "message"),
+        [
+            ({"pooling_mode_splade": True}, "'pooling_mode_splade' is not a pooling mode"),
+            ({"pooling_mode_max_tokens": "yes"}, "pooling_mode_max_tokens is 'yes', expected true or false"),
+            ({"pooling_mode": "splade"}, "pooling_mode is 'splade', expected one or a list of cls, max, mean"),
+            ({"pooling_mode": []}, r"pooling_mode is \[\], expected one or a list"),
+            ({"pooling_mode": ["mean", 3]}, "expected one or a list"),
+            ({"include_prompt": 0}, "include_prompt is 0, expected true or false"),
+        ],
+        ids=str,
+    )
+    def test_pooling_of_another_kind(self, folder: Path, entries: dict[str, Any], message: str) -> None:
+        change(folder / "1_Pooling/config.json", **entries)
+        with pytest.raises(ModelFormatError, match=rf"1_Pooling/config\.json: .*{message}"):
             ModelFolder(folder).sentence_modules()
+
+    @pytest.mark.parametrize(
+        ("entries", "message"),
+        [
+            ({"in_features": 25}, "2_Dense takes 25 numbers, the module before gives 24"),
+            ({"in_features": None}, "in_features is None, expected an integer from 1"),
+            ({"out_features": 1 << 40}, "out_features is 1099511627776, expected an integer"),
+            ({"activation_function": "torch.nn.modules.activation.Softmax"}, "activation_function is .*, expected of"),
+            ({"activation_function": "mine.Tanh"}, "activation_function is 'mine.Tanh', expected of torch.nn"),
+            ({"module_input_name": "token_embeddings"}, "module_input_name is 'token_embeddings', expected 'sentence"),
+            ({"use_residual": 1}, "use_residual is 1, expected true or false"),
+        ],
+        ids=str,
+    )
+    def test_dense_modules_that_are_refused(self, folder: Path, entries: dict[str, Any], message: str) -> None:
+        listed = json.loads((folder / "modules.json").read_text())
+        listed[2] |= {"path": "2_Dense", "type": "sentence_transformers.models.Dense"}
+        (folder / "modules.json").write_text(json.dumps(listed))
+        (folder / "2_Dense").mkdir()
+        told = {"in_features": 24, "out_features": 8, "activation_function": "torch.nn.modules.activation.Tanh"}
+        (folder / "2_Dense/config.json").write_text(json.dumps(told | entries))
+        with pytest.raises(ModelFormatError, match=message):
+            ModelFolder(folder).sentence_modules()
+
+    @pytest.mark.parametrize(
+        ("file", "content", "message"),
+        [
+            ("config_sentence_transformers", {"default_prompt_name": "x"}, "default_prompt_name is 'x', expected"),
+            ("config_sentence_transformers", {"prompts": {"a": 3}}, "prompts is .*, expected an object of texts"),
+            ("config_sentence_transformers", {"prompts": ["a"]}, "prompts is .*, expected an object of texts"),
+            ("sentence_bert_config", {"transformer_task": "fill-mask"}, "transformer_task is 'fill-mask', expected"),
+            ("sentence_bert_config", {"modality_config": {}}, "modality_config is {}, expected"),
+            ("tokenizer_config", {"model_max_length": "7"}, "model_max_length is '7', expected a number"),
+            ("tokenizer_config", {"model_max_length": 0}, "model_max_length is 0, expected a number"),
+        ],
+        ids=str,
+    )
+    def test_other_files_that_are_refused(self, folder: Path, file: str, content: Any, message: str) -> None:
+        (folder / "sentence_bert_config.json").unlink()
+        (folder / f"{file}.json").write_text(json.dumps(content))
+        with pytest.raises(ModelFormatError, match=rf"{file}\.json: {message}"):
+            ModelFolder(folder).sentence_modules()
+
+    def test_a_tokenizer_without_a_length_of_its_own(self, folder: Path) -> None:
+        (folder / "sentence_bert_config.json").unlink()
+        (folder / "tokenizer_config.json").write_text('{"model_max_length": 1000000000000000019884624838656}')
+        with rlx.models.load(folder, "cpu") as encoder:
+            assert encoder.max_length == 40
 
     @pytest.mark.parametrize("path", ["..", "../other", "/etc", "", None, 3, ["1_Pooling"]], ids=repr)
     def test_pooling_outside_the_folder(self, folder: Path, path: Any) -> None:
@@ -98,7 +157,8 @@ class TestSentenceModules:
             [],
             ["Transformer"],
             ["Transformer", "Normalize", "Pooling"],
-            ["Transformer", "Pooling", "Dense"],
+            ["Transformer", "Pooling", "LSTM"],
+            ["Transformer", "Pooling", "Dense", "Pooling"],
             [None],
         ],
         ids=str,
@@ -107,6 +167,13 @@ class TestSentenceModules:
         listed = [{"type": f"sentence_transformers.models.{kind}", "path": "1_Pooling"} for kind in kinds]
         (folder / "modules.json").write_text(json.dumps(listed))
         with pytest.raises(ModelFormatError, match=r"modules\.json: modules .* are not supported"):
+            ModelFolder(folder).sentence_modules()
+
+    def test_a_module_of_another_package(self, folder: Path) -> None:
+        listed = json.loads((folder / "modules.json").read_text())
+        listed[0]["type"] = "custom_st.Transformer"
+        (folder / "modules.json").write_text(json.dumps(listed))
+        with pytest.raises(ModelFormatError, match=r"modules \['custom_st.Transformer', .* are not supported"):
             ModelFolder(folder).sentence_modules()
 
     @pytest.mark.parametrize("content", ["{}", "3", "[3]", '["a"]', '[], "x": [1]'], ids=repr)

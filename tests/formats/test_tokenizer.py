@@ -14,6 +14,7 @@ import pytest
 
 from rlx.errors import ModelFormatError
 from rlx.formats.tokenizer import TextTokenizer
+from rlx.formats.tokenizer.language import from_folder
 from tests.formats import mutants
 from tests.formats import tokenizer_specs as h
 from tests.formats.published_tokenizers import PUBLISHED, normalizers, pre_tokenizers, steps, whole
@@ -275,3 +276,33 @@ def test_some_hundreds_of_bombs(kind: str) -> None:
     assert [e for e in found if e["outcome"] not in ("loaded", "ModelFormatError")] == []
     assert {e["outcome"] for e in found} == {"loaded", "ModelFormatError"}
     assert [e for e in found if e["bytes"] > e["granted"]] == []
+
+
+@pytest.mark.parametrize("byte_fallback", [True, False])
+def test_bytes_are_written_where_the_decoder_says_so(byte_fallback: bool, tmp_path: Path) -> None:
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+    pieces = [("<unk>", 0.0), ("▁a", -1.0), ("▁", -2.0), ("<0x41>", -3.0)]
+    made = Tokenizer(models.Unigram(pieces, 0, byte_fallback=True))
+    made.pre_tokenizer = pre_tokenizers.Metaspace()
+    steps = [decoders.ByteFallback()] if byte_fallback else []
+    made.decoder = decoders.Sequence([*steps, decoders.Metaspace()])
+    made.save(str(tmp_path / "tokenizer.json"))
+    ids = made.encode("a A").ids
+    assert from_folder(tmp_path).decode(ids) == made.decode(ids) == ("a A" if byte_fallback else "a <0x41>")
+
+
+@pytest.mark.parametrize("normalized", [True, False])
+@pytest.mark.parametrize("text", ["a foo b", "foo a", "a  foo", "foo", "a q r b", "afoo"])
+def test_the_space_before_an_added_token(normalized: bool, text: str, tmp_path: Path) -> None:
+    from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers
+
+    pieces = {"a": 0, "b": 1, "▁": 2, "▁a": 3, "▁b": 4}
+    made = Tokenizer(models.BPE(pieces, [("▁", "a"), ("▁", "b")]))
+    made.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
+    steps = [decoders.Replace("▁", " "), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    made.decoder = decoders.Sequence(steps)
+    made.add_tokens([AddedToken("foo", normalized=normalized), AddedToken("q r", normalized=normalized)])
+    made.save(str(tmp_path / "tokenizer.json"))
+    ids = made.encode(text).ids
+    assert from_folder(tmp_path).decode(ids) == made.decode(ids)

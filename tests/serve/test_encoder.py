@@ -18,7 +18,7 @@ from rlx.models import load
 from rlx.serve.encoder import EncoderService, _Engine
 from rlx.serve.limits import Limits
 from rlx.serve.metrics import Metrics
-from tests.models import gguf_encoders
+from tests.models import gguf_encoders, sentence_folders
 from tests.models.language import test_reading
 from tests.serve.served import served
 
@@ -52,6 +52,21 @@ def test_an_encoder_answers_requests_for_embeddings_alone(tmp_path: Path) -> Non
         assert server.metrics()["rlx_embeddings_waiting"] == 0
 
 
+def test_prompts_by_name(tmp_path: Path) -> None:
+    with served(sentence_folders.write(tmp_path / "x", "prompt left out")) as server:
+        for name in ("query", "passage"):
+            status, found = server.ask(VECTORS, {"model": "tiny", "input": ["dog", "the"], "prompt_name": name})
+            exact = server.model.encode(["dog", "the"], prompt_name=name)
+            assert status == 200 and (_numbers(found) == exact).all()
+        both = ["dog", [2, 5, 3]]  # token ids are taken as they are
+        found = server.ask(VECTORS, {"model": "tiny", "input": both})[1]
+        exact = [server.model.encode(["dog"])[0], server.model.encode(["the"], prompt="")[0]]
+        assert np.abs(_numbers(found) - exact).max() <= 1e-6
+        for body in ({"input": "a", "prompt_name": "other"}, {"input": both, "prompt_name": "query"}):
+            status, found = server.ask(VECTORS, {"model": "tiny", **body})
+            assert status == 400 and found["error"]["param"] == "prompt_name", found
+
+
 def test_a_decoder_makes_embeddings_as_its_file_says(tmp_path: Path) -> None:
     test_reading.write(tmp_path / "x.gguf", "mean")
     with served(tmp_path / "x.gguf") as server:
@@ -74,7 +89,7 @@ def test_a_request_whose_client_leaves_keeps_its_turn_until_it_is_computed() -> 
     at_work, go, most = threading.Semaphore(0), threading.Event(), [0, 0]
 
     class Encoder:
-        def encode_ids(self, rows: list[Any]) -> list[Any]:
+        def encode_ids(self, rows: list[Any], *, left_out: Any) -> list[Any]:
             most[0] += 1
             most[1] = max(most)
             at_work.release()

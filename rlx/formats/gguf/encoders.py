@@ -70,7 +70,7 @@ class GgufEncoder(GgufModel):
         for names, kind in ((family.counts, int), (family.numbers, float)):
             config |= {name: self._setting(f"{arch}.{key}", kind, name) for name, key in names.items()}
         usual = {"attention.causal": False, "attention.max_alibi_bias": ALIBI if arch == "jina-bert-v2" else 0.0,
-                 "rope.scaling.factor": 1.0, "expert_count": 0}  # fmt: skip
+                 "rope.scaling.factor": 1.0, "rope.scale_linear": 1.0, "expert_count": 0}  # fmt: skip
         for key, value in usual.items():
             found = file.metadata.get(f"{arch}.{key}", value)
             if type(found) is not type(value) or found != value:

@@ -228,12 +228,17 @@ class GgufModel:
         original = file.value(
             f"{arch}.rope.scaling.original_context_length", int, config["max_position_embeddings"]
         )
+        # As in llama.cpp: linear where no type stands there, the old key where no factor does, and 0 for no scaling.
+        kind = file.value(f"{arch}.rope.scaling.type", str, "linear")
+        old = file.value(f"{arch}.rope.scale_linear", float, 0.0)
+        factor = file.value(f"{arch}.rope.scaling.factor", float, old) or 1.0
+        tables = [name for name in ("rope_factors_long.weight", "rope_freqs.weight") if name in file.tensors]
+        if tables and kind != "none" and factor != 1.0:
+            self._refuse(f"{arch}.rope.scaling.factor is {factor} beside {tables[0]}; rlx has no code for both")
         if "rope_factors_long.weight" in file.tensors:
             return self._longrope(turned, original)
         if "rope_freqs.weight" in file.tensors:
             return self._llama3(config, turned)
-        kind = file.value(f"{arch}.rope.scaling.type", str, "none")
-        factor = file.value(f"{arch}.rope.scaling.factor", float, 1.0)
         if kind == "none" or (kind == "linear" and factor == 1.0):
             return None
         found = {"rope_type": kind, "factor": factor}

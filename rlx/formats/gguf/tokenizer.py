@@ -150,7 +150,8 @@ class _Spec:
         return Vocabulary(tokens, letters, frozenset(marks), frozenset(added), self._space_first())
 
     def _space_first(self) -> bool:
-        return self._flag("add_space_prefix", self.model in ("llama", "t5"))
+        wanted = self._flag("add_space_prefix", self.model == "llama")
+        return wanted or (self.model == "t5" and self._flag("remove_extra_whitespaces", False))
 
     def parts(self) -> dict[str, Any]:
         """The parts of a tokenizer.json."""
@@ -283,11 +284,12 @@ class _Spec:
             content = bytes(n & 255 for n in charsmap)  # signed in some files
             text = base64.b64encode(content).decode()
             steps.append({"type": "Precompiled", "precompiled_charsmap": text})
-        if self._flag("remove_extra_whitespaces", True):
+        if self._flag("remove_extra_whitespaces", False):
             steps.append({"type": "Strip", "strip_left": True, "strip_right": True})
             steps.append({"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": " "})
-        scheme = "always" if self._space_first() else "never"
-        cut = {"type": "Metaspace", "replacement": "▁", "prepend_scheme": scheme, "split": True}
+        if self._space_first():
+            steps.append({"type": "Prepend", "prepend": " "})
+        cut = {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "never", "split": False}
         model = {
             "type": "Unigram",
             "vocab": [[t, s] for t, s in zip(self.tokens, scores, strict=True)],

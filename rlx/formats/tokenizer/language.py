@@ -43,6 +43,7 @@ class Vocabulary:
     control: frozenset[int] = frozenset()
     added: frozenset[int] = frozenset()
     prefix: bool = False  # whether a space is put before a text
+    byte_tokens: bool = True  # whether <0x41> among tokens with ▁ is a byte
 
     def content(self, id: int) -> bytes:
         """The bytes of a token's text. Raises: ShapeError for an id that is not one of the vocabulary."""
@@ -56,7 +57,7 @@ class Vocabulary:
             if self.letters == "bytes" and all(letter in _BYTES for letter in token):
                 return bytes(_BYTES[letter] for letter in token)
             if self.letters == "spaces":
-                if found := _BYTE.fullmatch(token):
+                if self.byte_tokens and (found := _BYTE.fullmatch(token)):
                     return bytes([int(found[1], 16)])
                 token = token.replace("▁", " ")
             if self.letters == "words":
@@ -186,13 +187,17 @@ def from_folder(folder: Path) -> LanguageTokenizer:
     made = build(parts, file, size)
     added: dict[int, Any] = made.get_added_tokens_decoder()
     tokens: dict[int, str] = {id: token for token, id in made.get_vocab(with_added_tokens=True).items()}
-    letters, prefix = _written(parts)
+    letters, prefix, byte_tokens = _written(parts)
+    # An added token that is looked for in normalized text is written as that has it, with a space perhaps.
+    plain = frozenset(i for i, token in added.items() if not token.special)
+    normalized = frozenset(i for i in plain if added[i].normalized and letters == "spaces" and made.normalizer)
     vocabulary = Vocabulary(
-        tokens,
+        tokens | {i: made.normalizer.normalize_str(added[i].content) for i in normalized},
         letters,
         frozenset(i for i, token in added.items() if token.special),
-        frozenset(i for i, token in added.items() if not token.special),
+        plain - normalized,
         prefix,
+        byte_tokens,
     )
     config, generation, model = (
         read_json(folder / name) if (folder / name).is_file() else {}
@@ -247,8 +252,9 @@ def folder_template(folder: Path, config: dict[str, Any]) -> str | None:
     return found
 
 
-def _written(parts: dict[str, Any]) -> tuple[Letters, bool]:
-    """How the tokens of a tokenizer.json are written, and whether a space is put before a text."""
+def _written(parts: dict[str, Any]) -> tuple[Letters, bool, bool]:
+    """How the tokens of a tokenizer.json are written, whether a space is put before a text, and whether its decoder
+    takes <0x41> for a byte."""
     steps = [
         step
         for name, members in (
@@ -260,16 +266,16 @@ def _written(parts: dict[str, Any]) -> tuple[Letters, bool]:
     ]
     kinds = {step.get("type") for step in steps}
     if "ByteLevel" in kinds:
-        return "bytes", False
+        return "bytes", False, False
     if parts["model"].get("type") == "WordPiece":
-        return "words", False
+        return "words", False, False
     prefix = "Prepend" in kinds or any(
         step.get("type") == "Metaspace"
         and step.get("prepend_scheme", "always") != "never"
         and step.get("add_prefix_space", True)
         for step in steps
     )
-    return "spaces", prefix
+    return "spaces", prefix, "ByteFallback" in kinds
 
 
 def _steps(part: Any, members: str) -> list[dict[str, Any]]:

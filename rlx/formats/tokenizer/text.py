@@ -48,8 +48,10 @@ class TextTokenizer:
     def __init__(self, file: Path, max_length: int, lower: bool = False) -> None:
         self.file = file
         self.max_length = max_length
-        self._lower = lower
         parts, size = read_parts(file)
+        if lower:  # by a normalizer, as special tokens keep their letters
+            steps = [{"type": "Lowercase"}, parts.get("normalizer")]
+            parts["normalizer"] = {"type": "Sequence", "normalizers": [s for s in steps if s is not None]}
         self._made = build(parts, file, size)
         special = self._made.num_special_tokens_to_add(False)
         with faults_of(file):
@@ -74,7 +76,7 @@ class TextTokenizer:
                 room -= len(texts[i])
                 if room < 0 and chunk:
                     break
-                chunk.append(texts[i].lower() if self._lower else texts[i])
+                chunk.append(texts[i])
             with faults_of(self.file):
                 found = [np.asarray(e.ids, np.int64) for e in self._made.encode_batch(chunk)]
             largest = max((int(ids.max()) for ids in found if ids.size), default=0)
@@ -82,6 +84,13 @@ class TextTokenizer:
                 raise ModelFormatError(f"{self.file}: numbers a token {largest}; expected at most {_MAX_ID}")
             made += [ids.astype(np.int32) for ids in found]
         return made
+
+    def prompt_length(self, prompt: str) -> int:
+        """How many tokens a prompt has with the mark before it, and without one after it. Raises: as `ids`."""
+        _check_utf8(prompt, 0)
+        with faults_of(self.file):
+            added: list[int] = self._made.encode(prompt).special_tokens_mask
+        return len(added) - sum(added[-1:])
 
 
 def read_parts(file: Path) -> tuple[dict[str, Any], int]:

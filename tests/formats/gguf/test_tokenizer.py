@@ -183,6 +183,8 @@ def test_unigram_of_t5(tmp_path: Path) -> None:
         scores=scores,
         token_type=types,
         precompiled_charsmap=charsmap,
+        add_space_prefix=True,
+        remove_extra_whitespaces=True,
     )
     for text in ("the cat sat", "cats\tthe", " the ", "½ xyz"):
         assert ours.encode(text) == [*known.encode(text).ids, 1], text
