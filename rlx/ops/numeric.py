@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from rlx.dtypes import DType, as_dtype, f32, promote
+from rlx.dtypes import DType, as_dtype, f32, promote, rounded
 
 Array = npt.NDArray[Any]
 F32_MAX = float(np.finfo(np.float32).max)
@@ -47,7 +47,7 @@ def computed(
                     given = [a.astype(work, copy=False) for a in given]
                 else:
                     given = [widened(a) for a in given]
-                return np.asarray(fn(*given, **attrs)).astype(out.np, copy=False)
+                return rounded(np.asarray(fn(*given, **attrs)), out.np)
 
         return reference
 
@@ -69,7 +69,7 @@ def convert(array: Array, dtype: DType) -> Array:
         return np.asarray(array != 0)
     with np.errstate(all="ignore"):
         if not (source.is_float and dtype.is_int):
-            return array.astype(dtype.np)
+            return rounded(array, dtype.np)
         info = np.iinfo(dtype.np)
         wide = np.trunc(array.astype(np.float64))
         # float64 cannot hold the greatest i64, so saturated values are inserted after the conversion, not before.
@@ -96,8 +96,8 @@ def _first_of_equals(extreme: np.ufunc) -> Callable[..., Array]:
     NumPy gives what the processor's instruction gives. That is always the second on x86, where it is enough to swap
     the operands; elsewhere equal numbers are selected after it.
     """
-    zeros: list[Array] = [np.array([0.0, -0.0] * n, dtype)[:n] for n in (1, 37) for dtype in (np.float32, np.float64)]
-    if all(bool((np.signbit(extreme(-z, z)) == np.signbit(z)).all()) for z in zeros):
+    zeros = [np.array([0.0, -0.0] * n, dtype)[:n] for n in (1, 37) for dtype in (np.float32, np.float64)]
+    if all(bool((np.signbit(extreme(np.negative(z), z)) == np.signbit(z)).all()) for z in zeros):
         return lambda a, b, out=None: extreme(b, a, out=out)
 
     def first(a: Array, b: Array, out: Array | None = None) -> Array:
