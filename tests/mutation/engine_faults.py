@@ -164,7 +164,7 @@ ENGINE_FAULTS = (
     _engine("elementwise: bytes do not wrap", "trees.py", 'if dtype.name not in ("u8", "i8"):\n        return x',
             "if True:\n        return x", tests=(f"{_ENGINE}::test_small_integers_wrap_within_a_kernel",)),
     _engine("elementwise: f64 is rounded to f16 by way of f32", "trees.py",
-            'if a == "d" and target.name == "f16":', "if False:",
+            'f"p_{to_f32(source, target)}_{a}_f"', 'f"p_cast_{a}_f"',
             tests=(f"{_ENGINE}::test_halves_are_rounded_once_and_special_values_kept",)),
     _engine("results of products: bf16 is cut off", "trees.py", 'formulas.apply(k, "p_bf16_bits", value), I16)',
             "k.bits(value, I32) >> 16, I16)", "dequantize", "packed_matmul", "matmul", only=("bf16",)),
