@@ -82,7 +82,7 @@ def cuda_compile_and_load() -> str:
 @step("cuda")
 def cuda_disk_cache() -> str:
     from rlx.backends.cuda.compiler import Compiler
-    from rlx.driver.diskcache import DiskCache
+    from rlx.host.diskcache import DiskCache
 
     softmax = FileKernel("softmax", (("T", "f32"),), (32, 1, 0))
     load_rules()  # declares the kernels

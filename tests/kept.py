@@ -6,7 +6,7 @@ import os
 from functools import cache
 from pathlib import Path
 
-from rlx.driver.diskcache import DiskCache
+from rlx.host.diskcache import DiskCache
 
 FOLDER_ENV = "RLX_TEST_CACHE"
 _LIMIT = 1 << 28  # bytes of each kind; all of a run's libraries take a tenth of it

@@ -33,9 +33,9 @@ from rlx.cli.options import (
     Strict,
 )
 from rlx.cli.table import format_table
-from rlx.driver.progress import drawn, report
 from rlx.errors import RlxError
 from rlx.formats.files import plain
+from rlx.host.progress import drawn, report
 
 First = Callable[[Contender, dict[str, Any]], None]  # takes a contender that was called once, and its inputs
 ROUNDS = 5  # the contenders take turns in each, so that other load and heat affect all alike

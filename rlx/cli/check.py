@@ -14,10 +14,10 @@ from rlx.cli.each import each_device, kept
 from rlx.cli.inputs import feeds_of, load_model, said
 from rlx.cli.options import Devices, Dims, FileOrFolder, Inputs, MaxBytes, MaxSteps, Seconds, Seed, Strict
 from rlx.cli.table import Rows
-from rlx.driver.progress import drawn
 from rlx.driver.registry import find_device
 from rlx.errors import RlxError
 from rlx.formats.files import plain
+from rlx.host.progress import drawn
 
 if TYPE_CHECKING:
     from rlx.conformance.compare import NodeDistance

@@ -12,8 +12,8 @@ from typing import Annotated
 import typer
 
 from rlx.cli.gguf import is_gguf
-from rlx.driver.progress import drawn
 from rlx.errors import RlxError
+from rlx.host.progress import drawn
 
 
 @contextmanager

@@ -11,9 +11,9 @@ from contextlib import contextmanager
 
 import typer
 
-from rlx.driver.progress import TimeUp, within
 from rlx.driver.registry import hardware
 from rlx.errors import RlxError
+from rlx.host.progress import TimeUp, within
 
 INTERRUPTED = 130  # the exit status that shells give a command that Ctrl-C ended
 

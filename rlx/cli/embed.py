@@ -11,8 +11,8 @@ import numpy.typing as npt
 import typer
 
 from rlx.cli.options import Device
-from rlx.driver.progress import drawn
 from rlx.errors import RlxError
+from rlx.host.progress import drawn
 
 if TYPE_CHECKING:
     from rlx.models import LanguageModel

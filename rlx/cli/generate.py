@@ -12,8 +12,8 @@ import typer
 
 from rlx.cli.devices import full_name
 from rlx.cli.options import Device
-from rlx.driver.progress import drawn
 from rlx.errors import RlxError
+from rlx.host.progress import drawn
 
 _LARGE = 64 << 20  # bytes of weights a token
 _ANSWER = 256  # tokens of a context that a talk leaves free for an answer

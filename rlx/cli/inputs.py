@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from rlx.driver.progress import drawn
 from rlx.errors import RlxError
 from rlx.formats.files import beginning, plain, shown
 from rlx.formats.kinds import other_kind
+from rlx.host.progress import drawn
 
 if TYPE_CHECKING:
     from rlx.formats.onnx.model import Model, TensorInfo

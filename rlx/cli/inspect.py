@@ -15,9 +15,9 @@ from rlx.cli.inputs import feeds_of, load_model
 from rlx.cli.options import Devices, Dims, Inputs, MaxBytes, MaxSteps, Strict
 from rlx.cli.saved import draw_saved, inspect_saved, is_saved, refuse_options, write_picture
 from rlx.cli.table import Rows
-from rlx.driver.progress import drawn
 from rlx.errors import RlxError
 from rlx.formats.files import plain
+from rlx.host.progress import drawn
 from rlx.runtime.plan_svg import plan_svg
 
 if TYPE_CHECKING:

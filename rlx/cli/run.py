@@ -12,10 +12,10 @@ import typer
 from rlx.cli.inputs import feeds_of, load_model, said
 from rlx.cli.options import Device, Dims, Inputs, MaxBytes, MaxSteps, OnnxOrSaved, Precision, Seed, Strict
 from rlx.cli.saved import is_saved, refuse_options, run_saved
-from rlx.driver.progress import drawn
 from rlx.driver.registry import open_device
 from rlx.errors import RlxError
 from rlx.formats.files import plain
+from rlx.host.progress import drawn
 
 
 def run(

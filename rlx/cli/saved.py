@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from rlx.cli.inputs import MAX_BYTES, loaded, said
-from rlx.driver.files import begins_with, plain
 from rlx.errors import GraphError, RlxError
+from rlx.host.files import begins_with, plain
 from rlx.ir import TensorType
 from rlx.ir.checks import visible
 

@@ -11,7 +11,7 @@ import typer
 from rlx.cli.devices import full_name
 from rlx.cli.each import INTERRUPTED, limit
 from rlx.cli.options import Device, Seconds
-from rlx.driver.progress import TimeUp, drawn, report, within
+from rlx.host.progress import TimeUp, drawn, report, within
 
 if TYPE_CHECKING:
     from rlx.conformance.case import Case

@@ -13,8 +13,8 @@ import typer
 
 from rlx.cli.generate import Activations, Cache, Context, Kept, LayersOn, Model, PrefillChunk, loaded
 from rlx.cli.options import Device
-from rlx.driver.progress import drawn
 from rlx.errors import RlxError
+from rlx.host.progress import drawn
 
 _MISSING = 'serve needs the packages of `rlx[serve]`: pip install "rlx[serve]" ({} is missing)'
 

@@ -9,8 +9,8 @@ from typing import Annotated
 import typer
 
 from rlx.cli.options import Device
-from rlx.driver.progress import drawn
 from rlx.errors import RlxError
+from rlx.host.progress import drawn
 
 
 def transcribe(

@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from rlx.conformance.oracle import apply_reference, evaluate_node
-from rlx.driver.progress import report
 from rlx.dtypes import DType, f16
+from rlx.host.progress import report
 from rlx.ir import Tensor
 from rlx.ir.expr import linearize
 from rlx.ops.control.steps import step_budget

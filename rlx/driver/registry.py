@@ -7,9 +7,9 @@ import os
 from functools import cache
 from typing import cast
 
-from rlx.driver.aside import importing
 from rlx.driver.device import Backend, Device, DeviceInfo
 from rlx.errors import DeviceUnavailable, meant
+from rlx.host.background import importing
 
 GROUP = "rlx.backends"
 # These are known without installed metadata; "auto" prefers them in this order.

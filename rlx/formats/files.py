@@ -1,23 +1,23 @@
-"""Reading the files of a model folder: names that stay in it, and what `rlx.driver.files` has for all files."""
+"""Reading the files of a model folder: names that stay in it, and what `rlx.host.files` has for all files."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
 
-from rlx.driver.files import OBJECT_BYTES as OBJECT_BYTES
-from rlx.driver.files import beginning as beginning
-from rlx.driver.files import begins_with as begins_with
-from rlx.driver.files import folder_made_whole as folder_made_whole
-from rlx.driver.files import json_bytes as json_bytes
-from rlx.driver.files import left_behind as left_behind
-from rlx.driver.files import open_regular as open_regular
-from rlx.driver.files import parse_json as parse_json
-from rlx.driver.files import plain as plain
-from rlx.driver.files import read_bytes as read_bytes
-from rlx.driver.files import shown as shown
-from rlx.driver.files import written_whole as written_whole
 from rlx.errors import ModelFormatError
+from rlx.host.files import OBJECT_BYTES as OBJECT_BYTES
+from rlx.host.files import beginning as beginning
+from rlx.host.files import begins_with as begins_with
+from rlx.host.files import folder_made_whole as folder_made_whole
+from rlx.host.files import json_bytes as json_bytes
+from rlx.host.files import left_behind as left_behind
+from rlx.host.files import open_regular as open_regular
+from rlx.host.files import parse_json as parse_json
+from rlx.host.files import plain as plain
+from rlx.host.files import read_bytes as read_bytes
+from rlx.host.files import shown as shown
+from rlx.host.files import written_whole as written_whole
 
 MAX_NAME = 255  # characters
 MAX_JSON = 16_000_000  # bytes; a config is a few thousand

@@ -20,7 +20,6 @@ import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
-from rlx.driver.spread import spread
 from rlx.errors import DTypeError, ModelFormatError
 from rlx.formats.file_source import FileSource
 from rlx.formats.files import (
@@ -34,6 +33,7 @@ from rlx.formats.files import (
     written_whole,
 )
 from rlx.formats.kinds import DOWNLOADED
+from rlx.host.parallel_copy import spread
 from rlx.packed import PackedArray
 
 MAX_HEADER = 100_000_000  # bytes, the limit the format itself sets

@@ -12,8 +12,6 @@ import numpy as np
 import numpy.typing as npt
 
 from rlx.driver.closing import Closing
-from rlx.driver.locks import renewed
-from rlx.driver.progress import drawn, report
 from rlx.dtypes import DType, DTypeLike, as_dtype, f32
 from rlx.errors import DTypeError, GraphError, ModelFormatError, RlxError, ShapeError
 from rlx.formats.files import shown
@@ -22,6 +20,8 @@ from rlx.formats.gguf.reader import GgufFile
 from rlx.formats.huggingface import ModelFolder
 from rlx.formats.tokenizer import TextTokenizer, TokenIds
 from rlx.formats.tokenizer.language import LanguageTokenizer
+from rlx.host.locks import renewed
+from rlx.host.progress import drawn, report
 from rlx.ir import Graph
 from rlx.models.bert import BertConfig, Pooling, encoder_graph
 from rlx.models.weights import Floats, match_weights

@@ -9,8 +9,8 @@ from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from rlx.driver.locks import renewed
 from rlx.errors import GraphError, UnsupportedOp
+from rlx.host.locks import renewed
 from rlx.ir import Graph, TensorType
 from rlx.runtime.array import Array
 from rlx.runtime.array import array as make_array

@@ -14,11 +14,11 @@ import numpy.typing as npt
 
 from rlx.driver import BuildOptions, Device, DeviceArena, Executable, MemoryPlan, Slot
 from rlx.driver.closing import Closing, Resources
-from rlx.driver.locks import renewed
 from rlx.driver.memory.typed import whole
-from rlx.driver.progress import report
 from rlx.dtypes import DTypeLike
 from rlx.errors import GraphError, OutOfDeviceMemory, meant
+from rlx.host.locks import renewed
+from rlx.host.progress import report
 from rlx.ir import Graph, Tensor, TensorType, bodies, verify
 from rlx.ir.checks import visible
 from rlx.packed import PackedArray

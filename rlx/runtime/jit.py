@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, ParamSpec, TypeVar, overload
 
 from rlx.autodiff import gradients
-from rlx.driver.locks import renewed
 from rlx.dtypes import DType, as_dtype
 from rlx.errors import DTypeError, GraphError, ShapeError, TracedValueError
+from rlx.host.locks import renewed
 from rlx.ir import Graph, Tensor
 from rlx.ir.checks import visible
 from rlx.ir.graph import TRACING

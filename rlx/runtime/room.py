@@ -11,8 +11,8 @@ from weakref import WeakSet, ref
 
 from rlx.driver import Device
 from rlx.driver.device import UNLIMITED
-from rlx.driver.locks import renewed
 from rlx.errors import OutOfDeviceMemory, RlxError
+from rlx.host.locks import renewed
 
 if TYPE_CHECKING:
     from rlx.runtime.compiled import CompiledGraph

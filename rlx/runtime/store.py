@@ -15,7 +15,6 @@ import numpy.typing as npt
 from rlx.driver import Buffer, Device, Slot, align
 from rlx.driver.closing import Closing
 from rlx.driver.device import Bytes
-from rlx.driver.locks import renewed
 from rlx.driver.memory.chunked_buffer import ChunkedBuffer, Range
 from rlx.driver.memory.typed import write_typed_from_f32
 from rlx.dtypes import DType, DTypeLike, as_dtype
@@ -28,6 +27,7 @@ from rlx.errors import (
     ShapeError,
     meant,
 )
+from rlx.host.locks import renewed
 from rlx.ir import TensorType
 from rlx.ir.values import LISTED, as_array, exactly
 from rlx.packed import PackedArray

@@ -25,7 +25,7 @@ from rlx.conformance import __main__ as conformance
 from rlx.conformance import runner
 from rlx.conformance.case import Case
 from rlx.conformance.runner import Outcome
-from rlx.driver import progress
+from rlx.host import progress
 from tests.cli.conftest import Rlx
 from tests.onnx.models import model, node
 

@@ -24,9 +24,9 @@ from rlx.backends.cpu.engine.ir import F32, PTR, Kernel
 from rlx.backends.cpu.engine.machine import Machine, this_machine
 from rlx.backends.cpu.engine.runner import RunnerSpec
 from rlx.backends.cpu.engine.workers import get_core
-from rlx.driver.diskcache import DiskCache
 from rlx.dtypes import bf16, f16, f32, f64, i64
 from rlx.errors import RlxError, UnsupportedOp
+from rlx.host.diskcache import DiskCache
 from rlx.ir import Expr
 from rlx.ir import expr as ex
 from rlx.runtime.saved.program import read_contents

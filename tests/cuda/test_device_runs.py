@@ -15,8 +15,8 @@ from rlx.backends.cuda.device import CudaDevice
 from rlx.backends.cuda.nvrtc import BASE_OPTIONS
 from rlx.backends.cuda.sources import Source
 from rlx.backends.gpu.program.steps import Copy, FileKernel, HostCall, Launch, Ref, Step
-from rlx.driver.diskcache import DiskCache
 from rlx.errors import ArenaError, DeviceUnavailable, RlxError, UnsupportedOp
+from rlx.host.diskcache import DiskCache
 from rlx.ir import Graph
 from tests.cuda.programs import SCALE, SCALE_SOURCE, arena, run, scaled
 from tests.threads import at_once

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import rlx
-from rlx.driver.progress import listening, report
+from rlx.host.progress import listening, report
 from tests.onnx.test_model import f32, mlp
 
 

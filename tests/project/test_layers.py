@@ -14,6 +14,7 @@ LAYERS = (
     "interrupted",
     "errors",
     "dtypes",
+    "host",
     "packed",
     "ir",
     "autodiff",

@@ -51,7 +51,7 @@ if platform == "win32":
 """
 WORK = """
 import rlx
-from rlx.driver.diskcache import DiskCache
+from rlx.host.diskcache import DiskCache
 from rlx.driver.registry import probe_all
 from rlx.formats.safetensors import SafetensorsFile
 

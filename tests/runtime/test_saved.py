@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 
 import rlx
-from rlx.driver.diskcache import DiskCache, key_of
 from rlx.errors import DTypeError, GraphError, ModelFormatError, ProgramMismatch, ShapeError, UnsupportedOp
+from rlx.host.diskcache import DiskCache, key_of
 from rlx.ir import TensorType
 from rlx.runtime.saved.graph_data import array_of
 from tests.devices import or_skip

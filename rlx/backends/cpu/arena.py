@@ -16,11 +16,11 @@ import numpy.typing as npt
 from rlx.backends.cpu.forms import Forms
 from rlx.driver import Buffer, BufferArena
 from rlx.driver.device import Bytes
-from rlx.driver.locks import renewed
 from rlx.driver.memory.arena import Accessor
 from rlx.driver.memory.pool import Pin
 from rlx.dtypes import DType, rounded
 from rlx.errors import ArenaError, DTypeError
+from rlx.host.locks import renewed
 from rlx.ir import Tensor
 
 ALIGNMENT = 64  # a cache line, and the widest vector

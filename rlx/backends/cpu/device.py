@@ -17,10 +17,10 @@ from rlx.backends.cpu.executable import CpuExecutable
 from rlx.backends.cpu.forms import freed_bytes, give_back
 from rlx.driver import Buffer, BuildOptions, DeviceArena, DeviceInfo, Limits, MemoryPlan
 from rlx.driver.device import HOST, Borrowed, Support, no_streams
-from rlx.driver.locks import renewed
 from rlx.driver.memory.check_plan import check_nbytes
 from rlx.driver.memory.pool import MAX_BUFFERS, BufferPool, kept_alive
 from rlx.errors import DeviceUnavailable, OutOfDeviceMemory
+from rlx.host.locks import renewed
 from rlx.ir import Graph, Node
 
 _FEATURES = frozenset({"f64", "f16", "bf16", "i64", "i8"})

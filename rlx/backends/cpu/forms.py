@@ -22,7 +22,7 @@ import numpy as np
 
 from rlx.driver import Buffer
 from rlx.driver.device import Bytes
-from rlx.driver.locks import renewed
+from rlx.host.locks import renewed
 
 _LEAST = 1 << 16  # bytes of a range that are worth giving back
 _NONE = np.empty(0, np.uint8)

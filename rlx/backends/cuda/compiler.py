@@ -14,7 +14,7 @@ from rlx.backends.cuda.nvrtc import nvrtc
 from rlx.backends.cuda.sources import SHARED_SYMBOL, Source, kernel_source
 from rlx.backends.gpu.program.steps import Kernel
 from rlx.driver.closing import Resources
-from rlx.driver.diskcache import DiskCache, key_of
+from rlx.host.diskcache import DiskCache, key_of
 
 _log = logging.getLogger(__name__)
 

@@ -46,13 +46,13 @@ from rlx.driver import (
     MemoryPlan,
     align,
 )
-from rlx.driver.aside import importing
 from rlx.driver.closing import Resources, close_each
 from rlx.driver.device import CUDA, Borrowed, Support
 from rlx.driver.memory.check_plan import check_nbytes
 from rlx.driver.memory.pool import DEFAULT_BUDGET, BufferPool
 from rlx.dtypes import f32
 from rlx.errors import DeviceLost, DeviceUnavailable, OutOfDeviceMemory, RlxError
+from rlx.host.background import importing
 from rlx.ir import Graph, Node
 
 # The handles of the legacy and the per-thread default stream; what is recorded on the first waits for the second.

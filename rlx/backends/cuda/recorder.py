@@ -16,8 +16,8 @@ from rlx.backends.gpu.program.barriers import place_barriers
 from rlx.backends.gpu.program.steps import ControlCall, Copy, Gemm, HostCall, Launch, Ref, SourceKernel, Step
 from rlx.driver import Buffer, DeviceArena
 from rlx.driver.closing import Resources
-from rlx.driver.progress import report
 from rlx.errors import ArenaError, RlxError, UnsupportedOp
+from rlx.host.progress import report
 
 if TYPE_CHECKING:
     from rlx.backends.cuda.device import CudaDevice

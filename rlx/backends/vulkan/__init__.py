@@ -9,8 +9,8 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from rlx.backends.gpu import PROGRAMS
-from rlx.driver.locks import renewed
 from rlx.errors import DeviceUnavailable
+from rlx.host.locks import renewed
 
 if TYPE_CHECKING:
     from rlx.backends.vulkan.device import VulkanDevice

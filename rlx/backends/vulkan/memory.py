@@ -29,8 +29,8 @@ from rlx.driver.closing import Resources
 from rlx.driver.device import Buffer, Bytes, Imported
 from rlx.driver.memory.plan import align
 from rlx.driver.memory.pool import Pin
-from rlx.driver.spread import spread
 from rlx.errors import ArenaError, DeviceUnavailable, OutOfDeviceMemory
+from rlx.host.parallel_copy import spread
 
 if TYPE_CHECKING:
     from rlx.backends.vulkan.copies import DeviceCopy

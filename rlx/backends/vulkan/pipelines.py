@@ -16,10 +16,10 @@ from rlx.backends.gpu.program.steps import FileKernel, Kernel, SourceKernel
 from rlx.backends.vulkan import api
 from rlx.backends.vulkan.api import Handle
 from rlx.driver.closing import Resources
-from rlx.driver.diskcache import DiskCache, key_of
-from rlx.driver.progress import report
-from rlx.driver.threads import Threads
 from rlx.errors import UnsupportedOp
+from rlx.host.diskcache import DiskCache, key_of
+from rlx.host.progress import report
+from rlx.host.threads import Threads
 
 if TYPE_CHECKING:
     from rlx.backends.vulkan.device import VulkanDevice

@@ -13,7 +13,6 @@ import numpy.typing as npt
 
 from rlx.driver.closing import Closing
 from rlx.driver.device import Buffer, Bytes
-from rlx.driver.locks import renewed
 from rlx.driver.memory.arena import Accessor, DeviceArena
 from rlx.driver.memory.check_plan import check_plan, same_places
 from rlx.driver.memory.half import HalfRegion, check_half
@@ -30,6 +29,7 @@ from rlx.driver.memory.typed import (
 )
 from rlx.dtypes import DType, f32
 from rlx.errors import ArenaError, DTypeError
+from rlx.host.locks import renewed
 
 
 class Acquires(Protocol):

@@ -13,10 +13,10 @@ import numpy as np
 import numpy.typing as npt
 
 from rlx.driver.device import UNLIMITED, Buffer, Bytes
-from rlx.driver.locks import renewed
 from rlx.driver.memory.plan import Slot, align
 from rlx.dtypes import DType
 from rlx.errors import ArenaError
+from rlx.host.locks import renewed
 
 _MIN_CHUNK = 1 << 16
 _MAX_GROWTH = 1 << 26  # limit on the bytes a chunk takes beyond what is asked for

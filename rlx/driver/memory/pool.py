@@ -14,7 +14,7 @@ import numpy as np
 
 from rlx.driver.closing import close_each
 from rlx.driver.device import Bytes
-from rlx.driver.locks import renewed
+from rlx.host.locks import renewed
 
 MAX_BUFFERS = 16
 DEFAULT_BUDGET = 1 << 30

@@ -26,13 +26,13 @@ from typing import Any, NoReturn, TypeVar, cast
 import numpy as np
 import numpy.typing as npt
 
-from rlx.driver.spread import spread
 from rlx.dtypes import DType
 from rlx.errors import ModelFormatError
 from rlx.formats.file_source import FileSource
 from rlx.formats.files import file_inside, open_regular, plain, shown
 from rlx.formats.gguf.types import ARRAY, BOOL, NUMBERS, STRING, TENSOR_TYPES, UNREAD_TYPES, type_name
 from rlx.formats.kinds import DOWNLOADED
+from rlx.host.parallel_copy import spread
 from rlx.packed import PackedArray
 from rlx.packed.array import move_blocks
 

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from rlx.driver.progress import report
 from rlx.dtypes import DType, DTypeLike, as_dtype, rounded
 from rlx.errors import DTypeError, ModelFormatError
 from rlx.formats import safetensors
@@ -19,6 +18,7 @@ from rlx.formats.gguf.encoders import ENCODERS
 from rlx.formats.gguf.model import GgufModel
 from rlx.formats.gguf.reader import GgufFile
 from rlx.formats.gguf.tokenizer import tokenizer_parts
+from rlx.host.progress import report
 from rlx.packed import PackedArray
 
 SHARD = 4 << 30  # bytes of a folder's file of weights

@@ -11,12 +11,12 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from rlx.driver.progress import report
 from rlx.dtypes import DType, as_dtype
 from rlx.errors import DTypeError, ModelFormatError
 from rlx.formats.files import shown, written_whole
 from rlx.formats.gguf.reader import DEFAULT_ALIGNMENT, MAGIC, MAX_ALIGNMENT, MAX_KEY, MAX_NAME, MAX_RANK
 from rlx.formats.gguf.types import ARRAY, BOOL, NUMBERS, STRING, TYPE_NUMBERS, type_name
+from rlx.host.progress import report
 from rlx.packed import PackedArray
 
 _VERSION = 3

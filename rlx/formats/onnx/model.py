@@ -14,8 +14,6 @@ import numpy as np
 import onnx
 
 from rlx.driver.closing import Closing
-from rlx.driver.locks import renewed
-from rlx.driver.progress import Listener, listening, report
 from rlx.errors import ByteLimitExceeded, GraphError, ShapeError, StepLimitExceeded, UnsupportedOp, meant
 from rlx.formats.files import shown
 from rlx.formats.onnx.buckets import Axes, at_lengths, axes_of, lengths_of, parted
@@ -42,6 +40,8 @@ from rlx.formats.onnx.reader.tensors import to_array
 from rlx.formats.onnx.stages.block import Block, infos
 from rlx.formats.onnx.stages.seen import SeenLengths
 from rlx.formats.onnx.stages.staged import Staged as Staged
+from rlx.host.locks import renewed
+from rlx.host.progress import Listener, listening, report
 from rlx.ir import Graph
 from rlx.ir.picture import listed, port_tables, table
 from rlx.packed import PackedArray

@@ -12,7 +12,6 @@ from typing import Any, TypeVar
 import numpy as np
 
 from rlx.driver.closing import Closing
-from rlx.driver.progress import Listener, listening, report
 from rlx.errors import GraphError, ShapeError, UnsupportedOp, meant
 from rlx.formats.files import shown
 from rlx.formats.onnx.reader.budget import Budget, refused_memory
@@ -21,6 +20,7 @@ from rlx.formats.onnx.reader.draws import Sampler
 from rlx.formats.onnx.reader.elements import STRING, Array
 from rlx.formats.onnx.reader.string_table import StringTable, as_array
 from rlx.formats.onnx.reader.structure import Structure, arrays_in, assembled, flattened
+from rlx.host.progress import Listener, listening, report
 from rlx.ir import Graph
 from rlx.ir.checks import visible
 from rlx.ops.control.steps import step_budget

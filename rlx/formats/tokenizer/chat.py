@@ -20,10 +20,10 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from rlx.driver.locks import renewed
 from rlx.errors import DTypeError, ModelFormatError, RlxError
 from rlx.formats.files import plain, shown
 from rlx.formats.tokenizer.language import MAX_TEMPLATE, LanguageTokenizer
+from rlx.host.locks import renewed
 
 PATIENCE = (
     20.0  # seconds of the clock for what takes one of the processor, on a machine that does other work too

@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from rlx.driver.locks import renewed
 from rlx.errors import DTypeError, ModelFormatError, ShapeError
 from rlx.formats.files import read_bytes, read_json, shown
 from rlx.formats.tokenizer.text import build, faults_of, read_parts
+from rlx.host.locks import renewed
 
 Letters = Literal["bytes", "spaces", "words"]
 """How tokens are written: a letter for each byte (GPT-2), ▁ for a space (SentencePiece), words and ##parts (BERT)."""

@@ -12,10 +12,10 @@ import numpy as np
 import numpy.typing as npt
 
 from rlx.driver.closing import Closing
-from rlx.driver.locks import renewed
 from rlx.dtypes import DType, f32
 from rlx.errors import DTypeError, GraphError, ModelFormatError, ShapeError
 from rlx.formats.files import shown
+from rlx.host.locks import renewed
 from rlx.ir import TensorType
 from rlx.models.language.adapters import Adapter, LowRank, LowRanks
 from rlx.models.language.caches import Size, cache_bytes, ring_rows

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from rlx.driver.locks import renewed
 from rlx.errors import DTypeError, RlxError
 from rlx.formats.tokenizer.language import LanguageTokenizer
+from rlx.host.locks import renewed
 from rlx.models.language.graph import mask_words
 
 # Models may repeat blanks between JSON's tokens for ever where nothing forbids it.

@@ -14,7 +14,6 @@ import numpy as np
 import numpy.typing as npt
 
 from rlx.driver.closing import Closing
-from rlx.driver.locks import renewed
 from rlx.dtypes import DType, DTypeLike, as_dtype, f32
 from rlx.errors import DTypeError, GraphError, RlxError, ShapeError, meant
 from rlx.formats.gguf.model import GgufModel
@@ -22,6 +21,7 @@ from rlx.formats.gguf.reader import GgufFile
 from rlx.formats.huggingface import ModelFolder
 from rlx.formats.tokenizer.chat import ChatTemplate
 from rlx.formats.tokenizer.language import LanguageTokenizer, from_folder
+from rlx.host.locks import renewed
 from rlx.models.language.adapters import Adapter
 from rlx.models.language.architectures import architecture_of
 from rlx.models.language.batch import Batch

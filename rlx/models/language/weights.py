@@ -13,14 +13,14 @@ from typing import Any, Protocol, cast
 import numpy as np
 
 from rlx.driver.device import Bytes
-from rlx.driver.progress import report
-from rlx.driver.threads import Threads
 from rlx.dtypes import DType, as_dtype, f32, rounded
 from rlx.errors import DTypeError, ModelFormatError, RlxError
 from rlx.formats.files import shown
 from rlx.formats.quantized import QuantizedTensors
 from rlx.formats.safetensors import SafetensorsFile, ShardedTensors
 from rlx.formats.settings import same_numbers, warn_untied
+from rlx.host.progress import report
+from rlx.host.threads import Threads
 from rlx.models.language.architectures.base import Architecture, Recipe, Value, alone, joined
 from rlx.models.language.blocks import table_names
 from rlx.models.language.config import LanguageConfig, Rope

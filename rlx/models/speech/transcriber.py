@@ -13,12 +13,12 @@ import numpy as np
 import numpy.typing as npt
 
 from rlx.driver.closing import Closing
-from rlx.driver.locks import renewed
 from rlx.dtypes import DType, DTypeLike, f32
 from rlx.errors import DTypeError, GraphError, ModelFormatError, OutOfDeviceMemory, RlxError, ShapeError
 from rlx.formats.files import read_json, shown
 from rlx.formats.huggingface import ModelFolder
 from rlx.formats.tokenizer.language import LanguageTokenizer, from_folder
+from rlx.host.locks import renewed
 from rlx.ir import Graph
 from rlx.models.language.caches import Size
 from rlx.models.language.config import Fields

@@ -27,9 +27,9 @@ import numpy as np
 
 from rlx.driver.closing import Closing
 from rlx.driver.device import Bytes
-from rlx.driver.files import OBJECT_BYTES, open_regular, parse_json, shown, written_whole
-from rlx.driver.threads import Threads
 from rlx.errors import ModelFormatError
+from rlx.host.files import OBJECT_BYTES, open_regular, parse_json, shown, written_whole
+from rlx.host.threads import Threads
 
 MAGIC = b"rlxprog1"
 ALIGNMENT = 64

@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 
 from rlx.driver.device import Bytes
-from rlx.driver.files import shown
 from rlx.dtypes import DType, as_dtype, i32
 from rlx.errors import DTypeError, ModelFormatError, UnsupportedOp
+from rlx.host.files import shown
 from rlx.ir import REGISTRY, Expr, Graph, Node, Tensor, TensorType, bodies
 from rlx.ir.body import MAX_DEPTH
 from rlx.ir.expr import PRIMS, call, linearize

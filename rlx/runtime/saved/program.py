@@ -18,14 +18,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from rlx.driver import Device, MemoryPlan
-from rlx.driver.aside import aside
 from rlx.driver.closing import Resources
-from rlx.driver.collector import paused
 from rlx.driver.device import Bytes
-from rlx.driver.diskcache import DiskCache
-from rlx.driver.files import shown
 from rlx.driver.memory.planner import PLANNERS
-from rlx.driver.progress import report
 from rlx.dtypes import as_dtype
 from rlx.errors import (
     DeviceLost,
@@ -37,6 +32,11 @@ from rlx.errors import (
     RlxError,
     UnsupportedOp,
 )
+from rlx.host.background import aside
+from rlx.host.collector import paused
+from rlx.host.diskcache import DiskCache
+from rlx.host.files import shown
+from rlx.host.progress import report
 from rlx.ir import REGISTRY, Graph, TensorType
 from rlx.packed import PackedArray
 from rlx.runtime.compiled import CompiledGraph, CompileOptions

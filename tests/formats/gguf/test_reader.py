@@ -13,10 +13,10 @@ import pytest
 
 import rlx
 from rlx import dtypes
-from rlx.driver import spread
 from rlx.errors import DTypeError, ModelFormatError, RlxError
 from rlx.formats import gguf
 from rlx.formats.gguf import reader
+from rlx.host import parallel_copy as spread
 from rlx.packed import PackedArray
 from tests.formats.gguf import malformed as m
 from tests.outside import outside

@@ -21,11 +21,11 @@ from rlx.cli import bandwidth
 from rlx.cli.app import app
 from rlx.cli.generate import show_stats
 from rlx.driver.memory.planner_views import update_copies
-from rlx.driver.progress import drawn
 from rlx.dtypes import DType
 from rlx.errors import DTypeError, GraphError, ModelFormatError, OutOfDeviceMemory, RlxError, ShapeError
 from rlx.formats import gguf, safetensors
 from rlx.formats.quantized import QuantizedTensors
+from rlx.host.progress import drawn
 from rlx.models import LanguageModel, load
 from rlx.models.language import decoder as decoding
 from rlx.models.language.architectures import gpt_oss

@@ -15,9 +15,9 @@ from typing import Any, Protocol
 from rlx.backends.cpu.engine.code_memory import map_code
 from rlx.backends.cpu.engine.elf import link
 from rlx.backends.cpu.engine.machine import Machine
-from rlx.driver.diskcache import DiskCache, Part
-from rlx.driver.locks import renewed
-from rlx.driver.progress import report
+from rlx.host.diskcache import DiskCache, Part
+from rlx.host.locks import renewed
+from rlx.host.progress import report
 from rlx.ir import Expr
 from rlx.ir.expr import linearize
 

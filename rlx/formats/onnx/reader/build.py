@@ -9,7 +9,6 @@ from typing import Any
 
 import onnx
 
-from rlx.driver.progress import report
 from rlx.errors import ByteLimitExceeded, ModelFormatError, RlxError, StepLimitExceeded, UnsupportedOp
 from rlx.formats.files import shown
 from rlx.formats.onnx.reader.call import (
@@ -39,6 +38,7 @@ from rlx.formats.onnx.reader.structure import (
 from rlx.formats.onnx.reader.table import find
 from rlx.formats.onnx.reader.tensors import to_array
 from rlx.formats.onnx.reader.wire import MAX_NODES
+from rlx.host.progress import report
 from rlx.ir import Attrs, Graph, Node, Op, Tensor, TensorType
 from rlx.ir.graph import traced_into
 from rlx.ops.control.steps import spend

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rlx.driver.locks import renewed
 from rlx.errors import UnsupportedOp
 from rlx.formats.onnx.reader.elements import Array, ElementType
+from rlx.host.locks import renewed
 from rlx.ir import Graph, Tensor
 from rlx.ir.graph import traced_into
 

@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 
-from rlx.driver.progress import Listener
 from rlx.driver.registry import devices, find_device
 from rlx.errors import DeviceUnavailable, GraphError, RlxError
 from rlx.formats.onnx.model import Model, TensorInfo
@@ -26,6 +25,7 @@ from rlx.formats.onnx.session.options import (
     dims_of,
     threads_of,
 )
+from rlx.host.progress import Listener
 from rlx.runtime.dims import Dim, Otherwise
 from rlx.runtime.launch import Launch
 from rlx.runtime.outs import Out

@@ -10,7 +10,6 @@ from typing import Any, Protocol
 import numpy as np
 import onnx
 
-from rlx.driver.locks import renewed
 from rlx.errors import ModelFormatError, ShapeError, UnsupportedOp
 from rlx.formats.onnx.program import Part
 from rlx.formats.onnx.reader.build import Frame, GraphBuilder
@@ -26,6 +25,7 @@ from rlx.formats.onnx.stages.counts import COUNTS, Count, array_of, count_of, is
 from rlx.formats.onnx.stages.operators import FUNCTIONS
 from rlx.formats.onnx.stages.picked import PICKS, Picked, picked
 from rlx.formats.onnx.stages.rows import find_rows
+from rlx.host.locks import renewed
 from rlx.ir import Graph, Tensor
 from rlx.ops.control.steps import spend
 from rlx.runtime.array import Array as DeviceArray

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from rlx.driver.locks import renewed
+from rlx.host.locks import renewed
 
 
 class _Pauses:

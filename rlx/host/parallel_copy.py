@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 
-from rlx.driver.threads import Threads
+from rlx.host.threads import Threads
 
 _PER_THREAD, _MOST_THREADS = 4 << 20, 8  # bytes that are worth a thread, and how many copy
 

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from rlx.driver.diskcache import DiskCache, key_of
 from rlx.errors import RlxError
+from rlx.host.diskcache import DiskCache, key_of
 from tests.full import count
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -164,7 +164,7 @@ for name in ("rlx", "rlx.driver"):
 """
 
 WRITER = ALONE + """
-from rlx.driver.diskcache import DiskCache
+from rlx.host.diskcache import DiskCache
 cache = DiskCache("ptx", sys.argv[1])
 payload = bytes([int(sys.argv[2])]) * 300_000
 print("up", flush=True)
@@ -203,8 +203,8 @@ def test_killed_writers_leave_nothing_bad(tmp_path: Path) -> None:
 
 STRUCK = ALONE + """
 import os, resource, signal
-from rlx.driver import diskcache
-from rlx.driver.diskcache import DiskCache
+from rlx.host import diskcache
+from rlx.host.diskcache import DiskCache
 
 cache = DiskCache("ptx", sys.argv[1])
 key = ("kernel", b"source", 7)
@@ -365,7 +365,7 @@ class TestLimit:
 
     def test_processes_that_evict_at_once(self, tmp_path: Path) -> None:
         code = (
-            ALONE + "from rlx.driver.diskcache import DiskCache\n"
+            ALONE + "from rlx.host.diskcache import DiskCache\n"
             "cache = DiskCache('ptx', sys.argv[1], limit=100_000)\n"
             "for i in range(100):\n"
             "    payload = bytes([i]) * 9_000\n"
