@@ -8,7 +8,7 @@ import pytest
 from rlx.conformance import fuzz
 from rlx.conformance.random_graphs import random_graph
 from rlx.driver import MemoryPlan, Slot
-from rlx.driver.memory import planner_storage
+from rlx.driver.memory.planner import storage as planner_storage
 from rlx.driver.registry import open_device
 from rlx.dtypes import f32
 from rlx.ir import REGISTRY, Graph, verify

@@ -12,11 +12,12 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from rlx.driver import MemoryPlan
-from rlx.driver.memory import planner_pack, planner_storage
 from rlx.driver.memory.plan import ALIGNMENT, LiveRange
+from rlx.driver.memory.planner import packing as planner_pack
 from rlx.driver.memory.planner import plan, plan_bump, plan_reuse
-from rlx.driver.memory.planner_pack import Block
-from rlx.driver.memory.planner_views import is_alias
+from rlx.driver.memory.planner import storage as planner_storage
+from rlx.driver.memory.planner.packing import Block
+from rlx.driver.memory.views import is_alias
 from rlx.errors import ArenaError, GraphError, OutOfDeviceMemory
 from rlx.ir import Graph, Tensor
 from tests.full import count

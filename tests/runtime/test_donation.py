@@ -10,7 +10,7 @@ import pytest
 
 import rlx
 from rlx.conformance.runner import find_run_hazards
-from rlx.driver.memory.planner_views import update_copies
+from rlx.driver.memory.views import update_copies
 from tests.threads import at_once
 
 SHAPE = (1, 4, 256, 32)

@@ -24,7 +24,7 @@ from rlx.driver import Buffer, BuildOptions, DeviceArena, Dispatch, MemoryPlan
 from rlx.driver.control import ControlRun, Row, carried_copies
 from rlx.driver.device import Bytes
 from rlx.driver.memory.plan import CONST, BodyPlan
-from rlx.driver.memory.planner_views import is_alias, update_copies
+from rlx.driver.memory.views import is_alias, update_copies
 from rlx.driver.times import Times
 from rlx.ir import Graph, Node, Tensor, bodies
 from rlx.ir import expr as ex

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from rlx.driver.memory.plan import ALIGNMENT, MemoryPlan, Slot
-from rlx.driver.memory.planner_views import VIEW_ALIGNMENT
 from rlx.driver.memory.typed import whole
+from rlx.driver.memory.views import VIEW_ALIGNMENT
 from rlx.dtypes import DType
 from rlx.errors import ArenaError, OutOfDeviceMemory
 

@@ -20,7 +20,7 @@ from rlx.backends.cpu.engine.choice import usable
 from rlx.cli import bandwidth
 from rlx.cli.app import app
 from rlx.cli.generate import show_stats
-from rlx.driver.memory.planner_views import update_copies
+from rlx.driver.memory.views import update_copies
 from rlx.dtypes import DType
 from rlx.errors import DTypeError, GraphError, ModelFormatError, OutOfDeviceMemory, RlxError, ShapeError
 from rlx.formats import gguf, safetensors

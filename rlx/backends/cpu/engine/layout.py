@@ -17,7 +17,7 @@ import numpy as np
 from rlx.backends.cpu.context import Array
 from rlx.backends.cpu.engine.step import ENGINE_BINDERS, IMAGES, load_binders
 from rlx.driver import MemoryPlan
-from rlx.driver.memory.planner_views import view_offset
+from rlx.driver.memory.views import view_offset
 from rlx.ir import Graph, Node, Tensor, TensorType, bodies, node_of
 
 

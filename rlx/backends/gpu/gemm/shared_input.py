@@ -13,7 +13,7 @@ from rlx.backends.gpu.gemm.operands import Epilogue, Operand, ProductCall
 from rlx.backends.gpu.gemm.product import product_of
 from rlx.backends.gpu.program.lowering import Lowering
 from rlx.backends.gpu.program.steps import Ref
-from rlx.driver.memory.planner_views import is_alias, view_offset
+from rlx.driver.memory.views import is_alias, view_offset
 from rlx.dtypes import f32
 from rlx.ir import Leaf, Node
 

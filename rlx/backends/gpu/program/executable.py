@@ -38,7 +38,7 @@ from rlx.driver import Buffer, BuildOptions, DeviceArena, Dispatch, MemoryPlan
 from rlx.driver.closing import Resources
 from rlx.driver.control import ControlRun, Row, body_plans
 from rlx.driver.memory.plan import BodyPlan
-from rlx.driver.memory.planner_views import is_alias
+from rlx.driver.memory.views import is_alias
 from rlx.driver.times import Times
 from rlx.errors import UnsupportedOp
 from rlx.ir import Graph, Node, Tensor, bodies

@@ -31,7 +31,7 @@ from rlx.backends.gpu.program.steps import (
 )
 from rlx.backends.gpu.program.target import Target
 from rlx.driver import MemoryPlan, align
-from rlx.driver.memory.planner_views import update_copies
+from rlx.driver.memory.views import update_copies
 from rlx.dtypes import DType
 from rlx.errors import ShapeError, UnsupportedOp
 from rlx.ir import REGISTRY, Graph, Node, Tensor

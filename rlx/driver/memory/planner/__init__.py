@@ -7,9 +7,9 @@ from typing import TypedDict, Unpack
 
 from rlx.driver.device import UNLIMITED
 from rlx.driver.memory.plan import ALIGNMENT, CONST, MemoryPlan, Slot, align
-from rlx.driver.memory.planner_bodies import DraftedBodies, draft_bodies, place_bodies
-from rlx.driver.memory.planner_pack import Block, Packing, max_live, pack, pack_apart
-from rlx.driver.memory.planner_storage import Layout, Sharing, Storage, lay_out, tensor_live_ranges
+from rlx.driver.memory.planner.control_bodies import DraftedBodies, draft_bodies, place_bodies
+from rlx.driver.memory.planner.packing import Block, Packing, max_live, pack, pack_apart
+from rlx.driver.memory.planner.storage import Layout, Sharing, Storage, lay_out, tensor_live_ranges
 from rlx.dtypes import u8
 from rlx.errors import GraphError, OutOfDeviceMemory
 from rlx.ir import Graph, Leaf, Tensor, bodies

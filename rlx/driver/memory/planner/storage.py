@@ -1,7 +1,7 @@
 """Storages: which tensors of a graph share bytes, and the live range of those bytes.
 
 A storage is a run of bytes shared by one tensor or more: a tensor, its views, and the results written in place over
-it. Packing (planner_pack) then gives each storage in the arena an offset.
+it. Packing (`packing.py`) then gives each storage in the arena an offset.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from enum import Flag
 
 from rlx.driver.memory.plan import LiveRange, Slot
-from rlx.driver.memory.planner_views import VIEW_ALIGNMENT, view_offset
+from rlx.driver.memory.views import VIEW_ALIGNMENT, view_offset
 from rlx.errors import ArenaError, GraphError
 from rlx.ir import Graph, Leaf, Node, Tensor, bodies
 
