@@ -81,7 +81,7 @@ def making(device: Any) -> None:
     if shutil.which("glslangValidator"):
         made.parent.mkdir(exist_ok=True)
         command = ["glslangValidator", "-V", "--quiet", "--target-env", "vulkan1.2", "-o", str(made)]
-        command += [f"-I{ROOT}/shaders/include", f"-I{ROOT}/rlx/backends/gpu/device_code"]
+        command += [f"-I{ROOT}/shaders/include", f"-I{ROOT}/rlx/backends/device_code"]
         subprocess.run([*command, str(ROOT / "benchmarks/tree_interpreter.comp")], check=True)
     interpreter = no_contraction(Module.parse(made.read_bytes())).encode()
     print(f"{device.info.name}: {n} f32 elements")

@@ -9,7 +9,7 @@ a module for each combination, stem-f32-f32.spv, … (-DT=f32 -DT_f32=1 …), an
 <name>.subgroup.spv (-DRLX_SUBGROUPS). Kernels of cooperative matrices of bfloat16 need glslang 16 or newer: $GLSLANG or
 .tools/bin/glslang. Templates of elementwise trees are shaders/*.comp; a comment `// flags: …` gives compiler flags.
 
-`#include` looks in shaders/include and rlx/backends/gpu/device_code. Float additions and multiplications are decorated
+`#include` looks in shaders/include and rlx/backends/device_code. Float additions and multiplications are decorated
 NoContraction afterwards, so that no driver fuses them: only fma() fuses, as with NVRTC's -fmad=false.
 """
 
@@ -44,7 +44,7 @@ except ModuleNotFoundError as error:
     )
 
 SHADERS = ROOT / "shaders"
-INCLUDE = (SHADERS / "include", ROOT / "rlx" / "backends" / "gpu" / "device_code")
+INCLUDE = (SHADERS / "include", ROOT / "rlx" / "backends" / "device_code")
 SPIRV = ROOT / "rlx" / "backends" / "vulkan" / "spirv"
 MANIFEST = SPIRV / "manifest.json"
 TARGET = "vulkan1.2"

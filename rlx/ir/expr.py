@@ -1,7 +1,7 @@
 """Scalar expressions: a small tree that computes one element of an elementwise op's output.
 
 One tree serves every device: NumPy evaluates it, CUDA and Vulkan print it as calls of the scalar functions in
-`rlx/backends/gpu/device_code/prims.h` (`p_<primitive>_<class>`), and fusion composes trees by substitution. `Expr` is
+`rlx/backends/device_code/prims.h` (`p_<primitive>_<class>`), and fusion composes trees by substitution. `Expr` is
 immutable and hashable, so that equal trees share one kernel.
 
 Classes of values: `f` float (f32 on a device; f16 and bf16 are computed in f32), `d` f64, `i` 32-bit and smaller

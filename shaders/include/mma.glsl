@@ -1,5 +1,5 @@
 // Matrix instructions for GLSL: 16 x 16 matrices of halves spread over a subgroup of 32, loaded from rows of 16-byte units
-// in shared memory (`units`), multiplied into sums in f32. rlx/backends/gpu/device_code/bodies/mma.h is the same for CUDA.
+// in shared memory (`units`), multiplied into sums in f32. rlx/backends/device_code/bodies/mma.h is the same for CUDA.
 // Follows SPV_KHR_cooperative_matrix and SPV_KHR_bfloat16.
 #ifndef RLX_MMA_GLSL
 #define RLX_MMA_GLSL

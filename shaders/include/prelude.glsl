@@ -1,4 +1,4 @@
-// What rlx/backends/gpu/device_code/prims.h and half.h are written in, for GLSL. Include this (or types.glsl) before them.
+// What rlx/backends/device_code/prims.h and half.h are written in, for GLSL. Include this (or types.glsl) before them.
 #ifndef RLX_FN
 #extension GL_EXT_shader_explicit_arithmetic_types_int64 : require
 #define RLX_FN

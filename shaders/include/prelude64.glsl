@@ -1,4 +1,4 @@
-// What rlx/backends/gpu/device_code/math64.h and prims64.h are written in beside prelude.glsl, for GLSL.
+// What rlx/backends/device_code/math64.h and prims64.h are written in beside prelude.glsl, for GLSL.
 #ifndef RLX_DOUBLE
 #extension GL_EXT_shader_explicit_arithmetic_types_float64 : require
 #define RLX_D(x) double(x)  // of literals that f32 has, or nearly has where that is enough

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-import rlx.backends.gpu
+import rlx.backends
 from tests.gpu import cuda_host
 
-BODIES = Path(rlx.backends.gpu.__file__).parent / "device_code/bodies"
+BODIES = Path(rlx.backends.__file__).parent / "device_code/bodies"
 _IN_MACRO = re.compile(r"BARRIER;(?=.*\\$)")
 
 

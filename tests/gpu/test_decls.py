@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-import rlx.backends.gpu
+import rlx.backends
 import rlx.backends.vulkan
 from rlx.backends.gpu.program.executable import load_rules
 from rlx.backends.gpu.program.kernel import KERNELS, KernelDecl, declare, reads, uints, writes
@@ -15,7 +15,7 @@ from rlx.backends.gpu.program.lowering import MAX_ARG_BYTES
 
 load_rules()  # fills the table of kernels
 
-BODIES = Path(rlx.backends.gpu.__file__).parent / "device_code" / "bodies"
+BODIES = Path(rlx.backends.__file__).parent / "device_code" / "bodies"
 SPIRV = Path(rlx.backends.vulkan.__file__).parent / "spirv"
 STEMS = sorted(KERNELS)
 

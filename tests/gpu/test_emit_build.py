@@ -42,9 +42,9 @@ DECLARED = {"scale": KernelDecl("scale", args=(), variants={"T": ("f32", "f16"),
 def build(repo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     """build.py over a temporary tree with one shader."""
     shutil.copytree(repo / "shaders" / "include", tmp_path / "shaders" / "include")
-    (tmp_path / "rlx/backends/gpu/device_code").mkdir(parents=True)
-    for header in (repo / "rlx/backends/gpu/device_code").glob("*.h"):
-        shutil.copy(header, tmp_path / "rlx/backends/gpu/device_code")
+    (tmp_path / "rlx/backends/device_code").mkdir(parents=True)
+    for header in (repo / "rlx/backends/device_code").glob("*.h"):
+        shutil.copy(header, tmp_path / "rlx/backends/device_code")
     (tmp_path / "shaders/scale.comp").write_text(SHADER, encoding="utf-8")
     spec = importlib.util.spec_from_file_location("shader_build", repo / "shaders" / "build.py")
     assert spec is not None and spec.loader is not None
@@ -52,7 +52,7 @@ def build(repo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Module
     monkeypatch.setitem(sys.modules, spec.name, module)  # dataclasses look their module up there
     spec.loader.exec_module(module)
     spirv = tmp_path / "rlx/backends/vulkan/spirv"
-    include = (tmp_path / "shaders/include", tmp_path / "rlx/backends/gpu/device_code")
+    include = (tmp_path / "shaders/include", tmp_path / "rlx/backends/device_code")
     for name, value in {"ROOT": tmp_path, "SHADERS": tmp_path / "shaders", "SPIRV": spirv,
                         "MANIFEST": spirv / "manifest.json", "INCLUDE": include}.items():  # fmt: skip
         setattr(module, name, value)

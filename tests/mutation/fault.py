@@ -9,7 +9,7 @@ from rlx.conformance.case import Case, cases_of
 VULKAN, CUDA = "vulkan", "cuda"
 ENGINE, NUMPY, CPU = "compiled", "numpy", "cpu"
 # The folders that faults of the CPU stand in: those of its engine, of NumPy's kernels, and of what both run.
-ROOTS = {ENGINE: ("rlx/backends/cpu", "rlx/backends/gpu/device_code"), NUMPY: ("rlx/backends/cpu",), CPU: ("rlx",)}
+ROOTS = {ENGINE: ("rlx/backends/cpu", "rlx/backends/device_code"), NUMPY: ("rlx/backends/cpu",), CPU: ("rlx",)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +17,7 @@ class Fault:
     """`old` becomes `new` wherever it stands in the files of the pattern `file`, and the cases of `ops` should notice.
 
     `where` is what runs them: a Vulkan device, the CUDA sources run by the host, or the CPU with its compiled engine,
-    with NumPy, or with each of them. The pattern is of files below rlx/backends/gpu/device_code, or below shaders for
+    with NumPy, or with each of them. The pattern is of files below rlx/backends/device_code, or below shaders for
     GLSL alone; for the CPU below ROOTS. `only` keeps the cases whose id holds one of its texts: compiling for CUDA's
     host takes long. `tests` of the CPU are pytest's names of those that should notice where no case does. `narrow`
     gives the device grids of three groups along X, so that small cases fold into Y. `unseen` says why no case can

@@ -30,7 +30,7 @@ from tests.gpu.lowered import carried_out, lower
 from tests.mutation.fault import CUDA, Fault, cases_for
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-GPU = Path("rlx/backends/gpu/device_code")
+GPU = Path("rlx/backends/device_code")
 NARROW = (3, 65535, 65535)
 
 

@@ -64,7 +64,7 @@ def test_the_wheel_holds_all_that_is_read_at_run_time_and_nothing_else(repo: Pat
     }
     assert package - names == set(), "in the source tree and missing from the wheel"
     assert any(n.endswith(".spv") for n in names)
-    assert any(n.startswith("rlx/backends/gpu/device_code/bodies/") for n in names)
+    assert any(n.startswith("rlx/backends/device_code/bodies/") for n in names)
     assert {"rlx/py.typed", "rlx/backends/vulkan/spirv/manifest.json"} <= names
     assert {n.split("/")[0] for n in names} == {"rlx", f"{wheel.name.split('-py3')[0]}.dist-info"}
     assert any(n.endswith("licenses/LICENSE") for n in names)

@@ -18,7 +18,7 @@ from rlx.backends.gpu.program.steps import FileKernel, Kernel, SourceKernel
 from rlx.errors import RlxError
 
 # The folders in which `#include "name"` is looked up, in this order.
-HEADER_FOLDERS = (Path(__file__).parent, Path(__file__).parent.parent / "gpu" / "device_code")
+HEADER_FOLDERS = (Path(__file__).parent, Path(__file__).parent.parent / "device_code")
 TREE_ENTRY = "tree"
 TREE_BLOCK = (256, 1, 1)
 # A kernel that uses dynamic shared memory defines a variable of this name with its size in bytes:

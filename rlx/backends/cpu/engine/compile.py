@@ -109,7 +109,7 @@ def _digest(*names: str) -> bytes:
     else:
         digest = hashlib.sha256(stated.read_bytes())
     backends = files("rlx.backends")
-    folders = [backends / "cpu" / "engine"] + ([] if names else [backends / "gpu" / "device_code"])
+    folders = [backends / "cpu" / "engine"] + ([] if names else [backends / "device_code"])
     while folders:
         for file in sorted(folders.pop().iterdir(), key=lambda f: f.name):
             if file.is_dir() and not file.name.startswith("__") and not names:

@@ -1,4 +1,4 @@
-"""The scalar functions of `backends/gpu/device_code` printed as LLVM IR over vectors: one definition for every device.
+"""The scalar functions of `backends/device_code` printed as LLVM IR over vectors: one definition for every device.
 
 Those headers are written in a small part of C++ and GLSL, which this module reads: functions of numbers and of pairs
 of floats, `const` declarations, assignments, `if`, `while`, `return`. A function is printed in place, for all lanes at
@@ -119,7 +119,7 @@ def _tokens(text: str) -> list[str]:
 def headers() -> Headers:
     """The headers, read once, when the first kernel that needs them is printed, with the functions of `quick32` and
     `quick64`."""
-    folder = files("rlx.backends.gpu") / "device_code"
+    folder = files("rlx.backends") / "device_code"
     made = Headers()
     for name in _HEADERS:
         _read((folder / name).read_text(), made)
