@@ -70,7 +70,7 @@ mutation: venv
 	@OMP_NUM_THREADS=1 $(PY) -m tests.mutation
 
 onnx-suite: venv
-	@$(TEST_ENV) $(PY) -m rlx.formats.onnx.suite --device cpu --device vulkan --sets tests/onnx/data/suite-classes.json --expect tests/onnx/data/not-passing.json --docs docs/onnx.md
+	@$(TEST_ENV) $(PY) -m rlx.onnx.suite --device cpu --device vulkan --sets tests/onnx/data/suite-classes.json --expect tests/onnx/data/not-passing.json --docs docs/onnx.md
 	@$(TEST_ENV) $(PY) -m tests.onnx.light cpu vulkan
 
 shaders: venv

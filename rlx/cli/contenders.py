@@ -18,8 +18,8 @@ from rlx.errors import RlxError
 
 if TYPE_CHECKING:
     from rlx.driver import DeviceInfo
-    from rlx.formats.onnx.model import Model
     from rlx.models import SentenceEncoder
+    from rlx.onnx.model import Model
 
 _SIZES = {"batch": 1, "sequence": 16}  # an encoder's defaults for --dim
 

@@ -19,7 +19,7 @@ from rlx.formats.kinds import other_kind
 from rlx.host.progress import drawn
 
 if TYPE_CHECKING:
-    from rlx.formats.onnx.model import Model, TensorInfo
+    from rlx.onnx.model import Model, TensorInfo
 
 LENGTHS = (8, 16, 32, 64, 128, 224, 256, 512)  # tried for open dimensions, for at most SECONDS
 SECONDS = 5.0
@@ -42,7 +42,7 @@ def load_model(
             )
         raise RlxError(f"{file} is a folder; give an ONNX file, such as {file / 'model.onnx'}")
     try:
-        from rlx.formats.onnx import load
+        from rlx.onnx import load
     except ImportError as error:  # installing onnx would not help with a file of another kind
         if file.is_file() and (kind := other_kind(beginning(file))):
             raise RlxError(f"{file}: is not an ONNX file: {kind}") from error
@@ -90,7 +90,7 @@ def feeds_of(model: Model, texts: Sequence[str] | None, seed: int) -> tuple[dict
     that nothing sets is 1 or, where the model cannot be built with that, one of a few other lengths; a message on
     standard error says which. Raises: RlxError; as rlx.onnx.Model.run for the contents of files.
     """
-    from rlx.formats.onnx.reader.dims import bound, lengths_in
+    from rlx.onnx.reader.dims import bound, lengths_in
 
     given: dict[str, Any] = {}
     sequences = {i.name for i in model.inputs if i.around[-1:] == ("seq",)}

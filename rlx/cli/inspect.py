@@ -21,7 +21,7 @@ from rlx.host.progress import drawn
 from rlx.runtime.plan_svg import plan_svg
 
 if TYPE_CHECKING:
-    from rlx.formats.onnx.model import Model, TensorInfo
+    from rlx.onnx.model import Model, TensorInfo
 
 _HOW = ("native", "alias", "decomposed", "control", "host")
 _TITLES = ("device", "nodes", *_HOW, "arena bytes")

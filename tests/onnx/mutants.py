@@ -31,10 +31,10 @@ import numpy as np
 
 import rlx
 from rlx.errors import ModelFormatError, OutOfDeviceMemory, RlxError, StepLimitExceeded, UnsupportedOp
-from rlx.formats.onnx import TensorInfo
-from rlx.formats.onnx.reader.budget import MAX_BYTES
-from rlx.formats.onnx.reader.build import UNCHECKED
-from rlx.formats.onnx.reader.wire import TIMES_FILE
+from rlx.onnx import TensorInfo
+from rlx.onnx.reader.budget import MAX_BYTES
+from rlx.onnx.reader.build import UNCHECKED
+from rlx.onnx.reader.wire import TIMES_FILE
 from tests.onnx.bombs import bomb
 from tests.onnx.mutant_bases import library
 from tests.onnx.mutations import Mutant, lay, mutant

@@ -11,7 +11,7 @@ from unittest.mock import patch
 import numpy as np
 import onnx
 
-from rlx.formats.onnx import suite
+from rlx.onnx import suite
 from tests.kept import kept
 
 

@@ -27,7 +27,7 @@ from rlx.conformance.case import Array, Case, all_cases
 from rlx.conformance.runner import pick, sample
 from rlx.dtypes import bf16, f64
 from rlx.errors import RlxError, UnsupportedOp
-from rlx.formats.onnx import load, to_model
+from rlx.onnx import load, to_model
 from rlx.packed import PackedArray
 from tests.onnx.outcomes import kept, lines
 

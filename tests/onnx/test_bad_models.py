@@ -145,7 +145,7 @@ def test_depth() -> None:
     proto = helper.make_model(nested(3), opset_imports=imports)
     assert rlx.onnx.load(proto).run(device="cpu")["k"] == 1
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("rlx.formats.onnx.reader.read.MAX_DEPTH", 3)
+        patch.setattr("rlx.onnx.reader.read.MAX_DEPTH", 3)
         refused(proto, "a graph in node .*If.*nested more than 3 deep")
 
 
@@ -168,7 +168,7 @@ def test_functions_that_call_themselves_or_multiply() -> None:
     twice = [function("F0", "Neg"), function("F0", "Neg")]
     refused(model(call, X, {"y": None}, functions=twice, domains=["f"]), "'F0': defined twice")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("rlx.formats.onnx.reader.build.MAX_NODES", 1000)
+        patch.setattr("rlx.onnx.reader.build.MAX_NODES", 1000)
         bomb = [*(function(f"F{k}", f"F{k + 1}", 4) for k in range(12)), function("F12", "Neg")]
         refused_when_run(
             model(call, X, {"y": None}, functions=bomb, domains=["f"]), "make more than 1,000 nodes"

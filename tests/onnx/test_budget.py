@@ -21,8 +21,8 @@ from rlx.errors import (
     ShapeError,
     StepLimitExceeded,
 )
-from rlx.formats.onnx.reader import control
-from rlx.formats.onnx.reader.budget import budget_of
+from rlx.onnx.reader import control
+from rlx.onnx.reader.budget import budget_of
 from tests.full import count
 from tests.onnx.models import I64, info, model, node
 from tests.onnx.mutant_bombs import field, varint

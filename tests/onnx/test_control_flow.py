@@ -12,7 +12,7 @@ from onnx import TensorProto, helper
 
 import rlx
 from rlx.errors import ModelFormatError
-from rlx.formats.onnx.reader.patterns import put_together
+from rlx.onnx.reader.patterns import put_together
 from tests.onnx.models import I64, info, model, node
 
 BOOL = TensorProto.BOOL

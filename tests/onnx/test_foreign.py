@@ -110,7 +110,7 @@ def test_support_vectors_beside_onnx_runtime(linear: bool) -> None:
 def test_many_rows_of_support_vectors(monkeypatch: pytest.MonkeyPatch) -> None:
     proto, _ = machine(3, "RBF", "NONE", False)
     want = rlx.onnx.load(proto).run({"x": X}, device="cpu")["z"]
-    monkeypatch.setattr("rlx.formats.onnx.ml.support.MAX_APART", 100)
+    monkeypatch.setattr("rlx.onnx.ml.support.MAX_APART", 100)
     assert np.allclose(rlx.onnx.load(proto).run({"x": X}, device="cpu")["z"], want, atol=1e-6)
 
 

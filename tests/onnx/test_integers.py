@@ -7,7 +7,7 @@ import pytest
 
 import rlx
 from rlx.errors import ModelFormatError
-from rlx.formats.onnx.reader.elements import CODES
+from rlx.onnx.reader.elements import CODES
 from tests.onnx.models import I64, model, node
 from tests.onnx.sweep import attributes
 

@@ -22,7 +22,7 @@ from rlx.errors import (
     ShapeError,
     UnsupportedOp,
 )
-from rlx.formats.onnx.reader.elements import ELEMENTS
+from rlx.onnx.reader.elements import ELEMENTS
 from tests.onnx.models import I64, info, model, node
 from tests.threads import at_once
 

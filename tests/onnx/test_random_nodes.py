@@ -13,10 +13,10 @@ from onnx import helper, numpy_helper
 
 import rlx
 from rlx.errors import RlxError
-from rlx.formats.onnx.reader.control import CONTROL
-from rlx.formats.onnx.reader.declared import DECLARED
-from rlx.formats.onnx.reader.elements import CODES
-from rlx.formats.onnx.reader.structure import BY_NAME
+from rlx.onnx.reader.control import CONTROL
+from rlx.onnx.reader.declared import DECLARED
+from rlx.onnx.reader.elements import CODES
+from rlx.onnx.reader.structure import BY_NAME
 from tests.full import thinned
 
 SCHEMAS = [

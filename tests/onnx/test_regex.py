@@ -8,8 +8,8 @@ import re
 import pytest
 
 from rlx.errors import ModelFormatError, UnsupportedOp
-from rlx.formats.onnx.ops.regex import Regex
-from rlx.formats.onnx.ops.regex_parse import Characters
+from rlx.onnx.ops.regex import Regex
+from rlx.onnx.ops.regex_parse import Characters
 
 
 def matches(pattern: str, text: str) -> bool:
@@ -88,7 +88,7 @@ def test_patterns_made_to_explode(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UnsupportedOp, match="more than 4096 states"):
         Regex("((a{100}){100}){100}", "node")
     regex = Regex(r"(?:\pL?){1000}", "node")
-    monkeypatch.setattr("rlx.formats.onnx.ops.regex.MAX_WORK", 100_000)
+    monkeypatch.setattr("rlx.onnx.ops.regex.MAX_WORK", 100_000)
     with pytest.raises(UnsupportedOp, match="more than 100,000 steps"):
         regex.matches("".join(chr(0x4E00 + k) for k in range(1000)))
 

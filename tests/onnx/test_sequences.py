@@ -130,7 +130,7 @@ def test_limits(monkeypatch: pytest.MonkeyPatch) -> None:
     same = rlx.onnx.load(nested([node("SequenceLength", "xs", "n")], {"xs": SEQ}, {}))
     with pytest.raises(ShapeError, match="1000000 items; at most 16384"):
         same.run({"xs": [ones(1)] * 1_000_000}, device="cpu")
-    monkeypatch.setattr("rlx.formats.onnx.ops.sequence.MAX_ITEMS", 2)
+    monkeypatch.setattr("rlx.onnx.ops.sequence.MAX_ITEMS", 2)
     grown = nested([node("SequenceInsert", "xs x", "ys", name="n")], {"xs": SEQ, "x": [1]}, {"ys": SEQ})
     with pytest.raises(UnsupportedOp, match=r"'n'.*a sequence of 3 items"):
         rlx.onnx.load(grown).run({"xs": [ones(1)] * 2, "x": ones(1)}, device="cpu")

@@ -14,7 +14,7 @@ from onnx.reference import ReferenceEvaluator
 
 import rlx
 from rlx.errors import ModelFormatError, UnsupportedOp
-from rlx.formats.onnx.reader.elements import CODES, SMALL_FLOATS
+from rlx.onnx.reader.elements import CODES, SMALL_FLOATS
 from tests import exact_casts as exact
 from tests.onnx.models import info, model, node
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import rlx
-from rlx.formats.onnx.ops.suppression import suppressed
-from rlx.formats.onnx.stages.seen import SeenLengths
+from rlx.onnx.ops.suppression import suppressed
+from rlx.onnx.stages.seen import SeenLengths
 from tests.onnx.models import model, node
 
 Array = np.ndarray[Any, Any]

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 import rlx
-from rlx.formats.onnx.stages.block import Block, Values, _counted
-from rlx.formats.onnx.stages.counts import COUNTS
-from rlx.formats.onnx.stages.operators import FUNCTIONS
+from rlx.onnx.stages.block import Block, Values, _counted
+from rlx.onnx.stages.counts import COUNTS
+from rlx.onnx.stages.operators import FUNCTIONS
 from tests.onnx.models import model, node
 
 Array = np.ndarray[Any, Any]

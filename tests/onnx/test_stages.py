@@ -10,10 +10,10 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import rlx
-from rlx.formats.onnx.ops import suppression
-from rlx.formats.onnx.ops.suppression import suppressed
-from rlx.formats.onnx.stages import operators
-from rlx.formats.onnx.stages import picked as lazily
+from rlx.onnx.ops import suppression
+from rlx.onnx.ops.suppression import suppressed
+from rlx.onnx.stages import operators
+from rlx.onnx.stages import picked as lazily
 from tests.onnx.models import I64, info, model, node
 
 RNG = np.random.default_rng(11)

@@ -8,7 +8,7 @@ import pytest
 
 import rlx
 from rlx.errors import StepLimitExceeded, UnsupportedOp
-from rlx.formats.onnx.reader import control
+from rlx.onnx.reader import control
 from tests.onnx.models import I64, info, model, node
 from tests.onnx.test_control_flow import BOOL, GOES_ON, X, body, loop
 

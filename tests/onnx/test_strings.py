@@ -9,7 +9,7 @@ from onnx import TensorProto, helper
 
 import rlx
 from rlx.errors import DTypeError, ModelFormatError, RlxError, ShapeError, UnsupportedOp
-from rlx.formats.onnx.reader.string_table import StringTable
+from rlx.onnx.reader.string_table import StringTable
 from tests.onnx.models import I64, info, model, node
 
 TEXT, F32, BOOL = TensorProto.STRING, TensorProto.FLOAT, TensorProto.BOOL

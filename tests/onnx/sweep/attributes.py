@@ -21,7 +21,7 @@ import numpy as np
 
 import rlx
 from rlx.errors import ModelFormatError
-from rlx.formats.onnx.reader.elements import CODES
+from rlx.onnx.reader.elements import CODES
 from tests.onnx.models import model, node
 
 TABLE = Path(__file__).parent.parent / "data" / "attributes.md"

@@ -12,7 +12,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, defs, helper, numpy_helper
 
-from rlx.formats.onnx.reader.elements import CODES, integer_range
+from rlx.onnx.reader.elements import CODES, integer_range
 
 WIDE = [np.dtype(f"{s}int{n}") for n in (8, 16, 32, 64) for s in ("", "u")]
 NARROW = [np.dtype(getattr(ml_dtypes, n)) for n in ("int4", "uint4", "int2", "uint2")]

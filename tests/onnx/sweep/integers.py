@@ -25,7 +25,7 @@ from onnx.reference import ReferenceEvaluator
 
 import rlx
 from rlx.errors import RlxError
-from rlx.formats.onnx.reader.elements import integer_range
+from rlx.onnx.reader.elements import integer_range
 from tests.onnx.sweep.integer_cases import Case, cases, ends
 
 TABLE = Path(__file__).parent.parent / "data" / "integers.md"

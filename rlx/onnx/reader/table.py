@@ -1,0 +1,44 @@
+"""The table of operators: (domain, name) → builder, with its range of opsets. Families register with `op`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+from rlx.onnx.reader.call import Builder
+
+Built = TypeVar("Built", bound=Builder)
+ML = "ai.onnx.ml"
+MICROSOFT = "com.microsoft"
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A builder and the operator versions it handles: since ≤ version, and version < until where `until` is given."""
+
+    build: Builder
+    since: int
+    until: int | None
+
+
+TABLE: dict[tuple[str, str], list[Entry]] = {}
+
+
+def op(*names: str, since: int = 1, until: int | None = None, domain: str = "") -> Callable[[Built], Built]:
+    """Registers a builder for the operators of these names."""
+
+    def register(build: Built) -> Built:
+        for name in names:
+            TABLE.setdefault((domain, name), []).append(Entry(build, since, until))
+        return build
+
+    return register
+
+
+def find(domain: str, name: str, version: int) -> Builder | None:
+    """The builder of an operator at a version; None where there is none."""
+    for entry in TABLE.get((domain, name), ()):
+        if entry.since <= version and (entry.until is None or version < entry.until):
+            return entry.build
+    return None

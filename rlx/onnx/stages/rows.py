@@ -1,0 +1,67 @@
+"""How many first rows of a value are read: a detector suppresses thousands of boxes, and then takes the best 300."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rlx.onnx.reader.elements import Array
+
+_WHOLE = ("Identity", "Cast")
+Rows = dict[str, int | None]  # how many first rows of a value are read; None: all, absent: none
+
+
+def find_rows(
+    steps: Sequence[Any], wanted: Mapping[str, int | None], constants: Mapping[str, Array]
+) -> tuple[str, ...]:
+    """Notes in `rows` of each step how many first rows of its outputs are read, where `wanted` says it of what is read
+    behind them. Gives the names of the constants on which that depends."""
+    needed: Rows = dict(wanted)
+    assumed: set[str] = set()
+
+    def read(name: str, rows: int | None) -> None:
+        before = needed.get(name, 0)
+        needed[name] = None if rows is None or before is None else max(rows, before)
+
+    for step in reversed(steps):
+        step.rows = tuple(needed.get(n, 0) for n in step.outputs)
+        if step.twin is not None:
+            for name, rows in zip(step.twin.outputs, step.rows, strict=True):
+                read(name, rows)
+            continue
+        passed = None
+        if step.function is not None and step.n_outputs == 1:
+            passed = _passed(step, constants, assumed)
+        for name in step.reads:
+            # What reads the value in two places, as data and as an index, needs all of it.
+            alone = passed is not None and name == step.inputs[0] and step.inputs.count(name) == 1
+            if not alone:
+                read(name, None)
+            elif passed is not None:
+                rows = step.rows[0]
+                read(name, rows if passed < 0 else passed if rows is None else min(passed, rows))
+    return tuple(sorted(assumed))
+
+
+def _passed(step: Any, constants: Mapping[str, Array], assumed: set[str]) -> int | None:
+    """How many of the first rows of its first input a node reads at most; -1 where it reads those of which it makes its
+    own first rows, None where it is not known. Names of constants that say so are added to `assumed`."""
+    kind, inputs = step.kind, step.inputs
+    if kind in _WHOLE:
+        return -1
+    if kind == "Gather":
+        return -1 if step.attrs.get("axis", 0) > 0 else None
+    given = [constants.get(n) for n in inputs[1:]]
+    if any(a is None for a in given):
+        return None
+    numbers = [a.ravel().tolist() for a in given if a is not None]
+    if kind in ("Squeeze", "Unsqueeze") and step.version >= 13 and len(numbers) == 1:
+        found = -1 if numbers[0] and min(numbers[0]) > 0 else None
+    elif kind == "Slice" and step.version >= 10 and len(numbers) in (2, 3, 4):
+        starts, ends, axes, strides = numbers + [[0], [1]][len(numbers) - 2 :]
+        found = ends[0] if (starts, axes, strides) == ([0], [0], [1]) and len(ends) == 1 and ends[0] >= 0 else None
+    else:
+        found = None
+    if found is not None:
+        assumed.update(inputs[1:])
+    return found

@@ -1,0 +1,62 @@
+"""Fourier transforms: DFT, which divides the inverse by the length."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from rlx.ir import Node
+from rlx.onnx.writer.draft import Draft, Value
+from rlx.onnx.writer.table import writes
+from rlx.ops.fft.transform import half
+
+
+def _dft(d: Draft, z: Value, node: Node, axis: int, inverse: bool, onesided: bool = False) -> Value:
+    """DFT along an axis, times the node's scale."""
+    n, scale = node.attrs["n"], node.attrs["scale"]
+    flags: dict[str, Any] = {"inverse": int(inverse), "onesided": int(onesided)}
+    length = d.const(np.int64(n))
+    if d.opset >= 20:
+        made = d.op("DFT", z, length, d.const(np.int64(axis)), **flags)
+    else:
+        made = d.op("DFT", z, length, axis=axis, **flags)
+    factor = scale * n if inverse else scale
+    return made if factor == 1.0 else d.op("Mul", made, d.like(factor, made))
+
+
+@writes("fft")
+def fft(d: Draft, node: Node, inputs: list[Value]) -> Value:
+    """DFT takes a batch in front: a single line gets one."""
+    x = node.inputs[0]
+    z = d.reshape(inputs[0], (1, *x.shape)) if x.ndim == 2 else inputs[0]
+    made = _dft(d, z, node, max(x.ndim, 3) - 2, node.attrs["inverse"])
+    return d.reshape(made, node.output.shape) if x.ndim == 2 else made
+
+
+@writes("rfft")
+def rfft(d: Draft, node: Node, inputs: list[Value]) -> Value:
+    """The inverse direction is the conjugate of the result."""
+    x = node.inputs[0]
+    lines = (*x.shape, 1) if x.ndim > 1 else (1, *x.shape, 1)
+    made = _dft(d, d.reshape(inputs[0], lines), node, len(lines) - 2, False, onesided=True)
+    if node.attrs["inverse"]:
+        made = d.op("Mul", made, d.const(np.array([1.0, -1.0]), made.dtype))
+    return d.reshape(made, node.output.shape) if x.ndim == 1 else made
+
+
+@writes("irfft")
+def irfft(d: Draft, node: Node, inputs: list[Value]) -> Value:
+    """The real part of the transform of the given half, in which elements that have a mirror image count twice: ONNX
+    Runtime transforms no half of a spectrum."""
+    x, n = node.inputs[0], node.attrs["n"]
+    count = min(x.shape[-2], half(n))
+    z = d.reshape(inputs[0], (1, *x.shape)) if x.ndim == 2 else inputs[0]
+    axis = max(x.ndim, 3) - 2
+    if count < x.shape[-2]:
+        z = d.op("Slice", z, d.ints([0]), d.ints([count]), d.ints([axis]))
+    weight = np.where(2 * np.arange(count) % n == 0, 1.0, 2.0)
+    z = d.op("Mul", z, d.const(weight[:, None], z.dtype))
+    made = _dft(d, z, node, axis, node.attrs["inverse"])
+    made = d.op("Slice", made, d.ints([0]), d.ints([1]), d.ints([axis + 1]))
+    return d.reshape(made, node.output.shape)
