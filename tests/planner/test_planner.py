@@ -13,9 +13,7 @@ from hypothesis import strategies as st
 
 from rlx.driver import MemoryPlan
 from rlx.driver.memory.plan import ALIGNMENT, LiveRange
-from rlx.driver.memory.planner import packing as planner_pack
-from rlx.driver.memory.planner import plan, plan_bump, plan_reuse
-from rlx.driver.memory.planner import storage as planner_storage
+from rlx.driver.memory.planner import packing, plan, plan_bump, plan_reuse, storage
 from rlx.driver.memory.planner.packing import Block
 from rlx.driver.memory.views import is_alias
 from rlx.errors import ArenaError, GraphError, OutOfDeviceMemory
@@ -100,20 +98,20 @@ def overlaps(problem: Sequence[Block], places: Sequence[tuple[int, int]]) -> boo
 @MANY
 @given(blocks, st.sampled_from((1 << 62, 4000 * ALIGNMENT)))
 def test_interval_problems(problem: list[Block], limit: int) -> None:
-    found = planner_pack.pack(problem, limit)
+    found = packing.pack(problem, limit)
     assert not overlaps(problem, found.places)
     for b, (arena, at) in zip(problem, found.places, strict=True):
         assert at >= 0 and at + b.nbytes <= found.sizes[arena] <= limit
     live = [sum(b.nbytes for b in problem if b.first <= t <= b.last) for t in range(31)]
-    assert planner_pack.max_live(problem) == max(live) <= sum(found.sizes) <= sum(b.nbytes for b in problem)
+    assert packing.max_live(problem) == max(live) <= sum(found.sizes) <= sum(b.nbytes for b in problem)
 
 
 @settings(max_examples=count(40, 200))
 @given(blocks)
 def test_every_order_gives_a_sound_packing(problem: list[Block]) -> None:
-    for order in planner_pack._orders(problem):
+    for order in packing._orders(problem):
         assert sorted(order) == list(range(len(problem)))
-        assert not overlaps(problem, planner_pack.first_fit(problem, order, 1 << 62).places)
+        assert not overlaps(problem, packing.first_fit(problem, order, 1 << 62).places)
 
 
 # -- planted faults: each must be found within 5000 examples
@@ -127,7 +125,7 @@ def _early(graph: Graph) -> dict[int, int]:
 
 
 def _inputs_die(graph: Graph) -> dict[int, LiveRange]:
-    lives, last = planner_storage.tensor_live_ranges(graph), planner_storage.last_uses(graph)
+    lives, last = storage.tensor_live_ranges(graph), storage.last_uses(graph)
     for t in graph.inputs.values():
         lives[t.id] = LiveRange(0, last[t.id])
     return lives
@@ -135,7 +133,7 @@ def _inputs_die(graph: Graph) -> dict[int, LiveRange]:
 
 def _outputs_overlap_inputs(graph: Graph) -> dict[int, LiveRange]:
     """A planted fault: outputs whose live range begins after their node."""
-    lives = planner_storage.tensor_live_ranges(graph)
+    lives = storage.tensor_live_ranges(graph)
     return {t: LiveRange(min(v.first + (v.first > 0), v.last), v.last) for t, v in lives.items()}
 
 
@@ -144,24 +142,24 @@ def _whole_way(graph: Graph) -> dict[int, Tensor]:
     found: dict[int, Tensor] = {}
     for name, t in graph.updates.items():
         if t is not graph.states[name] and not t.node.op.leaf:
-            found.update(dict.fromkeys(planner_storage._donation_path(t, graph.states[name]), graph.states[name]))
+            found.update(dict.fromkeys(storage._donation_path(t, graph.states[name]), graph.states[name]))
     return found
 
 
 FAULTS: dict[str, tuple[str, Any]] = {
-    "freed one node early": ("planner_storage.last_uses", _early),
-    "freed output": ("planner_storage.kept_to_the_end", lambda graph: []),
-    "overwritten while still needed": ("planner_storage._is_last_use", lambda layout, x, step: True),
-    "in place over an operand read meanwhile": ("planner_storage._is_sole_reader", lambda layout, node, x: True),
-    "in place over another size": ("planner_storage.may_take_over", lambda node, position, t: True),
+    "freed one node early": ("storage.last_uses", _early),
+    "freed output": ("storage.kept_to_the_end", lambda graph: []),
+    "overwritten while still needed": ("storage._is_last_use", lambda layout, x, step: True),
+    "in place over an operand read meanwhile": ("storage._is_sole_reader", lambda layout, node, x: True),
+    "in place over another size": ("storage.may_take_over", lambda node, position, t: True),
     "view at the wrong place": (
-        "planner_storage.view_offset",
+        "storage.view_offset",
         lambda node: 0 if node.op.name == "slice" else None,
     ),
-    "view of a state that changes": ("planner_storage._may_view", lambda *a: True),
-    "state overwritten while still needed": ("planner_storage.may_overwrite", lambda *a: True),
-    "state overwritten before what may fail": ("planner_storage.after_last_failure", lambda graph: 0),
-    "result made in a state on the way to its new value": ("planner_storage.donations", _whole_way),
+    "view of a state that changes": ("storage._may_view", lambda *a: True),
+    "state overwritten while still needed": ("storage.may_overwrite", lambda *a: True),
+    "state overwritten before what may fail": ("storage.after_last_failure", lambda graph: 0),
+    "result made in a state on the way to its new value": ("storage.donations", _whole_way),
     "input overwritten before the next run": ("planner.tensor_live_ranges", _inputs_die),
     "output born late": ("planner.tensor_live_ranges", _outputs_overlap_inputs),
 }
