@@ -13,11 +13,11 @@ import numpy as np
 
 from rlx.backends.cpu.arena import CpuBuffer
 from rlx.backends.cpu.context import Array, ArrayMemory, BindContext, Step, in_order
-from rlx.backends.cpu.conv.last import last_convolutions
-from rlx.backends.cpu.elementwise.bind import bind_elementwise, trees_of
-from rlx.backends.cpu.elementwise.evaluate import same_place
 from rlx.backends.cpu.engine.choice import CannotCompile, usable
-from rlx.backends.cpu.kernels import BINDERS, bind_reference, load_kernels
+from rlx.backends.cpu.host.conv.last import last_convolutions
+from rlx.backends.cpu.host.elementwise.bind import bind_elementwise, trees_of
+from rlx.backends.cpu.host.elementwise.evaluate import same_place
+from rlx.backends.cpu.host.kernels import BINDERS, bind_reference, load_kernels
 from rlx.backends.cpu.quiet import quiet_call, quietly
 from rlx.backends.cpu.reads import Reads, memory_of
 from rlx.driver import Buffer, BuildOptions, DeviceArena, Dispatch, MemoryPlan

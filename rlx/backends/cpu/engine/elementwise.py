@@ -14,12 +14,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from rlx.backends.cpu.context import Array
-from rlx.backends.cpu.elementwise.bind import trees_of
-from rlx.backends.cpu.elementwise.evaluate import laid, merged, same_place
 from rlx.backends.cpu.engine import trees as tr
 from rlx.backends.cpu.engine.ir import I32, I64, PTR, Kernel, Value
 from rlx.backends.cpu.engine.machine import Lookup
 from rlx.backends.cpu.engine.step import EngineContext, EngineStep, address, engine
+from rlx.backends.cpu.host.elementwise.bind import trees_of
+from rlx.backends.cpu.host.elementwise.evaluate import laid, merged, same_place
 from rlx.dtypes import DType, as_dtype
 from rlx.ir import Expr, Node
 from rlx.ir.expr import linearize

@@ -13,7 +13,7 @@ from rlx.backends.cpu.engine.ir import F32, I64, PTR, Kernel, Value
 from rlx.backends.cpu.engine.rowwise import contiguous
 from rlx.backends.cpu.engine.step import EngineContext, EngineStep, address, engine
 from rlx.backends.cpu.engine.trees import print_trees, printable
-from rlx.backends.cpu.grid_sample import corners_of
+from rlx.backends.cpu.host.grid_sample import corners_of
 from rlx.dtypes import i32
 from rlx.ir import Expr, Node
 

@@ -13,8 +13,8 @@ from rlx.backends.cpu.context import Array
 from rlx.backends.cpu.engine.ir import I8, I16, I32, I64, PTR, Kernel, Value
 from rlx.backends.cpu.engine.rowwise import transposed
 from rlx.backends.cpu.engine.step import EngineContext, EngineStep, address, engine
-from rlx.backends.cpu.movement import cut_of
-from rlx.backends.cpu.pad import boxes
+from rlx.backends.cpu.host.movement import cut_of
+from rlx.backends.cpu.host.pad import boxes
 from rlx.ir import Node
 
 _UNITS = {1: I8, 2: I16, 4: I32, 8: I64}

@@ -33,7 +33,7 @@ from rlx.backends.cpu.engine.rowwise import (
     total,
 )
 from rlx.backends.cpu.engine.step import EngineContext, EngineStep, address, engine, f64_word
-from rlx.backends.cpu.reduce import runs_of
+from rlx.backends.cpu.host.reduce import runs_of
 from rlx.dtypes import as_dtype
 from rlx.ir import Node
 from rlx.ir import expr as ex

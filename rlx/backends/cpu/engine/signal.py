@@ -12,7 +12,7 @@ from rlx.backends.cpu.engine.elementwise import tree_step
 from rlx.backends.cpu.engine.fft import transform_step
 from rlx.backends.cpu.engine.rowwise import contiguous
 from rlx.backends.cpu.engine.step import EngineContext, EngineStep, engine
-from rlx.backends.cpu.signal import frames_of
+from rlx.backends.cpu.host.signal import frames_of
 from rlx.dtypes import as_dtype
 from rlx.ir import Node
 from rlx.ir import expr as ex

@@ -28,7 +28,7 @@ from rlx.backends.cpu.engine.gemm.product import (
     with_following,
 )
 from rlx.backends.cpu.engine.step import Declined, EngineContext, EngineStep, address, engine
-from rlx.backends.cpu.matmul.dense import epilogue_of
+from rlx.backends.cpu.host.matmul.dense import epilogue_of
 from rlx.dtypes import as_dtype
 from rlx.ir import Expr, Node
 

@@ -44,7 +44,7 @@ from rlx.backends.cpu.engine.gemm.product import (
 from rlx.backends.cpu.engine.gemm.transpose import transpose_step
 from rlx.backends.cpu.engine.rowwise import contiguous
 from rlx.backends.cpu.engine.step import Declined, EngineContext, EngineStep, address, engine
-from rlx.backends.cpu.matmul.dense import epilogue_of
+from rlx.backends.cpu.host.matmul.dense import epilogue_of
 from rlx.dtypes import as_dtype
 from rlx.ir import Expr, Node
 from rlx.ir import expr as ex

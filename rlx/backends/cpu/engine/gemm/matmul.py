@@ -28,7 +28,7 @@ from rlx.backends.cpu.engine.packed.bind import FEW_ROWS, dot_steps
 from rlx.backends.cpu.engine.packed.panels import panel_steps
 from rlx.backends.cpu.engine.packed.tiles import tile_steps
 from rlx.backends.cpu.engine.step import Declined, EngineContext, EngineStep, address, engine
-from rlx.backends.cpu.matmul.dense import epilogue_of
+from rlx.backends.cpu.host.matmul.dense import epilogue_of
 from rlx.dtypes import as_dtype, f32, i32
 from rlx.ir import Node
 
