@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rlx.backends.cpu.engine.choice import usable
+from rlx.backends.cpu.choice import usable
 from rlx.backends.cpu.host.kernels import BINDERS
 from rlx.conformance import __main__ as conformance
 from rlx.conformance import runner

@@ -20,7 +20,7 @@ def _engine(
     unseen: str = "", needs: str = "",
 ) -> Fault:  # fmt: skip
     return Fault(
-        f"engine, {name}", f"engine/{file}", old, new, ops, ENGINE, only, unseen=unseen, tests=tests, needs=needs
+        f"engine, {name}", file, old, new, ops, ENGINE, only, unseen=unseen, tests=tests, needs=needs
     )
 
 
