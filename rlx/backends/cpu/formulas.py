@@ -16,8 +16,6 @@ from typing import Any
 
 from rlx.backends.cpu.ir import F32, F64, I1, I32, I64, Kernel, Type, Value, Variable
 from rlx.backends.cpu.lookup import looked_up
-from rlx.backends.cpu.quick32 import QUICK
-from rlx.backends.cpu.quick64 import QUICK64
 
 _TOKEN = re.compile(
     r"//[^\n]*|/\*.*?\*/|\\\n|(?P<line>\n)|(?P<word>[A-Za-z_]\w*)"
@@ -117,15 +115,15 @@ def _tokens(text: str) -> list[str]:
 
 @cache
 def headers() -> Headers:
-    """The headers, read once, when the first kernel that needs them is printed, with the functions of `quick32` and
-    `quick64`."""
+    """The headers, read once, when the first kernel that needs them is printed, with the functions of
+    `quick32.h` and `quick64.h` before those of the same names."""
     folder = files("rlx.backends") / "device_code"
     made = Headers()
     for name in _HEADERS:
         _read((folder / name).read_text(), made)
     quick = Headers(macros=dict(made.macros))
-    _read(QUICK, quick)
-    _read(QUICK64, quick)
+    for name in ("quick32.h", "quick64.h"):
+        _read((folder / name).read_text(), quick)
     made.texts |= {f"{name}_any": made.texts[name] for name in quick.texts if name in made.texts}
     made.texts |= quick.texts
     made.tables |= quick.tables

@@ -1,10 +1,7 @@
-"""Functions of f64 as `quick32` has those of f32: short formulas with fused multiply-adds, the headers' beside them.
-
-Logarithms look up 1 / z and its logarithm for one of 16 intervals of z. Errors are below 1.5 ULP
-(tests/cpu/test_engine_functions.py).
-"""
-
-QUICK64 = r"""
+// Functions of f64 as quick32.h has those of f32: short formulas with fused multiply-adds, the other headers' beside them.
+//
+// Logarithms look up 1 / z and its logarithm for one of 16 intervals of z. Errors are below 1.5 ULP
+// (tests/cpu/test_engine_functions.py).
 // exp(x) = s (1 + r + low), s = 2^(k - down), for |x| < 708 + down.
 RLX_FN double q_exp_parts64(const double x, const uint down, RLX_OUT(double) s, RLX_OUT(double) low) {
     const double t = RLX_MAD64(x, 1.4426950408889634, 6755399441055744.0);  // the last bits are k
@@ -469,4 +466,3 @@ RLX_FN double d_cbrt(const double x) {
     if (!(a > 1.0e-100 && a < 1.0e100)) { w = d_cbrt_any(x); }
     return w;
 }
-"""

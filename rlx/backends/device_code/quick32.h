@@ -1,12 +1,9 @@
-"""Functions of f32 that a processor computes in another way than the GPUs, in the language of `device_code`.
-
-A fused multiply-add is one instruction here, doubles cost two floats, and a branch that no lane takes costs next to
-nothing: so each is the short formula for numbers that are neither huge nor special, and the headers' function, named
-`…_any`, for vectors with others. Errors are below 1.5 ULP (tests/cpu/test_engine_functions.py). Polynomials are minimax
-fits (Remez) to the functions that the comments name.
-"""
-
-QUICK = r"""
+// Functions of f32 that a processor computes in another way than the GPUs; the CPU's engine alone reads this file.
+//
+// A fused multiply-add is one instruction there, doubles cost two floats, and a branch that no lane takes costs next to
+// nothing: so each is the short formula for numbers that are neither huge nor special, and the other headers' function,
+// named `..._any`, for vectors with others. Errors are below 1.5 ULP (tests/cpu/test_engine_functions.py). Polynomials
+// are minimax fits (Remez) to the functions that the comments name.
 // exp(x) = s (1 + e), s = 2^(k - down), for |x| < 87 + down.
 RLX_FN float q_exp_parts(const float x, const uint down, RLX_OUT(float) s) {
     const float t = RLX_MAD(x, 1.442695022e+00f, 12582912.0f);  // the last bits are k
@@ -409,4 +406,3 @@ RLX_FN float m_acos(const float x) {
     const float far = w + (((most - w) - twice) - (big ? v + v : v) + lost);
     return big && x > 0.0f ? 2.0f * (s + v) : far;
 }
-"""
