@@ -172,7 +172,7 @@ def test_digits_on_vulkan() -> None:
 
 @on_vulkan
 @pytest.mark.usefixtures("subnormals")
-@pytest.mark.few_on_vulkan(1)
+@pytest.mark.sample(vulkan=1)
 @pytest.mark.parametrize("gate", [None, "silu"])
 def test_on_vulkan(gate: str | None) -> None:
     fused("q8_0", 66, 288, "f32", "vulkan", gate=gate)
