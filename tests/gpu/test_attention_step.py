@@ -90,8 +90,8 @@ _ATTRS: list[dict[str, Any]] = [{}, {"window": 20}, {"softcap": 2.0, "interleave
 
 
 @pytest.mark.parametrize("backend", _BACKENDS)
-@pytest.mark.sample(3, vulkan=2)
-@pytest.mark.parametrize("rows, splits", [(4, 3), (1, 1), (8, 2), (2, 20)])
+@pytest.mark.sample(3, vulkan=1)
+@pytest.mark.parametrize("rows, splits", [(2, 20), (4, 3), (1, 1), (8, 2)])
 @pytest.mark.parametrize("attrs", _ATTRS)
 @pytest.mark.parametrize("form", _FORMS)
 def test_forms(form: tuple[Any, ...], attrs: dict[str, Any], rows: int, splits: int, backend: str) -> None:

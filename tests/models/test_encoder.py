@@ -127,6 +127,7 @@ class TestSharing:
                 assert not any(s.startswith(("weights", "half")) for s in exe.plan.segments)
                 assert exe.plan.arena_bytes <= 1.01 * exe.plan.max_live_bytes
 
+    @pytest.mark.late("vulkan")
     def test_a_change_of_a_weight_reaches_every_executable(self, device: str, tiny: Path) -> None:
         with rlx.models.load(tiny, device) as encoder:
             short, long = ["dog"], [SENTENCES[2]]

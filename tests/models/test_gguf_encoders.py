@@ -45,6 +45,7 @@ def test_packed_matrices_stay_packed(arch: str, tmp_path: Path) -> None:
     assert kinds["embeddings.word_embeddings.weight"] == "q8_0"
 
 
+@pytest.mark.late("vulkan")
 def test_scores_of_a_reranker(device: str, tmp_path: Path) -> None:
     held = made.write(tmp_path / "x.gguf", "bert", "rank")
     documents = ["the dog runs", "stone bread", "the dog runs over the cold boat"]

@@ -52,6 +52,7 @@ class Multiples:
         return token >= 30
 
 
+@pytest.mark.late("vulkan")
 def test_constraints_allow_tokens(device: str, tmp_path: Path) -> None:
     """Each token is the likeliest of those that its sequence allows; a sequence beside it is not changed."""
     folder = tiny.write_language_model(tmp_path, tiny.LLAMA)

@@ -54,6 +54,7 @@ def nmse(got: Any, want: Any) -> float:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.late("vulkan", family="gemma2")
 def test_logits_and_tokens_are_those_of_float64(device: str, family: str, folders: dict[str, Path]) -> None:
     want, tokens = tiny.logits(FAMILIES[family]), tiny.TOKENS
     with load(folders[family], device, context=48) as model:
@@ -216,6 +217,7 @@ def test_large_gpus_take_long_runs_of_one_sequence(folders: dict[str, Path], mon
                 d.close()
 
 
+@pytest.mark.late("vulkan")
 def test_the_size_of_prompts_runs_is_the_callers(folders: dict[str, Path], device: str) -> None:
     """Longer and shorter runs give the same tokens, in rings of windows too."""
     ids = np.random.default_rng(1).integers(0, 60, 40)
