@@ -12,7 +12,7 @@ import pytest
 from rlx import dtypes
 from rlx.backends.cuda.target import cuda_target
 from rlx.backends.gpu.program.executable import load_rules, lower_graph
-from rlx.backends.gpu.program.lowering import runs_natively
+from rlx.backends.gpu.program.lowering import LOWERINGS, runs_natively
 from rlx.backends.gpu.program.steps import HostCall
 from rlx.backends.gpu.program.target import Target
 from rlx.backends.vulkan.target import vulkan_target
@@ -42,11 +42,14 @@ F64_MOVED = {
 }  # fmt: skip
 # Ops that may be an alias of their input: nothing to launch.
 SAME_BYTES = {"cast", "concat", "copy", "expand", "reshape", "slice", "stop_gradient", "transpose"}
-# Ops with kernels on the CPU alone. Devices run their decompositions.
-DECOMPOSED = {"integer_conv"}
 # Ops with kernels for one row, or for heads of some sizes. Devices run the decomposition of others.
 OF_A_ROW = {"normed_linear", "packed_linear", "attention_step", "paged_attention"}
 load_rules()  # tests that lower nothing ask for them too
+# Ops with a kernel on the CPU alone, and those that are nothing but a decomposition. Devices run that.
+DECOMPOSED = {"integer_conv"} | {
+    op.name for op in REGISTRY.values()
+    if op.decompose and not op.kernel and not op.elementwise and op.name not in LOWERINGS
+}  # fmt: skip
 TYPES = [t for t in vars(dtypes).values() if isinstance(t, DType) and t != dtypes.f64]
 
 
