@@ -144,6 +144,7 @@ def test_a_loaded_model_holds_no_file_of_its_folder(folders: dict[str, Path]) ->
             model.decoder.source.source.read("norm.weight")
 
 
+@pytest.mark.late("vulkan")
 def test_a_prompt_may_be_cut_anywhere(device: str, folders: dict[str, Path]) -> None:
     """Chunks with padding, chunks without, and single tokens leave the same caches for what follows."""
     want, tokens = tiny.greedy(tiny.GEMMA, tiny.TOKENS, 6), tiny.TOKENS
