@@ -317,6 +317,7 @@ def test_a_row_longer_than_a_cache(name: str, machine: Machine) -> None:
 @pytest.mark.parametrize("m", [1, 17])
 @pytest.mark.parametrize("name", ["q8_0", "q4_0", "q4_k", "bf16"])
 @pytest.mark.full(name=("q4_0", "bf16"))
+@pytest.mark.sample(6)
 def test_rows_of_a_weight_do_not_depend_on_those_beside_them(name: str, m: int, machine: Machine) -> None:
     """Also where some of these have special values; `rows_of_weights` compares all dtypes."""
     from tests.cpu.rows_of_weights import differing  # which imports this module
