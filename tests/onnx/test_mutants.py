@@ -18,7 +18,7 @@ pytestmark = pytest.mark.skipif(
 
 
 def test_damaged_files_run_or_are_refused(tmp_path: Path) -> None:
-    first, number = len(whole("tiny")), 300 if full() else 25  # behind the cuts, which test_bad_models makes too
+    first, number = len(whole("tiny")), 300 if full() else 50  # behind the cuts, which test_bad_models makes too
     file = tmp_path / "outcomes.jsonl"
     entries = run(first, number, file, 0)
     assert len(entries) == number
