@@ -19,7 +19,6 @@ if sys.dont_write_bytecode:
 import gc
 import importlib.util
 import os
-import re
 import shutil
 import tempfile
 from collections import Counter
@@ -30,7 +29,7 @@ import pytest
 from _pytest.runner import runtestprotocol
 from hypothesis import HealthCheck, settings
 
-from tests.full import FULL_ENV, full, spread
+from tests.full import FULL_ENV, full, leave_out, on_cuda, on_vulkan, select
 
 # The examples are the same in every CI run, so that a red run repeats; elsewhere they vary, to find more.
 settings.register_profile(
@@ -50,7 +49,6 @@ _COLLECTED_AFTER = 20_000  # objects more than there were before
 
 # What a developer may have set for their own work and would change what the tests see.
 _USER_SETTINGS = ("RLX_DEVICE", "RLX_DEBUG", "RLX_CUDA_PTX_CACHE")
-_DEVICE_IN_ID = re.compile(r"(?:^|[-\[_:])vulkan(?:$|[-\]_:\d])")
 
 
 class VulkanCount:
@@ -222,102 +220,11 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.enable()
 
 
-def _combination(item: Any) -> dict[str, object]:
-    """What a test's parameters are, by the names of those that are given together: the same object, the same value."""
-    params = dict(item.callspec.params)
-    found: dict[str, object] = {}
-    for mark in item.iter_markers("parametrize"):
-        names = mark.args[0].split(",") if isinstance(mark.args[0], str) else mark.args[0]
-        found[str(mark.args[0])] = tuple(id(params.pop(name.strip())) for name in names)
-    return found | {name: id(value) for name, value in params.items()}
-
-
 def _leave_out_cuda(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Where CuPy is not installed, tests that run on a CUDA device could only skip: thousands of messages."""
     if importlib.util.find_spec("cupy") is not None or any("::" in arg for arg in config.args):
         return
-
-    def on_cuda(item: Any) -> bool:
-        params = item.callspec.params if hasattr(item, "callspec") else {}
-        return item.get_closest_marker("cuda") is not None or any(
-            params.get(name) in ("cuda", "cuda:0") for name in ("device", "session", "gpu")
-        )
-
-    out = [item for item in items if on_cuda(item)]
-    if out:
-        config.hook.pytest_deselected(items=out)
-        gone = set(out)
-        items[:] = [item for item in items if item not in gone]
-
-
-def _mark_what_is_left_out_on_vulkan(items: list[pytest.Item]) -> None:
-    """Mark `full` all but a few of a test's combinations on Vulkan, where its mark `few_on_vulkan` says how many."""
-    limited: dict[tuple[str, str], list[Any]] = {}
-    for function in items:
-        item: Any = function
-        marked = any(mark.name == "few_on_vulkan" for mark in item.own_markers)
-        if marked and _on_vulkan(item) and item.get_closest_marker("full") is None:
-            limited.setdefault((item.parent.nodeid, item.originalname), []).append(item)
-    for group in limited.values():
-        most = group[0].get_closest_marker("few_on_vulkan").args[0]
-        combinations = [_combination(item) for item in group]
-        if any(len({one[name] for one in combinations}) > most for name in combinations[0]):
-            kept = {i * len(group) // most for i in range(most)}
-        else:
-            kept = spread(combinations, most, most)
-        for at, item in enumerate(group):
-            if at not in kept:
-                item.add_marker(pytest.mark.full)
-
-
-def _on_vulkan(item: pytest.Item) -> bool:
-    callspec = getattr(item, "callspec", None)
-    return item.get_closest_marker("vulkan") is not None or (
-        callspec is not None and _DEVICE_IN_ID.search(callspec.id) is not None
-    )
-
-
-def _mark_what_samples_leave_out(items: list[pytest.Item]) -> None:
-    """Mark `full` what the mark `sample` of a test leaves out of its parameters' combinations, and `late` up to two
-    thirds of what it takes, whose values occur in the rest too. The mark's keywords name values whose combinations all
-    run: those of a device that few machines have, say."""
-    sampled: dict[tuple[str, str], list[Any]] = {}
-    for function in items:
-        item: Any = function
-        mark = next((mark for mark in item.own_markers if mark.name == "sample"), None)
-        if mark is None or item.get_closest_marker("full") is not None:
-            continue
-        if not mark.kwargs.items() & item.callspec.params.items():
-            sampled.setdefault((item.parent.nodeid, item.originalname), []).append(item)
-    for group in sampled.values():
-        least = group[0].get_closest_marker("sample").args[0]
-        combinations = [_combination(item) for item in group]
-        kept = spread(combinations, least)
-        soon = spread([combinations[at] for at in sorted(kept)], len(kept) // 3)
-        late = {at for i, at in enumerate(sorted(kept)) if i not in soon}
-        for at, item in enumerate(group):
-            if at not in kept:
-                item.add_marker(pytest.mark.full)
-            elif at in late:
-                item.add_marker(pytest.mark.late)
-
-
-def _leave_out_marked(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """A run leaves out tests marked `full` or `late`, unless it is a full run, or names the mark or a single test."""
-    if full() or any("::" in arg for arg in config.args):
-        return
-    left_out = [mark for mark in ("full", "late") if mark not in config.option.markexpr]
-    out = [item for item in items if any(item.get_closest_marker(mark) for mark in left_out)]
-    if out:
-        config.hook.pytest_deselected(items=out)
-        gone = set(out)
-        items[:] = [item for item in items if item not in gone]
-
-
-def _mark_what_comes_late(items: list[pytest.Item]) -> None:
-    for item in items:
-        if item.get_closest_marker("late_on_vulkan") is not None and _on_vulkan(item):
-            item.add_marker(pytest.mark.late)
+    leave_out(config, items, on_cuda)
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -325,12 +232,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Mark each case parametrized over devices by the device that its id names. `-k` and `-m` select next, before
     pytest orders thousands of tests that will not run and Hypothesis reads the modules that they stand in."""
     _leave_out_cuda(config, items)
-    _mark_what_is_left_out_on_vulkan(items)
-    _mark_what_samples_leave_out(items)
-    _mark_what_comes_late(items)
-    _leave_out_marked(config, items)
+    select(config, items)
     for item in items:
-        if _on_vulkan(item):
+        if on_vulkan(item):
             item.add_marker(pytest.mark.vulkan)
     if selects := config.pluginmanager.get_plugin("mark"):
         selects.pytest_collection_modifyitems(items=items, config=config)

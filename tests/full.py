@@ -1,22 +1,31 @@
-"""What `make test` leaves out of the suite. Tests marked `late` are run by `make late`, and so by CI; tests marked
-`full`, and the longer half of what is counted, by `make test-all` alone."""
+"""Which part of the suite a run takes. `make test` runs what no mark leaves out; three marks do:
+
+- `@pytest.mark.late`: the test runs in `make late`, and so in CI, not in `make test`;
+- `@pytest.mark.sample(n)`: at least n combinations of the test's parameters run in `make test`, every value of every
+  parameter among them, and twice as many more in `make late`; the rest is `full`. With `vulkan=m` at most m are taken
+  on Vulkan, where the driver compiles each;
+- `@pytest.mark.full`: the test runs in `make test-all` alone, where `full()` is true.
+
+`late` and `full` may name some combinations: `late("vulkan")` those on Vulkan, `full(rows=(3, 5))` those in which the
+parameter `rows` is 3 or 5 (or where a function says so). `sampled` takes a loop's part as `sample` takes a test's.
+"""
 
 from __future__ import annotations
 
 import os
+import re
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from functools import cache
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from heapq import heapify, heappop, heappush
 from itertools import combinations
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
-from rlx.conformance.case import Case, cases_of
-
 FULL_ENV = "RLX_TEST_FULL"
 _DOMAINS = 30
+_VULKAN_IN_ID = re.compile(r"(?:^|[-\[_:])vulkan(?:$|[-\]_:\d])")
+T = TypeVar("T")
 
 
 def full() -> bool:
@@ -24,79 +33,42 @@ def full() -> bool:
     return os.environ.get(FULL_ENV, "0") not in ("", "0")
 
 
-def count(few: int, many: int) -> int:
-    """How many examples, seeds or runs a test makes: `many` where nothing is left out."""
-    return many if full() else few
-
-
-def some(values: Iterable[Any], most: int) -> list[Any]:
-    """At most `most` of these, evenly spread from the first on; all where nothing is left out.
-
-    Tests that compile for each of an op's cases take their part by it, so that a new op costs as much as any other."""
-    given = list(values)
-    return given if full() else given[:: max(1, -(-len(given) // most))]
-
-
-def covering(op: str, least: int) -> Sequence[Case]:
+def sampled(values: Iterable[T], least: int = 0, *, most: int | None = None) -> list[T]:
     """At least `least` of an op's cases, in which every dtype and domain of each input and every flag and name among
-    the attributes occurs; all where nothing is left out. Names of more values than `least`, such as equations, do not
-    count, nor do more domains than `_DOMAINS`, which are data made for a single case."""
-    return cases_of(op) if full() else _covering(op, least)
-
-
-def budgeted(cases: Iterable[Case], least: int) -> list[Any]:
-    """These cases as values of one parameter, with the mark `full` on all but at least `least`. In those occur every
-    dtype of each op, with each rank that it has, and every domain, flag and name among the attributes.
-
-    It is how a family tests the CUDA text of its kernels: another case or dtype costs nothing that is not new. Two in
-    three of those that are chosen are late, but the first of each op."""
-    given = list(cases)
-    kept = _chosen(given, least)
-    late = [case for op in dict.fromkeys(case.op for case in kept) for case in _late([c for c in kept if c.op == op])]
-    return [pytest.param(c, marks=pytest.mark.late) if c in late else c for c in thinned(given, kept.__contains__)]
-
-
-def _late(cases: Sequence[Case]) -> list[Case]:
-    return [case for at, case in enumerate(cases) if at % 3]
-
-
-@cache
-def _covering(op: str, least: int) -> Sequence[Case]:
-    return _chosen(cases_of(op), least)
-
-
-def _chosen(given: Sequence[Case], least: int) -> Sequence[Case]:
-    if len(given) <= least:
+    the attributes occurs; or at most `most` of any values, evenly spread from the first on, where each of them is
+    compiled. All where nothing is left out."""
+    given = list(values)
+    if full():
         return given
-    several = len({case.op for case in given}) > 1
+    if most is not None:
+        return given[:: max(1, -(-len(given) // most))]
+    return [given[at] for at in sorted(spread(_traits(given, least), least))]
+
+
+def _traits(cases: Sequence[Any], least: int) -> list[dict[str, object]]:
+    """What a sample of these cases must hold. Names of more values than `least`, such as equations, do not count, nor
+    do more domains than `_DOMAINS`, which are data made for a single case. Among cases of several ops each op's dtypes
+    count in each of its ranks."""
+    several = len({case.op for case in cases}) > 1
     names: dict[str, set[object]] = {}
-    for case in given:
+    for case in cases:
         for name, value in case.attrs.items():
             if value is None or isinstance(value, bool | str):
                 names.setdefault(name, set()).add(value)
         for i, spec in enumerate(case.inputs):
             names.setdefault(f"domain {i}", set()).add(spec.domain)
     flags = {name for name, values in names.items() if len(values) <= (_DOMAINS if " " in name else least)}
-    values = []
-    for case in given:
-        found: dict[str, object] = {name: case.attrs[name] for name in flags if name in case.attrs}
+    traits = []
+    for case in cases:
+        own: dict[str, object] = {name: case.attrs[name] for name in flags if name in case.attrs}
         if several:
-            found[case.op] = (case.inputs[0].dtype.name, len(case.inputs[0].shape))
+            own[case.op] = (case.inputs[0].dtype.name, len(case.inputs[0].shape))
         for i, spec in enumerate(case.inputs):
-            found |= {f"dtype {i} of {case.op}": spec.dtype.name}
-            found |= {f"domain {i}": spec.domain} if f"domain {i}" in flags else {}
-        values.append({name: v for name, v in found.items() if isinstance(v, Hashable)})
-    return [given[at] for at in sorted(spread(values, least))]
-
-
-def thinned(values: Sequence[Any], kept: Callable[[Any], bool]) -> list[Any]:
-    """The values of one parameter, or tuples of several, with the mark `full` on all but those that are kept."""
-    assert any(map(kept, values)), "nothing would be left to run"
-
-    def left_out(value: Any) -> Any:
-        return pytest.param(*(value if isinstance(value, tuple) else (value,)), marks=pytest.mark.full)
-
-    return [value if kept(value) else left_out(value) for value in values]
+            own[f"dtype {i} of {case.op}"] = spec.dtype.name
+            if f"domain {i}" in flags:
+                own[f"domain {i}"] = spec.domain
+        traits.append({name: v for name, v in own.items() if isinstance(v, Hashable)})
+    return traits
 
 
 def spread(combinations_of: Sequence[Mapping[str, object]], least: int, most: int | None = None) -> set[int]:
@@ -104,7 +76,7 @@ def spread(combinations_of: Sequence[Mapping[str, object]], least: int, most: in
 
     Every value of every parameter occurs in those that are chosen, and as many pairs of values as their number allows:
     a fault shows mostly at one value or at a pair of them; `most` ends the choice before that. It is the same in every
-    run.
+    run, and those of a smaller `least` are among them.
     """
     left = dict(enumerate(frozenset(one.items()) for one in combinations_of))
     pairs = {at: {frozenset(pair) for pair in combinations(items, 2)} for at, items in left.items()}
@@ -129,3 +101,100 @@ def spread(combinations_of: Sequence[Mapping[str, object]], least: int, most: in
         used.update(left[best])
         missing -= left[best]
     return chosen
+
+
+def on_vulkan(item: pytest.Item) -> bool:
+    callspec = getattr(item, "callspec", None)
+    return item.get_closest_marker("vulkan") is not None or (
+        callspec is not None and _VULKAN_IN_ID.search(callspec.id) is not None
+    )
+
+
+def on_cuda(item: pytest.Item) -> bool:
+    params = getattr(item, "callspec", None)
+    return item.get_closest_marker("cuda") is not None or (
+        params is not None
+        and any(params.params.get(name) in ("cuda", "cuda:0") for name in ("device", "session", "gpu"))
+    )
+
+
+def leave_out(config: pytest.Config, items: list[pytest.Item], which: Callable[[pytest.Item], bool]) -> None:
+    out = [item for item in items if which(item)]
+    if out:
+        config.hook.pytest_deselected(items=out)
+        gone = set(out)
+        items[:] = [item for item in items if item not in gone]
+
+
+def select(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leaves out what is marked `late` or `full`, unless all is asked for, or the mark, or a single test by its id."""
+    _mark(items)
+    if not full() and not any("::" in arg for arg in config.args):
+        marks = [mark for mark in ("full", "late") if mark not in config.option.markexpr]
+        leave_out(config, items, lambda item: any(item.get_closest_marker(mark) for mark in marks))
+
+
+def _mark(items: Sequence[pytest.Item]) -> None:
+    """Takes `late` and `full` from items that they do not name, and gives them to those that samples leave out."""
+    groups: dict[tuple[str, str], list[Any]] = {}
+    for function in items:
+        item: Any = function
+        if any(mark.args or mark.kwargs for mark in item.own_markers if mark.name in ("late", "full")):
+            item.own_markers[:] = [mark for mark in item.own_markers if _named(item, mark)]
+        if any(mark.name == "sample" for mark in item.own_markers) and item.get_closest_marker("full") is None:
+            groups.setdefault((item.parent.nodeid, item.originalname), []).append(item)
+    for group in groups.values():
+        sample = group[0].get_closest_marker("sample")
+        _take(group, *sample.args, **sample.kwargs)
+
+
+def _named(item: Any, mark: pytest.Mark) -> bool:
+    """Whether a mark is that of this combination, or not one that names some."""
+    if mark.name not in ("late", "full"):
+        return True
+    assert mark.args in ((), ("vulkan",)), f"{item.nodeid}: {mark.name}{mark.args} names no device that is slow"
+    return (not mark.args or on_vulkan(item)) and all(
+        _among(item.callspec.params[name], some) for name, some in mark.kwargs.items()
+    )
+
+
+def _among(value: object, some: Any) -> bool:
+    if callable(some) and not isinstance(some, type):
+        return bool(some(value))
+    return value in some if isinstance(some, Collection) and not isinstance(some, str) else value == some
+
+
+def _take(group: list[Any], n: int | None = None, *, vulkan: int | None = None) -> None:
+    """Marks what a sample leaves out of a test's combinations. What runs on a GPU of its own is never left out: few
+    machines have one."""
+    if vulkan is not None:
+        slow = [item for item in group if on_vulkan(item)]
+        for at in set(range(len(slow))) - _few([_combination(item) for item in slow], vulkan):
+            slow[at].add_marker(pytest.mark.full)
+        group = [item for item in group if item.get_closest_marker("full") is None]
+    group = [item for item in group if not on_cuda(item)]
+    if n is None or not group:
+        return
+    combined = [_combination(item) for item in group]
+    soon = spread(combined, n)
+    kept = spread(combined, 3 * n)
+    for at, item in enumerate(group):
+        if at not in soon:
+            item.add_marker(pytest.mark.late if at in kept else pytest.mark.full)
+
+
+def _few(combined: Sequence[Mapping[str, object]], most: int) -> set[int]:
+    """At most so many, evenly spread where a parameter has more values than that."""
+    if combined and any(len({one[name] for one in combined}) > most for name in combined[0]):
+        return {i * len(combined) // most for i in range(most)}
+    return spread(combined, most, most)
+
+
+def _combination(item: Any) -> dict[str, object]:
+    """What a test's parameters are, by the names of those that are given together: the same object, the same value."""
+    params = dict(item.callspec.params)
+    found: dict[str, object] = {}
+    for mark in item.iter_markers("parametrize"):
+        names = mark.args[0].split(",") if isinstance(mark.args[0], str) else mark.args[0]
+        found[str(mark.args[0])] = tuple(id(params.pop(name.strip())) for name in names)
+    return found | {name: id(value) for name, value in params.items()}

@@ -78,7 +78,7 @@ def test_what_onnxruntime_refuses_is_measured_without_it(
     assert "\ncpu " in ran.out
 
 
-@pytest.mark.few_on_vulkan(0)
+@pytest.mark.sample(vulkan=0)
 def test_a_sentence_encoder(rlx: Rlx, tiny: Path, device: str) -> None:
     ran = rlx("bench", tiny, "--device", device, *FAST, "--dim", "batch=2", "--dim", "sequence=8")
     assert ran.status == 0, ran

@@ -45,7 +45,7 @@ def rows(out: str) -> dict[str, list[str]]:
     return {row[0]: row[1:] for row in cells}
 
 
-@pytest.mark.few_on_vulkan(1)
+@pytest.mark.sample(vulkan=1)
 def test_a_device_that_agrees(rlx: Rlx, tiny: Path, device: str) -> None:
     ran = rlx("check", tiny, "--device", device)
     assert ran.status == 0 and ran.err == "", ran
@@ -55,7 +55,7 @@ def test_a_device_that_agrees(rlx: Rlx, tiny: Path, device: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["f16", "bf16"])
-@pytest.mark.few_on_vulkan(1)
+@pytest.mark.sample(vulkan=1)
 def test_half_precision_is_held_to_the_rounded_weights(rlx: Rlx, tiny: Path, device: str, dtype: str) -> None:
     ran = rlx("check", tiny, "--device", device, "--dtype", dtype)
     assert ran.status == 0 and [row[-1] for row in rows(ran.out).values()] == ["ok"], ran

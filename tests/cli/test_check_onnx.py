@@ -160,7 +160,7 @@ def test_a_device_that_cannot_run_does_not_stop_the_others(rlx: Rlx, file: Path)
     assert ran.status == 2 and list(rows(ran.out)) == ["cpu"] and "rlx: cuda:99: " in ran.err
 
 
-@pytest.mark.few_on_vulkan(0)
+@pytest.mark.sample(vulkan=0)
 def test_what_depends_on_halves_is_held_to_what_they_allow(rlx: Rlx, tmp_path: Path, device: str) -> None:
     nodes = [
         node("Cast", "x", "h", to=10), node("MatMul", "h w", "p"), node("Softmax", "p", "s"),

@@ -29,6 +29,7 @@ def file(tmp_path: Path) -> Path:
     return tmp_path / "m.onnx"
 
 
+@pytest.mark.late("vulkan")
 def test_run_with_files(rlx: Rlx, file: Path, tmp_path: Path, device: str) -> None:
     np.save(tmp_path / "x.npy", np.arange(8, dtype=np.float32).reshape(2, 4))
     np.save(tmp_path / "i.npy", np.array([1, 0, 1]))

@@ -12,9 +12,9 @@ from rlx.ir import REGISTRY
 from rlx.runtime import Session
 from rlx.runtime.custom import FAMILY
 from tests.devices import session_here
-from tests.full import count
+from tests.full import full
 
-CASES_PER_OP = count(2, 4)
+CASES_PER_OP = 4 if full() else 2
 
 
 @pytest.fixture(params=["cpu", "vulkan", "cuda"])
@@ -27,7 +27,7 @@ def _sample() -> list[Any]:
     seen: set[str] = set()
     found: list[Any] = []
     for case in sample(all_cases(), CASES_PER_OP):
-        marks = [pytest.mark.late_on_vulkan] if case.op in seen else []
+        marks = [pytest.mark.late("vulkan")] if case.op in seen else []
         found.append(pytest.param(case, marks=marks))
         seen.add(case.op)
     return found

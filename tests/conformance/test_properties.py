@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 import rlx
 from rlx.driver import DeviceInfo
 from rlx.errors import DeviceUnavailable
-from tests.full import count
+from tests.full import full
 from tests.hypothesis_strategies import Array, broadcasting, plain_arrays, shapes, special_arrays
 
 DEVICES = ("cpu", "vulkan")
-EXAMPLES = count(10, 20)
+EXAMPLES = 20 if full() else 10
 LEAST = 2.0**-126  # results below it may be flushed to zero
 
 
@@ -151,7 +151,7 @@ def test_what_is_moved_away_comes_back(
 
 
 @pytest.mark.parametrize("device", DEVICES)
-@settings(max_examples=count(4, 20))
+@settings(max_examples=20 if full() else 4)
 @given(data=st.data())
 def test_matrix_products(sessions: dict[str, rlx.Session], device: str, data: st.DataObject) -> None:
     session = opened(sessions, device)
@@ -174,9 +174,9 @@ def _program(x: Any, w: Any) -> Any:
 
 
 @pytest.mark.parametrize("device", DEVICES)
-@settings(max_examples=count(2, 5))
+@settings(max_examples=5 if full() else 2)
 @given(data=st.data())
-@pytest.mark.late_on_vulkan
+@pytest.mark.late("vulkan")
 def test_jit_equals_the_graph(sessions: dict[str, rlx.Session], device: str, data: st.DataObject) -> None:
     session = opened(sessions, device)
     m, k, n = (data.draw(st.sampled_from((1, 3, 8, 17))) for _ in range(3))

@@ -30,7 +30,7 @@ def _chosen() -> list[Case]:
 
 @on_machines
 @pytest.mark.parametrize("case", _chosen(), ids=lambda c: c.id)
-@pytest.mark.sample(8)
+@pytest.mark.sample(3)
 def test_parts_of_the_work_give_the_same_bits(case: Case, machine: Machine) -> None:
     graph = case.graph()
     node = next(iter(graph.outputs.values())).node

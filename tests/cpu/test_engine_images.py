@@ -48,7 +48,7 @@ def test_taps_that_lie_in_the_padding(channels: int) -> None:
 @on_machines
 @pytest.mark.parametrize("channels", [5, 32, 40])
 @pytest.mark.parametrize("geometry", DEPTHWISE, ids=str)
-@pytest.mark.sample(8)
+@pytest.mark.sample(3)
 def test_depthwise_convolutions_with_weights(geometry: Any, channels: int, machine: Machine) -> None:
     """Positions of a row are computed several at once, whatever the stride, the dilation and the padding."""
     image, kernel, strides, dilations, pads = geometry
@@ -81,7 +81,7 @@ def test_an_image_of_another_size_in_another_order(mode: str, size: tuple[int, i
 @on_machines
 @pytest.mark.parametrize("channels", [2, 3, 4])
 @pytest.mark.parametrize("sizes", [(5, 37), (16,), (3, 4)])
-@pytest.mark.sample(4)
+@pytest.mark.sample(2)
 def test_images_of_few_channels(channels: int, sizes: Any, machine: Machine) -> None:
     graph = rlx.Graph("few")
     values = {"x": floats(2, channels, *sizes), "w": floats(9, channels, *[3] * len(sizes))}

@@ -34,7 +34,7 @@ def by_engine(graph: rlx.Graph, values: dict[str, Array], threads: int = 1) -> t
 
 @on_machines
 @pytest.mark.parametrize("turned", [False, True])
-@pytest.mark.sample(3)
+@pytest.mark.sample(1)
 def test_products_of_i32_wrap(turned: bool, machine: Machine) -> None:
     graph = rlx.Graph("whole")
     a, b = (_RNG.integers(-(2**31), 2**31, s).astype(np.int32) for s in ((3, 37, 50), (3, 21, 50)))
@@ -64,7 +64,7 @@ SETTINGS: dict[str, Any] = {
 @pytest.mark.parametrize("fixed", [True, False], ids=["weights", "computed"])
 @pytest.mark.parametrize("setting", SETTINGS)
 @pytest.mark.parametrize("bad", [0.0, np.inf])
-@pytest.mark.sample(10)
+@pytest.mark.sample(4)
 def test_transposed_convolutions(setting: str, bad: float, fixed: bool, machine: Machine) -> None:
     """With weights that are not finite too: an element that such a tap does not reach is a number."""
     n, c, o, sizes, kernel, strides, pads, dilations, groups = SETTINGS[setting]
@@ -102,7 +102,7 @@ def test_an_image_in_another_order_than_its_result() -> None:
 
 @on_machines
 @pytest.mark.parametrize("setting", SETTINGS)
-@pytest.mark.sample(6)
+@pytest.mark.sample(2)
 def test_gradients_of_the_weights_of_convolutions(setting: str, machine: Machine) -> None:
     n, c, o, sizes, kernel, strides, pads, dilations, groups = SETTINGS[setting]
     graph = rlx.Graph("weights")
@@ -157,7 +157,7 @@ def test_a_step_of_training_stays_in_the_engine() -> None:
 @on_machines
 @pytest.mark.parametrize("last", [False, True])
 @pytest.mark.parametrize("op", ["max_pool", "avg_pool", "max_pool_grad"])
-@pytest.mark.sample(4)
+@pytest.mark.sample(2)
 def test_pools_of_volumes(op: str, last: bool, machine: Machine) -> None:
     graph = rlx.Graph("pool")
     values = {"x": np.round(floats(2, 9, 7, 6, 8) * 3)}
@@ -180,7 +180,7 @@ def test_pools_of_volumes(op: str, last: bool, machine: Machine) -> None:
 @pytest.mark.parametrize("shape", [(3, 40), (2, 1000), (2, 200, 3)])
 @pytest.mark.parametrize("kind", ["f32", "bf16", "i32", "i8", "u8", "bool"])
 @pytest.mark.parametrize("first", [False, True], ids=["least", "greatest"])
-@pytest.mark.sample(10)
+@pytest.mark.sample(4)
 def test_rows_are_sorted_stably(first: bool, kind: str, shape: tuple[int, ...], machine: Machine) -> None:
     graph = rlx.Graph("order")
     x = (_RNG.integers(-300, 300, shape) / 2).astype(as_dtype(kind).np)

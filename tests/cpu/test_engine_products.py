@@ -26,7 +26,6 @@ from rlx.dtypes import PACKED, as_dtype
 from rlx.ir import Node
 from rlx.packed import PackedArray
 from tests.cpu.processors import machines, on_machines, on_multipliers
-from tests.full import thinned
 
 pytestmark = pytest.mark.skipif(
     choice.why_not() is not None, reason=f"no compiled engine: {choice.why_not()}"
@@ -84,7 +83,7 @@ def close(got: Array, wanted: Array) -> bool:
     ],
     ids=["plain", "transposed", "few rows", "batch", "long sums"],
 )
-@pytest.mark.sample(10)
+@pytest.mark.sample(4)
 def test_a_product_is_right_and_does_not_depend_on_its_pieces(
     a: tuple[int, ...], b: tuple[int, ...], transposes: tuple[bool, bool], fixed: bool, machine: Machine
 ) -> None:
@@ -242,7 +241,8 @@ def packed_rows(name: str, n: int, k: int) -> PackedArray:
 
 
 @on_machines
-@pytest.mark.parametrize("name", thinned(sorted(FORMATS), _KEPT.__contains__))
+@pytest.mark.parametrize("name", sorted(FORMATS))
+@pytest.mark.full(name=FORMATS.keys() - _KEPT)
 def test_packed_weights_are_decoded_exactly(name: str, machine: Machine) -> None:
     n, k = 19, 4608  # more than is prepared at a time
     packed, places = packed_rows(name, n, k), _RNG.permutation(k)[:8]
@@ -260,8 +260,10 @@ def test_packed_weights_are_decoded_exactly(name: str, machine: Machine) -> None
 
 
 @on_machines
-@pytest.mark.parametrize("name", thinned(_WIDE, {"q4_k", "bf16"}.__contains__))
-@pytest.mark.parametrize(("m", "k", "n"), thinned(_SHAPES, lambda s: s[0] in (1, 17)))
+@pytest.mark.parametrize("name", _WIDE)
+@pytest.mark.parametrize(("m", "k", "n"), _SHAPES)
+@pytest.mark.full(name=set(_WIDE) - {"q4_k", "bf16"})
+@pytest.mark.full(m={m for m, _, _ in _SHAPES} - {1, 17})
 def test_products_with_rows_that_are_decoded(name: str, m: int, k: int, n: int, machine: Machine) -> None:
     x, dtype = floats(m, k), as_dtype(name)
     graph = rlx.Graph("decoded")
@@ -284,7 +286,7 @@ def test_products_with_rows_that_are_decoded(name: str, m: int, k: int, n: int, 
 
 @on_machines
 @pytest.mark.parametrize("name", ["q8_0", "bf16", "f32"])
-@pytest.mark.sample(3)
+@pytest.mark.sample(1)
 def test_a_row_longer_than_a_cache(name: str, machine: Machine) -> None:
     """Several rows of the weight are read at once; what a row gives does not depend on those beside it."""
     k, n, dtype = 5120, 37, as_dtype(name)
@@ -313,7 +315,9 @@ def test_a_row_longer_than_a_cache(name: str, machine: Machine) -> None:
 
 @on_machines
 @pytest.mark.parametrize("m", [1, 17])
-@pytest.mark.parametrize("name", thinned(["q8_0", "q4_0", "q4_k", "bf16"], {"q8_0", "q4_k"}.__contains__))
+@pytest.mark.parametrize("name", ["q8_0", "q4_0", "q4_k", "bf16"])
+@pytest.mark.full(name=("q4_0", "bf16"))
+@pytest.mark.sample(6)
 def test_rows_of_a_weight_do_not_depend_on_those_beside_them(name: str, m: int, machine: Machine) -> None:
     """Also where some of these have special values; `rows_of_weights` compares all dtypes."""
     from tests.cpu.rows_of_weights import differing  # which imports this module
@@ -336,7 +340,8 @@ def test_rows_of_x_do_not_depend_on_what_stands_in_others(name: str, machine: Ma
 
 
 @on_machines
-@pytest.mark.parametrize("name", thinned(["q8_0", "q4_0", "q4_k"], "q8_0".__eq__))
+@pytest.mark.parametrize("name", ["q8_0", "q4_0", "q4_k"])
+@pytest.mark.full(name=("q4_0", "q4_k"))
 def test_one_row_of_any_size(name: str, machine: Machine) -> None:
     plain, w = floats(1, 1024), packed_rows(name, 20, 1024)  # of like sizes, as the digits of the matrix unit want them
     x = plain.copy()

@@ -68,7 +68,7 @@ def given(name: str, shape: tuple[int, ...]) -> Array:
 
 @on_machines
 @pytest.mark.parametrize("case", CASES)
-@pytest.mark.sample(7)
+@pytest.mark.sample(3)
 def test_a_recurrence_is_right_and_does_not_depend_on_its_pieces(case: str, machine: Machine) -> None:
     op, attrs, shapes = CASES[case]
     graph = rlx.Graph(op)

@@ -16,7 +16,7 @@ import rlx.ops as ops
 from rlx.backends.cpu.host.conv.last import last_convolutions, rows_alike
 from rlx.ir import Graph
 from tests.cpu.programs import assert_close, data, run_both
-from tests.full import some
+from tests.full import sampled
 
 # (filters, channels, image, kernel, groups)
 HEADS = [
@@ -65,7 +65,7 @@ def _kernels() -> list[str]:
     return [core for core, flag in wanted.items() if flag in has]
 
 
-@pytest.mark.parametrize("core", some(_kernels(), 2))
+@pytest.mark.parametrize("core", sampled(_kernels(), most=2))
 @pytest.mark.late
 def test_equal_filters_with_kernels_of_other_processors(core: str, repo: Path) -> None:
     code = "from tests.cpu.test_last import HEADS, check_head\nfor head in HEADS: check_head(head)"

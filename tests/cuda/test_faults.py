@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from tests.devices import device_here
-from tests.full import thinned
 
 MEMORY = {"malloc", "free", "memsetAsync", "memcpyAsync", "hostAlloc", "eventRecord", "streamSynchronize"}
 RECORDING = {
@@ -36,15 +35,13 @@ def failed_in_turn(kind: str, part: str, repo: Path, env: dict[str, str]) -> set
 
 @pytest.mark.parametrize(
     "part, functions",
-    thinned(
-        [
-            ("whole", MEMORY | RECORDING | LIBRARIES),
-            ("beside", RECORDING | {"malloc", "memcpyAsync"}),
-            ("lost", RECORDING),
-        ],
-        lambda one: one[0] != "beside",
-    ),
+    [
+        ("whole", MEMORY | RECORDING | LIBRARIES),
+        ("beside", RECORDING | {"malloc", "memcpyAsync"}),
+        ("lost", RECORDING),
+    ],
 )
+@pytest.mark.full(part="beside")
 @pytest.mark.late
 def test_each_call_fails_in_turn_without_a_gpu(
     part: str, functions: set[str], repo: Path, clean_env: dict[str, str]

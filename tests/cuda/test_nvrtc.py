@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from itertools import groupby, product
-from typing import Any
 
 import pytest
 
@@ -61,14 +60,9 @@ def name_of(kernel: FileKernel) -> str:
     return "-".join([kernel.stem, *(value for _, value in kernel.defines), *map(str, kernel.constants)])
 
 
-def _marked() -> list[Any]:
-    """Every variant: those that only `make test-all` compiles, and of the others those that are late."""
-    kept = set(_KEPT)
-    marks = {kernel: pytest.mark.late if kernel in kept else pytest.mark.full for kernel in variants()}
-    return [kernel if kernel in _WHOLE else pytest.param(kernel, marks=marks[kernel]) for kernel in variants()]
-
-
-@pytest.mark.parametrize("kernel", _marked(), ids=name_of)
+@pytest.mark.parametrize("kernel", variants(), ids=name_of)
+@pytest.mark.full(kernel=set(variants()) - set(_KEPT))
+@pytest.mark.late(kernel=set(_KEPT) - _WHOLE)
 def test_kernel_compiles(kernel: FileKernel) -> None:
     source = kernel_source(kernel)
     arch = f"compute_90{'a' if source.specific else ''}"

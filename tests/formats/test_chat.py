@@ -15,7 +15,6 @@ import pytest
 from rlx.errors import DTypeError, ModelFormatError, RlxError
 from rlx.formats.tokenizer import chat
 from rlx.formats.tokenizer.chat import ChatTemplate
-from tests.full import thinned
 from tests.outside import outside
 
 MESSAGES: list[dict[str, Any]] = [
@@ -187,7 +186,8 @@ HOSTILE = {
 SLOW = ("loops in loops", "calls that double", "tuples compared")  # these take their second
 
 
-@pytest.mark.parametrize("name", thinned(list(HOSTILE), lambda name: name not in SLOW))
+@pytest.mark.parametrize("name", list(HOSTILE))
+@pytest.mark.full(name=SLOW)
 def test_hostile_templates(name: str) -> None:
     template, words = HOSTILE[name]
     with pytest.raises(ModelFormatError, match=words) as caught:

@@ -21,7 +21,7 @@ from rlx.formats.huggingface import ModelFolder
 from rlx.models.bert import BertConfig
 from tests.formats import mutants
 from tests.formats.blobs import blob
-from tests.full import count
+from tests.full import full
 from tests.models.tiny import write_model
 
 TENSORS = {
@@ -134,9 +134,9 @@ def test_safetensors(tmp_path: Path) -> None:
     st.save(tmp_path / "model.safetensors", TENSORS)
     original = (tmp_path / "model.safetensors").read_bytes()
     assert survives(tmp_path / "copy.safetensors", original)
-    mutants = [*byte_mutants(original, count(250, 600), 1), *edited_headers(original, count(250, 600), 2)]
+    mutants = [*byte_mutants(original, 600 if full() else 250, 1), *edited_headers(original, 600 if full() else 250, 2)]
     loaded = sum(survives(tmp_path / "mutant.safetensors", m) for m in mutants)
-    assert len(mutants) > count(800, 1500)
+    assert len(mutants) > (1500 if full() else 800)
     # Changed data and names are still good files; the rest of the mutants must have been refused.
     assert 0 < loaded < len(mutants) // 2
 
@@ -154,7 +154,7 @@ def test_every_truncation_is_refused(tmp_path: Path) -> None:
 def test_the_small_json_files(name: str, tmp_path: Path) -> None:
     folder = write_model(tmp_path / "model", max_length=16)
     original = (folder / name).read_bytes()
-    for content in byte_mutants(original, count(100, 300), 3):
+    for content in byte_mutants(original, 300 if full() else 100, 3):
         (folder / name).write_bytes(content)
         try:
             model = ModelFolder(folder)
@@ -191,7 +191,7 @@ def test_files_that_say_something_else(kind: str, tmp_path: Path) -> None:
     mutants.lay(folder, kind)
     originals = {name: (folder / name).read_bytes() for name in mutants.FILES[kind]}
     mutants.use(folder, kind, 0)
-    found = [mutants.attempt(kind, seed, folder, originals) for seed in range(count(25, 120))]
+    found = [mutants.attempt(kind, seed, folder, originals) for seed in range(120 if full() else 25)]
     assert [e for e in found if e["outcome"] not in ("loaded", "ModelFormatError")] == []
     assert {e["outcome"] for e in found} == {"loaded", "ModelFormatError"}
 

@@ -18,7 +18,7 @@ from rlx.formats.tokenizer.language import from_folder
 from tests.formats import mutants
 from tests.formats import tokenizer_specs as h
 from tests.formats.published_tokenizers import PUBLISHED, normalizers, pre_tokenizers, steps, whole
-from tests.full import count
+from tests.full import full
 
 TEXTS = ["the cat's 12345 hats", "", "½ ﷺ é e\u0301\tx", "日本 ☃  \n\n a", "aaaa" * 20, " lead"]
 
@@ -271,7 +271,7 @@ def test_damaged_maps_are_refused_or_harmless(tmp_path: Path) -> None:
 @pytest.mark.late
 def test_some_hundreds_of_bombs(kind: str) -> None:
     """In processes of their own, as `python -m tests.formats.mutants` has them by the ten thousand."""
-    found = list(mutants.outcomes(kind, 0, count(60, 120) if kind == "bombs" else 15))
+    found = list(mutants.outcomes(kind, 0, (120 if full() else 60) if kind == "bombs" else 15))
     # The clock and the memory of a machine at work are judged by the long run, with its limits of time.
     assert [e for e in found if e["outcome"] not in ("loaded", "ModelFormatError")] == []
     assert {e["outcome"] for e in found} == {"loaded", "ModelFormatError"}

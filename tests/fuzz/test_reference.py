@@ -9,7 +9,7 @@ import pytest
 from rlx.conformance.random_graphs import random_graph
 from rlx.runtime import Session
 from tests.devices import session_here
-from tests.full import count
+from tests.full import full
 from tests.passes.values import differences, results
 
 
@@ -34,7 +34,7 @@ def check(session: Session, seed: int, storage: Literal["typed", "f32"], optimiz
 @pytest.mark.parametrize("optimize", [True, False])
 def test_cpu(storage: Literal["typed", "f32"], optimize: bool) -> None:
     session = session_here("cpu")
-    for seed in range(count(30, 100)):
+    for seed in range(100 if full() else 30):
         check(session, seed, storage, optimize)
 
 
@@ -43,7 +43,7 @@ def test_cpu(storage: Literal["typed", "f32"], optimize: bool) -> None:
 @pytest.mark.late
 def test_vulkan(device: str, storage: Literal["typed", "f32"]) -> None:
     session = session_here(device)
-    for seed in range(count(4, 20)):
+    for seed in range(20 if full() else 4):
         check(session, seed, storage, True)
 
 

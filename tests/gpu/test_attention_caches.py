@@ -8,7 +8,7 @@ import pytest
 import rlx
 from rlx.backends.gpu.program.executable import load_rules
 from rlx.conformance.case import Case, cases_of
-from tests.full import some
+from tests.full import sampled
 from tests.gpu import cuda_host
 from tests.gpu.lowered import outputs
 
@@ -28,9 +28,9 @@ def _paged(case: Case) -> bool:
     return few and 0 not in (*k, *case.inputs[3].shape)
 
 
-_CASES = [*some([c for c in cases_of("packed_attention") if _few(c)], 4),
-          *some([c for c in cases_of("paged_attention") if _paged(c) and not c.inputs[5:]], 4),
-          *some([c for c in cases_of("paged_attention") if _paged(c) and c.inputs[5:]], 3)]  # fmt: skip
+_CASES = [*sampled([c for c in cases_of("packed_attention") if _few(c)], most=4),
+          *sampled([c for c in cases_of("paged_attention") if _paged(c) and not c.inputs[5:]], most=4),
+          *sampled([c for c in cases_of("paged_attention") if _paged(c) and c.inputs[5:]], most=3)]  # fmt: skip
 
 
 @pytest.mark.skipif(cuda_host.compiler() is None, reason="no C++ compiler here")

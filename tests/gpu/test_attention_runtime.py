@@ -19,7 +19,6 @@ from rlx.conformance.oracle import evaluate
 from rlx.driver.registry import open_device
 from rlx.ir import REGISTRY, Graph
 from tests.devices import device_here
-from tests.full import thinned
 
 
 @pytest.fixture(params=["cpu", "vulkan", "cuda"])
@@ -102,8 +101,7 @@ def test_gradients_through_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["f16", "bf16"])
-@pytest.mark.few_on_vulkan(0)
-@pytest.mark.sample(3)
+@pytest.mark.sample(1, vulkan=0)
 def test_the_f32_uniform_layout(device: str, dtype: str) -> None:
     graph = Graph("uniform")
     q, k, v = (graph.input(n, (1, 2, 20, 16), dtype) for n in "qkv")
@@ -128,8 +126,9 @@ def _far() -> list[Case]:
     return found[::5]
 
 
-@pytest.mark.parametrize("case", thinned(_far(), lambda c: c.id.endswith("-window4")), ids=lambda c: c.id)
-@pytest.mark.sample(8, device="cuda")
+@pytest.mark.parametrize("case", _far(), ids=lambda c: c.id)
+@pytest.mark.full(case=lambda case: not case.id.endswith("-window4"))
+@pytest.mark.sample(3)
 @pytest.mark.late
 def test_lengths_out_of_range_stay_inside_their_slots(case: Case, device: str) -> None:
     assert guarded_faults(open_device(device), case) == ""

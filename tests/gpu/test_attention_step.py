@@ -90,11 +90,10 @@ _ATTRS: list[dict[str, Any]] = [{}, {"window": 20}, {"softcap": 2.0, "interleave
 
 
 @pytest.mark.parametrize("backend", _BACKENDS)
-@pytest.mark.few_on_vulkan(2)
-@pytest.mark.parametrize("rows, splits", [(4, 3), (1, 1), (8, 2), (2, 20)])
+@pytest.mark.sample(3, vulkan=1)
+@pytest.mark.parametrize("rows, splits", [(2, 20), (4, 3), (1, 1), (8, 2)])
 @pytest.mark.parametrize("attrs", _ATTRS)
 @pytest.mark.parametrize("form", _FORMS)
-@pytest.mark.sample(8)
 def test_forms(form: tuple[Any, ...], attrs: dict[str, Any], rows: int, splits: int, backend: str) -> None:
     heads, kv_heads, d, token, cache, pairs = form
     with attention_choice.forcing(rows=rows, splits=splits):
@@ -103,10 +102,9 @@ def test_forms(form: tuple[Any, ...], attrs: dict[str, Any], rows: int, splits: 
 
 
 @pytest.mark.parametrize("backend", _BACKENDS)
-@pytest.mark.few_on_vulkan(1)
+@pytest.mark.sample(2, vulkan=1)
 @pytest.mark.parametrize("window, splits", [(149, 3), (70, 20), (1, 2), (0, 1)])
 @pytest.mark.parametrize("form", _FORMS[:3])
-@pytest.mark.sample(4)
 def test_rings(form: tuple[Any, ...], window: int, splits: int, backend: str) -> None:
     """One that is empty, one not full yet, one whose window goes on at the first row, one filled many times."""
     heads, kv_heads, d, token, cache, pairs = form
@@ -116,13 +114,13 @@ def test_rings(form: tuple[Any, ...], window: int, splits: int, backend: str) ->
 
 
 @pytest.mark.parametrize("backend", _BACKENDS)
-@pytest.mark.few_on_vulkan(0)
+@pytest.mark.sample(vulkan=0)
 def test_positions_beyond_the_cache_are_brought_into_it(backend: str) -> None:
     check(given((-3, 1 << 30, 39), 4, 2, 16, 40, _F32, _F32, 4, False), backend)
 
 
 @pytest.mark.parametrize("backend", _BACKENDS)
-@pytest.mark.few_on_vulkan(0)
+@pytest.mark.sample(vulkan=0)
 def test_an_infinite_score_of_the_new_key_is_no_number(backend: str) -> None:
     inputs = given((30,), 2, 1, 16, 40, _F32, _F32, None, False)
     inputs[1][:] = np.inf

@@ -43,7 +43,7 @@ from rlx.ir import Graph, Tensor, expr
 from rlx.passes import optimize
 from tests.cuda.compiled import UNOPTIMIZED, compiled
 from tests.devices import device_here
-from tests.full import count
+from tests.full import full
 from tests.gpu import lowered
 
 BACKENDS = ("vulkan", "cuda")
@@ -267,7 +267,7 @@ any_step = st.one_of(
 
 
 @given(st.lists(any_step, max_size=14), st.integers(1, 4))
-@settings(max_examples=count(120, 400))
+@settings(max_examples=400 if full() else 120)
 def test_any_steps_keep_their_effect(given_steps: list[Step], most: int) -> None:
     found = find_batches(given_steps, most)
     assert sorted(i for batch in found for i in batch) == list(range(len(given_steps)))

@@ -22,7 +22,7 @@ def _nmse(got: Array, a: Array, b: Array) -> float:
 @pytest.mark.parametrize(
     "m, k, n", [(1, 96, 64), (8, 96, 64), (33, 96, 64), (128, 768, 768), (520, 768, 768)]
 )
-@pytest.mark.few_on_vulkan(2)
+@pytest.mark.sample(vulkan=2)
 def test_operands_are_rounded_to_nearest_even_or_not_at_all(device: str, m: int, k: int, n: int) -> None:
     session = session_here(device, precision="bf16")
     rng = np.random.default_rng(m)

@@ -55,7 +55,7 @@ def test_every_cast(source: DType) -> None:
 
 @pytest.mark.parametrize("dtype", [*STORED, RAW16], ids=str)
 @pytest.mark.parametrize("rank", [1, 2, 5])
-@pytest.mark.sample(10)
+@pytest.mark.sample(4)
 def test_strided_operands(dtype: DType, rank: int) -> None:
     strided = operands(dtype, access="strided")
     text = compile_tree(TreeKernel((expr.arg(0, dtype),), strided, strided, rank))

@@ -243,7 +243,7 @@ CASTS = [f32, f64, f16, bf16, i32, i64, i8, u8, bool_]
 @pytest.mark.vulkan
 @pytest.mark.parametrize("packs", [False, True])
 @pytest.mark.parametrize("source", CASTS, ids=str)
-@pytest.mark.few_on_vulkan(9)
+@pytest.mark.sample(vulkan=9)
 def test_casts_between_all_dtypes(source: DType, packs: bool) -> None:
     rng = np.random.default_rng(4)
     if source.is_float:

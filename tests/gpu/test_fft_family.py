@@ -19,7 +19,7 @@ from rlx.driver import Limits
 from rlx.dtypes import f32, f64
 from rlx.ir import Graph
 from tests.devices import session_here
-from tests.full import count, thinned
+from tests.full import full
 from tests.gpu import cuda_host, lowered
 from tests.gpu.missed_barriers import every_barrier_is_missed
 from tests.gpu.test_index_family import through_cuda
@@ -92,13 +92,14 @@ _SIZES = [
     *(_of(n, 3, op, f64) for op in ("rfft", "irfft") for n in (37, 240)),
 ]
 _CUDA = [
-    *thinned(_SIZES, lambda c: c.name in _ALWAYS),
-    *(c for op in OPS for c in sample([c for c in cases_of(op) if c.attrs["n"] < 600], count(1, 4))),
+    *_SIZES,
+    *(c for op in OPS for c in sample([c for c in cases_of(op) if c.attrs["n"] < 600], 4 if full() else 1)),
 ]
 
 
 @pytest.mark.skipif(cuda_host.compiler() is None, reason="no C++ compiler here")
 @pytest.mark.parametrize("case", _CUDA, ids=lambda c: c.id)
+@pytest.mark.full(case=lambda case: case in _SIZES and case.name not in _ALWAYS)
 def test_cuda_sources(case: Case) -> None:
     verdict = case.check(through_cuda(case))
     assert verdict.ok, verdict.message
@@ -125,7 +126,7 @@ _POWERS = [
 @pytest.mark.skipif(cuda_host.compiler() is None, reason="no C++ compiler here")
 @pytest.mark.parametrize("case", _POWERS, ids=lambda c: c.id)
 @pytest.mark.usefixtures("hardware")
-@pytest.mark.sample(20)
+@pytest.mark.sample(7)
 def test_cuda_sources_of_powers_of_two(case: Case) -> None:
     verdict = case.check(through_cuda(case))
     assert verdict.ok, verdict.message
@@ -135,7 +136,7 @@ def test_cuda_sources_of_powers_of_two(case: Case) -> None:
 @pytest.mark.parametrize("case", [_of(64, 3, "rfft"), _of(512)], ids=lambda c: c.id)
 @pytest.mark.parametrize("hardware", [0], indirect=True, ids=["in turn"])
 @pytest.mark.usefixtures("hardware")
-@pytest.mark.few_on_vulkan(1)
+@pytest.mark.sample(vulkan=1)
 def test_modules_of_powers_of_two(case: Case) -> None:
     """The software driver runs the modules that it gets none of by itself."""
     made = lowered.outputs(case.op, case.arrays(), dict(case.attrs), "vulkan")
@@ -143,7 +144,8 @@ def test_modules_of_powers_of_two(case: Case) -> None:
     assert verdict.ok, verdict.message
 
 
-@pytest.mark.parametrize("kind, n", thinned([("fft", 37), ("rfft", 6000)], lambda one: one[0] == "fft"))
+@pytest.mark.parametrize("kind, n", [("fft", 37), ("rfft", 6000)])
+@pytest.mark.full(kind="rfft")
 @pytest.mark.late
 def test_chunks(gpu: rlx.Session, kind: str, n: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Lines that take all passes chunk by chunk, the last one smaller, give the same bits."""

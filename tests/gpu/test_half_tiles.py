@@ -39,7 +39,7 @@ def halves(a: Array, b: Array, *bias: Array, tile: str, parts: int = 1, **attrs:
 @pytest.mark.parametrize("ta, tb", [*itertools.product([False, True], repeat=2)])
 @pytest.mark.parametrize("tile", ["m", "l"])
 @pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16])
-@pytest.mark.sample(6)
+@pytest.mark.sample(2)
 def test_every_layout_and_tile(dtype: Any, tile: str, ta: bool, tb: bool) -> None:
     for m, k, n in ((40, 48, 72), (136, 88, 264)):
         a, b = _pair(m, k, n, ta, tb, dtype)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.full import some, thinned
+from tests.full import sampled
 from tests.gpu import cuda_host
 from tests.gpu.lowered import ROUNDED, Array, close, run
 
@@ -55,7 +55,8 @@ def test_lengths(sq: int, sk: int, causal: bool) -> None:
 _WIDTHS = (1, 8, 15, 16, 17, 31, 33, 64, 65, 127, 128, 129, 255, 256)
 
 
-@pytest.mark.parametrize("d", thinned(_WIDTHS, lambda d: d in (31, 256)))
+@pytest.mark.parametrize("d", _WIDTHS)
+@pytest.mark.full(d=set(_WIDTHS) - {31, 256})
 @pytest.mark.late
 def test_widths(d: int) -> None:
     _check(_inputs(1, 2, 1, 35, 40, d), causal=True)
@@ -72,11 +73,11 @@ _MASKS = [(1, 1, 1, 50), (2, 1, 1, 50), (2, 4, 40, 50), (4, 1, 50), (40, 1), (50
 
 @pytest.mark.parametrize("shape", _MASKS)
 @pytest.mark.parametrize("dtype", [np.bool_, np.float32, np.float16])
-@pytest.mark.few_on_vulkan(8)
+@pytest.mark.sample(vulkan=8)
 def test_masks(shape: tuple[int, ...], dtype: Any) -> None:
     rng = np.random.default_rng(5)
     mask = rng.random(shape) < 0.6 if dtype == np.bool_ else rng.standard_normal(shape).astype(dtype)
-    for causal in some((True, False), 1):
+    for causal in sampled((True, False), most=1):
         _check(_inputs(2, 4, 4, 40, 50, 24), mask, causal)
 
 
@@ -107,7 +108,7 @@ def test_nan_stays_in_its_query() -> None:
 
 
 @pytest.mark.parametrize("dtype", list(ROUNDED))
-@pytest.mark.few_on_vulkan(1)
+@pytest.mark.sample(vulkan=1)
 @pytest.mark.late
 def test_halves(dtype: Any) -> None:
     limit = ROUNDED[dtype]

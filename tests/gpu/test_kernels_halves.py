@@ -40,8 +40,7 @@ _ROWS = [(5, 8), (3, 136), (2051, 40), (2049, 1032), (3, 8192)]
 @on_both
 @pytest.mark.parametrize("dtype", _DTYPES)
 @pytest.mark.parametrize("shape", _ROWS)
-@pytest.mark.sample(6)
-@pytest.mark.few_on_vulkan(2)
+@pytest.mark.sample(2, vulkan=2)
 def test_rows_eight_at_a_time(shape: tuple[int, int], dtype: Any, backend: str) -> None:
     if backend == "cuda" and shape[0] == 2049:
         shape = (2049, 136)  # smaller, since the CPU runs it
@@ -59,7 +58,7 @@ def test_rows_eight_at_a_time(shape: tuple[int, int], dtype: Any, backend: str) 
 
 @on_both
 @pytest.mark.parametrize("dtype", _DTYPES)
-@pytest.mark.few_on_vulkan(1)
+@pytest.mark.sample(vulkan=1)
 def test_softmax_of_far_apart_of_infinite_and_of_no_numbers(dtype: Any, backend: str) -> None:
     x = np.zeros((8, 1024), dtype)
     x[0, 5], x[1, 1023], x[2, 2:], x[3] = np.nan, np.inf, -np.inf, -np.inf
@@ -78,9 +77,8 @@ def test_softmax_of_far_apart_of_infinite_and_of_no_numbers(dtype: Any, backend:
     [((5, 8), 1, 1), ((3, 1032), 1, 1), ((2, 70000), 1, 1), ((9, 12), 1, 0), ((70, 2), 0, 2), ((3, 37, 66), 1, 2),
      ((1000, 130), 0, 2), ((40, 33), 0, 0)],
 )  # fmt: skip
-@pytest.mark.sample(10)
-@pytest.mark.few_on_vulkan(3)
-@pytest.mark.late_on_vulkan
+@pytest.mark.sample(4, vulkan=3)
+@pytest.mark.late("vulkan")
 def test_sums_and_maxima(shape: tuple[int, ...], axis: int, at_once: int, dtype: Any, backend: str) -> None:
     if backend == "cuda" and shape[1] == 70000:
         shape = (2, 20000)  # smaller, since the CPU runs it

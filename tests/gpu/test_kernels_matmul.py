@@ -12,7 +12,7 @@ from scipy.special import erf, expit
 
 from rlx.backends.gpu.gemm.choice import forcing
 from rlx.backends.gpu.program.steps import FileKernel, Gemm, Launch, TreeKernel
-from tests.full import some, thinned
+from tests.full import sampled
 from tests.gpu.lowered import ROUNDED, Array, close, lower, run
 
 pytestmark = pytest.mark.vulkan
@@ -54,8 +54,7 @@ _SIZES = [
 
 @pytest.mark.parametrize("ta, tb", [*itertools.product([False, True], repeat=2)])
 @pytest.mark.parametrize("m, k, n", _SIZES)
-@pytest.mark.sample(9)
-@pytest.mark.few_on_vulkan(5)
+@pytest.mark.sample(3, vulkan=5)
 def test_sizes(m: int, k: int, n: int, ta: bool, tb: bool) -> None:
     a, b = _pair(m, k, n, ta, tb)
     close(run("matmul", a, b, **_attrs(ta, tb)), _want(a, b, **_attrs(ta, tb)))
@@ -64,8 +63,7 @@ def test_sizes(m: int, k: int, n: int, ta: bool, tb: bool) -> None:
 @pytest.mark.parametrize("tb", [False, True])
 @pytest.mark.parametrize("m", [1, 2, 3, 5, 8, 16])
 @pytest.mark.parametrize("k, n", [(1, 1), (5, 7), (64, 64), (259, 130), (1000, 17000)])
-@pytest.mark.sample(6)
-@pytest.mark.few_on_vulkan(3)
+@pytest.mark.sample(2, vulkan=3)
 @pytest.mark.late
 def test_few_rows(m: int, k: int, n: int, tb: bool) -> None:
     a, b = _pair(m, k, n, False, tb)
@@ -75,16 +73,15 @@ def test_few_rows(m: int, k: int, n: int, tb: bool) -> None:
     close(got, _want(a, b, bias, **_attrs(tb=tb, activation="tanh")))
 
 
-@pytest.mark.parametrize(
-    "across, sites", thinned([(8, 32), (8, 16), (8, 4), (32, 2), (16, 2)], lambda one: one in ((8, 4), (32, 2)))
-)
+@pytest.mark.parametrize("across, sites", [(8, 32), (8, 16), (8, 4), (32, 2), (16, 2)])
+@pytest.mark.full(sites=(32, 16))
+@pytest.mark.full(across=16)
 @pytest.mark.parametrize("m", [3, 16, 37])
-@pytest.mark.sample(3)
-@pytest.mark.few_on_vulkan(1)
+@pytest.mark.sample(1, vulkan=1)
 @pytest.mark.late
 def test_few_rows_however_they_are_cut(m: int, across: int, sites: int) -> None:
     bias = np.random.default_rng(0).standard_normal(70).astype(np.float32)
-    for k in some((385, 20, 1536), 1):
+    for k in sampled((385, 20, 1536), most=1):
         a, b = _pair(m, k, 70, False, True)
         a /= np.float32(np.sqrt(k))
         with forcing(algorithm="rows", across=across, sites=sites):
@@ -100,7 +97,7 @@ def test_many_rows_by_the_kernel_for_few() -> None:
 
 
 @pytest.mark.parametrize("other", [np.float32, np.float16, ml_dtypes.bfloat16])
-@pytest.mark.few_on_vulkan(1)
+@pytest.mark.sample(vulkan=1)
 @pytest.mark.late
 def test_few_rows_of_a_batch_beside_half_weights(other: Any) -> None:
     a, b = _pair(4, 40, 24, False, True, np.float32, other)
@@ -109,8 +106,9 @@ def test_few_rows_of_a_batch_beside_half_weights(other: Any) -> None:
     close(run("matmul", b[:, :3], a, **_attrs(tb=True)), _want(b[:, :3], a, **_attrs(tb=True)))
 
 
-@pytest.mark.parametrize("m, n", thinned([(129, 2100), (2100, 65), (1100, 1030)], lambda one: one[0] > 1000))
-@pytest.mark.few_on_vulkan(1)
+@pytest.mark.parametrize("m, n", [(129, 2100), (2100, 65), (1100, 1030)])
+@pytest.mark.full(m=129)
+@pytest.mark.sample(vulkan=1)
 def test_large_tiles(m: int, n: int) -> None:
     a, b = _pair(m, 12, n, False, True)
     a, b = np.stack([a] * 9), np.stack([b, b * 2, b * 3] * 3)
@@ -118,21 +116,20 @@ def test_large_tiles(m: int, n: int) -> None:
 
 
 # Products of few rows, of half weights and of halves have the others.
-@pytest.mark.parametrize(
-    "activation", thinned(list(_ACTIVATION), lambda a: a in (None, "relu", "sigmoid", "gelu_tanh"))
-)
+@pytest.mark.parametrize("activation", list(_ACTIVATION))
+@pytest.mark.full(activation=_ACTIVATION.keys() - {None, "relu", "sigmoid", "gelu_tanh"})
 def test_epilogue(activation: str | None) -> None:
     a, b = _pair(33, 40, 70, False, False)
     bias = np.random.default_rng(0).standard_normal(70).astype(np.float32)
-    for n in some((70, 68), 1):
+    for n in sampled((70, 68), most=1):
         got = run("matmul", a, b[:, :n].copy(), bias[:n].copy(), **_attrs(activation=activation))
         close(got, _want(a, b[:, :n], bias[:n], **_attrs(activation=activation)))
 
 
 @pytest.mark.parametrize("other", [np.float16, ml_dtypes.bfloat16])
-@pytest.mark.few_on_vulkan(1)
+@pytest.mark.sample(vulkan=1)
 def test_half_weights_beside_f32(other: Any) -> None:
-    for tb in some((True, False), 1):
+    for tb in sampled((True, False), most=1):
         a, b = _pair(20, 72, 36, False, tb, np.float32, other)
         bias = np.random.default_rng(0).standard_normal(36).astype(other)
         got = run("matmul", a, b, bias, **_attrs(tb=tb, activation="gelu"))
@@ -142,9 +139,9 @@ def test_half_weights_beside_f32(other: Any) -> None:
 
 
 @pytest.mark.parametrize("dtype", list(ROUNDED))
-@pytest.mark.few_on_vulkan(1)
+@pytest.mark.sample(vulkan=1)
 def test_halves(dtype: Any) -> None:
-    for m, k, n in some(((70, 100, 68), (64, 64, 64), (5, 33, 7)), 2):
+    for m, k, n in sampled(((70, 100, 68), (64, 64, 64), (5, 33, 7)), most=2):
         a, b = _pair(m, k, n, False, True, dtype)
         bias = np.random.default_rng(0).standard_normal(n).astype(np.float32)
         got = run("matmul", a, b, bias, **_attrs(tb=True, activation="silu"))
@@ -158,8 +155,7 @@ def test_halves(dtype: Any) -> None:
      ((2, 1, 2, 1, 2), (1, 3, 1, 2, 1)), ((0,), (1,))],
 )  # fmt: skip
 @pytest.mark.parametrize("ta", [False, True])
-@pytest.mark.sample(7)
-@pytest.mark.few_on_vulkan(4)
+@pytest.mark.sample(3, vulkan=4)
 def test_batch_broadcasting(a_batch: tuple[int, ...], b_batch: tuple[int, ...], ta: bool) -> None:
     rng = np.random.default_rng(1)
     a = rng.standard_normal((*a_batch, *((6, 5) if ta else (5, 6)))).astype(np.float32)

@@ -39,7 +39,7 @@ def mma(a: Array, b: Array, *bias: Array, precision: str = "f32", **words: Any) 
 @pytest.mark.parametrize("ta, tb", [*itertools.product([False, True], repeat=2)])
 @pytest.mark.parametrize("tile", ["s", "m", "l"])
 @pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16])
-@pytest.mark.sample(6)
+@pytest.mark.sample(2)
 def test_halves_in_every_layout_and_tile(dtype: Any, tile: str, ta: bool, tb: bool) -> None:
     for m, k, n in ((40, 24, 72), (33, 37, 65)):
         a, b = _pair(m, k, n, ta, tb, dtype)
@@ -51,7 +51,7 @@ def test_halves_in_every_layout_and_tile(dtype: Any, tile: str, ta: bool, tb: bo
 @on_host
 @pytest.mark.parametrize("depth, buffers", [(16, 1), (16, 2), (32, 1), (32, 2)])
 @pytest.mark.parametrize("k", [1, 16, 31, 32, 33, 100])
-@pytest.mark.sample(8)
+@pytest.mark.sample(3)
 def test_slices(k: int, depth: int, buffers: int) -> None:
     a, b = _pair(20, k, 24, False, True, np.float16)
     got = mma(a, b, tile="s", depth=depth, stages=buffers, **_attrs(tb=True))
@@ -61,7 +61,7 @@ def test_slices(k: int, depth: int, buffers: int) -> None:
 @on_host
 @pytest.mark.parametrize("other", [np.float16, ml_dtypes.bfloat16])
 @pytest.mark.parametrize("tile", ["s", "m"])
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 def test_half_weights_beside_f32_keep_all_of_f32(other: Any, tile: str) -> None:
     a, b = _pair(33, 200, 72, False, False, np.float32, other)
     close(mma(a, b, tile=tile, **_attrs()), _want(a, b, **_attrs()))
@@ -121,8 +121,7 @@ def test_parts_of_long_sums(parts: int) -> None:
 @pytest.mark.parametrize("tile", ["s", "t", "w", "l"])
 @pytest.mark.parametrize("ta, tb", [*itertools.product([False, True], repeat=2)])
 @pytest.mark.parametrize("parts", [1, 3])
-@pytest.mark.sample(4)
-@pytest.mark.few_on_vulkan(2)
+@pytest.mark.sample(2, vulkan=2)
 def test_tiles_and_parts_of_multiply_adds(parts: int, ta: bool, tb: bool, tile: str) -> None:
     for m, k, n, dtype in ((70, 100, 132, np.float32), (65, 67, 33, np.float16)):
         a, b = _pair(m, k, n, ta, tb, dtype)
@@ -136,8 +135,7 @@ def test_tiles_and_parts_of_multiply_adds(parts: int, ta: bool, tb: bool, tile: 
 @pytest.mark.vulkan
 @pytest.mark.parametrize("m", [9, 13, 16])
 @pytest.mark.parametrize("tb", [False, True])
-@pytest.mark.sample(3)
-@pytest.mark.few_on_vulkan(1)
+@pytest.mark.sample(1, vulkan=1)
 def test_sixteen_rows(m: int, tb: bool) -> None:
     for k, n in ((5, 3), (300, 68), (64, 5000)):
         a, b = _pair(m, k, n, False, tb)

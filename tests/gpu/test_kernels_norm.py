@@ -8,7 +8,6 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from tests.full import thinned
 from tests.gpu.lowered import ROUNDED, Array, close, run
 
 pytestmark = pytest.mark.vulkan
@@ -26,7 +25,7 @@ _LENGTHS = [1, 2, 3, 4, 5, 8, 31, 32, 33, 127, 128, 129, 384, 1021, 1024, 1025, 
 
 
 @pytest.mark.parametrize("n", _LENGTHS)
-@pytest.mark.few_on_vulkan(8)
+@pytest.mark.sample(vulkan=8)
 def test_softmax_rows(n: int) -> None:
     x = np.random.default_rng(n).standard_normal((7, n)).astype(np.float32) * 5
     close(run("softmax", x, axis=1), _softmax(x, 1))
@@ -63,7 +62,8 @@ def test_more_rows_than_one_grid_axis() -> None:
     close(run("softmax", x, axis=1), _softmax(x, 1))
 
 
-@pytest.mark.parametrize("n", thinned([384, 1000, 1024, 1030], (1000, 1024).__contains__))
+@pytest.mark.parametrize("n", [384, 1000, 1024, 1030])
+@pytest.mark.full(n=(384, 1030))
 @pytest.mark.late
 def test_many_rows(n: int) -> None:
     x = np.random.default_rng(2).standard_normal((2053, n)).astype(np.float32)
@@ -87,8 +87,7 @@ def _norm(op: str, x: Array, eps: float, gamma: Array, *beta: Array) -> Array:
 
 @pytest.mark.parametrize("op, betas", [("layer_norm", 1), ("rms_norm", 0), ("rms_norm", 1)])
 @pytest.mark.parametrize("n", [*_LENGTHS[1:], 20000])
-@pytest.mark.sample(9)
-@pytest.mark.few_on_vulkan(5)
+@pytest.mark.sample(3, vulkan=5)
 def test_norms(op: str, betas: int, n: int) -> None:
     rng = np.random.default_rng(n)
     x = (rng.standard_normal((2, 3, n)) * 3 + 0.5).astype(np.float32)
@@ -106,7 +105,7 @@ def test_the_variance_keeps_its_digits_beside_a_large_mean() -> None:
 
 @pytest.mark.parametrize("dtype", list(ROUNDED))
 @pytest.mark.parametrize("n", [30, 384, 9000])
-@pytest.mark.few_on_vulkan(2)
+@pytest.mark.sample(vulkan=2)
 def test_norms_of_halves(n: int, dtype: Any) -> None:
     rng = np.random.default_rng(n)
     x = rng.standard_normal((5, n)).astype(dtype)

@@ -12,7 +12,7 @@ import pytest
 from rlx.backends.gpu.gemm.choice import forcing
 from rlx.backends.gpu.program.steps import FileKernel, Launch
 from rlx.driver import Limits
-from tests.full import some
+from tests.full import sampled
 from tests.gpu import cuda_host, lowered
 from tests.gpu.lowered import ROUNDED, Array, close, lower, run
 from tests.gpu.missed_barriers import barrier_is_missed, barriers_of
@@ -40,7 +40,7 @@ def skinny(a: Array, b: Array, *bias: Array, tb: bool, activation: str | None = 
 @pytest.mark.parametrize("tb", [False, True])
 @pytest.mark.parametrize("dtype", HALVES)
 def test_every_number_of_rows(dtype: Any, tb: bool) -> None:
-    for m in some(range(1, 17), 4):
+    for m in sampled(range(1, 17), most=4):
         k, n = ((136, 40), (37, 33), (1, 1), (300, 24))[m % 4]
         skinny(*_pair(m, k, n, False, tb, dtype), tb=tb)
 
@@ -48,7 +48,7 @@ def test_every_number_of_rows(dtype: Any, tb: bool) -> None:
 @on_host
 @pytest.mark.parametrize("tb", [False, True])
 @pytest.mark.parametrize("columns, beside, ahead", [(16, 1, 4), (16, 8, 1), (32, 2, 2), (64, 1, 3), (64, 4, 4)])
-@pytest.mark.sample(5)
+@pytest.mark.sample(2)
 def test_every_size_of_slabs(columns: int, beside: int, ahead: int, tb: bool) -> None:
     for m, k, n in ((5, 1096, 72), (16, 520, 200)):
         a, b = _pair(m, k, n, False, tb, np.float16)
@@ -107,10 +107,10 @@ def test_the_barrier_before_the_last_sums_is_needed_and_missed(algorithm: str) -
 @pytest.mark.vulkan
 @pytest.mark.parametrize("tb", [False, True])
 @pytest.mark.parametrize("other", [np.float32, np.float16, ml_dtypes.bfloat16])
-@pytest.mark.few_on_vulkan(2)
+@pytest.mark.sample(vulkan=2)
 @pytest.mark.late
 def test_rows_of_multiply_adds(other: Any, tb: bool) -> None:
-    for m in some((17, 1, 2, 4, 7, 9, 16), 2):
+    for m in sampled((17, 1, 2, 4, 7, 9, 16), most=2):
         k, n = ((264, 72), (37, 33), (1, 1))[m % 3]
         a, b = _pair(m, k, n, False, tb, np.float32, other)
         with forcing(algorithm="rows"):
@@ -150,7 +150,7 @@ def direct(a: Array, b: Array, *bias: Array, tb: bool, activation: str | None = 
 @pytest.mark.late
 def test_every_number_of_rows_by_matrices_in_registers(dtype: Any, tb: bool) -> None:
     """Sums of one step and of several, whole and not; tiles that fit and that do not; more rows than a matrix has."""
-    for m in some((16, 1, 5, 9, 13, 17, 40), 3):
+    for m in sampled((16, 1, 5, 9, 13, 17, 40), most=3):
         k, n = ((128, 128), (1160, 136), (648, 200))[m % 3]
         a, b = _pair(m, k, n, False, tb, dtype)
         direct(a, b, np.random.default_rng(0).standard_normal(n).astype(np.float32), tb=tb, activation="silu")

@@ -12,7 +12,7 @@ import pytest
 from rlx import dtypes
 from rlx.backends.cuda.target import cuda_target
 from rlx.backends.gpu.program.executable import load_rules, lower_graph
-from rlx.backends.gpu.program.lowering import runs_natively
+from rlx.backends.gpu.program.lowering import LOWERINGS, runs_natively
 from rlx.backends.gpu.program.steps import HostCall
 from rlx.backends.gpu.program.target import Target
 from rlx.backends.vulkan.target import vulkan_target
@@ -26,7 +26,7 @@ from rlx.errors import RlxError
 from rlx.ir import REGISTRY, Graph, Node
 from rlx.passes.legalize import decomposition
 from rlx.runtime.custom import FAMILY as CUSTOM
-from tests.full import some
+from tests.full import sampled
 
 OPS = [op.name for op in REGISTRY.values() if not op.leaf and op.family != CUSTOM]
 # Devices with matrix instructions and without have different kernels.
@@ -42,11 +42,14 @@ F64_MOVED = {
 }  # fmt: skip
 # Ops that may be an alias of their input: nothing to launch.
 SAME_BYTES = {"cast", "concat", "copy", "expand", "reshape", "slice", "stop_gradient", "transpose"}
-# Ops with kernels on the CPU alone. Devices run their decompositions.
-DECOMPOSED = {"integer_conv"}
 # Ops with kernels for one row, or for heads of some sizes. Devices run the decomposition of others.
 OF_A_ROW = {"normed_linear", "packed_linear", "attention_step", "paged_attention"}
 load_rules()  # tests that lower nothing ask for them too
+# Ops with a kernel on the CPU alone, and those that are nothing but a decomposition. Devices run that.
+DECOMPOSED = {"integer_conv"} | {
+    op.name for op in REGISTRY.values()
+    if op.decompose and not op.kernel and not op.elementwise and op.name not in LOWERINGS
+}  # fmt: skip
 TYPES = [t for t in vars(dtypes).values() if isinstance(t, DType) and t != dtypes.f64]
 
 
@@ -66,7 +69,7 @@ def _dispatches(graph: Graph) -> Iterator[tuple[str, Dispatch]]:
 def test_every_case_is_launches(op: str) -> None:
     cases = cases_of(op)
     assert cases
-    for case in some((c for c in cases if not c.has_f64), 6):  # some in f64 are decomposed into other ops: see below
+    for case in sampled((c for c in cases if not c.has_f64), most=6):  # some in f64 are decomposed: see below
         graph = case.graph()
         if op == "grouped_packed_matmul" and not case.attrs["transpose_q"]:
             continue  # only gradients need it: a product with the dequantized weights
@@ -131,7 +134,8 @@ def _how(graph: Graph, features: frozenset[str]) -> str:
 def test_f64_is_computed_on_the_device() -> None:
     """By a kernel of its own, or by ops of its decomposition that have kernels: nothing is left to the host."""
     for op in OPS:
-        for graph in [*_retyped(op, dtypes.f64), *(c.graph() for c in some((c for c in cases_of(op) if c.has_f64), 3))]:
+        doubles = sampled((c for c in cases_of(op) if c.has_f64), most=3)
+        for graph in [*_retyped(op, dtypes.f64), *(c.graph() for c in doubles)]:
             for kind, words in FEATURES.items():
                 assert _how(graph, words) != "host", (op, kind)
 

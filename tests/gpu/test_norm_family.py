@@ -16,7 +16,7 @@ from rlx.conformance.random_graphs import RandomGraph
 from rlx.conformance.runner import sample
 from rlx.ir import Graph
 from tests.devices import device_here, session_here
-from tests.full import budgeted, count, some
+from tests.full import full, sampled
 from tests.gpu import cuda_host
 from tests.gpu.missed_barriers import every_barrier_is_missed
 from tests.gpu.test_index_family import through_cuda
@@ -36,7 +36,7 @@ def session(request: pytest.FixtureRequest) -> rlx.Session:
 @pytest.mark.parametrize("op", OPS)
 def test_native(session: rlx.Session, op: str) -> None:
     """Every op runs as launches of its own, whatever the shape, dtype and attributes of its cases."""
-    for case in some((c for c in cases_of(op) if not c.has_f64), 3):
+    for case in sampled((c for c in cases_of(op) if not c.has_f64), most=3):
         with session.compile(case.graph()) as compiled:
             (entry,) = [d for d in compiled.report() if d.op == op]
             assert entry.how == "native", case.id
@@ -75,12 +75,15 @@ def _case(name: str) -> Case:
     return case
 
 
+_CASES = [*map(_case, _CUDA), *sample([c for c in cases_of("rope") if not c.has_f64], 20 if full() else 6)]
+_KEPT = sampled(_CASES, 14)
+_FIRST = {case.op: case for case in reversed(_KEPT)}
+
+
 @pytest.mark.skipif(cuda_host.compiler() is None, reason="no C++ compiler here")
-@pytest.mark.parametrize(
-    "case",
-    budgeted([*map(_case, _CUDA), *sample([c for c in cases_of("rope") if not c.has_f64], count(6, 20))], 14),
-    ids=lambda c: c.id,
-)
+@pytest.mark.parametrize("case", _CASES, ids=lambda c: c.id)
+@pytest.mark.full(case=lambda case: case not in _KEPT)
+@pytest.mark.late(case=lambda case: case is not _FIRST.get(case.op))
 def test_cuda_sources(case: Case) -> None:
     verdict = case.check(through_cuda(case))
     assert verdict.ok, verdict.message

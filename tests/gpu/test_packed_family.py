@@ -34,7 +34,7 @@ from rlx.driver.memory.planner import plan
 from rlx.dtypes import PACKED, as_dtype, bf16, f16, f32
 from rlx.packed import PackedArray
 from rlx.packed.decode import split_planes
-from tests.full import some, thinned
+from tests.full import sampled
 from tests.gpu import cuda_host, lowered
 from tests.gpu.lowered import ROUNDED, Array, close
 from tests.gpu.missed_barriers import every_barrier_is_missed
@@ -99,7 +99,7 @@ def bits(a: Array) -> Array:
 @pytest.mark.parametrize("name", PACKED)
 @pytest.mark.parametrize("n, blocks", [(5, 1), (3, 8)])  # rows at odd addresses, and at multiples of 16 bytes
 @pytest.mark.sample(1)
-@pytest.mark.late_on_vulkan
+@pytest.mark.late("vulkan")
 def test_dequantized_bits_on_vulkan(name: str, n: int, blocks: int) -> None:
     q = packed(name, n, blocks)
     got = run("dequantize", q, backend="vulkan", dtype=f32)
@@ -178,14 +178,14 @@ def product(
 @on_vulkan
 @pytest.mark.parametrize("m", [1, 3, 16])
 @pytest.mark.parametrize("name", ["q4_0", "q2_k", "iq3_xxs", "int4_zp"])
-@pytest.mark.few_on_vulkan(4)
+@pytest.mark.sample(vulkan=4)
 def test_few_rows(name: str, m: int) -> None:
     product(name, m, 9, 3, "f32", "vulkan")
 
 
 @on_vulkan
 @pytest.mark.parametrize("dtype", ["f16", "bf16"])
-@pytest.mark.few_on_vulkan(1)
+@pytest.mark.sample(vulkan=1)
 def test_few_rows_of_halves(dtype: str) -> None:
     product("q4_k", 2, 40, 2, dtype, "vulkan")
 
@@ -251,13 +251,13 @@ def test_quants_as_they_lie_in_their_words(name: str) -> None:
     blocks = 16 if PACKED[name].storage.elements < 256 else 8
     product(name, 2, 37, blocks, "f16", "cuda", algorithm="vector")
     product(name, 2, 37, blocks, "f16", "cuda", algorithm="line")
-    if name in some(_LIFTED, 5):  # the same quants in the same words
+    if name in sampled(_LIFTED, most=5):  # the same quants in the same words
         product(name, 6, 70, blocks, "f16", "cuda", algorithm="few")
 
 
 @on_vulkan
 @pytest.mark.parametrize("name", _LIFTED)
-@pytest.mark.few_on_vulkan(2)
+@pytest.mark.sample(vulkan=2)
 @pytest.mark.late
 def test_quants_where_subnormal_floats_are_lost(name: str) -> None:
     blocks = 16 if PACKED[name].storage.elements < 256 else 8
@@ -266,7 +266,7 @@ def test_quants_where_subnormal_floats_are_lost(name: str) -> None:
 
 @on_vulkan
 @pytest.mark.parametrize("name", ["q4_0", "q6_k"])
-@pytest.mark.few_on_vulkan(1)
+@pytest.mark.sample(vulkan=1)
 def test_four_rows_where_subnormal_floats_are_lost(name: str) -> None:
     product(name, 6, 70, 16 if name == "q4_0" else 8, "f16", "vulkan", algorithm="few")
 
@@ -310,7 +310,7 @@ def test_a_row_of_bf16_of_any_size(size: float) -> None:
 def in_turn(*cases: tuple[Any, ...]) -> list[Any]:
     """Every other of an algorithm's cases, the rest in `make test-all`: `test_matrix_instructions`, which takes the
     quants out of the same words, has each format."""
-    return thinned(cases, lambda case: cases.index(case) % 2 == 0)
+    return [pytest.param(*case, marks=pytest.mark.full) if at % 2 else case for at, case in enumerate(cases)]
 
 
 @pytest.fixture

@@ -125,7 +125,7 @@ def test_barriers() -> None:
     many = {"parts": 2, "resident": 1, "slab": 128}
 
     def both() -> None:
-        fused("q8_0", 3000, 64, "f32", "cuda", **many)
+        fused("q8_0", 1100, 16, "f32", "cuda", **many)
         fused("q8_0", 40, 96, "f32", "cuda", **many)
 
     every_barrier_is_missed("packed_line.h", both)
@@ -158,7 +158,7 @@ def test_digits(name: str, n: int, blocks: int, dtype: str, words: dict[str, Any
 def test_barriers_of_digits() -> None:
     # Several tiles a workgroup, and several slabs.
     def both() -> None:
-        fused("q8_0", 3000, 64, "f32", "cuda", parts=2, resident=1)
+        fused("q8_0", 1100, 16, "f32", "cuda", parts=2, resident=1)
         fused("q8_0", 40, 96, "f32", "cuda", parts=2, slab=64)
 
     every_barrier_is_missed("packed_digits.h", both)
@@ -172,7 +172,7 @@ def test_digits_on_vulkan() -> None:
 
 @on_vulkan
 @pytest.mark.usefixtures("subnormals")
-@pytest.mark.few_on_vulkan(1)
+@pytest.mark.sample(vulkan=1)
 @pytest.mark.parametrize("gate", [None, "silu"])
 def test_on_vulkan(gate: str | None) -> None:
     fused("q8_0", 66, 288, "f32", "vulkan", gate=gate)

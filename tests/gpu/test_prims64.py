@@ -16,7 +16,7 @@ import pytest
 from rlx.dtypes import as_dtype, bf16, f16, f64
 from rlx.ir import expr
 from tests.exact_casts import FORMATS, hard_numbers, wrong
-from tests.full import count
+from tests.full import full
 from tests.gpu.host_library import compiler
 from tests.gpu.host_prims64 import BINARY, F64, Prims
 from tests.gpu.test_emit_device import device as device  # a fixture: the devices available
@@ -41,7 +41,7 @@ LIMITS = {
 }  # fmt: skip
 
 
-def inputs(seed: int, examples: int = count(6_000, 25_000)) -> F64:
+def inputs(seed: int, examples: int = 25_000 if full() else 6_000) -> F64:
     """Random bit patterns, values where functions bend, neighbours of 1, and specials."""
     rng = np.random.default_rng(seed)
     bits = rng.integers(0, 1 << 64, examples, dtype=np.uint64).view(np.float64)
@@ -159,7 +159,7 @@ def test_casts_to_and_from_f64(prims: Prims) -> None:
 def test_odd_conversions_round_once(prims: Prims) -> None:
     """An f32 by p_odd, rounded to nearest even, is the nearest number of the narrower type."""
     for letter, source in (("d", "float64"), ("l", "int64"), ("i", "int32")):
-        x = hard_numbers(np.dtype(source), FORMATS["bfloat16"], count(500, 20_000))
+        x = hard_numbers(np.dtype(source), FORMATS["bfloat16"], 20_000 if full() else 500)
         made = prims(f"odd_{letter}_f", x, out=np.float32)
         assert not len(wrong(made.astype(ml_dtypes.bfloat16), x, FORMATS["bfloat16"])), source
 

@@ -24,14 +24,13 @@ _BF16: Any = ml_dtypes.bfloat16
 
 
 @pytest.mark.parametrize("backend", _BACKENDS)
-@pytest.mark.few_on_vulkan(2)
+@pytest.mark.sample(6, vulkan=2)
 @pytest.mark.parametrize(
     "x, w", [(np.float32, np.float32), (np.float32, _BF16), (_BF16, _BF16), (np.float16, np.float16)]
 )
 @pytest.mark.parametrize("n, k", [(1, 1), (37, 300), (40, 2056), (5, 4100)])
 @pytest.mark.parametrize("lanes, high", [(32, 1), (64, 2), (256, 4), (32, 8)])
 @pytest.mark.parametrize("bias, activation", [(None, None), (np.float32, "silu"), (_BF16, None)])
-@pytest.mark.sample(16)
 def test_one_row(
     x: Any, w: Any, n: int, k: int, lanes: int, high: int, bias: Any, activation: str | None, backend: str
 ) -> None:

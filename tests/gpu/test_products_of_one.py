@@ -98,8 +98,8 @@ def _stems(steps: list[Step]) -> list[str]:
 
 @pytest.mark.parametrize("backend", _BACKENDS)
 @pytest.mark.parametrize("m, k, n", [(16, 40, 64), (5, 100, 128), (16, 384, 64)])
-@pytest.mark.sample(3)
-@pytest.mark.late_on_vulkan
+@pytest.mark.sample(1)
+@pytest.mark.late("vulkan")
 def test_few_rows_are_one_launch(m: int, k: int, n: int, backend: str) -> None:
     with forcing(algorithm="rows"):
         for weights in (np.float32, ml_dtypes.bfloat16):
@@ -165,8 +165,8 @@ def test_what_the_library_has_not_follows_it_in_place() -> None:
 
 @pytest.mark.parametrize("backend", _BACKENDS)
 @pytest.mark.parametrize("way", ["rows", "fma"])
-@pytest.mark.few_on_vulkan(1)
-@pytest.mark.late_on_vulkan
+@pytest.mark.sample(vulkan=1)
+@pytest.mark.late("vulkan")
 def test_biases_in_halves(way: str, backend: str) -> None:
     for kind in (np.float16, ml_dtypes.bfloat16):
         with forcing(algorithm=way):

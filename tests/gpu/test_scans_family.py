@@ -13,7 +13,7 @@ from rlx.conformance.oracle import evaluate
 from rlx.conformance.runner import sample
 from rlx.ir import Graph
 from tests.devices import session_here
-from tests.full import count, some
+from tests.full import full, sampled
 from tests.gpu import cuda_host
 from tests.gpu.missed_barriers import every_barrier_is_missed
 from tests.gpu.test_index_family import through_cuda
@@ -36,7 +36,7 @@ def gpu(request: pytest.FixtureRequest) -> rlx.Session:
 @pytest.mark.parametrize("op", OPS)
 def test_one_launch(gpu: rlx.Session, op: str) -> None:
     """A whole sequence is one launch, whatever the case's sizes and operands; without results there is none."""
-    for case in some((c for c in cases_of(op) if not c.has_f64), 4):
+    for case in sampled((c for c in cases_of(op) if not c.has_f64), most=4):
         with gpu.compile(case.graph()) as compiled:
             (entry,) = [d for d in compiled.report() if d.op == op]
             nothing = all(t.size == 0 for t in case.graph().outputs.values())
@@ -45,7 +45,7 @@ def test_one_launch(gpu: rlx.Session, op: str) -> None:
 
 def test_gradients_are_native(gpu: rlx.Session) -> None:
     """The gradient of a selective scan is a launch and a few sums, none of them on the host or by a scan."""
-    for case in some((c for c in cases_of("selective_scan_grad") if not c.has_f64), 3):
+    for case in sampled((c for c in cases_of("selective_scan_grad") if not c.has_f64), most=3):
         with gpu.compile(case.graph()) as compiled:
             (entry,) = [d for d in compiled.report() if d.op == "selective_scan_grad"]
             assert entry.how == "native", case.id
@@ -67,7 +67,7 @@ def test_states_too_many_for_registers_are_a_scan(gpu: rlx.Session) -> None:
 
 
 def _some(op: str) -> list[Case]:
-    return sample([c for c in cases_of(op) if not c.has_f64 and c.inputs[0].shape[1] < 40], count(3, 8))
+    return sample([c for c in cases_of(op) if not c.has_f64 and c.inputs[0].shape[1] < 40], 8 if full() else 3)
 
 
 @pytest.mark.skipif(cuda_host.compiler() is None, reason="no C++ compiler here")

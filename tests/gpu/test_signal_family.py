@@ -100,7 +100,7 @@ def test_every_barrier_is_needed_and_missed(header: str, monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize("taps", [2, 31, 200])
-@pytest.mark.few_on_vulkan(1)
+@pytest.mark.sample(vulkan=1)
 def test_a_convolution_is_the_sum_of_products(gpu: rlx.Session, taps: int) -> None:
     x = np.random.default_rng(taps).standard_normal(2000).astype(np.float32)
     graph = Graph("g")

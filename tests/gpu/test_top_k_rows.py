@@ -45,9 +45,8 @@ def check(x: Array, k: int, largest: bool, backend: str, stem: str = "top_k_rows
 @on_both
 @pytest.mark.parametrize("dtype", [np.float32, np.float16, BFLOAT16], ids=str)
 @pytest.mark.parametrize("n, k", [(2048, 1), (4096, 8), (2056, 5), (6000, 33), (8192, 64)])
-@pytest.mark.sample(8)
-@pytest.mark.few_on_vulkan(1)
-@pytest.mark.late_on_vulkan
+@pytest.mark.sample(3, vulkan=1)
+@pytest.mark.late("vulkan")
 def test_random_rows(n: int, k: int, dtype: Any, backend: str) -> None:
     x = np.random.default_rng(n + k).standard_normal((3, n)).astype(dtype)
     check(x, k, True, backend)
@@ -57,7 +56,7 @@ def test_random_rows(n: int, k: int, dtype: Any, backend: str) -> None:
 @on_both
 @pytest.mark.parametrize("dtype", [np.float32, BFLOAT16], ids=str)
 @pytest.mark.parametrize("largest", [True, False])
-@pytest.mark.sample(4)
+@pytest.mark.sample(2)
 def test_rows_of_equal_infinite_and_no_numbers(largest: bool, dtype: Any, backend: str) -> None:
     rng = np.random.default_rng(0)
     x = rng.standard_normal((9, 2048)).astype(dtype)

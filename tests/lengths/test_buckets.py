@@ -15,7 +15,7 @@ from rlx.ops.pytree import flatten
 from rlx.passes.lengths import Refused, Unlike, padded
 from rlx.runtime import buckets
 from tests.devices import device_here, or_skip
-from tests.full import count, thinned
+from tests.full import full
 from tests.lengths.networks import NETWORKS, poisoned
 from tests.lengths.random_lengths import LARGEST, LEAST, graph_of_length
 
@@ -37,19 +37,14 @@ def close(got: Any, wanted: Any, what: str) -> None:
         np.testing.assert_array_equal(got, wanted, err_msg=what)
 
 
-ON_VULKAN = (
-    "mean over a sequence",
-    "gradient of a mean loss",
-)  # the others compile too many pipelines for every run
+# The other networks compile too many pipelines for every run.
+ON_VULKAN = {"mean over a sequence", "gradient of a mean loss"}
 
 
 @pytest.mark.parametrize(
-    ("device", "name"),
-    thinned(
-        [(device, name) for name in NETWORKS for device in ("cpu", "vulkan")],
-        lambda pair: pair[0] == "cpu" or pair[1] in ON_VULKAN,
-    ),
+    ("device", "name"), [(device, name) for name in NETWORKS for device in ("cpu", "vulkan")]
 )
+@pytest.mark.full(device="vulkan", name=NETWORKS.keys() - ON_VULKAN)
 def test_networks_give_what_float64_gives_at_the_true_length(device: str, name: str) -> None:
     device_here(device)
     network = NETWORKS[name]
@@ -352,7 +347,7 @@ def test_declarations_and_lengths_that_do_not_fit() -> None:
 def test_random_graphs_are_what_the_references_give_at_the_true_length() -> None:
     """The oracle is each op's NumPy definition in float64, on the graph of the exact length."""
     padded_graphs = 0
-    seeds = count(25, 2000)
+    seeds = 2000 if full() else 25
     for seed in range(seeds):
         at = {n: graph_of_length(seed, n, poisoned=seed % 3 > 0) for n in (LARGEST, LEAST, 13)}
         exact = at[13]

@@ -26,8 +26,7 @@ def nmse(got: npt.NDArray[Any], exact: npt.NDArray[Any]) -> float:
 
 @pytest.mark.parametrize("variant", VARIANTS)
 class TestGolden:
-    @pytest.mark.sample(6, device="cuda")
-    @pytest.mark.few_on_vulkan(2)
+    @pytest.mark.sample(2, vulkan=2)
     def test_device(self, variant: str, device: str, golden: dict[str, Any], tmp_path: Path) -> None:
         exact = np.array(golden[variant])
         with rlx.models.load(write_model(tmp_path, **VARIANTS[variant]), device) as encoder:
@@ -48,7 +47,7 @@ class TestHalfWeights:
     @pytest.mark.parametrize(
         ("dtype", "variant", "options"), [("f16", "f16", {"hidden_act": "silu"}), ("bf16", "bf16", {})]
     )
-    @pytest.mark.few_on_vulkan(1)
+    @pytest.mark.sample(vulkan=1)
     def test_the_values_are_those_of_rounded_weights(
         self,
         device: str,
@@ -69,7 +68,7 @@ class TestHalfWeights:
         matrices = {n for n, d in kept.items() if d.name == dtype}
         assert matrices == {n for n in kept if n.endswith("weight") and "LayerNorm" not in n}
 
-    @pytest.mark.few_on_vulkan(0)
+    @pytest.mark.sample(vulkan=0)
     def test_rounding_an_f32_folder_costs_what_bf16_costs(
         self, device: str, golden: dict[str, Any], tiny: Path
     ) -> None:
@@ -78,8 +77,7 @@ class TestHalfWeights:
         assert 1e-8 < error < 1e-3
 
     @pytest.mark.parametrize("kept, most", [("bf16", 2e-3), ("f16", 5e-5)])
-    @pytest.mark.sample(2, device="cuda")
-    @pytest.mark.few_on_vulkan(0)
+    @pytest.mark.sample(1, vulkan=0)
     def test_activations_in_halves_cost_what_their_bits_cost(
         self, device: str, golden: dict[str, Any], tiny: Path, kept: str, most: float
     ) -> None:
@@ -107,7 +105,7 @@ class TestHalfWeights:
 
 
 class TestSharing:
-    @pytest.mark.late_on_vulkan
+    @pytest.mark.late("vulkan")
     def test_executables_of_one_model_hold_its_weights_once(self, device: str, tiny: Path) -> None:
         with rlx.models.load(tiny, device) as encoder:
             once = encoder.weights.nbytes
@@ -129,6 +127,7 @@ class TestSharing:
                 assert not any(s.startswith(("weights", "half")) for s in exe.plan.segments)
                 assert exe.plan.arena_bytes <= 1.01 * exe.plan.max_live_bytes
 
+    @pytest.mark.late("vulkan")
     def test_a_change_of_a_weight_reaches_every_executable(self, device: str, tiny: Path) -> None:
         with rlx.models.load(tiny, device) as encoder:
             short, long = ["dog"], [SENTENCES[2]]
@@ -176,7 +175,7 @@ class TestBuckets:
 
 
 class TestOrderAndEdges:
-    @pytest.mark.few_on_vulkan(0)
+    @pytest.mark.sample(vulkan=0)
     def test_the_order_given_is_the_order_of_the_rows(self, device: str, tiny: Path) -> None:
         with rlx.models.load(tiny, device) as encoder:
             forward = encoder.encode(SENTENCES, batch_size=3)
@@ -221,7 +220,7 @@ class TestOrderAndEdges:
         with rlx.models.load(tiny, "cpu") as encoder, pytest.raises(error, match="batch_size"):
             encoder.encode(["dog"], batch_size=batch_size)
 
-    @pytest.mark.late_on_vulkan
+    @pytest.mark.late("vulkan")
     def test_threads_share_an_encoder(self, device: str, tiny: Path) -> None:
         with rlx.models.load(tiny, device) as encoder:
             alone = [encoder.encode(SENTENCES[: n + 1]) for n in range(4)]

@@ -23,8 +23,7 @@ def nmse(got: Any, exact: Any) -> float:
 
 @pytest.mark.parametrize("pooling", ["mean", "cls", "last"])
 @pytest.mark.parametrize("arch", made.ARCHITECTURES)
-@pytest.mark.few_on_vulkan(1)
-@pytest.mark.sample(5)
+@pytest.mark.sample(2, vulkan=1)
 def test_an_embedding(arch: str, pooling: str, device: str, tmp_path: Path) -> None:
     held = made.write(tmp_path / "x.gguf", arch, pooling)
     exact = made.embedding(made.states(arch, held, CAT, [0] * len(CAT)), pooling)
@@ -46,6 +45,7 @@ def test_packed_matrices_stay_packed(arch: str, tmp_path: Path) -> None:
     assert kinds["embeddings.word_embeddings.weight"] == "q8_0"
 
 
+@pytest.mark.late("vulkan")
 def test_scores_of_a_reranker(device: str, tmp_path: Path) -> None:
     held = made.write(tmp_path / "x.gguf", "bert", "rank")
     documents = ["the dog runs", "stone bread", "the dog runs over the cold boat"]

@@ -20,8 +20,7 @@ def frozen() -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", FOLDERS)
-@pytest.mark.sample(4, device="cuda")
-@pytest.mark.few_on_vulkan(2)
+@pytest.mark.sample(2, vulkan=2)
 def test_vectors(name: str, device: str, frozen: dict[str, Any], tmp_path: Path) -> None:
     exact = np.array(frozen[name])
     engine: Any = "numpy" if device == "cpu" and "prompt" not in name else None

@@ -11,7 +11,7 @@ from rlx.backends.cpu import choice
 from rlx.conformance.guarded import guarded_faults
 from rlx.driver.registry import open_device
 from tests.devices import device_here
-from tests.full import some
+from tests.full import sampled
 from tests.gpu import cuda_host
 from tests.mutation.__main__ import places, plant
 from tests.mutation.cpu_faults import CPU_FAULTS, CPU_SAMPLE
@@ -66,7 +66,7 @@ def test_sources_without_a_fault_pass(tmp_path: Path) -> None:
     device = open_device("vulkan")
     changed = planted_copy(fault, tmp_path)
     with planted_modules(tmp_path, changed), narrow_grids(device):
-        for case in some(cases_for(fault)[::12], 8):
+        for case in sampled(cases_for(fault)[::12], most=8):
             assert guarded_faults(device, case) == ""
 
 

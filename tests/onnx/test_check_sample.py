@@ -13,7 +13,7 @@ import rlx
 from rlx.conformance.compare import check_nodes
 from rlx.errors import UnsupportedOp
 from rlx.runtime import Session
-from tests.full import count
+from tests.full import full
 from tests.onnx.onnx_cases import onnx_cases
 
 # A bidirectional GRU with zero inputs: 1 - sigmoid(22) is 0 in f32, and 2.8e-10 in the reference.
@@ -21,13 +21,13 @@ MAGNIFIES = {"test_gru_bidirectional"}
 
 
 def _sample() -> list[Any]:
-    return sorted((c for c in onnx_cases() if c.kind == "node"), key=lambda case: case.name)[:: count(90, 30)]
+    return sorted((c for c in onnx_cases() if c.kind == "node"), key=lambda case: case.name)[:: 30 if full() else 90]
 
 
-@pytest.mark.few_on_vulkan(0)
+@pytest.mark.sample(vulkan=0)
 @pytest.mark.late
 def test_no_node_of_the_sample_strays(device: str) -> None:
-    cases = _sample()[:: 1 if device == "cpu" else count(3, 1)]
+    cases = _sample()[:: 1 if device == "cpu" else (1 if full() else 3)]
     session, compared, strays = Session(device), 0, []
     for case in cases:
         try:
@@ -46,4 +46,4 @@ def test_no_node_of_the_sample_strays(device: str) -> None:
         compared += len(found)
         if case.name not in MAGNIFIES:
             strays += [f"{case.name}: {d.tensor.node.name}" for d in found if not d.ok]
-    assert strays == [] and len(cases) > count(6, 50) and compared > count(8, 80)
+    assert strays == [] and len(cases) > (50 if full() else 6) and compared > (80 if full() else 8)

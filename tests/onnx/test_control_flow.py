@@ -204,7 +204,7 @@ def test_shapes_may_follow_from_what_is_known_around_the_body(device: str) -> No
     assert run(stepwise, device, wanted, {"v0": X})[1] == set()
 
 
-@pytest.mark.few_on_vulkan(0)
+@pytest.mark.sample(vulkan=0)
 def test_a_long_scan_goes_either_way_along_any_axis(device: str) -> None:
     step = body(
         [
@@ -349,8 +349,7 @@ def lstm(x: Any, w: Any, r: Any, b: Any, lengths: Any) -> tuple[Any, Any, Any]:
 
 
 @pytest.mark.parametrize("steps", [5, 40])
-@pytest.mark.sample(2, device="cuda")
-@pytest.mark.few_on_vulkan(0)
+@pytest.mark.sample(1, vulkan=0)
 def test_a_long_sequence_is_a_scan_and_a_short_one_written_out(device: str, steps: int) -> None:
     rng = np.random.default_rng(1)
     shapes = {"x": (steps, 3, 4), "w": (2, 20, 4), "r": (2, 20, 5), "b": (2, 40)}

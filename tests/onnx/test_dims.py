@@ -39,7 +39,7 @@ def test_bound_when_loaded() -> None:
     assert session.get_inputs()[0].shape == (1, 4) and session.run(["y"], feeds(1, 1))[0].shape == (1, 3)
 
 
-@pytest.mark.few_on_vulkan(0)
+@pytest.mark.sample(vulkan=0)
 def test_bound_when_compiled(device: str) -> None:
     with rlx.onnx.load(pair()) as loaded:
         for bound in ({"batch": 2, "sequence": 3}, {"batch": np.int64(2), "sequence": 3}):

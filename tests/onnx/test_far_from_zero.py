@@ -19,8 +19,7 @@ CASES = {
 
 @pytest.mark.parametrize("equal", [True, False])
 @pytest.mark.parametrize("kind", CASES)
-@pytest.mark.sample(6, device="cuda")
-@pytest.mark.few_on_vulkan(4)
+@pytest.mark.sample(2, vulkan=4)
 def test_normalizations(kind: str, equal: bool, device: str) -> None:
     shape, axes, outputs, weights = CASES[kind]
     x = np.full(shape, 1000000.125) + (0 if equal else np.random.default_rng(4).standard_normal(shape))

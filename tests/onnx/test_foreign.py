@@ -63,7 +63,7 @@ def by_hand(given: dict[str, Any], k: int) -> tuple[np.ndarray, np.ndarray]:
 
 @pytest.mark.parametrize("kernel", ["LINEAR", "POLY", "RBF", "SIGMOID"])
 @pytest.mark.parametrize("k", [2, 3, 4])
-@pytest.mark.sample(4)
+@pytest.mark.sample(2)
 def test_votes_and_scores_of_support_vectors(k: int, kernel: str) -> None:
     proto, given = machine(k, kernel, "NONE", False)
     got = rlx.onnx.load(proto).run({"x": X}, device="cpu")

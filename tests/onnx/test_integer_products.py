@@ -47,8 +47,7 @@ def whole(x: np.ndarray, zero: Any) -> np.ndarray:
 
 @SIGNS
 @pytest.mark.parametrize("shape", [(5, 33), (2, 3, 64), (1, 700), (33,)], ids=str)
-@pytest.mark.sample(8, device="cuda")
-@pytest.mark.few_on_vulkan(3)
+@pytest.mark.sample(3, vulkan=3)
 def test_integers(ta: Any, tb: Any, shape: tuple[int, ...], device: str) -> None:
     x, b = drawn(ta, *shape), drawn(tb, shape[-1], 20, seed=1)
     az, bz = np.array(7, ta), drawn(tb, 20, seed=2)
@@ -73,7 +72,7 @@ def test_a_zero_point_for_each_row(device: str) -> None:
 
 @SIGNS
 @pytest.mark.parametrize("columns", [False, True])
-@pytest.mark.few_on_vulkan(3)
+@pytest.mark.sample(vulkan=3)
 def test_quantized_products(ta: Any, tb: Any, columns: bool, device: str) -> None:
     x, b, rng = drawn(ta, 7, 100), drawn(tb, 100, 12, seed=1), np.random.default_rng(4)
     bs = rng.uniform(0.01, 0.05, 12).astype(np.float32) if columns else np.float32(0.02)
@@ -99,8 +98,7 @@ def test_quantized_products(ta: Any, tb: Any, columns: bool, device: str) -> Non
     ],
     ids=str,
 )
-@pytest.mark.sample(8, device="cuda")
-@pytest.mark.few_on_vulkan(3)
+@pytest.mark.sample(3, vulkan=3)
 def test_quantized_convolutions(
     ta: Any, tb: Any, shape: tuple[int, ...], kernel: tuple[int, ...], more: dict[str, Any], device: str
 ) -> None:
@@ -182,8 +180,7 @@ def test_batches_of_matrices_on_both_sides(device: str) -> None:
 @SIGNS
 @pytest.mark.parametrize("kind", ["Conv", "MatMul", "Gemm"])
 @pytest.mark.parametrize("columns", [False, True])
-@pytest.mark.sample(6)
-@pytest.mark.few_on_vulkan(2)
+@pytest.mark.sample(2, vulkan=2)
 def test_products_of_what_was_dequantized(ta: Any, tb: Any, kind: str, columns: bool, device: str) -> None:
     """As the operators are defined: floats are multiplied. The weight is read twice, the second time by no product."""
     x, rng = drawn(ta, *((2, 6, 7, 5) if kind == "Conv" else (4, 30))), np.random.default_rng(5)
@@ -227,8 +224,7 @@ def test_a_bias_of_another_length_is_refused() -> None:
 @pytest.mark.parametrize("kind", ["Conv", "MatMul"])
 @pytest.mark.parametrize("constant", [True, False])
 @pytest.mark.parametrize(("one", "other"), [(1e20, 1e20), (1e-20, 1e-21)], ids=["large", "small"])
-@pytest.mark.sample(4)
-@pytest.mark.few_on_vulkan(2)
+@pytest.mark.sample(2, vulkan=2)
 def test_scales_whose_product_is_no_normal_number(
     kind: str, constant: bool, one: float, other: float, device: str
 ) -> None:

@@ -17,7 +17,7 @@ def labels(proto: object, feeds: dict[str, np.ndarray], device: str) -> dict[str
         return {d.op: d.node for d in loaded.programs[-1].report()}
 
 
-@pytest.mark.few_on_vulkan(0)
+@pytest.mark.sample(vulkan=0)
 def test_a_node_bears_its_name_or_says_what_it_makes(device: str) -> None:
     nodes = [
         node("MatMul", "x w", "p", name="product"), node("Add", "p b", "h", name="bias"),

@@ -12,12 +12,12 @@ from onnx.reference import ReferenceEvaluator
 import rlx
 from rlx.conformance.compare import distance
 from rlx.conformance.oracle import evaluate
-from tests.full import thinned
 from tests.onnx.light import MAX_NMSE, light, nmse
 
 
-@pytest.mark.parametrize("name", thinned(["squeezenet", "shufflenet"], "squeezenet".__eq__))
-@pytest.mark.late_on_vulkan
+@pytest.mark.parametrize("name", ["squeezenet", "shufflenet"])
+@pytest.mark.full(name="shufflenet")
+@pytest.mark.late("vulkan")
 def test_a_network_with_random_weights(name: str, device: str) -> None:
     (found,) = nmse(name, [device])
     assert found <= MAX_NMSE

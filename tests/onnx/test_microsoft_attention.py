@@ -54,9 +54,8 @@ def blurred(seen: np.ndarray, low: Any = 0.0) -> float:
 
 
 @pytest.mark.parametrize("causal", [0, 1])
-@pytest.mark.sample(2, device="cuda")
-@pytest.mark.few_on_vulkan(1)
-@pytest.mark.late_on_vulkan
+@pytest.mark.sample(1, vulkan=1)
+@pytest.mark.late("vulkan")
 def test_attention(causal: int, device: str) -> None:
     x, w, b = rand(B, S, 7), rand(7, 3 * D), rand(3 * D)
     past, bias = rand(2, B, N, P, H), rand(B, 1, S, P + S)
@@ -84,8 +83,7 @@ def test_attention(causal: int, device: str) -> None:
 
 
 @pytest.mark.parametrize("size", [2, 6])
-@pytest.mark.sample(2, device="cuda")
-@pytest.mark.few_on_vulkan(1)
+@pytest.mark.sample(1, vulkan=1)
 def test_attention_with_values_of_another_size(size: int, device: str) -> None:
     x, w = rand(B, S, 7), rand(7, 2 * D + N * size)
     q, k, v = (by_heads(t, N) for t in np.split(x.astype(np.float64) @ w, [D, 2 * D], 2))
@@ -99,7 +97,7 @@ def test_attention_with_values_of_another_size(size: int, device: str) -> None:
     )
 
 
-@pytest.mark.few_on_vulkan(0)
+@pytest.mark.sample(vulkan=0)
 def test_attention_of_halves(device: str) -> None:
     x, w, b = (t.astype(np.float16) for t in (rand(B, S, 7), rand(7, 3 * D) / 3, rand(3 * D)))
     q, k, v = (by_heads(t, N) for t in np.split(x.astype(np.float64) @ w + b, 3, 2))
@@ -110,7 +108,7 @@ def test_attention_of_halves(device: str) -> None:
            mask_filter_value=-1e6)  # fmt: skip
 
 
-@pytest.mark.few_on_vulkan(0)
+@pytest.mark.sample(vulkan=0)
 def test_attention_of_many_heads(device: str) -> None:
     """Queries, keys and values in each of their forms; a bias; masks; another length of keys."""
     longer, size = 6, 5
@@ -147,7 +145,7 @@ def test_attention_of_many_heads_packed(device: str) -> None:
 
 
 @pytest.mark.parametrize("causal", [0, 1])
-@pytest.mark.few_on_vulkan(1)
+@pytest.mark.sample(vulkan=1)
 def test_attention_of_many_heads_with_a_past(causal: int, device: str) -> None:
     q, k, v, pk, pv = rand(B, S, D), rand(B, S, D), rand(B, S, D), rand(B, N, P, H), rand(B, N, P, H)
     mask, bias = bits(B, P + S), rand(1, N, S, P + S)

@@ -64,6 +64,7 @@ def optimized(proto: onnx.ModelProto, path: Path) -> Any:
 
 
 @pytest.mark.judged
+@pytest.mark.late("vulkan")
 def test_a_file_that_the_optimizer_wrote(tmp_path: Path, device: str) -> None:
     proto, given = block()
     path = tmp_path / "optimized.onnx"

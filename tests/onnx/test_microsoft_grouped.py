@@ -148,9 +148,8 @@ TURNS: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("packed", [False, True])
-@pytest.mark.sample(16, device="cuda")
-@pytest.mark.few_on_vulkan(8)
-@pytest.mark.late_on_vulkan
+@pytest.mark.sample(6, vulkan=8)
+@pytest.mark.late("vulkan")
 def test_attention(name: str, packed: bool, device: str) -> None:
     case = Case(**CASES[name], packed=packed)
     judged(device, KIND, case.given, case.wanted(), case.names, "y ok ov", **case.attributes)
@@ -159,9 +158,8 @@ def test_attention(name: str, packed: bool, device: str) -> None:
 @pytest.mark.parametrize("turns", TURNS)
 @pytest.mark.parametrize("name", ["a prompt", "a cache that grows", "caches of several lengths that grow",
                                   "a cache with room", "several new at once", "a window in caches"])  # fmt: skip
-@pytest.mark.sample(10, device="cuda")
-@pytest.mark.few_on_vulkan(4)
-@pytest.mark.late_on_vulkan
+@pytest.mark.sample(4, vulkan=4)
+@pytest.mark.late("vulkan")
 def test_turned(name: str, turns: dict[str, Any], device: str) -> None:
     case = Case(**CASES[name], **turns)
     judged(device, KIND, case.given, case.wanted(), case.names, "y ok ov", **case.attributes)
@@ -170,8 +168,7 @@ def test_turned(name: str, turns: dict[str, Any], device: str) -> None:
 @pytest.mark.parametrize(
     "name", ["a prompt", "caches of several lengths that grow", "several new at once", "a bias"]
 )
-@pytest.mark.sample(4, device="cuda")
-@pytest.mark.few_on_vulkan(2)
+@pytest.mark.sample(2, vulkan=2)
 def test_halves_and_norms_of_heads(name: str, device: str) -> None:
     case = Case(**CASES[name], turns=H, dtype=np.float16)
     judged(device, KIND, case.given, case.wanted(), case.names, "y ok ov", **case.attributes)

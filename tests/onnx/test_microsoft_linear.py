@@ -10,7 +10,7 @@ from scipy.special import expit
 
 import rlx
 from rlx.errors import ModelFormatError, UnsupportedOp
-from tests.full import some
+from tests.full import sampled
 from tests.onnx.microsoft import beside, judged, microsoft
 from tests.onnx.test_microsoft import tanh_gelu
 
@@ -33,10 +33,9 @@ PRODUCTS: list[tuple[Any, Any, str, dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float16])
-@pytest.mark.sample(2, device="cuda")
-@pytest.mark.few_on_vulkan(0)
+@pytest.mark.sample(1, vulkan=0)
 def test_products_with_turned_axes(device: str, dtype: type) -> None:
-    for a_shape, b_shape, said, attributes in some(PRODUCTS, 3):
+    for a_shape, b_shape, said, attributes in sampled(PRODUCTS, most=3):
         a, b = rand(*a_shape, dtype=dtype), rand(*b_shape, dtype=dtype)
         want = np.einsum(said, a.astype(np.float64), b.astype(np.float64)) * attributes.get("alpha", 1.0)
         judged(device, "FusedMatMul", {"a": a, "b": b}, want, **attributes)
@@ -49,7 +48,7 @@ def test_products_with_turned_axes(device: str, dtype: type) -> None:
     judged(device, "GemmFastGelu", given, tanh_gelu(a.astype(np.float64) @ b.T + given["c"]))
 
 
-@pytest.mark.few_on_vulkan(0)
+@pytest.mark.sample(vulkan=0)
 def test_a_product_of_halves_is_scaled_before_it_is_too_large(device: str) -> None:
     a, b = np.full((1, 64), 40, np.float16), np.full((64, 1), 40, np.float16)
     judged(device, "FusedMatMul", {"a": a, "b": b}, np.full((1, 1), 12800.0), alpha=0.125)
@@ -69,7 +68,7 @@ ACTIVATIONS: list[tuple[str, list[float], Any]] = [
 
 
 @pytest.mark.parametrize(("name", "numbers", "function"), ACTIVATIONS)
-@pytest.mark.few_on_vulkan(4)
+@pytest.mark.sample(vulkan=4)
 def test_gemm_with_an_activation(name: str, numbers: list[float], function: Any, device: str) -> None:
     given = {"a": rand(6, 5), "b": rand(7, 6), "c": rand(5, 1)}
     attributes = dict(zip(["activation_alpha", "activation_beta"], numbers, strict=False))
@@ -79,7 +78,7 @@ def test_gemm_with_an_activation(name: str, numbers: list[float], function: Any,
     judged(device, "FusedGemm", given, want, **attributes)
 
 
-@pytest.mark.few_on_vulkan(0)
+@pytest.mark.sample(vulkan=0)
 def test_gemm_without_one(device: str) -> None:
     given = {"a": rand(3, 5), "b": rand(5, 4)}
     judged(device, "FusedGemm", given, given["a"].astype(np.float64) @ given["b"])
@@ -92,7 +91,7 @@ CONVS.append(("Clip", [-0.5, 0.75], lambda x: np.clip(x, -0.5, 0.75)))
 
 
 @pytest.mark.parametrize(("name", "numbers", "function"), CONVS)
-@pytest.mark.few_on_vulkan(4)
+@pytest.mark.sample(vulkan=4)
 def test_convolutions(name: str, numbers: list[float], function: Any, device: str) -> None:
     given = {"x": rand(2, 3, 7, 6), "w": rand(4, 3, 3, 2), "b": rand(4), "z": rand(2, 4, 4, 3)}
     padded = np.pad(given["x"].astype(np.float64), [(0, 0), (0, 0), (1, 1), (0, 1)])

@@ -30,8 +30,7 @@ def normed(x: np.ndarray, eps: float, centred: bool = True) -> tuple[np.ndarray,
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float16])
 @pytest.mark.parametrize("skipped", [(2, 5, 13), (1, 5, 13), (5, 13)])
-@pytest.mark.sample(4, device="cuda")
-@pytest.mark.few_on_vulkan(3)
+@pytest.mark.sample(2, vulkan=3)
 def test_norms_of_residual_sums(dtype: type, skipped: tuple[int, ...], device: str) -> None:
     given = {"x": rand(2, 5, 13, dtype=dtype), "s": rand(*skipped, dtype=dtype)}
     given |= {n: rand(13, dtype=dtype) for n in ("gamma", "beta", "bias")}

@@ -53,7 +53,7 @@ def scales(dtype: Any, *named: tuple[str, float]) -> dict[str, np.ndarray]:
 @TYPES
 @pytest.mark.parametrize("other", [(40, 50), (50,), (1, 1)])
 @pytest.mark.parametrize("kind", ["QLinearAdd", "QLinearMul"])
-@pytest.mark.few_on_vulkan(4)
+@pytest.mark.sample(vulkan=4)
 def test_sums_and_products(kind: str, other: tuple[int, ...], dtype: Any, device: str) -> None:
     a, b = whole(dtype, 40, 50), whole(dtype, *other, seed=1)
     given = scales(dtype, ("a", 0.013), ("b", 0.021), ("c", 0.033)) | {"b": b}
@@ -96,8 +96,7 @@ def test_sigmoid_and_leaky_relu(dtype: Any, device: str) -> None:
 
 @TYPES
 @pytest.mark.parametrize(("opset", "axis"), [(13, -1), (13, 1), (12, 1)])
-@pytest.mark.sample(4, device="cuda")
-@pytest.mark.few_on_vulkan(2)
+@pytest.mark.sample(2, vulkan=2)
 def test_softmax(opset: int, axis: int, dtype: Any, device: str) -> None:
     """Over one axis, before version 13 over all from it on. 1 is the greatest number, and does not wrap."""
     a = whole(dtype, 3, 5, 17)
@@ -148,7 +147,7 @@ def windows(x: np.ndarray, kernel: int, stride: int, pad: int) -> tuple[np.ndarr
         (9, 1, 0, {}),
     ],
 )
-@pytest.mark.few_on_vulkan(4)
+@pytest.mark.sample(vulkan=4)
 def test_average_pool(
     kernel: int, stride: int, pad: int, more: Mapping[str, Any], dtype: Any, device: str
 ) -> None:
@@ -173,7 +172,7 @@ def test_average_pool(
 
 @TYPES
 @pytest.mark.parametrize("last", [0, 1])
-@pytest.mark.few_on_vulkan(3)
+@pytest.mark.sample(vulkan=3)
 def test_means_over_everything_and_over_axes(last: int, dtype: Any, device: str) -> None:
     a = whole(dtype, 2, 6, 13, 15)
     given = scales(dtype, ("y", 0.0113), ("a", 0.05))

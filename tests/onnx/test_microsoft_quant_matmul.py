@@ -84,8 +84,7 @@ def in_steps(x: np.ndarray) -> tuple[np.ndarray, float]:
 @pytest.mark.parametrize("tb", [np.uint8, np.int8])
 @COLUMNS
 @pytest.mark.parametrize("shift", [0.0, 5.0, -5.0])
-@pytest.mark.sample(8, device="cuda")
-@pytest.mark.few_on_vulkan(1)
+@pytest.mark.sample(3, vulkan=1)
 def test_what_is_quantized_before_a_product(tb: Any, columns: bool, shift: float, device: str) -> None:
     """Within a step of one element, which a device's division may round otherwise; the same as in ONNX Runtime."""
     x = np.random.default_rng(0).normal(shift, 1, (2, 7, 33)).astype(np.float32)
@@ -104,7 +103,7 @@ def test_what_is_quantized_before_a_product(tb: Any, columns: bool, shift: float
 @KINDS
 @COLUMNS
 @pytest.mark.parametrize("turned", [0, 1])
-@pytest.mark.few_on_vulkan(3)
+@pytest.mark.sample(vulkan=3)
 def test_gemm(ta: Any, tb: Any, columns: bool, turned: int, device: str) -> None:
     a, r = whole(ta, 33, 7) if turned else whole(ta, 7, 33), right(tb, columns)
     c = np.random.default_rng(6).integers(-5000, 5000, 20).astype(np.int32)
@@ -173,8 +172,7 @@ def blocks(bits: int, size: int, n: int, k: int) -> tuple[dict[str, np.ndarray],
 
 @pytest.mark.parametrize("bits", [2, 4, 8])
 @pytest.mark.parametrize(("size", "n", "k"), [(32, 12, 96), (16, 7, 50), (128, 5, 200)])
-@pytest.mark.sample(4, device="cuda")
-@pytest.mark.few_on_vulkan(1)
+@pytest.mark.sample(2, vulkan=1)
 def test_products_with_packed_blocks(bits: int, size: int, n: int, k: int, device: str) -> None:
     rng = np.random.default_rng(1)
     x = rng.normal(size=(2, 3, k)).astype(np.float32)
@@ -239,7 +237,7 @@ def test_halves_with_packed_blocks(device: str) -> None:
 
 @pytest.mark.parametrize("bits", [2, 4, 8])
 @pytest.mark.parametrize("index", [np.int32, np.int64])
-@pytest.mark.few_on_vulkan(2)
+@pytest.mark.sample(vulkan=2)
 def test_rows_of_packed_blocks(bits: int, index: Any, device: str) -> None:
     rng = np.random.default_rng(bits)
     length, size = 96, 32
@@ -282,8 +280,7 @@ def test_slices_of_4_bit_blocks(name: str, gather: int, along: int, device: str)
 
 @pytest.mark.parametrize("kind", [0, 1], ids=["fp4", "nf4"])
 @pytest.mark.parametrize(("size", "n", "k"), [(32, 12, 96), (16, 7, 51), (64, 5, 40)])
-@pytest.mark.sample(3)
-@pytest.mark.few_on_vulkan(1)
+@pytest.mark.sample(1, vulkan=1)
 def test_products_with_floats_of_four_bits(kind: int, size: int, n: int, k: int, device: str) -> None:
     """The codes' numbers are those that ONNX Runtime gives for an identity matrix and a largest number of 1."""
     rng = np.random.default_rng(2)
@@ -378,8 +375,7 @@ def lstm(x: np.ndarray, w: Mapping[str, np.ndarray], k: int, lengths: np.ndarray
     ("steps", "direction"), [(5, "forward"), (6, "reverse"), (5, "bidirectional"), (20, "bidirectional")]
 )
 @pytest.mark.parametrize("ends", [False, True])
-@pytest.mark.sample(6, device="cuda")
-@pytest.mark.few_on_vulkan(1)
+@pytest.mark.sample(2, vulkan=1)
 def test_lstm(dtype: Any, columns: bool, steps: int, direction: str, ends: bool, device: str) -> None:
     rng = np.random.default_rng(steps)
     count, width, hidden, batch = 2 if direction == "bidirectional" else 1, 10, 16, 3

@@ -149,6 +149,7 @@ def test_a_convolutional_network(columns: bool, tmp_path: Path, device: str) -> 
 
 
 @pytest.mark.filterwarnings("ignore")
+@pytest.mark.late("vulkan")
 def test_a_recurrent_network(tmp_path: Path, device: str) -> None:
     tool = outside("onnxruntime.quantization")
     n = helper.make_node

@@ -39,7 +39,7 @@ def mlp() -> onnx.ModelProto:
     return model(nodes, {"x": ["n", 64]}, {"y": ["n", 3]}, weights)
 
 
-@pytest.mark.few_on_vulkan(0)
+@pytest.mark.sample(vulkan=0)
 def test_a_model_runs_on_any_number_of_rows_with_its_weights_once(device: str) -> None:
     proto = mlp()
     loaded = rlx.onnx.load(proto.SerializeToString())

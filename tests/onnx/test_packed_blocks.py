@@ -79,9 +79,8 @@ def check(proto: onnx.ModelProto, x: np.ndarray, want: np.ndarray, device: str, 
     [(INT4, 32), (UINT4, 128), (np.int8, 64), (np.uint8, 32), (INT2, 32), (np.int8, 256)],
     ids=str,
 )
-@pytest.mark.sample(14, device="cuda")
-@pytest.mark.few_on_vulkan(3)
-@pytest.mark.late_on_vulkan
+@pytest.mark.sample(5, vulkan=3)
+@pytest.mark.late("vulkan")
 def test_products_read_packed_weights(dtype: Any, size: int, axis: int, zeros: bool, device: str) -> None:
     shape = (256, 96) if axis == 0 else (40, 256)
     given = weight(dtype, shape, axis, size, zeros)
@@ -91,7 +90,7 @@ def test_products_read_packed_weights(dtype: Any, size: int, axis: int, zeros: b
 
 
 @pytest.mark.parametrize(("turned", "axis"), [(1, 1), (1, 0), (0, 0), (0, 1)])
-@pytest.mark.few_on_vulkan(1)
+@pytest.mark.sample(vulkan=1)
 def test_gemm(turned: int, axis: int, device: str) -> None:
     given = weight(UINT4, (64, 64), axis, 32, True) | {"c": np.arange(64, dtype=np.float32)}
     x = np.random.default_rng(2).standard_normal((64, 5)).astype(np.float32)

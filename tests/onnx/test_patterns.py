@@ -46,7 +46,7 @@ NUMBERS = {
 }
 
 
-@pytest.mark.few_on_vulkan(0)
+@pytest.mark.sample(vulkan=0)
 def test_a_linear_layer_with_gelu_is_one_product(device: str) -> None:
     weights = {**NUMBERS, "w": f32(8, 12), "b": f32(12)}
     nodes = [node("MatMul", "x w", "p"), node("Add", "b p", "h"), *gelu("h", "y")]
@@ -142,7 +142,7 @@ def attention(scale: str = "Div", mask: bool = True) -> list[onnx.NodeProto]:
 
 @pytest.mark.parametrize("scale", ["Div", "Mul"])
 @pytest.mark.parametrize("mask", [True, False])
-@pytest.mark.few_on_vulkan(1)
+@pytest.mark.sample(vulkan=1)
 def test_attention(scale: str, mask: bool, device: str) -> None:
     shapes = {"q": [2, 3, 5, 4], "k": [2, 3, 6, 4], "v": [2, 3, 6, 4], "mask": [2, 1, 1, 6]}
     feeds = {name: f32(*shape) for name, shape in shapes.items()}
@@ -199,7 +199,7 @@ def test_attention_whose_weights_are_wanted_or_whose_sizes_differ_stays() -> Non
 
 
 @pytest.mark.parametrize("keys, causal, fused", [(5, 0, True), (5, 1, True), (7, 0, True), (7, 1, False)])
-@pytest.mark.few_on_vulkan(1)
+@pytest.mark.sample(vulkan=1)
 def test_the_operator_attention(keys: int, causal: int, fused: bool, device: str) -> None:
     """onnx aligns the first query with the first key, the fused op the last with the last: they differ in length."""
     made = node("Attention", "q k v m", "y", is_causal=causal, q_num_heads=4, kv_num_heads=2)

@@ -10,7 +10,7 @@ from rlx.host.progress import listening, report
 from tests.onnx.test_model import f32, mlp
 
 
-@pytest.mark.few_on_vulkan(0)
+@pytest.mark.sample(vulkan=0)
 def test_stages_come_in_order_and_are_counted(device: str, capfd: pytest.CaptureFixture[str]) -> None:
     heard: list[tuple[str, int, int]] = []
     with rlx.onnx.load(mlp(), progress=lambda *said: heard.append(said)) as loaded:

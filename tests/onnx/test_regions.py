@@ -34,8 +34,7 @@ def beside_reference(proto: Any, feeds: dict[str, np.ndarray], device: str) -> t
 
 @pytest.mark.parametrize("mode", ["avg", "max"])
 @pytest.mark.parametrize("coordinates", ["half_pixel", "output_half_pixel"])
-@pytest.mark.sample(2, device="cuda")
-@pytest.mark.few_on_vulkan(0)
+@pytest.mark.sample(1, vulkan=0)
 def test_roi_align_takes_as_many_samples_as_a_region_is_large(
     device: str, mode: str, coordinates: str
 ) -> None:
@@ -80,7 +79,7 @@ def largest_in_bins(regions: np.ndarray, shape: tuple[int, int], scale: float) -
 
 
 @pytest.mark.parametrize(("shape", "scale"), [((2, 3), 1.0), ((7, 7), 0.5), ((1, 4), 2.25)])
-@pytest.mark.few_on_vulkan(1)
+@pytest.mark.sample(vulkan=1)
 def test_max_roi_pool(device: str, shape: tuple[int, int], scale: float) -> None:
     regions = np.concatenate([IMAGE_OF[:, None], REGIONS], 1).astype(np.float32)
     made = node("MaxRoiPool", "x r", "y", pooled_shape=shape, spatial_scale=scale)
@@ -94,8 +93,7 @@ def test_max_roi_pool(device: str, shape: tuple[int, int], scale: float) -> None
 @pytest.mark.filterwarnings("ignore:divide by zero")  # in the reference, of an axis of one place
 @pytest.mark.parametrize("align", [0, 1])
 @pytest.mark.parametrize("size", [[1, 1, 2, 3], [2, 3, 4, 5], [1, 3, 1, 4, 5], [2, 1, 3, 2, 4]])
-@pytest.mark.sample(4, device="cuda")
-@pytest.mark.few_on_vulkan(1)
+@pytest.mark.sample(2, vulkan=1)
 def test_affine_grid(device: str, size: list[int], align: int) -> None:
     """A batch of one is a batch, which onnx's own function of the operator takes away."""
     rank = len(size) - 2

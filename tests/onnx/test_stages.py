@@ -63,8 +63,8 @@ COUNTED: dict[str, tuple[list[Any], dict[str, np.ndarray], Oracle]] = {
 
 
 @pytest.mark.parametrize("kind", COUNTED)
-@pytest.mark.sample(7, device="cuda")
-@pytest.mark.late_on_vulkan
+@pytest.mark.sample(3)
+@pytest.mark.late("vulkan")
 def test_every_image_has_its_own_answer(kind: str, device: str) -> None:
     """Twelve images of three sizes, also of zeros and of no rows; the product runs on the device, compiled once a
     size."""
@@ -219,7 +219,7 @@ def test_the_best_of_what_a_mask_keeps(monkeypatch: pytest.MonkeyPatch) -> None:
                     np.testing.assert_array_equal(got[name], value, name)
 
 
-@pytest.mark.late_on_vulkan
+@pytest.mark.late("vulkan")
 def test_fifty_images_make_few_programs_and_the_rest_runs_on_the_device(device: str) -> None:
     proto, weights = detector()
     with rlx.onnx.load(proto) as loaded:

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from rlx.onnx import suite
-from tests.full import count
+from tests.full import full
 from tests.onnx.onnx_cases import onnx_cases
 
 HERE = Path(__file__).parent / "data"
-STEP = count(72, 12)  # one case of so many: the whole suite is `make onnx-suite`
+STEP = 12 if full() else 72  # one case of so many: the whole suite is `make onnx-suite`
 SLOW = {
     "inception_v1",
     "zfnet512",
@@ -41,13 +41,13 @@ def test_the_suite_is_the_one_the_lists_are_of() -> None:
         assert set(expected) <= names, f"{device}: the list names cases that there are not"
 
 
-@pytest.mark.late_on_vulkan
+@pytest.mark.late("vulkan")
 def test_a_sample_has_the_listed_outcome(device: str) -> None:
     expected = listed()["vulkan" if device == "cuda" else device]
-    step = STEP if device == "cpu" else count(3, 1) * STEP
+    step = STEP if device == "cpu" else (1 if full() else 3) * STEP
     sample = [c for c in onnx_cases()[::step] if c.name.removeprefix("test_") not in SLOW]
     results = {c.name: suite.run_case(c, device) for c in sample}
-    assert len(results) > count(8, 150)
+    assert len(results) > (150 if full() else 8)
     assert suite.differences(results, expected) == []
     if device == "cpu":
         assert not any(r.how == "host" for r in results.values())

@@ -77,7 +77,7 @@ def test_inputs_that_do_not_pair() -> None:
         )
 
 
-@pytest.mark.few_on_vulkan(0)
+@pytest.mark.sample(vulkan=0)
 def test_gradients_and_gradients_of_them(device: str) -> None:
     """y = Σ tanh(x w)²; the second derivative by the first's own operator."""
     nodes = [

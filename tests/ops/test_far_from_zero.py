@@ -14,7 +14,7 @@ from rlx.autodiff import gradients
 from rlx.dtypes import as_dtype
 from rlx.ir import Graph, Tensor
 from tests.devices import session_here
-from tests.full import some
+from tests.full import sampled
 
 EPS = 1e-5
 NMSE = 1e-11  # relative to the exact result
@@ -82,8 +82,7 @@ NORMS: dict[str, tuple[Callable[[Array], Array], Callable[[int], Build]]] = {
 
 @pytest.mark.parametrize("n", [1, 7, 64, 1000, 9001])
 @pytest.mark.parametrize("op", NORMS)
-@pytest.mark.sample(8, session="cuda")
-@pytest.mark.few_on_vulkan(3)
+@pytest.mark.sample(3, vulkan=3)
 def test_norms(session: rlx.Session, op: str, n: int) -> None:
     """Constant rows give exactly 0, others are within the tolerance of f32; rows of both kinds lie side by side."""
     place, build = NORMS[op]
@@ -99,8 +98,7 @@ def test_norms(session: rlx.Session, op: str, n: int) -> None:
 
 
 @pytest.mark.parametrize("n", [1, 7, 50_000, 300_007])
-@pytest.mark.sample(4, session="cuda")
-@pytest.mark.few_on_vulkan(1)
+@pytest.mark.sample(2, vulkan=1)
 def test_rows_of_one_number_vanish_at_every_length_and_size(session: rlx.Session, n: int) -> None:
     for level in (1000000.125, 1e-30, -3e38):
         x = np.full((3, n), level, np.float32)
@@ -111,11 +109,11 @@ def test_rows_of_one_number_vanish_at_every_length_and_size(session: rlx.Session
             np.testing.assert_array_equal(run(session, lambda t, of=spread: of(t, 1), x), 0)
 
 
-@pytest.mark.few_on_vulkan(0)
+@pytest.mark.sample(vulkan=0)
 def test_a_row_that_begins_far_from_its_mean(session: rlx.Session) -> None:
     """The sums are not shifted by the first element alone: small elements keep their digits after a large first one."""
     rng = np.random.default_rng(3)
-    for n in some((9001, 64, 1024), 1):
+    for n in sampled((9001, 64, 1024), most=1):
         x = rng.standard_normal((3, n)).astype(np.float32)
         x[0, 0], x[1, n // 2], x[2, -1] = 3000.0, -3000.0, 3000.0
         x[:, 1:3] += 1000
@@ -126,8 +124,7 @@ def test_a_row_that_begins_far_from_its_mean(session: rlx.Session) -> None:
 
 @pytest.mark.parametrize("dtype, level", [("f32", 1e6), ("f32", -1e7), ("f16", 1e3), ("bf16", 300.0), ("f64", 1e9)])
 @pytest.mark.parametrize("axis", [0, 1, (0, 1)])
-@pytest.mark.sample(6, session="cuda")
-@pytest.mark.few_on_vulkan(3)
+@pytest.mark.sample(2, vulkan=3)
 def test_variances(session: rlx.Session, dtype: str, level: float, axis: Any) -> None:
     rng = np.random.default_rng(1)
     x = (rng.standard_normal((65, 130)) * 4 + level).astype(as_dtype(dtype).np)

@@ -17,7 +17,7 @@ from rlx.autodiff import gradients
 from rlx.conformance.oracle import evaluate
 from rlx.ir import NOT_DIFFERENTIABLE, REGISTRY, Graph, Tensor
 from tests.devices import session_here
-from tests.full import some
+from tests.full import sampled
 from tests.ops.by_family import GRADIENTS
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -175,7 +175,7 @@ def _graph(build: Build, shapes: list[Shape], dtype: str) -> tuple[Graph, Tensor
 def test_gradient_is_no_nan_where_the_value_is_finite(op: str) -> None:
     for build, shapes in TRIED[op]:
         g, y, found = _graph(build, shapes, "f64")
-        for arrays in some(_fills(op, shapes), 10):
+        for arrays in sampled(_fills(op, shapes), most=10):
             values = evaluate(g, {f"x{i}": a for i, a in enumerate(arrays)})
             if np.isfinite(values[y.id]).all():
                 assert not any(np.isnan(values[d.id]).any() for d in found), (op, arrays)

@@ -18,7 +18,7 @@ from rlx.conformance.case import Case, InputSpec, cases_of
 from rlx.errors import DTypeError, OutOfDeviceMemory, ShapeError
 from rlx.ir import REGISTRY, verify
 from tests.devices import session_here
-from tests.full import count, some
+from tests.full import full, sampled
 
 SIZES = (0, 1 << 40, (1 << 32) + 1, 1 << 63)
 SMALL = 1 << 16  # bytes of a graph that is run
@@ -75,14 +75,13 @@ def outcome(session: rlx.Session, case: Case) -> str:
 
 @pytest.mark.parametrize("device", ["cpu", "vulkan", "cuda"])
 @pytest.mark.parametrize("op", sorted(n for n, op in REGISTRY.items() if not op.leaf))
-@pytest.mark.sample(150, device="cuda")
-@pytest.mark.few_on_vulkan(40)
-@pytest.mark.late_on_vulkan
+@pytest.mark.sample(50, vulkan=40)
+@pytest.mark.late("vulkan")
 def test_sizes_at_their_ends(op: str, device: str) -> None:
     session = session_here(device)
     cases = small_cases(op, 2 if device == "cpu" else 1)
-    most = count(8, 24) if device == "cpu" else count(6, 12)
-    found = {outcome(session, replace(case, inputs=specs)) for case in cases for specs in some(odd(case), most)}
+    most = (24 if full() else 8) if device == "cpu" else (12 if full() else 6)
+    found = {outcome(session, replace(case, inputs=specs)) for case in cases for specs in sampled(odd(case), most=most)}
     assert found <= {"refused", "too large", "compiled", "ran"}
 
 

@@ -14,7 +14,7 @@ from rlx.conformance.tolerances import NORM, compare
 from rlx.dtypes import as_dtype
 from rlx.ir import Graph, Tensor
 from tests.devices import session_here
-from tests.full import count
+from tests.full import full
 
 Array = np.ndarray[Any, Any]
 # Numbers with a mantissa of two bits, so that every sum of a few of them is exact.
@@ -35,8 +35,7 @@ def run(session: rlx.Session, build: Callable[[Tensor], Tensor], x: Array) -> Ar
 
 @pytest.mark.parametrize("dtype", TOP)
 @pytest.mark.parametrize("half", [2, 5, 64, 5000, 70_001])
-@pytest.mark.sample(6, session="cuda")
-@pytest.mark.few_on_vulkan(2)
+@pytest.mark.sample(2, vulkan=2)
 def test_sums(session: rlx.Session, dtype: str, half: int) -> None:
     top = TOP[dtype]
     x = np.repeat([top, -top], half).astype(as_dtype(dtype).np)
@@ -63,8 +62,8 @@ def test_what_is_infinite_or_no_number_stays_so(session: rlx.Session) -> None:
 
 @pytest.mark.parametrize("dtype", ["f32", "f64"])
 @pytest.mark.parametrize("down", [False, True])
-@pytest.mark.few_on_vulkan(2)
-@pytest.mark.late_on_vulkan
+@pytest.mark.sample(vulkan=2)
+@pytest.mark.late("vulkan")
 def test_products(session: rlx.Session, dtype: str, down: bool) -> None:
     """Rows whose products leave the range at the top or vanish, and come back."""
     rng = np.random.default_rng(5)
@@ -89,7 +88,7 @@ def test_a_product_that_was_denormal_on_its_way(session: rlx.Session) -> None:
     np.testing.assert_allclose(run(session, lambda t: rlx.cumprod(t, 1), x)[:, -1], want, rtol=1.2e-7)
 
 
-@pytest.mark.parametrize("dtype, n", [("f32", count(20_000, 100_000)), ("f64", count(10_000, 30_000))])
+@pytest.mark.parametrize("dtype, n", [("f32", 100_000 if full() else 20_000), ("f64", 30_000 if full() else 10_000)])
 def test_long_products_stay_within_an_ulp(session: rlx.Session, dtype: str, n: int) -> None:
     """For any number of factors, and for one number many times, where all roundings of a plain product add up."""
     rng = np.random.default_rng(n)

@@ -103,7 +103,7 @@ def _everything(logits: Any, keys: Any, position: Any, *parameters: Any) -> Any:
 
 
 @every_device
-@pytest.mark.late_on_vulkan
+@pytest.mark.late("vulkan")
 def test_ids_by_definition(session: rlx.Session) -> None:
     """All filters at once, each row with its own parameters, key and position, against float64."""
     x, p = _logits(300), _parameters(300)
@@ -131,7 +131,7 @@ CHOICES: dict[str, tuple[Callable[[Any, Any], Any], int]] = {
 
 
 @every_device
-@pytest.mark.late_on_vulkan
+@pytest.mark.late("vulkan")
 def test_ids_are_the_same_everywhere(session: rlx.Session) -> None:
     x, p = _logits(), _parameters()
     made = run(session, lambda x, k: tuple(choice(x, k) for choice, _ in CHOICES.values()), x, KEY)
@@ -144,7 +144,7 @@ def test_ids_are_the_same_everywhere(session: rlx.Session) -> None:
 
 
 @every_device
-@pytest.mark.few_on_vulkan(0)
+@pytest.mark.sample(vulkan=0)
 def test_a_row_does_not_depend_on_its_batch(session: rlx.Session) -> None:
     x = _logits(12)
 
@@ -164,7 +164,7 @@ def test_a_row_does_not_depend_on_its_batch(session: rlx.Session) -> None:
 
 
 @every_device
-@pytest.mark.few_on_vulkan(0)
+@pytest.mark.sample(vulkan=0)
 def test_filters_agree_whichever_way_they_are_given(session: rlx.Session) -> None:
     """Numbers and tensors, and filters that keep everything, choose the same ids."""
     x = _logits(200)
@@ -232,7 +232,7 @@ def test_positions_are_independent(session: rlx.Session) -> None:
 
 
 @every_device
-@pytest.mark.late_on_vulkan
+@pytest.mark.late("vulkan")
 def test_odd_rows(session: rlx.Session) -> None:
     """Rows of NaN, infinities, subnormal and huge numbers, under every filter, and odd parameters."""
     nan, inf, big = np.nan, np.inf, np.finfo(np.float32).max

@@ -19,7 +19,7 @@ from rlx.errors import RlxError, ShapeError, UnsupportedOp
 from rlx.ir import Graph, Tensor
 from rlx.ops.signal.convolve import fast_length
 from tests.devices import run, session_here
-from tests.full import some
+from tests.full import sampled
 
 DEVICES = ["cpu", "vulkan", "cuda"]
 TIGHT = {"f32": 2e-6, "f64": 1e-13}
@@ -295,7 +295,7 @@ LINES = [
 
 @both
 @every_device
-@pytest.mark.few_on_vulkan(1)
+@pytest.mark.sample(vulkan=1)
 def test_peaks(session: rlx.Session, dtype: str) -> None:
     for i, line in enumerate([*LINES, *(np.random.default_rng(s).integers(0, 4, 70) for s in range(4))]):
         p = np.array(line, np.float32 if dtype == "f32" else np.float64)
@@ -327,7 +327,7 @@ CONVOLUTIONS: list[tuple[Any, Any, Any]] = [
 @on_cpu
 def test_convolutions(session: rlx.Session, dtype: str) -> None:
     kinds = list(itertools.product(CONVOLUTIONS, ("full", "same", "valid")))
-    for (a, b, axes), mode in kinds if dtype == "f32" else some(kinds, 20):
+    for (a, b, axes), mode in kinds if dtype == "f32" else sampled(kinds, most=20):
         x, h = noise(a, dtype, 1), noise(b, dtype, 2)
         wide = x.astype(float), h.astype(float)
         wanted = scipy.signal.fftconvolve(*wide, mode, axes)
@@ -366,7 +366,7 @@ def test_the_lengths_of_fast_transforms() -> None:
 
 
 @every_device
-@pytest.mark.late_on_vulkan
+@pytest.mark.late("vulkan")
 def test_every_device_gives_what_scipy_does(session: rlx.Session) -> None:
     """Few lengths, since software drivers take seconds to compile the transforms of each."""
     x, h = noise((2, 78), seed=1), noise((2, 9), seed=2)
@@ -530,7 +530,7 @@ def test_nan_and_infinity(session: rlx.Session) -> None:
 
 
 @every_device
-@pytest.mark.few_on_vulkan(0)
+@pytest.mark.sample(vulkan=0)
 def test_a_quiet_segment_beside_a_loud_one_is_as_accurate(session: rlx.Session) -> None:
     x = noise((3000,))
     x[1152:1280] *= 1e6

@@ -11,7 +11,6 @@ import pytest
 import rlx
 from rlx.errors import CapacityExceeded, DTypeError, RlxError, ShapeError, TracedValueError
 from tests.devices import session_here
-from tests.full import thinned
 from tests.ops.plain_splats import picture, rotation
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -54,7 +53,8 @@ def _render(device: str, **more: Any) -> Any:
     )
 
 
-@pytest.mark.parametrize("coefficients", thinned([0, 1, 4, 9, 16], (0, 4, 16).__contains__))
+@pytest.mark.parametrize("coefficients", [0, 1, 4, 9, 16])
+@pytest.mark.full(coefficients=(1, 9))
 def test_a_picture_is_that_of_the_plain_loop(coefficients: int) -> None:
     splats, camera = scene(30, coefficients, coefficients), view(coefficients)
     image, light = picture(**splats, view=camera, background=BACK, **CAMERA)
@@ -67,7 +67,7 @@ def test_a_picture_is_that_of_the_plain_loop(coefficients: int) -> None:
 
 @pytest.mark.parametrize("device", ["vulkan", "cuda"])
 @pytest.mark.parametrize("coefficients", [0, 16])
-@pytest.mark.few_on_vulkan(1)
+@pytest.mark.sample(vulkan=1)
 @pytest.mark.late
 def test_a_picture_on_a_gpu(device: str, coefficients: int) -> None:
     session_here(device)
@@ -116,7 +116,8 @@ ODD: dict[str, tuple[str, float]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("dtype", thinned([np.float64, np.float32], lambda dtype: dtype is np.float32))
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@pytest.mark.full(dtype=np.float64)
 def test_splats_that_are_not_drawn(dtype: Any) -> None:
     """The picture is that of the others, and so are the gradients; those of what is not drawn are zero."""
 
@@ -194,7 +195,7 @@ def test_negative_scales_are_as_their_absolute_values() -> None:
 
 
 @pytest.mark.parametrize("device", ["cpu", "vulkan"])
-@pytest.mark.late_on_vulkan
+@pytest.mark.late("vulkan")
 def test_a_camera_that_is_none_in_a_run_gives_nan(device: str) -> None:
     session_here(device)
 

@@ -226,8 +226,7 @@ def test_gradients_are_torchs(name: str) -> None:
 
 @pytest.mark.parametrize("session", ["cpu", "vulkan", "cuda"], indirect=True)
 @pytest.mark.parametrize("dtype, near", [("f32", 1e-5), ("f64", 1e-12)])
-@pytest.mark.sample(2, session="cuda")
-@pytest.mark.few_on_vulkan(0)
+@pytest.mark.sample(1, vulkan=0)
 def test_gradients_are_torchs_on_devices(session: rlx.Session, dtype: str, near: float) -> None:
     names = list(CASES)
     g, feeds = _graph(names, dtype)

@@ -13,7 +13,6 @@ import rlx
 from rlx.autodiff import gradients
 from rlx.ir import verify
 from rlx.ops.interpret import evaluate
-from tests.full import thinned
 
 LIMIT = 400  # of Python's stack in these tests: less than half of the usual one, so that smaller graphs are deeper
 DEPTH = LIMIT + 50
@@ -47,7 +46,8 @@ def chain(step: Step) -> rlx.Graph:
     return g
 
 
-@pytest.mark.parametrize("kind", thinned(list(CHAINS), lambda kind: kind in ("elementwise", "branches that meet")))
+@pytest.mark.parametrize("kind", list(CHAINS))
+@pytest.mark.full(kind=CHAINS.keys() - {"elementwise", "branches that meet"})
 @pytest.mark.late
 def test_chains(kind: str, tmp_path: Path) -> None:
     x = np.float32([0.5, -1, 2, 0.25])

@@ -13,7 +13,7 @@ from rlx.conformance.random_graphs import RandomGraph, random_graph
 from rlx.dtypes import bool_, f32, f64, i8, i32, i64, u8
 from rlx.ir import Graph, Node, verify
 from rlx.passes.rewriting import Support
-from tests.full import count
+from tests.full import full
 from tests.passes.values import Values, differences, results
 
 
@@ -55,7 +55,7 @@ def given(seed: int, upcast: bool = False, **settings: Any) -> tuple[RandomGraph
 
 @pytest.mark.parametrize("name", PASSES)
 def test_smooth_graphs(name: str) -> None:
-    for seed in range(count(25, 150)):
+    for seed in range(150 if full() else 25):
         made, want = given(seed, smooth=True)
         after = PASSES[name](made.graph)
         verify(after)
@@ -67,7 +67,7 @@ def test_smooth_graphs(name: str) -> None:
 
 
 def test_long_graphs() -> None:
-    for seed in range(count(8, 25)):
+    for seed in range(25 if full() else 8):
         made = random_graph(seed, nodes=250, smooth=True, dtypes=(f32, f32, f32, f32, i32))
         after = PASSES["optimize"](made.graph)
         found = differences(made.graph, results(made.graph, made.feeds), results(after, made.feeds))
@@ -76,7 +76,7 @@ def test_long_graphs() -> None:
 
 @pytest.mark.parametrize("name", PASSES)
 def test_float_graphs_in_float64(name: str) -> None:
-    for seed in range(count(18, 100)):
+    for seed in range(100 if full() else 18):
         made, want = given(seed, upcast=True, smooth=True, dtypes=(f32, f32, f64))
         if any(t.dtype.is_half for t in made.graph.tensors()):
             continue  # 16-bit values may differ in their last bit, since an epilogue rounds once instead of twice
@@ -90,7 +90,7 @@ def test_float_graphs_in_float64(name: str) -> None:
 @pytest.mark.parametrize("name", PASSES)
 def test_integer_graphs_keep_every_bit(name: str) -> None:
     checked = 0
-    for seed in range(count(100, 300)):
+    for seed in range(300 if full() else 100):
         made, want = given(seed, dtypes=(i32, i64, i8, u8, bool_))
         if any(t.dtype.is_float for t in made.graph.tensors()):
             continue
@@ -98,13 +98,13 @@ def test_integer_graphs_keep_every_bit(name: str) -> None:
         after = PASSES[name](made.graph)
         found = differences(made.graph, want, results(after, made.feeds))
         assert not found, f"seed {seed}: {found[0]}\n{made.graph}\n{after}"
-    assert checked > count(6, 20)
+    assert checked > (20 if full() else 6)
 
 
 def test_passes_find_something_to_do() -> None:
     counts = dict.fromkeys(PASSES, 0)
     total = 0
-    for seed in range(count(30, 100)):
+    for seed in range(100 if full() else 30):
         graph = random_graph(seed, smooth=True).graph
         total += len(graph.nodes)
         for name in ("simplify", "fuse_groups", "optimize"):

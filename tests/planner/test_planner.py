@@ -18,11 +18,11 @@ from rlx.driver.memory.planner.packing import Block
 from rlx.driver.memory.views import is_alias
 from rlx.errors import ArenaError, GraphError, OutOfDeviceMemory
 from rlx.ir import Graph, Tensor
-from tests.full import count
+from tests.full import full
 from tests.planner.shadow import faults
 from tests.planner.toys import ADD, COPY, MIX, NORM, RESHAPE, SLICE, graphs, stores
 
-MANY = settings(max_examples=count(100, 500))
+MANY = settings(max_examples=500 if full() else 100)
 
 
 @MANY
@@ -49,7 +49,7 @@ def test_the_arena_is_split_where_the_device_limits_an_allocation(g: Graph, inpl
     assert all(n <= limit for n in apart.segments.values())
 
 
-@settings(max_examples=count(60, 300))
+@settings(max_examples=300 if full() else 60)
 @given(graphs())
 def test_the_bump_planner_gives_every_tensor_its_own_bytes(g: Graph) -> None:
     made = plan_bump(g, **stores(g))
@@ -65,7 +65,7 @@ def test_the_bump_planner_gives_every_tensor_its_own_bytes(g: Graph) -> None:
     assert made.arena_bytes == made.no_reuse_bytes
 
 
-@settings(max_examples=count(60, 300))
+@settings(max_examples=300 if full() else 60)
 @given(graphs())
 def test_reuse_is_never_larger_than_its_parts(g: Graph) -> None:
     made, apart = plan_reuse(g, **stores(g)), plan_bump(g, **stores(g))
@@ -106,7 +106,7 @@ def test_interval_problems(problem: list[Block], limit: int) -> None:
     assert packing.max_live(problem) == max(live) <= sum(found.sizes) <= sum(b.nbytes for b in problem)
 
 
-@settings(max_examples=count(40, 200))
+@settings(max_examples=200 if full() else 40)
 @given(blocks)
 def test_every_order_gives_a_sound_packing(problem: list[Block]) -> None:
     for order in packing._orders(problem):

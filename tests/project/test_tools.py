@@ -101,7 +101,7 @@ def test_a_skip_fails_where_judges_are_required_and_where_they_would_not_be_miss
 
 @pytest.mark.parametrize("workers", [(), ("-p", "xdist", "-n", "1")], ids=["one process", "worker"])
 @pytest.mark.parametrize(("setting", "status"), [("1", 1), ("0", 0)])
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.late
 def test_a_run_without_vulkan_fails_when_vulkan_is_required(
     repo: Path, tmp_path: Path, setting: str, status: int, workers: tuple[str, ...]

@@ -54,8 +54,8 @@ def test_a_half_weight_is_found_where_the_store_keeps_it(exe: rlx.CompiledGraph,
 
 
 @pytest.mark.parametrize("dtype", [f16, bf16], ids=str)
-@pytest.mark.few_on_vulkan(1)
-@pytest.mark.late_on_vulkan
+@pytest.mark.sample(vulkan=1)
+@pytest.mark.late("vulkan")
 def test_registering_a_half_weight_changes_what_the_program_computes(
     exe: rlx.CompiledGraph, dtype: DType
 ) -> None:

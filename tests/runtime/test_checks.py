@@ -39,6 +39,7 @@ def counted(session: Session) -> rlx.CompiledGraph:
     return session.compile(g)
 
 
+@pytest.mark.late("vulkan")
 def test_positions_of_the_caller(session: Session) -> None:
     step = rlx.jit(keys, device=session)
     assert rows(step(TOKEN, CACHE, np.array([0, 3], np.int32))) == [[0], [3]]

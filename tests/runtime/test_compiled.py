@@ -52,7 +52,7 @@ def test_a_run_gives_the_float64_answer_and_fresh_arrays(session):
 @pytest.mark.parametrize("storage", ["typed", "f32"])
 @pytest.mark.parametrize("planner", ["reuse", "bump"])
 @pytest.mark.parametrize("optimize", [True, False])
-@pytest.mark.few_on_vulkan(3)
+@pytest.mark.sample(vulkan=3)
 def test_every_way_to_compile_agrees(session, storage, planner, optimize):
     x, w, b = arrays()
     with session.compile(layer(), storage=storage, planner=planner, optimize=optimize) as exe:

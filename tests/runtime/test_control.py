@@ -54,7 +54,7 @@ def test_newtons_square_root_stops_when_it_is_there(session: rlx.Session) -> Non
     assert 5 < steps < 20
 
 
-@pytest.mark.few_on_vulkan(0)
+@pytest.mark.sample(vulkan=0)
 def test_power_iteration_finds_the_largest_eigenvalue(session: rlx.Session) -> None:
     rng = np.random.default_rng(3)
     basis, _ = np.linalg.qr(rng.standard_normal((12, 12)))
@@ -74,7 +74,7 @@ def test_power_iteration_finds_the_largest_eigenvalue(session: rlx.Session) -> N
 
 
 @pytest.mark.parametrize("reverse", [False, True])
-@pytest.mark.few_on_vulkan(1)
+@pytest.mark.sample(vulkan=1)
 def test_a_recurrent_network_is_the_loop_over_its_cells(session: rlx.Session, reverse: bool) -> None:
     rng = np.random.default_rng(1)
     xs, h = rng.standard_normal((20, 3, 8)), rng.standard_normal((3, 16)) * 0.1

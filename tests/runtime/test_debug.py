@@ -22,7 +22,7 @@ from rlx.ir import TensorType
 from rlx.ops.control.steps import step_budget
 from rlx.runtime import debug
 from tests.devices import device_here
-from tests.full import count
+from tests.full import full
 
 LEVELS = ["0", "1", "2", "3", "4"]
 RUNS = 4
@@ -124,11 +124,11 @@ def test_a_counter_counts_runs(device: str, level: str) -> None:
 
 
 @pytest.mark.parametrize("start", range(0, 60, 20))
-@pytest.mark.few_on_vulkan(1)
-@pytest.mark.late_on_vulkan
+@pytest.mark.sample(vulkan=1)
+@pytest.mark.late("vulkan")
 def test_random_programs_give_the_same_bits(device: str, start: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Graphs of every kind of op, with states, run several times: without a debug level and at each."""
-    number = count(2, 4) if device == "vulkan" else count(8, 20)
+    number = (4 if full() else 2) if device == "vulkan" else (20 if full() else 8)
     for seed in range(start, start + number):
         outcomes = []
         for value in ("0", "3", "4"):

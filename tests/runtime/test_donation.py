@@ -30,6 +30,7 @@ def rows(seed: int) -> dict[str, Any]:
     return {n: rng.standard_normal((1, 4, 1, 32)).astype(np.float32) for n in "qkv"}
 
 
+@pytest.mark.late("vulkan")
 def test_a_row_of_a_cache_copies_no_cache(session: rlx.Session) -> None:
     g = rlx.Graph("cache")
     q, k, v = (g.input(n, (1, 4, 1, 32)) for n in "qkv")

@@ -111,9 +111,8 @@ def ended(code: str, device: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize("way", WAYS)
-@pytest.mark.sample(4, session="cuda")
-@pytest.mark.few_on_vulkan(2)
-@pytest.mark.late_on_vulkan
+@pytest.mark.sample(2, vulkan=2)
+@pytest.mark.late("vulkan")
 def test_the_end_is_quiet(session: rlx.Session, way: str) -> None:
     said = ended(WAYS[way], session.info.id)
     wanted = (1, "mine\n") if way == "an error ends it" else (0, "")

@@ -69,7 +69,7 @@ print("\\n".join(words))
 """
 
 
-@pytest.mark.late_on_vulkan
+@pytest.mark.late("vulkan")
 def test_a_child_is_told_or_right_and_never_hangs(session: rlx.Session) -> None:
     device = session.device.info.id
     said = subprocess.run(

@@ -147,7 +147,7 @@ def test_products_of_experts_with_dequantized_weights_are_packed() -> None:
 
 
 @pytest.mark.parametrize("name", ["q4_k", "iq1_s", "int4_128"])
-@pytest.mark.few_on_vulkan(1)
+@pytest.mark.sample(vulkan=1)
 def test_a_product_takes_little_more_memory_than_its_packed_weight(session: rlx.Session, name: str) -> None:
     """In f32 the weight would be 7 to 20 times as large."""
     n, k = 512, 2048
@@ -162,8 +162,7 @@ def test_a_product_takes_little_more_memory_than_its_packed_weight(session: rlx.
 
 @pytest.mark.parametrize("rows", [1, 5, 20])
 @pytest.mark.parametrize("name", ["q8_0", "q4_k", "int4"])
-@pytest.mark.sample(6, session="cuda")
-@pytest.mark.few_on_vulkan(2)
+@pytest.mark.sample(2, vulkan=2)
 def test_scales_that_are_no_numbers_reach_the_rows_that_they_scale(
     session: rlx.Session, name: str, rows: int
 ) -> None:

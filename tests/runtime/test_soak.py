@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 import rlx
-from tests.full import count
+from tests.full import full
 from tests.runtime import soak
 
 
@@ -20,7 +20,7 @@ def traced() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("kind", soak.KINDS)
-@pytest.mark.few_on_vulkan(4)
+@pytest.mark.sample(vulkan=4)
 @pytest.mark.late
 def test_memory_is_flat_and_results_are_the_same(session: rlx.Session, kind: soak.Kind) -> None:
     few = soak.KINDS[kind] >= 100
@@ -28,9 +28,12 @@ def test_memory_is_flat_and_results_are_the_same(session: rlx.Session, kind: soa
         once()
         counted = session.device.info.kind == "software"  # on hardware other processes use the same memory
         free = session.device.free_bytes()
-        runs, warm = (count(10, 30), count(10, 20)) if few else (count(30, 300), count(30, 220))
+        if few:
+            runs, warm = (30, 20) if full() else (10, 10)
+        else:
+            runs, warm = (300, 220) if full() else (30, 30)
         _, python, hashes = soak.soak(once, runs, warm)
         left = session.device.free_bytes()
-    assert python < count(16 << 10, soak.PYTHON_LIMIT)  # fewer runs gain less
+    assert python < (soak.PYTHON_LIMIT if full() else 16 << 10)  # fewer runs gain less
     assert hashes == 1
     assert not counted or free - left <= 1 << 20  # the size of a weight in its other dtype

@@ -41,6 +41,7 @@ def serving(rows: int = 8) -> rlx.Graph:
 
 
 @pytest.mark.parametrize("kind", [rlx.State, rlx.Weights, Store])
+@pytest.mark.late("vulkan")
 def test_what_is_trained_is_served_without_a_copy(session: rlx.Session, kind: type[Store]) -> None:
     with kind(session.device) as store, session.compile(training(), state=store) as train:
         train.set_state("w", X[:1].T @ X[1:2] / 8)

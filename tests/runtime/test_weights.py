@@ -16,7 +16,7 @@ from rlx.backends.cpu.arena import CpuBuffer
 from rlx.driver.memory.chunked_buffer import ChunkedBuffer
 from rlx.dtypes import bf16, f16, f32, i8
 from rlx.errors import GraphError, ModelFormatError, OutOfDeviceMemory
-from tests.full import count
+from tests.full import full
 from tests.threads import at_once
 
 MIB = 1 << 20
@@ -41,7 +41,7 @@ def ones(n: int = N, batch: int = 1) -> dict[str, np.ndarray]:
 
 
 @pytest.mark.parametrize("runs", [False, True], ids=["set alone", "run between"])
-@pytest.mark.few_on_vulkan(1)
+@pytest.mark.sample(vulkan=1)
 def test_a_weight_set_in_turn_as_bf16_and_f16_holds_one_of_them(session: rlx.Session, runs: bool) -> None:
     with session.compile(product()) as exe:
         held = []
@@ -301,7 +301,7 @@ class Memory:
         self.closed = True
 
 
-@pytest.mark.parametrize("seed", range(count(2, 20)))
+@pytest.mark.parametrize("seed", range(20 if full() else 2))
 def test_a_region_keeps_every_byte_and_gives_back_what_is_free(seed: int) -> None:
     """Random stores, changes of size and drops, compared with a dict: no slot moves or overlaps, and dropped slots are
     used again, so that the chunks hold at most a few times the bytes in use."""

@@ -17,7 +17,7 @@ from rlx.conformance.case import cases_of
 from rlx.dtypes import as_dtype
 from rlx.ir import REGISTRY, Graph, Node
 from rlx.passes import optimize, widen
-from tests.full import some
+from tests.full import sampled
 from tests.vulkan.second_driver import dtypes
 
 SMALL = ("f16", "bf16", "i8", "u8", "bool")
@@ -108,7 +108,7 @@ def test_host_steps_of_a_device_of_words_do_not_grow() -> None:
     host: Counter[str] = Counter()
     for op in REGISTRY:
         graphs = [g for g in (case.graph() for case in cases_of(op)) if _is_narrow(g)]
-        for graph in some(graphs, 5):
+        for graph in sampled(graphs, most=5):
             _, report = optimize(widen(graph, support), support=support)
             host[op] += bool(report.host)
     assert {op: n for op, n in host.items() if n > MAX_HOST_CASES.get(op, 0)} == {}

@@ -16,7 +16,7 @@ import pytest
 import rlx.backends.vulkan
 from rlx.backends.gpu.elementwise.spirv import Op, words_of
 from rlx.ir import REGISTRY
-from tests.full import count, full
+from tests.full import full
 
 # By family, since ops of a family share kernels, whose compiling is what takes time.
 OPS = sorted((name for name, op in REGISTRY.items() if not op.leaf), key=lambda name: (REGISTRY[name].family, name))
@@ -32,7 +32,7 @@ if not full():  # one op of each kernel, and some of those without a kernel of t
     trees = [name for name in OPS if REGISTRY[name].family == "elementwise" and REGISTRY[name].kernel is None]
     OPS = [name for name in OPS if name not in trees or trees.index(name) % 4 == 0]
     OPS = OPS[::2] + OPS[1::2]  # two parts that take equally long
-PARTS = count(2, 5)  # each is a process, and has its turn on one of the suite's workers
+PARTS = 5 if full() else 2  # each is a process, and has its turn on one of the suite's workers
 SPIRV = Path(rlx.backends.vulkan.__file__).parent / "spirv"
 _STORAGE_BUFFER = 5349  # the storage class of what an address points to
 

@@ -49,8 +49,7 @@ def test_a_device_without_full_subgroups_gets_the_module_that_needs_none(
 @pytest.mark.vulkan
 @pytest.mark.parametrize("fused", [False, True])
 @pytest.mark.parametrize("n", [3, 8, 40, 256, 1000, 4096])
-@pytest.mark.sample(6)
-@pytest.mark.few_on_vulkan(3)
+@pytest.mark.sample(2, vulkan=3)
 def test_rows_of_every_number_of_threads(n: int, fused: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     device: Any = Session("vulkan").device
     features = device.target.features | {"fused_fma"} if fused else device.target.features - {"fused_fma"}

@@ -60,7 +60,7 @@ def nmse(got: Any, want: Any) -> float:
     return float(((got - want) ** 2).sum() / (want**2).sum())
 
 
-@pytest.mark.few_on_vulkan(0)
+@pytest.mark.sample(vulkan=0)
 def test_adapters_take_turns_beside_packed_weights(device: str, tmp_path: Path) -> None:
     held = tiny.write_gguf(tmp_path / "model.gguf", "q8_0")
     sets = [("one", SMALL, 2.0, {}), ("two", SMALL, 6 / 3**0.5, {"use_rslora": True}), ("all", LARGE, 2.0, {})]

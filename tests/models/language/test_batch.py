@@ -17,7 +17,7 @@ from tests.models.language import tiny
 from tests.models.language.test_adapters import LARGE, SMALL, matrices, write
 
 
-@pytest.mark.few_on_vulkan(0)
+@pytest.mark.sample(vulkan=0)
 def test_a_prompt_taken_in_between_steps_changes_no_token(device: str, tmp_path: Path) -> None:
     folder = tiny.write_language_model(tmp_path, tiny.GEMMA)
     prompts = [[5, 9, 11], tiny.TOKENS.tolist(), [3]]
@@ -52,6 +52,7 @@ class Multiples:
         return token >= 30
 
 
+@pytest.mark.late("vulkan")
 def test_constraints_allow_tokens(device: str, tmp_path: Path) -> None:
     """Each token is the likeliest of those that its sequence allows; a sequence beside it is not changed."""
     folder = tiny.write_language_model(tmp_path, tiny.LLAMA)
@@ -90,7 +91,7 @@ def run(batch: Batch, slots: int, most: int = 3) -> dict[int, list[Token]]:
     return made
 
 
-@pytest.mark.late_on_vulkan
+@pytest.mark.late("vulkan")
 def test_rows_of_a_recurrent_model_keep_their_states(device: str, tmp_path: Path) -> None:
     """While others' prompts come in, after those that held the slot before, and while steps run ahead of an end."""
     prompts, counts = [[3, 4, 5, 6, 7], [9], [2, 8, 8, 1, 0, 5, 6, 7, 3, 2], [4, 4], [7, 1, 1]], [4, 9, 6, 9, 5]
@@ -105,7 +106,7 @@ def test_rows_of_a_recurrent_model_keep_their_states(device: str, tmp_path: Path
         assert made == alone
 
 
-@pytest.mark.late_on_vulkan
+@pytest.mark.late("vulkan")
 def test_draws_among_the_likeliest_are_those_of_a_sequence_alone(device: str, tmp_path: Path) -> None:
     ways = [Sampling(1.5, top_k=3, seed=5), Sampling(1.5, top_k=7, top_p=0.8, seed=6), Sampling()]
     ways.append(Sampling(1.5, seed=5))
@@ -118,7 +119,7 @@ def test_draws_among_the_likeliest_are_those_of_a_sequence_alone(device: str, tm
     assert alone[0] != alone[3]
 
 
-@pytest.mark.late_on_vulkan
+@pytest.mark.late("vulkan")
 def test_scores_are_logarithms_of_the_models_probabilities(device: str, tmp_path: Path) -> None:
     """In float64, whatever the draws and the constraint; a sequence that asks for none has none."""
     prompt = [4, 7, 33, 1]
@@ -140,7 +141,7 @@ def test_scores_are_logarithms_of_the_models_probabilities(device: str, tmp_path
             whole.append(token.token)
 
 
-@pytest.mark.late_on_vulkan
+@pytest.mark.late("vulkan")
 def test_each_sequence_has_the_adapter_that_it_names(device: str, tmp_path: Path) -> None:
     prompt, names = [5, 9, 11, 5, 9], [None, "small", "all", "small", "rank"]
     with load(tiny.write_language_model(tmp_path / "model"), device, context=32) as model:

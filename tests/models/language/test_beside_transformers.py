@@ -81,6 +81,7 @@ def _model(folder: Path, name: str, count: int = 45, **more: Any) -> tuple[Any, 
 
 
 @pytest.mark.parametrize("name", MODELS)
+@pytest.mark.late("vulkan")
 def test_logits_and_tokens(device: str, name: str, tmp_path: Path) -> None:
     torch = outside("torch")
     wide, tokens = _model(tmp_path, name)
@@ -100,6 +101,7 @@ def test_logits_and_tokens(device: str, name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["mistral", "qwen2", "gemma2", "gemma3", "phi3", "gpt_oss"])
+@pytest.mark.late("vulkan")
 def test_rings_of_layers_with_windows(
     device: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -34,8 +34,8 @@ def test_a_ring_has_the_window_and_a_run() -> None:
     assert ring_rows(127, 100) == 100 and ring_rows(4096, 32768) == 4608
 
 
-@pytest.mark.late_on_vulkan
-@pytest.mark.few_on_vulkan(1)
+@pytest.mark.late("vulkan")
+@pytest.mark.sample(vulkan=1)
 @pytest.mark.parametrize("config", [GEMMA, MISTRAL], ids=lambda c: c["model_type"])
 def test_rings_give_the_tokens_of_whole_caches(
     device: str, config: dict[str, Any], tmp_path: Path, short_rings: None, monkeypatch: pytest.MonkeyPatch
@@ -76,7 +76,7 @@ def test_what_a_ring_has_lost_is_computed_again(tmp_path: Path, short_rings: Non
 WIDE: dict[str, Any] = {**MISTRAL, "head_dim": 32, "num_hidden_layers": 2}
 
 
-@pytest.mark.late_on_vulkan
+@pytest.mark.late("vulkan")
 @pytest.mark.parametrize("windows", [False, True])
 def test_caches_of_eight_bits(device: str, windows: bool, tmp_path: Path, short_rings: None) -> None:
     """Rows of q8_0 blocks: half the bytes of f16 and a sixteenth more, logits near those of f32, the same tokens from

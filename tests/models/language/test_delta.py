@@ -214,7 +214,7 @@ def nmse(got: Any, want: F64) -> float:
     return float(((got - want) ** 2).sum() / (want**2).sum())
 
 
-@pytest.mark.late_on_vulkan
+@pytest.mark.late("vulkan")
 def test_logits_and_tokens_are_those_of_float64(device: str, tmp_path: Path) -> None:
     want = logits(TOKENS)
     with load(write(tmp_path), device, context=48) as model:

@@ -54,6 +54,7 @@ def nmse(got: Any, want: Any) -> float:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.late("vulkan", family="gemma2")
 def test_logits_and_tokens_are_those_of_float64(device: str, family: str, folders: dict[str, Path]) -> None:
     want, tokens = tiny.logits(FAMILIES[family]), tiny.TOKENS
     with load(folders[family], device, context=48) as model:
@@ -79,9 +80,9 @@ def test_longrope_of_a_gguf_file(original: int, tmp_path: Path) -> None:
         assert nmse(model.logits(tiny.TOKENS), tiny.logits(tiny.PACKED)) <= 1e-11
 
 
-@pytest.mark.few_on_vulkan(1)
+@pytest.mark.sample(vulkan=1)
 @pytest.mark.parametrize("packed", ["q8_0", "q4_0", None])
-@pytest.mark.late_on_vulkan
+@pytest.mark.late("vulkan")
 def test_gguf_files_stay_packed(device: str, packed: str | None, tmp_path: Path) -> None:
     held = tiny.write_gguf(tmp_path / "model.gguf", packed)
     with load(tmp_path / "model.gguf", device, context=32) as model:
@@ -143,6 +144,7 @@ def test_a_loaded_model_holds_no_file_of_its_folder(folders: dict[str, Path]) ->
             model.decoder.source.source.read("norm.weight")
 
 
+@pytest.mark.late("vulkan")
 def test_a_prompt_may_be_cut_anywhere(device: str, folders: dict[str, Path]) -> None:
     """Chunks with padding, chunks without, and single tokens leave the same caches for what follows."""
     want, tokens = tiny.greedy(tiny.GEMMA, tiny.TOKENS, 6), tiny.TOKENS
@@ -216,6 +218,7 @@ def test_large_gpus_take_long_runs_of_one_sequence(folders: dict[str, Path], mon
                 d.close()
 
 
+@pytest.mark.late("vulkan")
 def test_the_size_of_prompts_runs_is_the_callers(folders: dict[str, Path], device: str) -> None:
     """Longer and shorter runs give the same tokens, in rings of windows too."""
     ids = np.random.default_rng(1).integers(0, 60, 40)
@@ -247,7 +250,7 @@ def test_text_streams_and_stops(folders: dict[str, Path]) -> None:
         assert model.embed("hello").shape == (24,) and abs(float(np.linalg.norm(model.embed("a b"))) - 1) < 1e-6
 
 
-@pytest.mark.few_on_vulkan(0)
+@pytest.mark.sample(vulkan=0)
 def test_guesses_from_the_text_change_no_token(device: str, folders: dict[str, Path]) -> None:
     prompt = [5, 9, 11, 5, 9, 11, 5, 9]
     with load(folders["gemma2"], device, context=64) as model:
@@ -316,7 +319,7 @@ def test_a_draft_of_another_vocabulary_is_refused(text: bool, what: str, tmp_pat
             big.tokens([1], draft=small)
 
 
-@pytest.mark.late_on_vulkan
+@pytest.mark.late("vulkan")
 def test_sequences_come_and_go_as_they_would_alone(device: str, folders: dict[str, Path]) -> None:
     prompts = [[3, 7], [5, 9, 11, 5, 9], list(range(4, 24)), [8], [33, 2, 2]]
     drawn = Sampling(1.2, top_p=0.9, seed=4) if device == "cpu" else None

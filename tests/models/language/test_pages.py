@@ -40,7 +40,7 @@ def alone(model: LanguageModel, prompts: list[np.ndarray], counts: list[int]) ->
     return [list(model.tokens(prompt, count)) for prompt, count in zip(prompts, counts, strict=True)]
 
 
-@pytest.mark.late_on_vulkan
+@pytest.mark.late("vulkan")
 def test_sequences_share_pages_and_what_they_begin_with(device: str, folder: Path) -> None:
     prompts = [TOKENS[:150], TOKENS[:150], np.concatenate([TOKENS[:130], TOKENS[200:230]]), TOKENS[300:310]]
     counts = [12, 20, 12, 70]
@@ -55,7 +55,7 @@ def test_sequences_share_pages_and_what_they_begin_with(device: str, folder: Pat
             assert texts(batch, prompts[:3], counts[:3]) == want[:3] and batch.pages.shared >= 3 * 128
 
 
-@pytest.mark.late_on_vulkan
+@pytest.mark.late("vulkan")
 def test_pages_of_8_bits_give_the_text_of_caches_of_8_bits(device: str, tmp_path: Path) -> None:
     folder = tiny.write_language_model(tmp_path / "m", {**CONFIG, "head_dim": 32})
     prompts = [TOKENS[:70], np.concatenate([TOKENS[:66], TOKENS[200:204]]), TOKENS[300:303]]

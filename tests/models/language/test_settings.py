@@ -168,6 +168,7 @@ def test_an_unknown_type_is_named_before_weights_that_are_missing(tmp_path: Path
 
 @pytest.mark.judged
 @pytest.mark.parametrize("name", ["llama", "gemma3", "phi3", "qwen3_5"])
+@pytest.mark.late
 def test_the_table_of_settings_beside_transformers(name: str) -> None:
     """A few of those that settings_sweep.py tries."""
     table: dict[str, str] = json.loads(settings_sweep.FILE.read_text(encoding="utf-8"))[name]

@@ -51,6 +51,7 @@ def _model(folder: Path) -> Any:
     return kind.from_pretrained(folder, dtype=torch.float64, attn_implementation="eager").eval()
 
 
+@pytest.mark.late("vulkan")
 def test_logits_and_greedy_tokens(device: str, tmp_path: Path) -> None:
     torch, transformers = outside("torch"), outside("transformers")
     wide = _model(tmp_path)

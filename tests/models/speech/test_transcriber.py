@@ -41,7 +41,7 @@ def _greedy(features: Any, prompt: list[int]) -> list[int]:
     return made
 
 
-@pytest.mark.late_on_vulkan
+@pytest.mark.late("vulkan")
 def test_logits_and_tokens_are_those_of_float64(device: str, folder: Path) -> None:
     features = MEL.of(tiny.sound(0.8))
     prompt = [tiny.START, tiny.FRENCH, 65, tiny.UNTIMED]
