@@ -53,13 +53,44 @@ class GgufModel:
         self.family: Family = family
         self.config = self._config()
         self.kinds: dict[str, tuple[tuple[int, ...], DType]] = {}
+        # What the products with packed tensors are multiplied by: a number, or one for each expert.
+        self.scales: dict[str, npt.NDArray[np.float32]] = {}
+        self._factors = self._scales_of_products()
         self._found: dict[str, tuple[GgufTensor, int | None]] = {}
         for tensor in file.tensors.values():
+            if tensor.name.endswith((".scale", ".input_scale")):  # the latter is for products of rounded activations
+                continue
             if tensor.name not in _SETTINGS and (tensor.name != SCORES or self.family.folder_name(SCORES)):
                 self._add(tensor)
 
     def _refuse(self, what: str) -> NoReturn:
         raise ModelFormatError(f"{self.where}: {what}")
+
+    def _scales_of_products(self) -> dict[str, npt.NDArray[np.float32]]:
+        """The tensors NAME.scale by the names of the weights whose products they multiply."""
+        made: dict[str, npt.NDArray[np.float32]] = {}
+        for name, tensor in self.file.tensors.items():
+            stem, _, end = name.rpartition(".")
+            if end not in ("scale", "input_scale"):
+                continue
+            weight = self.file.tensors.get(f"{stem}.weight")
+            if weight is None or not name.startswith("blk.") or len(weight.shape) not in (2, 3):
+                self._refuse(f"tensor {shown(name)} is beside no matrix of a layer, whose product it could multiply")
+            expected = (1,) if len(weight.shape) == 2 else weight.shape[:1]
+            if tensor.shape != expected or tensor.dtype is not f32:
+                self._refuse(f"tensor {shown(name)} is {tensor.dtype}{list(tensor.shape)}, expected f32{list(expected)}")
+            if end == "scale":
+                made[weight.name] = np.asarray(tensor.read(), np.float32)
+        return made
+
+    def _keep(self, name: str, tensor: GgufTensor, expert: int | None, shape: tuple[int, ...], dtype: DType) -> None:
+        """Enters a tensor under a folder's name. A scale of its product multiplies plain weights, which become f32."""
+        factor = self._factors.get(tensor.name)
+        if factor is not None and dtype.is_packed:
+            self.scales[name] = factor[expert] if expert is not None else factor if len(tensor.shape) == 3 else factor[0]
+        elif factor is not None:
+            dtype = f32
+        self.kinds[name], self._found[name] = (shape, dtype), (tensor, expert)
 
     def _add(self, tensor: GgufTensor) -> None:
         block, _, rest = tensor.name.removeprefix("blk.").partition(".")
@@ -69,8 +100,7 @@ class GgufModel:
                     self._refuse(f"tensor {shown(tensor.name)} has {tensor.shape[0]:,} experts")
                 for e in range(tensor.shape[0]):
                     name = f"{self.family.layers}.{block}.mlp.experts.{e}.{kind}.weight"
-                    self.kinds[name] = (tensor.shape[1:], tensor.dtype)
-                    self._found[name] = (tensor, e)
+                    self._keep(name, tensor, e, tensor.shape[1:], tensor.dtype)
                 return
         found = self.family.folder_name(tensor.name)
         if found is None:
@@ -88,12 +118,26 @@ class GgufModel:
             shape = (1, *shape[-1:])
         elif change in ("one more", "minus exp"):
             dtype = f32
-        self.kinds[found] = (shape, dtype)
-        self._found[found] = (tensor, None)
+        self._keep(found, tensor, None, shape, dtype)
 
     def read(self, name: str) -> Value:
-        """The tensor that a folder calls so. Raises: ModelFormatError, KeyError."""
+        """The tensor that a folder calls so; `scales` says what its products are multiplied by, if it is packed.
+
+        Raises: ModelFormatError, KeyError."""
         tensor, expert = self._found[name]
+        value, factor = self._read(name, tensor, expert), self._factors.get(tensor.name)
+        if factor is None or isinstance(value, PackedArray):
+            return value
+        return times(np.asarray(value, np.float32), factor if expert is None else factor[expert])
+
+    def plain(self, name: str) -> npt.NDArray[Any]:
+        """The tensor as floats, times what its products are multiplied by. Raises: as `read`."""
+        value = self.read(name)
+        if not isinstance(value, PackedArray):
+            return value
+        return times(value.dequantize(), self.scales.get(name))
+
+    def _read(self, name: str, tensor: GgufTensor, expert: int | None) -> Value:
         if expert is not None:
             value = tensor.read(expert, expert + 1)
             if isinstance(value, PackedArray):
@@ -124,7 +168,9 @@ class GgufModel:
         """Writes the tensor that a folder calls so into memory of its size, as `read` gives it. Raises: as `read`."""
         tensor, expert = self._found[name]
         change = self.family.change(tensor.name)
-        if expert is not None:
+        if tensor.name in self._factors and not self.kinds[name][1].is_packed:
+            copy_into(self.read(name), out)
+        elif expert is not None:
             tensor.read(expert, expert + 1, out)
         elif change is None or (change == "one row" and tensor.dtype.is_packed):
             tensor.read(out=out)
@@ -305,6 +351,11 @@ class GgufModel:
         if self.family.architecture == "gemma3":
             config["sliding_window_pattern"] = 6
             config["rope_local_base_freq"] = self.file.value("gemma3.rope.freq_base_swa", float, 10000.0)
+
+
+def times(weight: npt.NDArray[Any], scale: npt.NDArray[np.float32] | None) -> npt.NDArray[Any]:
+    """A weight times what its products are multiplied by: a number, or one for each expert."""
+    return weight if scale is None else weight * np.reshape(scale, (-1, *[1] * (weight.ndim - 1)))
 
 
 def gemma_scalar(architecture: str, layers: int, part: int, head: Any) -> Any:
