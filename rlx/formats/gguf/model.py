@@ -13,6 +13,7 @@ import numpy.typing as npt
 from rlx.dtypes import DType, f32
 from rlx.errors import ModelFormatError
 from rlx.formats.files import shown
+from rlx.formats.gguf.keys import READ, unfollowed
 from rlx.formats.gguf.names import BY_ARCHITECTURE, EXPERTS, Family
 from rlx.formats.gguf.reader import GgufFile, GgufTensor
 from rlx.formats.gguf.tokenizer import read_tokenizer
@@ -27,12 +28,8 @@ MAX_EXPERTS = 1 << 12
 _SETTINGS = ("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight")
 SCORES = "cls.output.weight"  # of a reranker made of a decoder: rows that give the logits of its answers
 
-# Settings that change results and that rlx has no code for, with the values that change nothing.
-_USUAL: dict[str, bool | float] = {
-    "attention.causal": True, "attention.clamp_kqv": 0.0, "attention.max_alibi_bias": 0.0, "logit_scale": 1.0,
-    "embedding_scale": 1.0, "residual_scale": 1.0, "expert_weights_scale": 1.0, "rope.scaling.attn_factor": 1.0,
-    "rope.scaling.yarn_attn_factor": 1.0, "rope.scaling.yarn_ext_factor": 1.0,
-}  # fmt: skip
+# Settings of YaRN that llama.cpp does not read either, with the values that change nothing.
+_USUAL = {"rope.scaling.yarn_attn_factor": 1.0, "rope.scaling.yarn_ext_factor": 1.0}
 
 
 class GgufModel:
@@ -192,8 +189,6 @@ class GgufModel:
             if found is not None:
                 config[name] = found
         for key, usual in _USUAL.items():
-            if key == "rope.scaling.attn_factor" and "rope_factors_long.weight" in self.file.tensors:
-                continue
             found = self.file.metadata.get(f"{arch}.{key}", usual)
             if type(found) is not type(usual) or found != usual:
                 self._refuse(f"{arch}.{key} is {shown(found)}; rlx has no code for other than {usual}")
@@ -210,8 +205,13 @@ class GgufModel:
             config[f"{key}_token_id"] = token if type(token) is int else None
         if "num_attention_heads" in config:
             self._heads(config)
+        self._check_settings(config)
         if arch in ("gemma2", "gemma3"):
             self._gemma(config)
+        if "attention.sliding_window_pattern" in READ[arch]:
+            self._windows(config, layers)
+        elif config.get("sliding_window") == 0:
+            del config["sliding_window"]
         if arch.startswith("qwen35"):
             self._qwen35(config)
         if arch == "qwen3moe":
@@ -224,6 +224,30 @@ class GgufModel:
             first = "blk.0.attn_q.bias" in self.file.tensors
             config["attention_bias"] = first and arch == "llama"
         return config
+
+    def _check_settings(self, config: Mapping[str, Any]) -> None:
+        """Refuses settings that change numbers and that rlx has no code for."""
+        arch, known = self.family.architecture, dict(config)
+        if "head_dim" in known:
+            known["turned"] = self.file.value(f"{arch}.rope.dimension_count", int, known["head_dim"])
+        metadata = dict(self.file.metadata)
+        if "rope_factors_long.weight" in self.file.tensors:  # with which LongRoPE's factor is followed
+            metadata.pop(f"{arch}.rope.scaling.attn_factor", None)
+        wrong = unfollowed(arch, metadata, known)
+        if wrong is not None:
+            self._refuse(wrong)
+
+    def _windows(self, config: dict[str, Any], layers: int) -> None:
+        """Which layers have a window: all but every n-th, or those that a list says."""
+        key = f"{self.family.architecture}.attention.sliding_window_pattern"
+        found = self.file.metadata.get(key)
+        if found is None:
+            return
+        if type(found) is int and 1 < found <= MAX_LAYERS:
+            found = [i % found < found - 1 for i in range(layers)]
+        if not isinstance(found, list) or len(found) != layers or not all(type(slides) is bool for slides in found):
+            self._refuse(f"{key} is {shown(found)}, expected a number from 2 on, or a flag for each of {layers} layers")
+        config["layer_types"] = ["sliding_attention" if slides else "full_attention" for slides in found]
 
     def _setting(self, key: str, kind: type, name: str) -> Any:
         if name == "num_key_value_heads" and key not in self.file.metadata:
@@ -336,8 +360,14 @@ class GgufModel:
         return found
 
     def _qwen35(self, config: dict[str, Any]) -> None:
-        """The heads of the delta rule, of which those of a key head lie apart; the sections of the rotary embedding are
-        for pictures."""
+        """The heads of the delta rule, of which those of a key head lie apart. The sections of the rotary embedding are
+        for pictures: in a text each of three has the same positions, in turn, and what none has is not turned."""
+        key = f"{self.family.architecture}.rope.dimension_sections"
+        sections, half = self.file.metadata.get(key), int(config["head_dim"] * config.get("partial_rotary_factor", 1)) // 2
+        if sections is not None:
+            fits = isinstance(sections, list) and len(sections) >= 3 and all(type(n) is int for n in sections)
+            if not fits or any(i >= 3 * sections[i % 3] for i in range(half)):
+                self._refuse(f"{key} is {shown(sections)}; expected three parts, in turn, of all {half} frequencies")
         heads, inner = config["linear_num_value_heads"], config.pop("linear_inner_size")
         if heads < 1 or inner % heads:
             self._refuse(f"{self.family.architecture}.ssm.inner_size is {inner}, which {heads} heads do not divide")

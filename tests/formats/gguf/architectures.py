@@ -43,7 +43,7 @@ _MORE: dict[str, dict[str, Any]] = {
     "qwen3moe": _EXPERTS, "qwen35": _DELTA,
     "qwen35moe": {**_EXPERTS, **_DELTA, "expert_shared_feed_forward_length": INNER},
     "gemma2": {"attention.sliding_window": 8, "attn_logit_softcapping": 4.0, "final_logit_softcapping": 8.0},
-    "gemma3": {"attention.sliding_window": 8}, "phi3": {},
+    "gemma3": {"attention.sliding_window": 8, "attention.sliding_window_pattern": 2}, "phi3": {},
     "gpt-oss": {**_EXPERTS, "attention.sliding_window": 8},
 }  # fmt: skip
 _GPT2 = {
