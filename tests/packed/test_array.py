@@ -110,7 +110,10 @@ def fp4(b: Array) -> list[float]:
     return [scale * float(FP4[int(b[i % 16]) >> i // 16 * 4 & 15]) for i in range(32)]
 
 
-@pytest.mark.parametrize("decoder", [q1_0, q4_0, q5_1, q4_k, q6_k, mxfp4, int4_zp, nf4_64, fp4], ids=lambda f: f.__name__)
+_DECODERS = [q1_0, q4_0, q5_1, q4_k, q6_k, mxfp4, int4_zp, nf4_64, fp4]
+
+
+@pytest.mark.parametrize("decoder", _DECODERS, ids=lambda f: f.__name__)
 def test_elements_are_those_of_the_format(decoder: Callable[[Array], list[float]]) -> None:
     name = decoder.__name__
     size = PACKED[name].storage.nbytes

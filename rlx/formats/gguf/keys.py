@@ -1,7 +1,7 @@
 """The settings that llama.cpp reads of each architecture that rlx reads, and what rlx does about each.
 
-`python -m tests.formats.gguf.settings_sweep` finds which settings these are and what they change, and a test compares its
-table with this one. A setting that llama.cpp does not read of an architecture changes nothing, and is left alone."""
+`python -m tests.formats.gguf.settings_sweep` finds which settings these are and what they change, and a test compares
+its table with this one. A setting that llama.cpp does not read of an architecture changes nothing, and is left alone."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from rlx.formats.files import shown
 
 LLAMA_CPP = "v0.5.0"
 # What a rule says of a setting: rlx follows it, or it changes no number; or it must be one of some values, which change
-# nothing; or it must be what another setting of the model is, by its name in config.json (and `turned`, the numbers of a
-# head that its rotary embedding turns).
+# nothing; or it must be what another setting of the model is, by its name in config.json (and `turned`, how many numbers
+# of a head are turned).
 Rule = tuple[bool | float, ...] | str
 FOLLOWED, NO_NUMBER = "followed", "no number"
 
@@ -38,8 +38,8 @@ _NORM: dict[str, Rule] = {"attention.layer_norm_epsilon": FOLLOWED}
 # Layers with a window may differ from the others, which rlx has no code for but where it says so.
 _WINDOWS: dict[str, Rule] = {
     "attention.sliding_window": FOLLOWED, "attention.sliding_window_pattern": FOLLOWED,
-    "attention.key_length_swa": "head_dim", "attention.value_length_swa": "head_dim", "rope.dimension_count_swa": "turned",
-    "rope.freq_base_swa": "rope_theta",
+    "attention.key_length_swa": "head_dim", "attention.value_length_swa": "head_dim",
+    "rope.dimension_count_swa": "turned", "rope.freq_base_swa": "rope_theta",
 }  # fmt: skip
 _CAP: dict[str, Rule] = {"final_logit_softcapping": FOLLOWED}
 _DELTA: dict[str, Rule] = {

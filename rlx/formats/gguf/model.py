@@ -75,7 +75,8 @@ class GgufModel:
                 self._refuse(f"tensor {shown(name)} is beside no matrix of a layer, whose product it could multiply")
             expected = (1,) if len(weight.shape) == 2 else weight.shape[:1]
             if tensor.shape != expected or tensor.dtype is not f32:
-                self._refuse(f"tensor {shown(name)} is {tensor.dtype}{list(tensor.shape)}, expected f32{list(expected)}")
+                came = f"{tensor.dtype}{list(tensor.shape)}"
+                self._refuse(f"tensor {shown(name)} is {came}, expected f32{list(expected)}")
             if end == "scale":
                 made[weight.name] = np.asarray(tensor.read(), np.float32)
         return made

@@ -23,7 +23,8 @@ ARCHITECTURES = (*DECODERS, *ENCODERS)
 IDS = [i * 7 % WORDS for i in range(40)]
 CAT = [2, 5, 7, 15, 20, 5, 14, 10, 29, 3]  # what an encoder is asked
 TOKENIZER: dict[str, Any] = {
-    "tokenizer.ggml.model": "t5", "tokenizer.ggml.tokens": ["<pad>", "</s>", "<unk>", *(f"x{i}" for i in range(3, WORDS))],
+    "tokenizer.ggml.model": "t5",
+    "tokenizer.ggml.tokens": ["<pad>", "</s>", "<unk>", *(f"x{i}" for i in range(3, WORDS))],
     "tokenizer.ggml.scores": [0.0] * WORDS, "tokenizer.ggml.token_type": [3, 3, 2, *[1] * (WORDS - 3)],
     "tokenizer.ggml.eos_token_id": 1, "tokenizer.ggml.unknown_token_id": 2, "tokenizer.ggml.padding_token_id": 0,
 }  # fmt: skip

@@ -1,7 +1,7 @@
 """What llama.cpp v0.5.0 makes of each setting of a GGUF file, and what rlx makes of it: a tiny model of every
 architecture that rlx reads, with each key that llama.cpp knows off its default. Written to settings.json.
 
-    python -m tests.formats.gguf.settings_sweep FOLDER [ARCHITECTURE ...]
+    python -m tests.formats.gguf.settings_sweep FOLDER [ARCHITECTURE ... | logits]
 
 FOLDER has llama.cpp's libraries for the CPU (tools/get-llamacpp), whose text names the keys. An architecture reads a key
 where a value of another type makes the loading fail."""
@@ -48,11 +48,13 @@ VALUES: dict[str, tuple[Any, ...]] = {
     "expert_group_used_count": (1, 0), "expert_feed_forward_length": (16,), "expert_shared_feed_forward_length": (16,),
     "feed_forward_length": (48, [made.WIDE] * made.LAYERS, [96, 48]), "nextn_predict_layers": (1, 0),
     "pooling_type": (0, 1, 2), "rope.dimension_count": (8, 0), "rope.dimension_count_swa": (8, made.SIZE),
-    "rope.freq_base": (50.0,), "rope.freq_base_swa": (50.0,), "rope.scale_linear": (4.0,), "rope.scaling.alpha": (2.0, 0.0),
+    "rope.freq_base": (50.0,), "rope.freq_base_swa": (50.0,), "rope.scale_linear": (4.0,),
+    "rope.scaling.alpha": (2.0, 0.0),
     "rope.scaling.attn_factor": (2.0, 1.0), "rope.scaling.factor": (4.0, 1.0), "rope.scaling.finetuned": (True, False),
     "rope.scaling.original_context_length": (16,), "rope.scaling.type": ("none", "linear", "yarn", "longrope"),
     "rope.scaling.yarn_ext_factor": (0.5, 1.0), "rope.scaling.yarn_attn_factor": (2.0, 1.0),
-    "rope.scaling.yarn_beta_fast": (8.0, 32.0), "rope.scaling.yarn_beta_slow": (2.0, 1.0), "vocab_size": (16, made.WORDS),
+    "rope.scaling.yarn_beta_fast": (8.0, 32.0), "rope.scaling.yarn_beta_slow": (2.0, 1.0),
+    "vocab_size": (16, made.WORDS),
     "rope.dimension_sections": ([4, 0, 0, 0], [1, 1, 2, 0], [0, 0, 0, 0]),
     "attention.sliding_window": (4, 0), "attention.sliding_window_pattern": (1, 2, 3, [True, False], [False, True]),
     "attention.recurrent_layers": ([False, True], [True, False]), "full_attention_interval": (1, 2, 3),
@@ -113,7 +115,8 @@ def apart(make: Callable[[], Numbers | None]) -> Numbers | None:
     if not pid:
         signal.alarm(20)
         void = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(void, 1), os.dup2(void, 2)
+        os.dup2(void, 1)
+        os.dup2(void, 2)
         try:
             found = make()
             os.write(write, b"" if found is None else np.asarray(found, np.float64).tobytes())
@@ -177,7 +180,7 @@ def cases(arch: str, key: str) -> dict[str, dict[str, Any]]:
 
 
 def each(judge: Beside, folder: Path, arch: str, path: Path) -> dict[str, Any]:
-    """The keys that the architecture reads, and a word for each case."""
+    """The keys that the architecture reads, how many cases have which word, and the word of those that change something."""
     ours = Ours()
     base = judge.numbers(made.write(path, arch, {}), arch)
     assert base is not None
@@ -190,7 +193,37 @@ def each(judge: Beside, folder: Path, arch: str, path: Path) -> dict[str, Any]:
             made.write(path, arch, changed)
             theirs = judge.numbers(path, arch) if read else scaled if name.startswith("yarn") else base
             found[name] = word(base, theirs, ours(path, arch))
-    return {"reads": reads, "cases": found}
+    words = list(found.values())
+    counts = {w: words.count(w) for w in sorted(set(words))}
+    return {"reads": reads, "counts": counts, "cases": {n: w for n, w in found.items() if w != "same; alike"}}
+
+
+def scales(arch: str) -> dict[str, Any]:
+    """A scale of every product of the model; one for each expert."""
+    made_of = {}
+    for i, (name, shape) in enumerate(made.products(arch).items()):
+        if not name.endswith(("ffn_gate_inp", "ssm_x", "ssm_dt")):  # of which llama.cpp has none
+            count = shape[0] if len(shape) == 3 else 1
+            made_of[f"{name}.scale"] = (0.6 + i % 7 / 8 + np.arange(count) / 4).astype(np.float32)
+    return made_of
+
+
+# What is frozen in logits.json: an architecture, settings, and whether its products have scales.
+FROZEN: dict[str, tuple[str, dict[str, Any], bool]] = {
+    **{f"scales of {arch}": (arch, {}, True) for arch in ("llama", "qwen3moe", "qwen35moe")},
+    **{f"{arch}, {pattern}": (arch, {"attention.sliding_window_pattern": pattern}, False)
+       for arch, pattern in (("gemma2", 3), ("gemma3", [True, False]), ("gpt-oss", [False, True]))},
+}  # fmt: skip
+LOGITS = FILE.with_name("logits.json")
+
+
+def freeze(judge: Beside, path: Path) -> None:
+    rows = {}
+    for name, (arch, changed, scaled) in FROZEN.items():
+        found = judge.numbers(made.write(path, arch, changed, scales(arch) if scaled else None), arch)
+        assert found is not None
+        rows[name] = [float(f"{v:.7g}") for v in found]
+    LOGITS.write_text("{\n" + ",\n".join(f" {json.dumps(n)}: {json.dumps(v)}" for n, v in rows.items()) + "\n}\n")
 
 
 def main() -> None:
@@ -200,11 +233,11 @@ def main() -> None:
     table = json.loads(FILE.read_text()) if FILE.exists() else {"version": "v0.5.0", "keys": [], "architectures": {}}
     table["keys"] = keys(folder)
     with tempfile.TemporaryDirectory() as work:
-        for arch in sys.argv[2:] or made.ARCHITECTURES:
+        if not sys.argv[2:] or "logits" in sys.argv[2:]:
+            freeze(judge, Path(work) / "x.gguf")
+        for arch in [a for a in sys.argv[2:] or made.ARCHITECTURES if a != "logits"]:
             row = table["architectures"][arch] = each(judge, folder, arch, Path(work) / "x.gguf")
-            words = list(row["cases"].values())
-            counts = {w: words.count(w) for w in sorted(set(words))}
-            print(f"{arch}: {len(row['reads'])} keys read, {len(words)} cases: {counts}", flush=True)
+            print(f"{arch}: {len(row['reads'])} keys read, cases: {row['counts']}", flush=True)
     FILE.write_text(json.dumps(table, indent=1) + "\n")
 
 
