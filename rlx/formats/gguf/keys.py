@@ -1,7 +1,7 @@
 """The settings that llama.cpp reads of each architecture that rlx reads, and what rlx does about each.
 
 `python -m tests.formats.gguf.settings_sweep` finds which settings these are and what they change, and a test compares
-its table with this one. A setting that llama.cpp does not read of an architecture changes nothing, and is left alone."""
+its table with this one. A setting that llama.cpp does not read of an architecture is left alone."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from rlx.formats.files import shown
 
 LLAMA_CPP = "v0.5.0"
 # What a rule says of a setting: rlx follows it, or it changes no number; or it must be one of some values, which change
-# nothing; or it must be what another setting of the model is, by its name in config.json (and `turned`, how many numbers
-# of a head are turned).
+# nothing; or it must be what another setting of the model is, by its name in config.json (`turned`: how many numbers of
+# a head are turned).
 Rule = tuple[bool | float, ...] | str
 FOLLOWED, NO_NUMBER = "followed", "no number"
 

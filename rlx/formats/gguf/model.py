@@ -85,7 +85,8 @@ class GgufModel:
         """Enters a tensor under a folder's name. A scale of its product multiplies plain weights, which become f32."""
         factor = self._factors.get(tensor.name)
         if factor is not None and dtype.is_packed:
-            self.scales[name] = factor[expert] if expert is not None else factor if len(tensor.shape) == 3 else factor[0]
+            one = 0 if len(tensor.shape) == 2 else slice(None) if expert is None else expert
+            self.scales[name] = np.asarray(factor[one])
         elif factor is not None:
             dtype = f32
         self.kinds[name], self._found[name] = (shape, dtype), (tensor, expert)
@@ -364,10 +365,11 @@ class GgufModel:
         """The heads of the delta rule, of which those of a key head lie apart. The sections of the rotary embedding are
         for pictures: in a text each of three has the same positions, in turn, and what none has is not turned."""
         key = f"{self.family.architecture}.rope.dimension_sections"
-        sections, half = self.file.metadata.get(key), int(config["head_dim"] * config.get("partial_rotary_factor", 1)) // 2
+        sections, turned = self.file.metadata.get(key), config["head_dim"] * config.get("partial_rotary_factor", 1)
+        half = int(turned) // 2
         if sections is not None:
-            fits = isinstance(sections, list) and len(sections) >= 3 and all(type(n) is int for n in sections)
-            if not fits or any(i >= 3 * sections[i % 3] for i in range(half)):
+            parts = sections if isinstance(sections, list) and all(type(n) is int for n in sections) else []
+            if len(parts) < 3 or any(i >= 3 * parts[i % 3] for i in range(half)):
                 self._refuse(f"{key} is {shown(sections)}; expected three parts, in turn, of all {half} frequencies")
         heads, inner = config["linear_num_value_heads"], config.pop("linear_inner_size")
         if heads < 1 or inner % heads:

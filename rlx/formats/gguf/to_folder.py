@@ -7,8 +7,6 @@ import os
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from rlx.dtypes import DType, DTypeLike, as_dtype, rounded
 from rlx.errors import DTypeError, ModelFormatError
 from rlx.formats import safetensors

@@ -16,8 +16,8 @@ from tests.models.tiny import formula
 D, WIDE, HEADS, KV, SIZE, WORDS, LAYERS, EXPERTS, USED, INNER = 64, 96, 4, 2, 16, 32, 2, 4, 2, 32
 ENCODERS = gguf_encoders.ARCHITECTURES
 DECODERS = (
-    "llama", "qwen2", "qwen3", "qwen3moe", "qwen35", "qwen35moe", "gemma2", "gemma3", "phi3", "olmo2", "gpt-oss", "gpt2",
-    "mamba",
+    "llama", "qwen2", "qwen3", "qwen3moe", "qwen35", "qwen35moe", "gemma2", "gemma3", "phi3", "olmo2", "gpt-oss",
+    "gpt2", "mamba",
 )  # fmt: skip
 ARCHITECTURES = (*DECODERS, *ENCODERS)
 IDS = [i * 7 % WORDS for i in range(40)]
@@ -113,8 +113,8 @@ def _vectors(arch: str, layer: int) -> dict[str, tuple[int, ...]]:
         })  # fmt: skip
     if arch == "olmo2":
         return {**after, "attn_q_norm.weight": (D,), "attn_k_norm.weight": (KV * SIZE,)}
-    more = {"gemma2": after, "gemma3": {**after, **head}, "qwen3": head, "qwen3moe": head,
-            "qwen2": {f"attn_{n}.bias": biases[f"attn_{n}.bias"] for n in "qkv"} if arch == "qwen2" else {}}  # fmt: skip
+    qkv = {f"attn_{n}.bias": biases[f"attn_{n}.bias"] for n in "qkv"} if arch == "qwen2" else {}
+    more = {"gemma2": after, "gemma3": {**after, **head}, "qwen3": head, "qwen3moe": head, "qwen2": qkv}
     return {**before, **more.get(arch, {})}
 
 

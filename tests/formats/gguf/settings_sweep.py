@@ -3,8 +3,8 @@ architecture that rlx reads, with each key that llama.cpp knows off its default.
 
     python -m tests.formats.gguf.settings_sweep FOLDER [ARCHITECTURE ... | logits]
 
-FOLDER has llama.cpp's libraries for the CPU (tools/get-llamacpp), whose text names the keys. An architecture reads a key
-where a value of another type makes the loading fail."""
+FOLDER has llama.cpp's libraries for the CPU (tools/get-llamacpp), whose text names the keys. An architecture reads a
+key where a value of another type makes the loading fail."""
 
 from __future__ import annotations
 
@@ -180,7 +180,7 @@ def cases(arch: str, key: str) -> dict[str, dict[str, Any]]:
 
 
 def each(judge: Beside, folder: Path, arch: str, path: Path) -> dict[str, Any]:
-    """The keys that the architecture reads, how many cases have which word, and the word of those that change something."""
+    """The keys that the architecture reads, how many cases have which word, and the words of all but the usual."""
     ours = Ours()
     base = judge.numbers(made.write(path, arch, {}), arch)
     assert base is not None

@@ -83,8 +83,10 @@ def test_a_setting_without_code_is_refused_by_name(arch: str, key: str, value: A
     [
         ("llama", "logit_scale", 2.0), ("llama", "expert_count", 0), ("qwen3moe", "expert_weights_scale", 2.5),
         ("gemma2", "rope.freq_base_swa", 1000.0), ("gemma3", "attention.key_length_swa", made.SIZE),
-        ("phi3", "attention.sliding_window", 0), ("olmo2", "attention.sliding_window", 0), ("llama", "ssm.dt_b_c_rms", True),
-        ("bert", "nextn_predict_layers", 0), ("nomic-bert", "rope.scaling.factor", 1.0), ("mamba", "ssm.dt_b_c_rms", False),
+        ("phi3", "attention.sliding_window", 0), ("olmo2", "attention.sliding_window", 0),
+        ("llama", "ssm.dt_b_c_rms", True),
+        ("bert", "nextn_predict_layers", 0), ("nomic-bert", "rope.scaling.factor", 1.0),
+        ("mamba", "ssm.dt_b_c_rms", False),
         ("qwen35", "rope.dimension_sections", [2, 1, 1, 0]),
     ],
 )  # fmt: skip
