@@ -93,7 +93,8 @@ def test_blocks_that_are_easy_are_exact_and_odd_ones_finite(name: str) -> None:
     np.testing.assert_array_equal(made[0], 0)
     # The codebook of the iq4 types is not symmetric.
     np.testing.assert_allclose(made[[1, 5]], x[[1, 5]], rtol=0.06 if name.startswith("iq4") else 0.02)
-    np.testing.assert_allclose(made[2], x[2], atol=0.02 * 3)
+    if name != "q1_0":  # whose elements are signs alone
+        np.testing.assert_allclose(made[2], x[2], atol=0.02 * 3)
     assert np.max(np.abs(made[[3, 6]])) <= 2e-6
 
 
