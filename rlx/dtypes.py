@@ -139,7 +139,7 @@ NARROW_FLOATS = frozenset(
 # A packed dtype a line: its name, the elements of a block, and its fields in the order of their planes, each as
 # name:bytes@offset in the block of a file. Field d is a scale in f16, dm a scale and a minimum in f16, e an exponent,
 # s a scale in f32, z a zero point; qs, ql and qh are the bits of the elements. `rlx.packed.decode` says what each
-# means. The first 23 are GGUF's; the others are rlx's own.
+# means. The first 23 and the last are GGUF's, the others rlx's own; kernels number them in this order.
 _PACKED_TEXT = """
 q4_0            32  qs:16@2 d:2@0
 q4_1            32  qs:16@4 dm:4@0
@@ -180,6 +180,7 @@ nf4             32  qs:16@0 s:4@16
 fp4             32  qs:16@0 s:4@16
 nf4_64          64  qs:32@0 s:4@32
 fp4_64          64  qs:32@0 s:4@32
+q1_0           128  qs:16@2 d:2@0
 """
 
 
@@ -192,7 +193,7 @@ def _packed() -> Iterator[DType]:
 
 
 PACKED = {d.name: d for d in _packed()}
-GGUF = tuple(PACKED)[:23]  # the names of GGUF's own types
+GGUF = (*tuple(PACKED)[:23], "q1_0")  # the names of GGUF's own types
 
 DTypeLike = DType | str | npt.DTypeLike
 

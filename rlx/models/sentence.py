@@ -400,7 +400,8 @@ def load_gguf(
     if config.positions == "rotary" and (config.hidden_size // config.num_attention_heads % 2 or config.rope_base <= 1):
         raise ModelFormatError(f"{model.where}: rotary embeddings need heads of an even size and a base above 1")
     longest = config.max_position_embeddings
-    tensors, tokenizer = {n: model.read(n) for n in model.kinds}, PairTokenizer(model.tokenizer(), longest, model.where)
+    tensors = {n: model.plain(n) if n in model.scales else model.read(n) for n in model.kinds}
+    tokenizer = PairTokenizer(model.tokenizer(), longest, model.where)
     return SentenceEncoder(
         config, tensors, tokenizer, session, pooling=pooling, normalize=pooling != "rank", dtype=dtype,
         activations=activations, where=model.where,

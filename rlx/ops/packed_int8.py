@@ -26,7 +26,7 @@ SMALLEST = 2.0**-100  # a block of smaller numbers is zeros, so that its scale i
 
 def has_integers(format: DType) -> bool:
     """Whether a packed dtype's elements are integers of 8 bits times scales that whole groups of 16 or more share."""
-    return not format.name.startswith(("fp4", "fp8", "iq1", "iq2", "iq3", "nf4", "nvfp4", "tq1"))
+    return not format.name.startswith(("fp4", "fp8", "iq1", "iq2", "iq3", "nf4", "nvfp4", "q1_", "tq1"))
 
 
 def rounded_blocks(x: Array) -> tuple[Array, Array]:

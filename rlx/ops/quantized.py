@@ -169,8 +169,8 @@ def packed_matmul(
     of a block of q are exact; these are scaled and added up in f32. A block of x with an infinity or NaN makes its row
     NaN, one of numbers below 2^-100 counts as zeros. Gradient: none, except of a session's products, whose gradients
     are made before they are rounded. All formats have it whose elements are integers times scales: q4_0 to q6_k,
-    iq4_nl, iq4_xs, tq2_0, mxfp4, int8 and int4. For the others (fp8, nf4, fp4, nvfp4, tq1_0, iq1, iq2, iq3), for x in
-    f64 and with transpose_q=False the product is that in f32, and `report()` names it packed_matmul, not
+    iq4_nl, iq4_xs, tq2_0, mxfp4, int8 and int4. For the others (fp8, nf4, fp4, nvfp4, q1_0, tq1_0, iq1, iq2,
+    iq3), for x in f64 and with transpose_q=False the product is that in f32, and `report()` names it packed_matmul, not
     packed_matmul_int8.
     """
     x, q = tensors("packed_matmul", x, q)

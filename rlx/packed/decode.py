@@ -189,6 +189,10 @@ def _tq2_0(p: Planes) -> Parts:
     return _half(p["d"]), _int(_bits(p["qs"], 2, 32), 1), None
 
 
+def _q1_0(p: Planes) -> Parts:
+    return _half(p["d"]), -_signs(p["qs"]), None
+
+
 def _mxfp4(p: Planes) -> Parts:
     e = p["e"].astype(np.uint32)
     half = np.where(

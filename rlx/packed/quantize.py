@@ -179,6 +179,10 @@ def _tq2_0(n: F32, v: Array) -> Fields:
     return {"d": _half(n), "qs": _bits(v + 1, 2, 32)}
 
 
+def _q1_0(n: F32, v: Array) -> Fields:
+    return {"d": _half(n), "qs": _bits(v, 1, 1)}
+
+
 def _bytes(n: F32, v: Array) -> Fields:
     return {"s": n, "qs": v}
 
@@ -203,5 +207,5 @@ FIELDS: dict[str, Callable[[F32, Array], Fields]] = {
     "q4_0": _q4_0, "q4_1": _q4_1, "q5_0": _q5_0, "q5_1": _q5_1, "q8_0": _q8_0, "q2_k": _q2_k, "q3_k": _q3_k,
     "q4_k": _q4_k, "q5_k": _q5_k, "q6_k": _q6_k, "tq2_0": _tq2_0, "mxfp4": _mxfp4, "nvfp4": _nvfp4,
     "iq4_nl": _iq4_nl, "iq4_xs": _iq4_xs, "int8": _bytes, "int8_zp": _int8_zp, "int4": _int4, "int4_zp": _int4_zp,
-    "fp8_e4m3": _bytes, "fp8_e5m2": _bytes, "nf4": _of_table, "fp4": _of_table,
+    "fp8_e4m3": _bytes, "fp8_e5m2": _bytes, "nf4": _of_table, "fp4": _of_table, "q1_0": _q1_0,
 }  # fmt: skip

@@ -391,6 +391,16 @@ def _one_scale(grid: Grid, tops: Sequence[float], store: Store = as_half) -> Sea
     return Search(find)
 
 
+def _signs() -> Search:
+    """The mean magnitude, which is the scale of least squared error of signs. Zeros count as above it."""
+
+    def find(k: Lanes, x: Lane, n: int) -> Found:
+        (whole,) = k.sums(k.absolute(x))
+        return (as_half(k, whole * (1.0 / n)),), k.looked_up(x, (0.0,), (0.0, 1.0))
+
+    return Search(find)
+
+
 def _one_affine(high: int) -> Search:
     def find(k: Lanes, x: Lane, n: int) -> Found:
         d, m = affine(k, x, n, high)
@@ -456,6 +466,7 @@ SEARCHES: dict[str, Search] = {
     "q5_k": _groups_affine(8, 31, 63),
     "q6_k": _groups_of_scales(16, Whole(-32, 31), _tops(-32, 31, 4), -128, 127),
     "tq2_0": _one_scale(Whole(-1, 1), np.linspace(0.8, 4, 12).tolist()),
+    "q1_0": _signs(),
     "mxfp4": _one_scale(_E2M1, [4, 6, 8, 12, 16], as_power),
     "nvfp4": _nvfp4(),
     "iq4_nl": _one_scale(_IQ4, _tops(-127, 113, 9)),

@@ -23,11 +23,11 @@ def quantize(x: npt.ArrayLike, dtype: DTypeLike) -> PackedArray:
     """The floats in packed blocks along their last axis, with about the least squared error that the format allows.
 
     Shape: (..., k), k a multiple of the block. Dtype: a name in letters of either case. GGUF's: q4_0, q4_1, q5_0, q5_1,
-    q8_0, iq4_nl, mxfp4 (blocks of 32 elements), nvfp4 (64), q2_k, q3_k, q4_k, q5_k, q6_k, tq2_0, iq4_xs (256). Others:
-    int8, int4, int8_zp, int4_zp (with a zero point), fp8_e4m3, fp8_e5m2, in blocks of 32, or of 128 with "_128" after
-    the name; bitsandbytes' nf4 and fp4 in blocks of 32, or of 64 with "_64". Numbers beyond what the scales can
-    express become the largest that they can. The bytes are the same with and without the CPU's compiler. Raises:
-    DTypeError for NaN or infinities, for values that are no real numbers and for a format without a quantizer,
+    q8_0, iq4_nl, mxfp4 (blocks of 32 elements), nvfp4 (64), q1_0 (128), q2_k, q3_k, q4_k, q5_k, q6_k, tq2_0, iq4_xs
+    (256). Others: int8, int4, int8_zp, int4_zp (with a zero point), fp8_e4m3, fp8_e5m2, in blocks of 32, or of 128 with
+    "_128" after the name; bitsandbytes' nf4 and fp4 in blocks of 32, or of 64 with "_64". Numbers beyond what the
+    scales can express become the largest that they can. The bytes are the same with and without the CPU's compiler.
+    Raises: DTypeError for NaN or infinities, for values that are no real numbers and for a format without a quantizer,
     ShapeError for other shapes.
 
     >>> q = rlx.quantize(weight, "q4_k")  # weight (n, k)

@@ -91,6 +91,10 @@ def mxfp4(b: Array) -> list[float]:
     return [scale * float(np.uint8(c).view(ml_dtypes.float4_e2m1fn)) for c in codes]
 
 
+def q1_0(b: Array) -> list[float]:
+    return [half(b, 0) * (1 if int(b[2 + i // 8]) >> i % 8 & 1 else -1) for i in range(128)]
+
+
 def int4_zp(b: Array) -> list[float]:
     scale = float(b[16:20].copy().view(np.float32)[0])
     return [scale * ((int(b[i // 2]) >> 4 * (i % 2) & 15) - int(b[20])) for i in range(32)]
@@ -106,7 +110,10 @@ def fp4(b: Array) -> list[float]:
     return [scale * float(FP4[int(b[i % 16]) >> i // 16 * 4 & 15]) for i in range(32)]
 
 
-@pytest.mark.parametrize("decoder", [q4_0, q5_1, q4_k, q6_k, mxfp4, int4_zp, nf4_64, fp4], ids=lambda f: f.__name__)
+_DECODERS = [q1_0, q4_0, q5_1, q4_k, q6_k, mxfp4, int4_zp, nf4_64, fp4]
+
+
+@pytest.mark.parametrize("decoder", _DECODERS, ids=lambda f: f.__name__)
 def test_elements_are_those_of_the_format(decoder: Callable[[Array], list[float]]) -> None:
     name = decoder.__name__
     size = PACKED[name].storage.nbytes
@@ -147,7 +154,7 @@ def test_rows_and_no_rows_may_be_many_axes() -> None:
 
 def test_names_of_packed_dtypes() -> None:
     assert as_dtype("Q4_K") is PACKED["q4_k"] is as_dtype("q4_k")
-    assert len(GGUF) == 23
+    assert len(GGUF) == 24
     with pytest.raises(DTypeError, match=r"'q4_9'.*rlx.dtypes.PACKED"):
         as_dtype("q4_9")
     with pytest.raises(DTypeError, match="no bytes per element: a block of 256 has 144"):

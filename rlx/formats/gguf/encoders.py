@@ -13,7 +13,6 @@ from rlx.formats.gguf.reader import GgufFile
 
 Pooling = Literal["mean", "cls", "last", "rank"]
 POOLINGS: tuple[Pooling | None, ...] = (None, "mean", "cls", "last", "rank")  # by llama.cpp's numbers
-ALIBI = 8.0  # the exponent's range that Jina BERT's slopes have; files need not say it
 RERANK = "tokenizer.chat_template.rerank"
 
 _BLOCK = {
@@ -69,12 +68,7 @@ class GgufEncoder(GgufModel):
         config: dict[str, Any] = {"model_type": "bert", "hidden_act": _ACTIVATIONS[arch]}
         for names, kind in ((family.counts, int), (family.numbers, float)):
             config |= {name: self._setting(f"{arch}.{key}", kind, name) for name, key in names.items()}
-        usual = {"attention.causal": False, "attention.max_alibi_bias": ALIBI if arch == "jina-bert-v2" else 0.0,
-                 "rope.scaling.factor": 1.0, "rope.scale_linear": 1.0, "expert_count": 0}  # fmt: skip
-        for key, value in usual.items():
-            found = file.metadata.get(f"{arch}.{key}", value)
-            if type(found) is not type(value) or found != value:
-                self._refuse(f"{arch}.{key} is {shown(found)}; rlx has no code for other than {value}")
+        self._check_settings(config)
         if not 0 < config["num_hidden_layers"] <= MAX_LAYERS:
             self._refuse(f"{arch}.block_count is {config['num_hidden_layers']}; expected 1 to {MAX_LAYERS:,}")
         config["vocab_size"] = self._rows("token_embd.weight")

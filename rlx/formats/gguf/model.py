@@ -13,6 +13,7 @@ import numpy.typing as npt
 from rlx.dtypes import DType, f32
 from rlx.errors import ModelFormatError
 from rlx.formats.files import shown
+from rlx.formats.gguf.keys import READ, unfollowed
 from rlx.formats.gguf.names import BY_ARCHITECTURE, EXPERTS, Family
 from rlx.formats.gguf.reader import GgufFile, GgufTensor
 from rlx.formats.gguf.tokenizer import read_tokenizer
@@ -27,12 +28,8 @@ MAX_EXPERTS = 1 << 12
 _SETTINGS = ("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight")
 SCORES = "cls.output.weight"  # of a reranker made of a decoder: rows that give the logits of its answers
 
-# Settings that change results and that rlx has no code for, with the values that change nothing.
-_USUAL: dict[str, bool | float] = {
-    "attention.causal": True, "attention.clamp_kqv": 0.0, "attention.max_alibi_bias": 0.0, "logit_scale": 1.0,
-    "embedding_scale": 1.0, "residual_scale": 1.0, "expert_weights_scale": 1.0, "rope.scaling.attn_factor": 1.0,
-    "rope.scaling.yarn_attn_factor": 1.0, "rope.scaling.yarn_ext_factor": 1.0,
-}  # fmt: skip
+# Settings of YaRN that llama.cpp does not read either, with the values that change nothing.
+_USUAL = {"rope.scaling.yarn_attn_factor": 1.0, "rope.scaling.yarn_ext_factor": 1.0}
 
 
 class GgufModel:
@@ -53,13 +50,46 @@ class GgufModel:
         self.family: Family = family
         self.config = self._config()
         self.kinds: dict[str, tuple[tuple[int, ...], DType]] = {}
+        # What the products with packed tensors are multiplied by: a number, or one for each expert.
+        self.scales: dict[str, npt.NDArray[np.float32]] = {}
+        self._factors = self._scales_of_products()
         self._found: dict[str, tuple[GgufTensor, int | None]] = {}
         for tensor in file.tensors.values():
+            if tensor.name.endswith((".scale", ".input_scale")):  # the latter is for products of rounded activations
+                continue
             if tensor.name not in _SETTINGS and (tensor.name != SCORES or self.family.folder_name(SCORES)):
                 self._add(tensor)
 
     def _refuse(self, what: str) -> NoReturn:
         raise ModelFormatError(f"{self.where}: {what}")
+
+    def _scales_of_products(self) -> dict[str, npt.NDArray[np.float32]]:
+        """The tensors NAME.scale by the names of the weights whose products they multiply."""
+        made: dict[str, npt.NDArray[np.float32]] = {}
+        for name, tensor in self.file.tensors.items():
+            stem, _, end = name.rpartition(".")
+            if end not in ("scale", "input_scale"):
+                continue
+            weight = self.file.tensors.get(f"{stem}.weight")
+            if weight is None or not name.startswith("blk.") or len(weight.shape) not in (2, 3):
+                self._refuse(f"tensor {shown(name)} is beside no matrix of a layer, whose product it could multiply")
+            expected = (1,) if len(weight.shape) == 2 else weight.shape[:1]
+            if tensor.shape != expected or tensor.dtype is not f32:
+                came = f"{tensor.dtype}{list(tensor.shape)}"
+                self._refuse(f"tensor {shown(name)} is {came}, expected f32{list(expected)}")
+            if end == "scale":
+                made[weight.name] = np.asarray(tensor.read(), np.float32)
+        return made
+
+    def _keep(self, name: str, tensor: GgufTensor, expert: int | None, shape: tuple[int, ...], dtype: DType) -> None:
+        """Enters a tensor under a folder's name. A scale of its product multiplies plain weights, which become f32."""
+        factor = self._factors.get(tensor.name)
+        if factor is not None and dtype.is_packed:
+            one = 0 if len(tensor.shape) == 2 else slice(None) if expert is None else expert
+            self.scales[name] = np.asarray(factor[one])
+        elif factor is not None:
+            dtype = f32
+        self.kinds[name], self._found[name] = (shape, dtype), (tensor, expert)
 
     def _add(self, tensor: GgufTensor) -> None:
         block, _, rest = tensor.name.removeprefix("blk.").partition(".")
@@ -69,8 +99,7 @@ class GgufModel:
                     self._refuse(f"tensor {shown(tensor.name)} has {tensor.shape[0]:,} experts")
                 for e in range(tensor.shape[0]):
                     name = f"{self.family.layers}.{block}.mlp.experts.{e}.{kind}.weight"
-                    self.kinds[name] = (tensor.shape[1:], tensor.dtype)
-                    self._found[name] = (tensor, e)
+                    self._keep(name, tensor, e, tensor.shape[1:], tensor.dtype)
                 return
         found = self.family.folder_name(tensor.name)
         if found is None:
@@ -88,12 +117,26 @@ class GgufModel:
             shape = (1, *shape[-1:])
         elif change in ("one more", "minus exp"):
             dtype = f32
-        self.kinds[found] = (shape, dtype)
-        self._found[found] = (tensor, None)
+        self._keep(found, tensor, None, shape, dtype)
 
     def read(self, name: str) -> Value:
-        """The tensor that a folder calls so. Raises: ModelFormatError, KeyError."""
+        """The tensor that a folder calls so; `scales` says what its products are multiplied by, if it is packed.
+
+        Raises: ModelFormatError, KeyError."""
         tensor, expert = self._found[name]
+        value, factor = self._read(name, tensor, expert), self._factors.get(tensor.name)
+        if factor is None or isinstance(value, PackedArray):
+            return value
+        return times(np.asarray(value, np.float32), factor if expert is None else factor[expert])
+
+    def plain(self, name: str) -> npt.NDArray[Any]:
+        """The tensor as floats, times what its products are multiplied by. Raises: as `read`."""
+        value = self.read(name)
+        if not isinstance(value, PackedArray):
+            return value
+        return times(value.dequantize(), self.scales.get(name))
+
+    def _read(self, name: str, tensor: GgufTensor, expert: int | None) -> Value:
         if expert is not None:
             value = tensor.read(expert, expert + 1)
             if isinstance(value, PackedArray):
@@ -124,7 +167,9 @@ class GgufModel:
         """Writes the tensor that a folder calls so into memory of its size, as `read` gives it. Raises: as `read`."""
         tensor, expert = self._found[name]
         change = self.family.change(tensor.name)
-        if expert is not None:
+        if tensor.name in self._factors and not self.kinds[name][1].is_packed:
+            copy_into(self.read(name), out)
+        elif expert is not None:
             tensor.read(expert, expert + 1, out)
         elif change is None or (change == "one row" and tensor.dtype.is_packed):
             tensor.read(out=out)
@@ -146,8 +191,6 @@ class GgufModel:
             if found is not None:
                 config[name] = found
         for key, usual in _USUAL.items():
-            if key == "rope.scaling.attn_factor" and "rope_factors_long.weight" in self.file.tensors:
-                continue
             found = self.file.metadata.get(f"{arch}.{key}", usual)
             if type(found) is not type(usual) or found != usual:
                 self._refuse(f"{arch}.{key} is {shown(found)}; rlx has no code for other than {usual}")
@@ -164,8 +207,13 @@ class GgufModel:
             config[f"{key}_token_id"] = token if type(token) is int else None
         if "num_attention_heads" in config:
             self._heads(config)
+        self._check_settings(config)
         if arch in ("gemma2", "gemma3"):
             self._gemma(config)
+        if "attention.sliding_window_pattern" in READ[arch]:
+            self._windows(config, layers)
+        elif config.get("sliding_window") == 0:
+            del config["sliding_window"]
         if arch.startswith("qwen35"):
             self._qwen35(config)
         if arch == "qwen3moe":
@@ -178,6 +226,30 @@ class GgufModel:
             first = "blk.0.attn_q.bias" in self.file.tensors
             config["attention_bias"] = first and arch == "llama"
         return config
+
+    def _check_settings(self, config: Mapping[str, Any]) -> None:
+        """Refuses settings that change numbers and that rlx has no code for."""
+        arch, known = self.family.architecture, dict(config)
+        if "head_dim" in known:
+            known["turned"] = self.file.value(f"{arch}.rope.dimension_count", int, known["head_dim"])
+        metadata = dict(self.file.metadata)
+        if "rope_factors_long.weight" in self.file.tensors:  # with which LongRoPE's factor is followed
+            metadata.pop(f"{arch}.rope.scaling.attn_factor", None)
+        wrong = unfollowed(arch, metadata, known)
+        if wrong is not None:
+            self._refuse(wrong)
+
+    def _windows(self, config: dict[str, Any], layers: int) -> None:
+        """Which layers have a window: all but every n-th, or those that a list says."""
+        key = f"{self.family.architecture}.attention.sliding_window_pattern"
+        found = self.file.metadata.get(key)
+        if found is None:
+            return
+        if type(found) is int and 1 < found <= MAX_LAYERS:
+            found = [i % found < found - 1 for i in range(layers)]
+        if not isinstance(found, list) or len(found) != layers or not all(type(slides) is bool for slides in found):
+            self._refuse(f"{key} is {shown(found)}, expected a number from 2 on, or a flag for each of {layers} layers")
+        config["layer_types"] = ["sliding_attention" if slides else "full_attention" for slides in found]
 
     def _setting(self, key: str, kind: type, name: str) -> Any:
         if name == "num_key_value_heads" and key not in self.file.metadata:
@@ -290,8 +362,15 @@ class GgufModel:
         return found
 
     def _qwen35(self, config: dict[str, Any]) -> None:
-        """The heads of the delta rule, of which those of a key head lie apart; the sections of the rotary embedding are
-        for pictures."""
+        """The heads of the delta rule, of which those of a key head lie apart. The sections of the rotary embedding are
+        for pictures: in a text each of three has the same positions, in turn, and what none has is not turned."""
+        key = f"{self.family.architecture}.rope.dimension_sections"
+        sections, turned = self.file.metadata.get(key), config["head_dim"] * config.get("partial_rotary_factor", 1)
+        half = int(turned) // 2
+        if sections is not None:
+            parts = sections if isinstance(sections, list) and all(type(n) is int for n in sections) else []
+            if len(parts) < 3 or any(i >= 3 * parts[i % 3] for i in range(half)):
+                self._refuse(f"{key} is {shown(sections)}; expected three parts, in turn, of all {half} frequencies")
         heads, inner = config["linear_num_value_heads"], config.pop("linear_inner_size")
         if heads < 1 or inner % heads:
             self._refuse(f"{self.family.architecture}.ssm.inner_size is {inner}, which {heads} heads do not divide")
@@ -305,6 +384,11 @@ class GgufModel:
         if self.family.architecture == "gemma3":
             config["sliding_window_pattern"] = 6
             config["rope_local_base_freq"] = self.file.value("gemma3.rope.freq_base_swa", float, 10000.0)
+
+
+def times(weight: npt.NDArray[Any], scale: npt.NDArray[np.float32] | None) -> npt.NDArray[Any]:
+    """A weight times what its products are multiplied by: a number, or one for each expert."""
+    return weight if scale is None else weight * np.reshape(scale, (-1, *[1] * (weight.ndim - 1)))
 
 
 def gemma_scalar(architecture: str, layers: int, part: int, head: Any) -> Any:

@@ -7,8 +7,6 @@ import os
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from rlx.dtypes import DType, DTypeLike, as_dtype, rounded
 from rlx.errors import DTypeError, ModelFormatError
 from rlx.formats import safetensors
@@ -19,7 +17,6 @@ from rlx.formats.gguf.model import GgufModel
 from rlx.formats.gguf.reader import GgufFile
 from rlx.formats.gguf.tokenizer import tokenizer_parts
 from rlx.host.progress import report
-from rlx.packed import PackedArray
 
 SHARD = 4 << 30  # bytes of a folder's file of weights
 
@@ -98,12 +95,7 @@ def _write_weights(model: GgufModel, folder: Path, kind: DType) -> None:
         arrays = {}
         for name in names:
             report("writing", len(where), total)
-            value = model.read(name)
-            arrays[name] = (
-                value.dequantize(kind)
-                if isinstance(value, PackedArray)
-                else rounded(np.asarray(value), kind.np)
-            )
+            arrays[name] = rounded(model.plain(name), kind.np)
             where[name] = stem
         safetensors.save(folder / stem, arrays, {"format": "pt"})
     if len(groups) > 1:

@@ -12,7 +12,7 @@ _PLAIN = {0: dt.f32, 1: dt.f16, 24: dt.i8, 26: dt.i32, 27: dt.i64, 28: dt.f64, 3
 _BLOCKS = {
     2: "q4_0", 3: "q4_1", 6: "q5_0", 7: "q5_1", 8: "q8_0", 10: "q2_k", 11: "q3_k", 12: "q4_k", 13: "q5_k",
     14: "q6_k", 16: "iq2_xxs", 17: "iq2_xs", 18: "iq3_xxs", 19: "iq1_s", 20: "iq4_nl", 21: "iq3_s", 22: "iq2_s",
-    23: "iq4_xs", 29: "iq1_m", 34: "tq1_0", 35: "tq2_0", 39: "mxfp4", 40: "nvfp4",
+    23: "iq4_xs", 29: "iq1_m", 34: "tq1_0", 35: "tq2_0", 39: "mxfp4", 40: "nvfp4", 41: "q1_0",
 }  # fmt: skip
 TENSOR_TYPES: dict[int, DType] = {**_PLAIN, **{number: PACKED[name] for number, name in _BLOCKS.items()}}
 TYPE_NUMBERS = {dtype: number for number, dtype in TENSOR_TYPES.items()}

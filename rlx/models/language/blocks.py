@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 import numpy as np
+import numpy.typing as npt
 
 import rlx.ops as ops
 from rlx.dtypes import DType, bf16, f16, f32, i32
@@ -25,6 +26,9 @@ class WeightTypes(Protocol):
 
     def dtype_of(self, name: str, shape: tuple[int, ...]) -> DType:
         """The dtype in which the weight of this name and shape is kept."""
+
+    def scale_of(self, name: str) -> npt.NDArray[np.float32] | None:
+        """What products with the weight are multiplied by: a number, or one for each row or expert."""
 
     def joined(self, name: str, parts: Sequence[tuple[str, tuple[int, ...]]]) -> bool:
         """Whether weights, by name and shape, can be one, of this name, that holds their rows one after the other."""
@@ -78,7 +82,12 @@ class Blocks:
         if not weight.dtype.is_packed:
             weight = _at_most(weight, dtype)
         b, x = None if b is None else ops.cast(b, dtype), ops.cast(x, dtype)
-        made = ops.cast(ops.linear(x, weight, b), dtype)
+        scale = self._weights.scale_of(f"{name}.weight")
+        made = ops.linear(x, weight, b if scale is None else None)
+        if scale is not None:
+            made = made * self.g.constant(scale)
+            made = made if b is None else made + b
+        made = ops.cast(made, dtype)
         return made if self._adapter is None else self._corrected(made, x, name, parts or [(name, outputs)])
 
     def _corrected(self, made: Tensor, x: Tensor, name: str, parts: Sequence[tuple[str, int]]) -> Tensor:
@@ -289,6 +298,9 @@ class Blocks:
             made = ops.grouped_packed_matmul(x, weight, counts)
         else:
             made = ops.grouped_matmul(x, _at_most(weight, self.size.activations), counts, transpose_w=True)
+        scale = self._weights.scale_of(f"{name}.weight")
+        if scale is not None:
+            made = made * ops.reshape(ops.gather(self.g.constant(scale), numbers), (-1, 1))
         if self.config.experts is not None and self.config.experts.bias:
             made = made + ops.gather(self.weight(f"{name}.bias", shape[:2]), numbers)
         return ops.cast(made, self.size.activations)

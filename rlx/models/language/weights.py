@@ -11,11 +11,13 @@ from functools import partial
 from typing import Any, Protocol, cast
 
 import numpy as np
+import numpy.typing as npt
 
 from rlx.driver.device import Bytes
 from rlx.dtypes import DType, as_dtype, f32, rounded
 from rlx.errors import DTypeError, ModelFormatError, RlxError
 from rlx.formats.files import shown
+from rlx.formats.gguf.model import times
 from rlx.formats.quantized import QuantizedTensors
 from rlx.formats.safetensors import SafetensorsFile, ShardedTensors
 from rlx.formats.settings import same_numbers, warn_untied
@@ -29,17 +31,21 @@ from rlx.packed import PackedArray
 from rlx.packed.array import copy_into
 from rlx.runtime import Store
 
+Scale = npt.NDArray[np.float32]
 _LEAST_TENSORS = 6  # of a layer, in any architecture
 _MAX_NAMED = 50  # differences named in one message; the others are counted
 
 
 class Source(Protocol):
-    """A file's tensors: `kinds` has the shape and dtype of each, `read` gives one, packed where the file has it so."""
+    """A file's tensors: `kinds` has the shape and dtype of each, `read` gives one, packed where the file has it so.
+    `scales` has what the products with some packed ones are multiplied by: a number, or one for each expert."""
 
     @property
     def where(self) -> str: ...
     @property
     def kinds(self) -> Mapping[str, tuple[tuple[int, ...], DType]]: ...
+    @property
+    def scales(self) -> Mapping[str, Scale]: ...
 
     def read(self, name: str) -> Value: ...
     def read_into(self, name: str, out: Bytes) -> None:
@@ -53,6 +59,7 @@ class Arrays:
 
     def __init__(self, tensors: Mapping[str, Any], where: str) -> None:
         self.where = where
+        self.scales: Mapping[str, Scale] = {}
         self._tensors = tensors
         self.kinds: Mapping[str, tuple[tuple[int, ...], DType]]
         if isinstance(tensors, QuantizedTensors):
@@ -77,12 +84,14 @@ class Arrays:
 @dataclass(frozen=True, slots=True)
 class _Wanted:
     """A weight. `plain`: tensors of the file, by their names here, that one after the other are its bytes; none where
-    it has to be made of them."""
+    it has to be made of them. `scale`: what products with it are multiplied by, a number for all or each expert, or for
+    each row of joined weights."""
 
     shape: tuple[int, ...]
     dtype: DType
     recipe: Recipe
     plain: tuple[str, ...] = ()
+    scale: Scale | None = None
 
 
 class ModelWeights:
@@ -145,6 +154,17 @@ class ModelWeights:
             known = self._wanted[name] = self._find(name, shape)
         return known.dtype
 
+    def scale_of(self, name: str) -> Scale | None:
+        """What products with a weight that was asked for are multiplied by: a number, or one for each row or expert."""
+        return self._wanted[name].scale if name in self._wanted else None
+
+    def _scale(self, recipe: Recipe) -> Scale | None:
+        held = [self.source.scales.get(self._names[n]) for n in recipe.files]
+        if all(s is None for s in held):
+            return None
+        each = [np.float32(1) if s is None else s for s in held]
+        return np.asarray(each[0] if len(each) == 1 else np.stack(each))
+
     def joined(self, name: str, parts: Sequence[tuple[str, tuple[int, ...]]]) -> bool:
         """Whether weights can be one that holds their rows one after the other: those of one dtype can."""
         found = [self._find(part, shape) for part, shape in parts]
@@ -163,7 +183,10 @@ class ModelWeights:
         derived = any(w.recipe.derived for w in found)
         recipe = Recipe(files, join, derived=derived)
         plain = tuple(n for w in found for n in w.plain) if all(w.plain for w in found) else ()
-        self._wanted[name] = _Wanted((rows, *found[0].shape[1:]), found[0].dtype, recipe, plain)
+        scale = None
+        if any(w.scale is not None for w in found):
+            scale = np.concatenate([np.full(w.shape[0], 1 if w.scale is None else w.scale, np.float32) for w in found])
+        self._wanted[name] = _Wanted((rows, *found[0].shape[1:]), found[0].dtype, recipe, plain, scale)
         return True
 
     def _find(self, name: str, shape: tuple[int, ...]) -> _Wanted:
@@ -186,7 +209,8 @@ class ModelWeights:
         elif self._dtype is not None and not dtype.is_packed:
             dtype = self._dtype
         same = recipe.make is alone and self.source.kinds[self._names[recipe.files[0]]] == (shape, dtype)
-        return _Wanted(shape, dtype, recipe, recipe.files if same else ())
+        scale = self._scale(recipe) if dtype.is_packed else None
+        return _Wanted(shape, dtype, recipe, recipe.files if same else (), scale)
 
     def bare(self, name: str) -> str:
         """The graph's name of what has this name in a file of the architecture."""
@@ -274,7 +298,7 @@ class ModelWeights:
                             store.set(name, made)
                 done += sizes[name]
                 report("loading", done, whole)
-        self.source = _Loaded(self.source.where, self.source.kinds)  # so that files are closed
+        self.source = _Loaded(self.source.where, self.source.kinds, self.source.scales)  # so that files are closed
 
     def _in_place(self, name: str, stores: Sequence[Store]) -> bool:
         """Whether a weight is written where it stays, without a copy."""
@@ -289,7 +313,10 @@ class ModelWeights:
             return room
         values = [self.source.read(self._names[n]) for n in wanted.recipe.files]
         if wanted.recipe.derived or not wanted.dtype.is_packed:
-            values = [v.dequantize() if isinstance(v, PackedArray) else v for v in values]
+            values = [
+                times(v.dequantize(), self.source.scales.get(self._names[n])) if isinstance(v, PackedArray) else v
+                for n, v in zip(wanted.recipe.files, values, strict=True)
+            ]
         try:
             made = _shaped(wanted, values)
         except ModelFormatError as error:
@@ -314,6 +341,7 @@ class _Loaded:
 
     where: str
     kinds: Mapping[str, tuple[tuple[int, ...], DType]]
+    scales: Mapping[str, Scale]
 
     def read(self, name: str) -> Value:
         raise RlxError(f"{self.where}: tensor {shown(name)} cannot be read: the model was loaded")

@@ -73,7 +73,7 @@ class _Batch(c.Structure):
     _fields_ = [("n", c.c_int32), *((name, c.c_void_p) for name in ("token", "embd", "pos", "count", "seq", "logits"))]
 
 
-class _Judge:
+class Judge:
     def __init__(self, folder: Path) -> None:
         def library(stem: str) -> Any:
             return c.CDLL(str(next(folder.glob(f"{stem}*"))), c.RTLD_GLOBAL)
@@ -112,7 +112,7 @@ class _Judge:
 
 
 def main() -> None:
-    judge = _Judge(Path(sys.argv[1]).resolve())
+    judge = Judge(Path(sys.argv[1]).resolve())
     with tempfile.TemporaryDirectory() as work:
         path = Path(work) / "x.gguf"
         logits = {name: judge.logits(write(path, rope(name))) for name in ROPES}

@@ -141,7 +141,7 @@ MALFORMED: dict[str, tuple[bytes, str]] = {
     "2^32 - 1 dimensions": (blob(None, [info("a", (8,), 0, 0, rank=2**32 - 1)]), "dimensions"),
     "dimensions cut off": (blob(None, [text("a") + struct.pack("<IQ", 4, 8)], b""), "tensor 'a'"),
     "a tensor of an unknown type": (blob(None, [info("a", (8,), 77, 0)]), "type 77"),
-    "a tensor of a type between known ones": (blob(None, [info("a", (8,), 41, 0)]), "type 41"),
+    "a tensor of a type after the last one": (blob(None, [info("a", (8,), 42, 0)]), "type 42"),
     "a tensor of a withdrawn type": (blob(None, [info("a", (32,), 4, 0)]), "withdrawn"),
     "a tensor of Q8_K": (blob(None, [info("a", (256,), 15, 0)]), "Q8_K"),
     "a tensor of I16": (blob(None, [info("a", (8,), 25, 0)]), "I16"),

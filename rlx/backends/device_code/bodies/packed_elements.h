@@ -1,4 +1,5 @@
 // Elements of the packed formats without chunks, one by one. BOOK_WORDS: words of an entry of the codebook.
+#define Q1_0 31u  // which no other kernel asks for
 // The number in place i of entry `code` of the codebook.
 RLX_FN float in_book(PTR(u32) book, const uint code, const uint i) {
     return signed_byte(book AT(code * BOOK_WORDS + i / 4u) >> (i % 4u * 8u));
@@ -26,6 +27,7 @@ RLX_FN float element(const Row row, const Planes at, PTR(u32) book, const uint b
         const uint three = (q & 0xffu) * 3u >> 8;
         return half_of(pair_at(row, at.at2 + b * 2u)) * (float(three) - 1.0f);
     }
+    if (FORMAT == Q1_0) return -half_of(pair_at(row, at.at1 + b * 2u)) * sign_at(row, quants, e);
     if (FORMAT == NVFP4) {
         const uint code = byte_at(row, at.at1 + b * 4u + e / 16u), exponent = code >> 3 & 15u, f = code & 7u;
         const uint top = exponent == 0u ? 1u : exponent;

@@ -26,7 +26,7 @@ FORMATS = tuple(name for name, dtype in PACKED.items() if name == dtype.family)
 _ONE_RUN = frozenset({"q8_0", "int8", "int8_zp", "fp8_e4m3", "fp8_e5m2"})
 _FOUR_RUNS = frozenset({"q2_k", "q3_k", "tq2_0"})
 _BOOKED = ("iq1", "iq2", "iq3")  # how the names of formats with a codebook begin
-_NO_RUNS = frozenset({"tq1_0", "nvfp4", *(n for n in PACKED if n.startswith(_BOOKED))})
+_NO_RUNS = frozenset({"q1_0", "tq1_0", "nvfp4", *(n for n in PACKED if n.startswith(_BOOKED))})
 
 
 def layout(dtype: DType, align: int) -> dict[str, int]:

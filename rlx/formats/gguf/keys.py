@@ -1,0 +1,95 @@
+"""The settings that llama.cpp reads of each architecture that rlx reads, and what rlx does about each.
+
+`python -m tests.formats.gguf.settings_sweep` finds which settings these are and what they change, and a test compares
+its table with this one. A setting that llama.cpp does not read of an architecture is left alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from rlx.formats.files import shown
+
+LLAMA_CPP = "v0.5.0"
+# What a rule says of a setting: rlx follows it, or it changes no number; or it must be one of some values, which change
+# nothing; or it must be what another setting of the model is, by its name in config.json (`turned`: how many numbers of
+# a head are turned).
+Rule = tuple[bool | float, ...] | str
+FOLLOWED, NO_NUMBER = "followed", "no number"
+
+_NO_EXPERTS: dict[str, Rule] = {"expert_count": (0,), "expert_used_count": (0,)}
+_EXPERTS: dict[str, Rule] = dict.fromkeys(("expert_count", "expert_used_count", "expert_feed_forward_length"), FOLLOWED)
+_EVERY: dict[str, Rule] = {
+    **dict.fromkeys((
+        "block_count", "context_length", "embedding_length", "feed_forward_length", "attention.head_count",
+        "attention.head_count_kv", "attention.key_length", "attention.value_length", "pooling_type", "rope.freq_base",
+        "rope.dimension_count", "rope.scale_linear", "rope.scaling.type", "rope.scaling.factor",
+        "rope.scaling.original_context_length",
+    ), FOLLOWED),
+    **dict.fromkeys((
+        "embedding_length_out", "expert_group_used_count", "rope.scaling.alpha", "rope.scaling.finetuned",
+        "attention.key_length_swa", "attention.value_length_swa", "rope.dimension_count_swa",
+    ), NO_NUMBER),
+    "attention.causal": (True,), "rope.scaling.attn_factor": (1.0,), "nextn_predict_layers": (0,),
+    "expert_group_count": (0,), **_NO_EXPERTS,
+}  # fmt: skip
+_RMS: dict[str, Rule] = {"attention.layer_norm_rms_epsilon": FOLLOWED}
+_NORM: dict[str, Rule] = {"attention.layer_norm_epsilon": FOLLOWED}
+# Layers with a window may differ from the others, which rlx has no code for but where it says so.
+_WINDOWS: dict[str, Rule] = {
+    "attention.sliding_window": FOLLOWED, "attention.sliding_window_pattern": FOLLOWED,
+    "attention.key_length_swa": "head_dim", "attention.value_length_swa": "head_dim",
+    "rope.dimension_count_swa": "turned", "rope.freq_base_swa": "rope_theta",
+}  # fmt: skip
+_CAP: dict[str, Rule] = {"final_logit_softcapping": FOLLOWED}
+_DELTA: dict[str, Rule] = {
+    **dict.fromkeys((
+        "ssm.conv_kernel", "ssm.group_count", "ssm.inner_size", "ssm.state_size", "ssm.time_step_rank",
+        "full_attention_interval",
+    ), FOLLOWED),
+    "rope.dimension_sections": FOLLOWED,
+    "attention.recurrent_layers": (),
+}  # fmt: skip
+_HEADS = ("attention.key_length", "attention.value_length", "rope.dimension_count")  # read where there are heads
+_MAMBA: dict[str, Rule] = {
+    **dict.fromkeys(("ssm.conv_kernel", "ssm.inner_size", "ssm.state_size", "ssm.time_step_rank"), FOLLOWED),
+    **dict.fromkeys((
+        "rope.freq_base", "rope.scale_linear", "rope.scaling.type", "rope.scaling.factor", "rope.scaling.attn_factor",
+        "rope.scaling.original_context_length",
+    ), NO_NUMBER),
+    "ssm.dt_b_c_rms": (False,),
+}  # fmt: skip
+_ENCODER: dict[str, Rule] = {"attention.causal": (False,)}
+_NO_ROPE: dict[str, Rule] = {key: NO_NUMBER for key in _EVERY if key.startswith("rope.")}
+READ: dict[str, dict[str, Rule]] = {
+    "llama": {**_EVERY, **_RMS, "vocab_size": NO_NUMBER},
+    "qwen2": {**_EVERY, **_RMS},
+    "qwen3": {**_EVERY, **_RMS},
+    "qwen3moe": {**_EVERY, **_RMS, **_EXPERTS},
+    "qwen35": {**_EVERY, **_RMS, **_DELTA},
+    "qwen35moe": {**_EVERY, **_RMS, **_DELTA, **_EXPERTS, "expert_shared_feed_forward_length": FOLLOWED},
+    "gemma2": {**_EVERY, **_RMS, **_WINDOWS, **_CAP, "attn_logit_softcapping": FOLLOWED},
+    "gemma3": {**_EVERY, **_RMS, **_WINDOWS, **_CAP, "rope.freq_base_swa": FOLLOWED},
+    "phi3": {**_EVERY, **_RMS, "attention.sliding_window": FOLLOWED},
+    "olmo2": {**_EVERY, **_RMS, "attention.sliding_window": (0,)},
+    "gpt-oss": {**_EVERY, **_RMS, **_WINDOWS, **_EXPERTS},
+    "gpt2": {**_EVERY, **_NORM, **_NO_ROPE},
+    "mamba": {k: rule for k, rule in {**_EVERY, **_RMS, **_MAMBA}.items() if k not in _HEADS},
+    "bert": {**_EVERY, **_NORM, **_ENCODER, **_NO_ROPE},
+    "nomic-bert": {**_EVERY, **_NORM, **_ENCODER, "rope.scaling.factor": (0.0, 1.0), "rope.scale_linear": (0.0, 1.0)},
+    "jina-bert-v2": {**_EVERY, **_NORM, **_ENCODER, **_NO_ROPE},
+}
+
+
+def unfollowed(arch: str, metadata: Mapping[str, Any], config: Mapping[str, Any]) -> str | None:
+    """What is wrong with the first setting that changes numbers and that rlx has no code for; None where there is none.
+    `config` has the settings of rules by name."""
+    for key, rule in READ[arch].items():
+        found = metadata.get(f"{arch}.{key}")
+        if found is None or rule in (FOLLOWED, NO_NUMBER):
+            continue
+        allowed = (config.get(rule),) if isinstance(rule, str) else rule
+        if not any(found == a and isinstance(found, bool) == isinstance(a, bool) for a in allowed):
+            other = f" other than {' and '.join(map(str, allowed))}" if allowed else ""
+            return f"{arch}.{key} is {shown(found)}; rlx has no code for{other or ' it'}"
+    return None
