@@ -280,7 +280,8 @@ class GraphBuilder:
                 f"{where}: there is no such operator in version {opset} of domain {domain or 'ai.onnx'!r}"
             )
         bound = check_call(schema, node, inputs, protos, where, self._strict)
-        check_shapes(schema, inputs, where, self._strict and not frame.defined)
+        strict = self._strict and not frame.defined
+        check_shapes(schema, inputs, where, strict)
         if not domain and node.op_type in CONTROL:
             graphs = {n: protos.pop(n).g for n, a in list(protos.items()) if a.type == Attribute.GRAPH}
             self._control(node, self._call(node, where, schema, inputs, protos), graphs, frame)
@@ -290,11 +291,13 @@ class GraphBuilder:
         if builder is not None:
             try:
                 call = self._call(node, where, schema, inputs, protos)
-                call.scope = scope
+                call.scope, call.strict = scope, strict
                 check_strings(call, domain)
                 made = builder(call)
-            except WriteOut:
+            except WriteOut as write:
                 builder = None
+                inputs = [write.inputs.get(i, v) for i, v in enumerate(inputs)]
+                protos |= {n: onnx.helper.make_attribute(n, v) for n, v in write.attributes.items()}
         if builder is None:
             body = self._body(schema, node, inputs, protos, opset, domain)
             if body is None:
@@ -452,6 +455,8 @@ class GraphBuilder:
             return to_array(proto.t, f"{where}: attribute {shown(proto.name)}", self.folder)
         if kind == Attribute.TYPE_PROTO:
             return kind_of(proto.tp)
+        if kind == Attribute.GRAPH:
+            return proto.g
         raise UnsupportedOp(
             f"{where}: attribute {shown(proto.name)} is of a kind that rlx does not read ({kind})"
         )

@@ -89,7 +89,15 @@ class NeedsValues(Exception):
 
 
 class WriteOut(Exception):
-    """Raised by a builder whose node is better built by onnx's function for the operator."""
+    """Raised by a builder whose node is better built by onnx's function for the operator, of these inputs and
+    attributes instead of the node's own."""
+
+    def __init__(
+        self, inputs: Mapping[int, AnyValue] | None = None, attributes: Mapping[str, float] | None = None
+    ) -> None:
+        super().__init__()
+        self.inputs = dict(inputs or {})
+        self.attributes = dict(attributes or {})
 
 
 class ConstantEvaluator:
@@ -175,7 +183,8 @@ class Call:
     """One node of an ONNX graph while it is built.
 
     `version` is the opset that last changed the operator. `x(i)` is an input as a tensor (in its carrier), `opt(i)` the
-    same or None where it is left out, `known(i)` its value. Attributes: `int`, `float`, `str`, `ints`, `floats`.
+    same or None where it is left out, `known(i)` its value. Attributes: `int`, `float`, `str`, `ints`, `floats`, and
+    `choice` for one of a few. `strict` refuses what departs from the operator's text.
     """
 
     def __init__(
@@ -191,6 +200,7 @@ class Call:
         self.attrs = attrs
         self.n_outputs = n_outputs
         self.known_values = known
+        self.strict = False
         self.words = known.words
         self.scope: Mapping[builtins.str, AnyValue | None] = {}  # the named values visible to the node
 
@@ -315,6 +325,13 @@ class Call:
         return default if found is None else found
 
     floats = ints
+
+    def choice(self, name: builtins.str, *allowed: Any) -> Any:
+        """An attribute that must have one of a few values. Raises: ModelFormatError."""
+        found = self.attrs.get(name)
+        if found not in allowed:
+            raise self.bad(f"{name} is {found!r}; expected {' or '.join(map(repr, allowed))}")
+        return found
 
     # -- results
 
