@@ -127,7 +127,8 @@ class GraphBuilder:
             if isinstance(given, TensorType):
                 leaves[name] = Value(self.graph.input(name, given.shape, given.dtype), dtypes[name])
             else:
-                leaves[name] = self.constant(given)
+                leaves[name] = held_value = self.constant(given)
+                self.known.fed[held_value.tensor.graph, held_value.tensor.id] = name
         kinds = {i.name: info_of(i).type for i in self.model.graph.input}
         scope: Scope = {name: held(nest, leaves, kinds[name]) for name, nest in nests.items()}
         for name, array in self.initializers.items():

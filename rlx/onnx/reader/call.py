@@ -100,6 +100,15 @@ class WriteOut(Exception):
         self.attributes = dict(attributes or {})
 
 
+class OutOfRange(ModelFormatError):
+    """An integer that an operator reads while it is built and that is none from `least` to `most`; `fed` is the input of
+    the model that it came from, or None."""
+
+    def __init__(self, text: str, fed: str | None, least: int, most: int) -> None:
+        super().__init__(text)
+        self.fed, self.least, self.most = fed, least, most
+
+
 class ConstantEvaluator:
     """The constant evaluator: values of tensors that depend on constants alone, computed by the ops' references;
     strings are numbers in the string table `words`. `steps` counts the steps of compiled loops in the body being built,
@@ -110,6 +119,7 @@ class ConstantEvaluator:
     def __init__(self) -> None:
         self.words = StringTable()
         self.draws = Draws()
+        self.fed: dict[tuple[Graph, int], str] = {}  # the inputs of the model whose values are constants
         self.steps = 1
         self.bodies = 0
         self.parts = 0
@@ -282,6 +292,16 @@ class Call:
         if not math.isfinite(found):
             raise ModelFormatError(f"{self.where}: input {i} is {found}; expected a whole number")
         return builtins.int(found)
+
+    def known_between(
+        self, i: builtins.int, least: builtins.int, most: builtins.int, what: builtins.str, why: builtins.str
+    ) -> builtins.int:
+        """The one integer in an input, which is called `what`. Raises: NeedsValues; OutOfRange, saying `why`."""
+        found, t = self.known_int(i), self.x(i)
+        if not least <= found <= most:
+            text = f"{self.where}: {what} is {found}; {why}: expected {least} to {most}"
+            raise OutOfRange(text, self.known_values.fed.get((t.graph, t.id)), least, most)
+        return found
 
     def writes(self, start: Tensor, count: builtins.int, length: builtins.int, least: builtins.int = 0) -> None:
         """Says that the node writes `count` rows of each batch into a cache of `length`, from `start` on, which is at

@@ -190,7 +190,7 @@ def _check(
         one = other is not None and _fits(rule.allowed, other, bound)
     if good or (one and not strict):
         return
-    message = f"{where}: input {i} ({rule.name}) is {shape}; the operator's text demands {said}"
+    message = f"{where}: input {i} ({rule.name}) is {shape}; expected {said}, as the operator's text says"
     if _fits(rule.beside, shape, bound):
         departs(message, "takes its elements in order", strict)
     else:
