@@ -55,7 +55,7 @@ def test_one_number_may_be_a_vector_unless_strict(kind: str) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         run(kind, ONE[kind])
-    with pytest.raises(ModelFormatError, match="expected .*text says|one for each of axis"):
+    with pytest.raises(ModelFormatError, match=r"expected .*text says|one for each of axis"):
         run(kind, ONE[kind], strict=True)
 
 
@@ -73,7 +73,8 @@ REFUSED: list[tuple[str, dict[str, Any]]] = [
     ("ReduceMax", {"x": X, "a": np.array([[0]])}),
     ("MatMulInteger", {"a": FOUR, "b": FOUR, "z": np.ones((1, 2), B)}),
     ("MatMulInteger", {"a": FOUR[None], "b": FOUR, "z": np.ones(2, B)}),
-    ("QLinearMatMul", {"a": FOUR, "s": F(1), "z": np.ones(2, B), "b": FOUR, "t": F(1), "u": B(0), "v": F(1), "w": B(0)}),
+    ("QLinearMatMul", {"a": FOUR, "s": F(1), "z": np.ones(2, B), "b": FOUR, "t": F(1), "u": B(0), "v": F(1),
+                       "w": B(0)}),
     ("ConvInteger", {"x": FOUR[None, None], "w": FOUR[None, None], "z": np.ones((1, 1), B)}),
     ("DequantizeLinear", {"x": FOUR, "s": np.ones(2, F), "z": B(1)}),
     ("QuantizeLinear", {"x": X, "s": np.ones((1, 1), F)}),

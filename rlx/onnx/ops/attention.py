@@ -102,8 +102,8 @@ def _check_attention(c: Call, heads: tuple[int, int], shape: tuple[int, int, int
 
 
 def _scaled(c: Call, size: int) -> WriteOut:
-    """onnx's function, which takes the root of the scale in f32: of a negative one the queries bear the sign, and in f64
-    the queries, of heads of `size` numbers, are scaled before."""
+    """onnx's function, which takes the root of the scale in f32: of a negative one the queries bear the sign, and
+    in f64 the queries, of heads of `size` numbers, are scaled before."""
     q, scale = c.x(0), c.float("scale")
     if c.dtype() == np.float64:
         by = size**-0.5 if scale is None else scale

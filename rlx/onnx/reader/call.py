@@ -101,8 +101,8 @@ class WriteOut(Exception):
 
 
 class OutOfRange(ModelFormatError):
-    """An integer that an operator reads while it is built and that is none from `least` to `most`; `fed` is the input of
-    the model that it came from, or None."""
+    """An integer that an operator reads while it is built and that is none from `least` to `most`; `fed` is the input
+    of the model that it came from, or None."""
 
     def __init__(self, text: str, fed: str | None, least: int, most: int) -> None:
         super().__init__(text)

@@ -116,7 +116,7 @@ SHAPES: dict[str, str | tuple[str | tuple[str, ...], ...]] = {
         f"Reduce{name}": "axes=A"
         for name in "L1 L2 LogSum LogSumExp Max Mean Min Prod Sum SumSquare".split()
     },
-    **{name: "T=" for name in ("Adagrad", "Adam", "Momentum")},
+    **dict.fromkeys(("Adagrad", "Adam", "Momentum"), "T="),
 }
 
 

@@ -537,8 +537,8 @@ def plain() -> Iterator[Case]:
         yield Case("Bernoulli", v, {"x": p.astype(t)}, {"dtype": code}, want)
 
 
-FAMILIES = (norms, attention, linear_attention, rotary, windows, losses, reductions, softmaxes, ranges, clips, grids, crops,
-            blocks, writers, plain)  # fmt: skip
+FAMILIES = (norms, attention, linear_attention, rotary, windows, losses, reductions, softmaxes, ranges, clips, grids,
+            crops, blocks, writers, plain)  # fmt: skip
 
 
 def cases() -> Iterator[Case]:
