@@ -18,7 +18,7 @@ from rlx.formats.files import beginning, plain, shown
 from rlx.formats.kinds import other_kind
 from rlx.host.progress import drawn
 from rlx.ir.checks import checks_of
-from rlx.runtime.checks import IndexCheck
+from rlx.runtime.checks import HostCheck
 
 if TYPE_CHECKING:
     from rlx.onnx.model import Model, TensorInfo
@@ -137,7 +137,7 @@ def _draw_indices(model: Model, feeds: dict[str, Any], names: Sequence[str], rng
             with drawn():
                 built = model.built(feeds)
         except OutOfRange as error:
-            if error.fed not in names:
+            if error.fed is None or error.fed not in names:
                 return
             old = feeds[error.fed]
             feeds[error.fed] = rng.integers(error.least, error.most + 1, old.shape).astype(old.dtype)
@@ -145,14 +145,14 @@ def _draw_indices(model: Model, feeds: dict[str, Any], names: Sequence[str], rng
         except RlxError:
             return
         for what, (index, limits) in checks_of(built.graph).items():
-            check = IndexCheck(what, index, limits, None)
+            check = HostCheck(what, index, limits)
             own = [n for n in check.inputs() if n in names]
             if len(own) == 1:
                 feeds[own[0]] = _inside(check, own[0], built.feeds | {n: feeds[n] for n in names}, rng)
         return
 
 
-def _inside(check: IndexCheck, name: str, feeds: Mapping[str, Any], rng: np.random.Generator) -> Any:
+def _inside(check: HostCheck, name: str, feeds: Mapping[str, Any], rng: np.random.Generator) -> Any:
     """An input whose index is inside its limits, if that is the input plus something else."""
     old = feeds[name]
     index, next_ = (check.index({**feeds, name: np.full_like(old, n)}) for n in (0, 1))

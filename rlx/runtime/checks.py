@@ -26,11 +26,11 @@ _BEFORE = "the run was not begun"
 _AFTER = "the run's results, and the states that it wrote, are void"
 
 
-class IndexCheck:
-    """One check of a program; `port` reads the index after a run."""
+class HostCheck:
+    """One check of a graph, as far as the host computes it from inputs."""
 
-    def __init__(self, what: str, index: Tensor, limits: Tensor, port: OutputPort | None) -> None:
-        self.what, self.port = what, port
+    def __init__(self, what: str, index: Tensor, limits: Tensor) -> None:
+        self.what = what
         self._index, self._limits = index, limits
         self._nodes = _host_nodes(index, limits)
         if limits.shape != (4,) or not limits.dtype.is_int:
@@ -75,10 +75,17 @@ class IndexCheck:
             verify(self.what, index, self.limits(given), _BEFORE)
         return index is not None
 
+
+class IndexCheck(HostCheck):
+    """One check of a program; `port` reads the index after a run."""
+
+    def __init__(self, what: str, index: Tensor, limits: Tensor, port: OutputPort) -> None:
+        super().__init__(what, index, limits)
+        self.port = port
+
     def after(self, given: Mapping[str, Given]) -> None:
         """Raises: CapacityExceeded where the index of the run that has ended was outside."""
-        if self.port is not None:
-            verify(self.what, self.port.take(), self.limits(given), _AFTER)
+        verify(self.what, self.port.take(), self.limits(given), _AFTER)
 
 
 def verify(what: str, index: npt.NDArray[Any], limits: npt.NDArray[Any], then: str) -> None:

@@ -129,7 +129,7 @@ def attention(c: Call) -> Result:
     q = _heads(c, c.x(0), "q_num_heads")
     k, v = (_heads(c, c.x(i), "kv_num_heads") for i in (1, 2))
     length = k.shape[2] + (c.x(4).shape[2] if c.has(4) else 0)
-    _check_attention(c, (q.shape[1], k.shape[1]), (*q.shape[:3], length))
+    _check_attention(c, (q.shape[1], k.shape[1]), (q.shape[0], q.shape[1], q.shape[2], length))
     scale, cap, mask = c.float("scale"), abs(c.float("softcap", 0.0)), c.opt(3)
     # onnx's function takes a negative cap for none; the text's tanh is odd.
     write_out = _scaled(c, q.shape[3])
