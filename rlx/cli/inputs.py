@@ -17,12 +17,15 @@ from rlx.errors import RlxError
 from rlx.formats.files import beginning, plain, shown
 from rlx.formats.kinds import other_kind
 from rlx.host.progress import drawn
+from rlx.ir.checks import checks_of
+from rlx.runtime.checks import HostCheck
 
 if TYPE_CHECKING:
     from rlx.onnx.model import Model, TensorInfo
 
 LENGTHS = (8, 16, 32, 64, 128, 224, 256, 512)  # tried for open dimensions, for at most SECONDS
 SECONDS = 5.0
+MAX_INDICES = 4096  # of an input that is looked at as lengths or indices
 MAX_BYTES = 1 << 32  # of a random input, whose shape comes from the file and the command line
 Array = npt.NDArray[Any]
 _WORDS = ("one", "two", "Three", "a sentence of words")
@@ -119,7 +122,46 @@ def feeds_of(model: Model, texts: Sequence[str] | None, seed: int) -> tuple[dict
 
     labels = list(dict.fromkeys(_label(i, k) for i, k in free))
     feeds = _that_fit(model, made, labels) if free else made(1)
+    whole = [i.name for i in others if i.dtype is not None and i.dtype.kind in "iu" and not i.around]
+    _draw_indices(model, feeds, [n for n in whole if feeds[n].size <= MAX_INDICES], np.random.default_rng(seed))
     return feeds, [i.name for i in others]
+
+
+def _draw_indices(model: Model, feeds: dict[str, Any], names: Sequence[str], rng: np.random.Generator) -> None:
+    """Draws those of the named integers anew that operators refuse, within the limits that these say: lengths and
+    indices into caches. What is refused for another reason the run will name."""
+    from rlx.onnx.reader.call import OutOfRange
+
+    for _ in names:
+        try:
+            with drawn():
+                built = model.built(feeds)
+        except OutOfRange as error:
+            if error.fed is None or error.fed not in names:
+                return
+            old = feeds[error.fed]
+            feeds[error.fed] = rng.integers(error.least, error.most + 1, old.shape).astype(old.dtype)
+            continue
+        except RlxError:
+            return
+        for what, (index, limits) in checks_of(built.graph).items():
+            check = HostCheck(what, index, limits)
+            own = [n for n in check.inputs() if n in names]
+            if len(own) == 1:
+                feeds[own[0]] = _inside(check, own[0], built.feeds | {n: feeds[n] for n in names}, rng)
+        return
+
+
+def _inside(check: HostCheck, name: str, feeds: Mapping[str, Any], rng: np.random.Generator) -> Any:
+    """An input whose index is inside its limits, if that is the input plus something else."""
+    old = feeds[name]
+    index, next_ = (check.index({**feeds, name: np.full_like(old, n)}) for n in (0, 1))
+    least, most, *_ = (int(n) for n in check.limits(feeds))
+    if index is None or next_ is None or index.size != old.size or not (next_ - index == 1).all():
+        return old
+    low, high = (np.clip(end - index.reshape(old.shape), 0, np.iinfo(old.dtype).max) for end in (least, most))
+    here = (old >= low) & (old <= high)
+    return np.where(here | (low > high), old, rng.integers(low, np.maximum(low, high) + 1)).astype(old.dtype)
 
 
 def _of_length(info: TensorInfo, lengths: Mapping[str, int]) -> TensorInfo:

@@ -26,11 +26,11 @@ _BEFORE = "the run was not begun"
 _AFTER = "the run's results, and the states that it wrote, are void"
 
 
-class IndexCheck:
-    """One check of a program; `port` reads the index after a run."""
+class HostCheck:
+    """One check of a graph, as far as the host computes it from inputs."""
 
-    def __init__(self, what: str, index: Tensor, limits: Tensor, port: OutputPort) -> None:
-        self.what, self.port = what, port
+    def __init__(self, what: str, index: Tensor, limits: Tensor) -> None:
+        self.what = what
         self._index, self._limits = index, limits
         self._nodes = _host_nodes(index, limits)
         if limits.shape != (4,) or not limits.dtype.is_int:
@@ -53,6 +53,15 @@ class IndexCheck:
         found: npt.NDArray[Any] = values[t.id]
         return found
 
+    def index(self, given: Mapping[str, Given]) -> npt.NDArray[Any] | None:
+        """The index that inputs given as NumPy arrays say; None where they do not."""
+        return self._value(self._index, given)
+
+    def inputs(self) -> set[str]:
+        """The inputs from which the host computes the index; none where it does not."""
+        nodes = self._nodes.get(self._index.id, [])
+        return {node.attrs["name"] for node in nodes if node.op.leaf is Leaf.INPUT}
+
     def limits(self, given: Mapping[str, Given]) -> npt.NDArray[Any]:
         found = self._value(self._limits, given)
         if found is None:
@@ -61,10 +70,18 @@ class IndexCheck:
 
     def before(self, given: Mapping[str, Given]) -> bool:
         """Whether the inputs alone say that the index is inside. Raises: CapacityExceeded where it is not."""
-        index = self._value(self._index, given)
+        index = self.index(given)
         if index is not None:
             verify(self.what, index, self.limits(given), _BEFORE)
         return index is not None
+
+
+class IndexCheck(HostCheck):
+    """One check of a program; `port` reads the index after a run."""
+
+    def __init__(self, what: str, index: Tensor, limits: Tensor, port: OutputPort) -> None:
+        super().__init__(what, index, limits)
+        self.port = port
 
     def after(self, given: Mapping[str, Given]) -> None:
         """Raises: CapacityExceeded where the index of the run that has ended was outside."""

@@ -313,3 +313,19 @@ def test_a_saved_program_says_which_options_it_does_not_take(rlx: Rlx, tmp_path:
         assert ran.status == 2 and f"takes no {option[0]}" in ran.err
     for command in ("check", "bench"):
         assert "is a program that rlx has saved" in rlx(command, file, "--device", "cpu").err
+
+
+def test_random_lengths_and_indices_are_those_that_operators_take(rlx: Rlx, tmp_path: Path) -> None:
+    """A cache that the update fills has one place for it; a total length is at least that of the new keys."""
+    scatter = model([node("TensorScatter", "p u i", "y")],
+                    {"p": [3, 4, 1], "u": [3, 4, 1], "i": ([3], I64)}, {"y": [3, 4, 1]}, opset=24)  # fmt: skip
+    dims = {"q": [2, 3, 8], "k": [2, 3, 8], "v": [2, 3, 8], "pk": [2, 1, 5, 8], "pv": [2, 1, 5, 8]}
+    lengths = {"n": ([2], onnx.TensorProto.INT32), "t": ([1], onnx.TensorProto.INT32)}
+    grouped = node("GroupQueryAttention", "q k v pk pv n t", "y ok ov", domain="com.microsoft", num_heads=1,
+                   kv_num_heads=1)  # fmt: skip
+    attention = model([grouped], dims | lengths, {"y": [2, 3, 8], "ok": None}, domains=["com.microsoft"])
+    for name, proto in (("scatter", scatter), ("grouped", attention)):
+        onnx.save(proto, tmp_path / f"{name}.onnx")
+        for seed in (0, 1, 2):
+            ran = rlx("run", tmp_path / f"{name}.onnx", "--seed", seed, "--device", "cpu")
+            assert ran.status == 0, ran.err

@@ -66,11 +66,11 @@ def test_scales_and_zero_points_that_would_make_the_result_larger() -> None:
     x, w, four = np.ones((1, 1, 3, 3), np.uint8), np.ones((1, 1, 2, 2), np.uint8), np.ones(4, np.float32)
     conv = node("QLinearConv", "x xs xz w ws wz ys yz", "y", name="it")
     fed = {"x": x, "xs": one, "xz": byte, "w": w, "ws": four, "wz": byte, "ys": one, "yz": byte}
-    refused(conv, fed, "one has too many elements")
-    refused(conv, {**fed, "ws": one, "wz": np.ones(4, np.uint8)}, "zero points of the weight are .*expected one")
+    refused(conv, fed, r"input 4 \(w_scale\) is \(4,\); expected a scalar or \(M,\) with M = 1")
+    refused(conv, {**fed, "ws": one, "wz": np.ones(4, np.uint8)}, r"input 5 \(w_zero_point\) .*expected a scalar")
     product = node("MatMulInteger", "a b az", "y", name="it")
     a = np.ones((1, 2), np.uint8)
-    refused(product, {"a": a, "b": a.T, "az": np.ones(4, np.uint8)}, "one has too many elements")
+    refused(product, {"a": a, "b": a.T, "az": np.ones(4, np.uint8)}, r"a_zero_point\) is \(4,\); expected a scalar")
 
 
 def test_an_image_without_axes() -> None:

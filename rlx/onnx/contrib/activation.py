@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from rlx import ops as o
+from rlx.onnx.ops.elementwise import swish
 from rlx.onnx.reader.call import Call, Result
 from rlx.onnx.reader.declared import FLOATS, declared
 
@@ -28,7 +29,7 @@ def fast_gelu(c: Call) -> Result:
 
 @declared("QuickGelu", inputs="X:T", outputs="Y:T", types={"T": FLOATS}, attributes={"alpha": 1.702})
 def quick_gelu(c: Call) -> Result:
-    return o.mul(c.x(), o.sigmoid(o.mul(c.x(), c.float("alpha"))))
+    return swish(c)
 
 
 @declared("BiasAdd", inputs="X:T bias:T skip:T", outputs="Y:T", types={"T": "float16 float"})

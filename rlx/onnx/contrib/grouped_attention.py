@@ -166,7 +166,7 @@ def group_query_attention(c: Call) -> tuple[Result, ...]:
     _check_done(c)
     q, k, v = _three(c, c.int("num_heads"), c.int("kv_num_heads"))
     batch, _, length, _ = q.shape
-    total, lengths = c.known_int(6), c.x(5)
+    lengths = c.x(5)
     if lengths.size != batch:
         raise c.bad(f"seqlens_k is {lengths.shape}; expected ({batch},)")
     past = [c.opt(3), c.opt(4)]
@@ -176,8 +176,9 @@ def group_query_attention(c: Call) -> tuple[Result, ...]:
     ):
         raise c.bad(f"the caches are {[None if t is None else t.shape for t in past]} for keys {k.shape}")
     before = 0 if past[0] is None else past[0].shape[2]
-    if total < length or (total > length and total > before + length):
-        raise c.bad(f"total_sequence_length is {total}; a past of {before} and {length} more cannot make it")
+    total = c.known_between(
+        6, length, before + length, "total_sequence_length", f"a past of {before} and {length} more cannot make it"
+    )
     lengths = o.add(o.reshape(o.cast(lengths, i32), (batch,)), 1)
     start = None if total == length else o.sub(lengths, length)
     if c.has(14) != c.has(15):

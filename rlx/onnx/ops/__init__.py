@@ -10,6 +10,7 @@ from rlx.onnx.ops import fill as fill
 from rlx.onnx.ops import index as index
 from rlx.onnx.ops import legacy as legacy
 from rlx.onnx.ops import linalg as linalg
+from rlx.onnx.ops import loss as loss
 from rlx.onnx.ops import movement as movement
 from rlx.onnx.ops import norm as norm
 from rlx.onnx.ops import pool as pool

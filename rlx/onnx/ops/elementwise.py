@@ -152,7 +152,7 @@ def prelu(c: Call) -> Result:
     x, slope = c.x(0), c.x(1)
     if broadcast_shapes(x.shape, slope.shape) != x.shape:
         raise c.bad(f"the slope is {slope.shape}; expected a shape that broadcasts to that of X, {x.shape}")
-    if x.dtype.is_float:
+    if x.dtype.is_float and slope.node.op.is_constant and np.isfinite(c.known_tensor(slope)).all():
         return o.prelu(x, slope)
     if c.dtype() == U64:
         return x

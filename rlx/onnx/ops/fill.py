@@ -75,6 +75,8 @@ def range_(c: Call) -> Result:
         raise c.unsupported(f"has {count} elements; at most {MAX_RANGE} are supported")
     c.table(3, count)
     kind = c.dtype()
+    if c.version >= 27 and kind.kind not in "iu" and kind.itemsize == 2:
+        c.choice("stash_type", 1, 10, 11, 16)
     work = kind if kind.kind in "iu" or kind.itemsize >= 4 else np.dtype(np.float32)
     return c.tensor(
         (start[0].astype(work) + np.arange(count).astype(work) * step[0].astype(work)).astype(kind)

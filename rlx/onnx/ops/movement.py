@@ -11,7 +11,7 @@ from rlx import ops as o
 from rlx.ir import Tensor
 from rlx.ir.types import broadcast_shapes
 from rlx.onnx.ops.fill import checked_shape
-from rlx.onnx.reader.call import Call, Result
+from rlx.onnx.reader.call import Call, Result, WriteOut
 from rlx.onnx.reader.table import op
 
 
@@ -162,6 +162,20 @@ def tile(c: Call) -> Result:
     return o.reshape(wide, [n * r for n, r in zip(x.shape, repeats, strict=True)])
 
 
+@op("CenterCropPad")
+def center_crop_pad(c: Call) -> Result:
+    """onnx's function for it, if the shape has a length for each axis."""
+    x, dims = c.x(), c.known_ints(1)
+    axes = axes_of(c, c.ints("axes", range(x.ndim)), x.ndim)
+    if len(dims) != len(axes) or min(dims, default=0) < 0:
+        raise c.bad(f"shape is {dims} for axes {axes}; expected a length for each, none negative")
+    whole = list(x.shape)
+    for axis, n in zip(axes, dims, strict=True):
+        whole[axis] = n
+    checked_shape(c, whole)
+    raise WriteOut
+
+
 @op("Pad")
 def pad(c: Call) -> Result:
     x = c.x()
@@ -226,7 +240,7 @@ def depth_to_space(c: Call) -> Result:
     if channels % (b * b):
         raise c.bad(f"{channels} channels do not divide by blocksize² {b * b}")
     depth = channels // (b * b)
-    if c.str("mode", "DCR") == "DCR":
+    if c.version < 11 or c.choice("mode", "DCR", "CRD") == "DCR":
         moved = o.transpose(o.reshape(x, (n, b, b, depth, h, w)), (0, 3, 4, 1, 5, 2))
     else:
         moved = o.transpose(o.reshape(x, (n, depth, b, b, h, w)), (0, 1, 4, 2, 5, 3))
@@ -240,7 +254,7 @@ def space_to_depth(c: Call) -> Result:
     if h % b or w % b:
         raise c.bad(f"height {h} and width {w} do not divide by blocksize {b}")
     parts = o.reshape(x, (n, channels, h // b, b, w // b, b))
-    order = (0, 1, 3, 5, 2, 4) if c.str("mode", "DCR") == "CRD" else (0, 3, 5, 1, 2, 4)
+    order = (0, 1, 3, 5, 2, 4) if c.version >= 28 and c.choice("mode", "DCR", "CRD") == "CRD" else (0, 3, 5, 1, 2, 4)
     return o.reshape(o.transpose(parts, order), (n, channels * b * b, h // b, w // b))
 
 

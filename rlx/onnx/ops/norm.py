@@ -11,7 +11,8 @@ from rlx.dtypes import f32
 from rlx.ir import Tensor
 from rlx.ir.types import normalize_axes
 from rlx.onnx.ops.movement import axis_of
-from rlx.onnx.reader.call import Call, Result
+from rlx.onnx.reader.call import Call, Result, Value
+from rlx.onnx.reader.elements import ElementType, element
 from rlx.onnx.reader.table import op
 from rlx.ops.reduce import less_mean
 
@@ -24,6 +25,8 @@ def _column(v: Tensor, like: Tensor) -> Tensor:
 def batch_norm(c: Call) -> tuple[Result, ...]:
     x, scale, bias, mean, var = (c.x(i) for i in range(5))
     eps, momentum = c.float("epsilon", 1e-5), c.float("momentum", 0.9)
+    if not eps >= 0:
+        raise c.bad(f"epsilon is {eps}; expected a number that is not negative")
     if c.int("spatial", 1) != 1:
         raise c.unsupported("spatial = 0 is not supported")
     if x.ndim < 2 or any(v.shape != (x.shape[1],) for v in (scale, bias, mean, var)):
@@ -65,12 +68,19 @@ def group_norm(c: Call) -> Result:
     x, scale, bias, groups = c.x(0), c.x(1), c.x(2), c.int("num_groups")
     if x.ndim < 2 or groups < 1 or x.shape[1] % groups:
         raise c.bad(f"the input is {x.shape}; expected (N, C, …) with C a multiple of num_groups {groups}")
-    if c.version < 21:  # one value a group
+    if c.version >= 21:
+        _stash(c)
+    else:  # one value a group
         each = x.shape[1] // groups
         scale, bias = (
             o.reshape(o.expand(o.reshape(v, (groups, 1)), (groups, each)), (-1,)) for v in (scale, bias)
         )
     return o.group_norm(x, groups, scale, bias, c.float("epsilon", 1e-5))
+
+
+def _stash(c: Call) -> ElementType:
+    """The type of means and deviations. What they are computed in is at least as wide."""
+    return element(c.choice("stash_type", 1, 10, 11, 16), c.where)
 
 
 def _flat(v: Tensor, shape: tuple[int, ...]) -> Tensor:
@@ -80,7 +90,7 @@ def _flat(v: Tensor, shape: tuple[int, ...]) -> Tensor:
 
 @op("LayerNormalization")
 def layer_norm(c: Call) -> tuple[Result, ...]:
-    x, scale, bias, eps = c.x(0), c.x(1), c.opt(2), c.float("epsilon", 1e-5)
+    x, scale, bias, eps, stash = c.x(0), c.x(1), c.opt(2), c.float("epsilon", 1e-5), _stash(c)
     axis = axis_of(c, c.int("axis", -1), x.ndim)
     lead, tail = x.shape[:axis], x.shape[axis:]
     rows = x if len(tail) == 1 else o.reshape(x, (math.prod(lead), math.prod(tail)))
@@ -92,12 +102,14 @@ def layer_norm(c: Call) -> tuple[Result, ...]:
     wide = o.cast(x, f32) if x.dtype.is_half else x
     axes = tuple(range(axis, x.ndim))
     mean = o.mean(wide, axes, keepdims=True)
-    return y, mean, o.reciprocal(o.sqrt(o.add(o.var(wide, axes, keepdims=True), eps)))
+    deviation = o.reciprocal(o.sqrt(o.add(o.var(wide, axes, keepdims=True), eps)))
+    return y, *(Value(c.cast(t, stash), stash) for t in (mean, deviation))
 
 
 @op("RMSNormalization")
 def rms_norm(c: Call) -> Result:
     x, eps = c.x(0), c.float("epsilon", 1e-5)
+    _stash(c)
     axis = axis_of(c, c.int("axis", -1), x.ndim)
     tail = x.shape[axis:]
     rows = x if len(tail) == 1 else o.reshape(x, (math.prod(x.shape[:axis]), math.prod(tail)))

@@ -30,7 +30,8 @@ from rlx.onnx.reader.table import op
 
 def _along(c: Call, v: Tensor, x: Tensor, axis: int, block: int) -> Tensor:
     """A scale or zero point broadcast over x: one in all, one for each index of an axis, or for each block of it."""
-    if v.size == 1 and not block:
+    one = v.ndim == 0 or (v.shape == (1,) and not c.strict)
+    if one and not block:
         return o.reshape(v, ())
     axis = axis_of(c, axis, x.ndim)
     if block:

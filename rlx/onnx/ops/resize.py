@@ -222,7 +222,8 @@ def _kernel(t: Array, mode: str | None, a: float) -> Array:
 
 @op("AffineGrid")
 def affine_grid(c: Call) -> Result:
-    """The sampling coordinates of an image of `size` under theta; coordinates go from -1 to 1 along each axis."""
+    """The sampling coordinates of an image of `size` under theta; coordinates go from -1 to 1 along each axis. The only
+    one of an axis of length 1 is 0, as in torch, to which the text refers."""
     theta, dims = c.x(0), c.known_ints(1)
     count = len(dims) - 2
     if count not in (2, 3) or theta.shape != (dims[0], count, count + 1):
@@ -231,7 +232,8 @@ def affine_grid(c: Call) -> Result:
         )
     checked_shape(c, [*dims[2:], count + 1])
     c.table(3, *dims[2:], count + 1)
-    ends = [1.0 if c.int("align_corners", 0) else 1 - 1 / max(n, 1) for n in dims[2:]]
+    corners = c.choice("align_corners", 0, 1)
+    ends = [1.0 if corners and n != 1 else 1 - 1 / max(n, 1) for n in dims[2:]]
     lines = [np.linspace(-end, end, n) for end, n in zip(ends, dims[2:], strict=True)]
     places = [
         *reversed(np.meshgrid(*lines, indexing="ij")),

@@ -7,16 +7,35 @@ import math
 import numpy as np
 
 from rlx import ops as o
-from rlx.dtypes import rounded
+from rlx.dtypes import bf16, rounded
 from rlx.ir import Tensor
+from rlx.onnx.ops.cast import converted
+from rlx.onnx.ops.fill import checked_shape
 from rlx.onnx.ops.movement import axis_of
-from rlx.onnx.reader.call import Call, Result
-from rlx.onnx.reader.elements import element
+from rlx.onnx.reader.call import Call, Result, Value
+from rlx.onnx.reader.elements import STRING, element, integer_range
 from rlx.onnx.reader.table import op
 from rlx.ops.fft import functions as fft
 from rlx.ops.fft.pairs import conj, pair
 
+_WINDOWS = {"HannWindow": (1, 1, 0), "HammingWindow": (25, 21, 0), "BlackmanWindow": (21, 25, 4)}  # over their sum
 _MAX_BINS = 1 << 13  # of a matrix of mel weights
+
+
+@op(*_WINDOWS)
+def window(c: Call) -> Value:
+    """A sum of cosines over `size` points, in f64, in the type asked for. A symmetric window of one point has no value:
+    its formula divides by size - 1."""
+    size, periodic, to = c.known_int(0), c.choice("periodic", 0, 1), element(c.int("output_datatype"), c.where)
+    if to == STRING or (integer_range(to) is None and to not in (np.float16, np.float32, np.float64, bf16.np)):
+        raise c.bad(f"output_datatype is {to}; expected integers or floats of 16 bits or more")
+    if size < 0 or (size == 1 and not periodic):
+        raise c.bad(f"size is {size}, periodic {periodic}; expected 0 or more, and 2 of a symmetric window")
+    checked_shape(c, [size])
+    c.table(4, size)
+    turn = 2 * np.pi * np.arange(size) / max(size - (not periodic), 1)
+    a, b, d = _WINDOWS[c.kind]
+    return converted(c, c.constant((a - b * np.cos(turn) + d * np.cos(2 * turn)) / (a + b + d)), to)
 
 
 def transformed(c: Call, x: Tensor, length: int, inverse: bool, onesided: bool) -> Tensor:

@@ -29,6 +29,7 @@ from rlx.onnx.reader.elements import STRING, Array, ElementType, carried, carrie
 from rlx.onnx.reader.infos import info_of
 from rlx.onnx.reader.read import MAX_DEPTH, called, label_of, node_name, opsets, reads
 from rlx.onnx.reader.schemas import check_call, check_strings, schema_of
+from rlx.onnx.reader.shapes import check_shapes
 from rlx.onnx.reader.structure import (
     BY_NAME,
     Structure,
@@ -55,12 +56,13 @@ ADDED_STEPS = 4  # the steps that adding a node of the graph takes
 @dataclass(frozen=True, slots=True)
 class Frame:
     """The scope of nodes: the named values, the opsets, the protos that a function's references to attributes stand
-    for, and the number of functions and graphs around."""
+    for, the number of functions and graphs around, and whether they are `defined` by onnx instead of in the file."""
 
     scope: Scope
     imports: Mapping[str, int]
     attributes: Mapping[str, Any]
     depth: int
+    defined: bool = False
 
 
 class Counted(Graph):
@@ -125,7 +127,8 @@ class GraphBuilder:
             if isinstance(given, TensorType):
                 leaves[name] = Value(self.graph.input(name, given.shape, given.dtype), dtypes[name])
             else:
-                leaves[name] = self.constant(given)
+                leaves[name] = held_value = self.constant(given)
+                self.known.fed[held_value.tensor.graph, held_value.tensor.id] = name
         kinds = {i.name: info_of(i).type for i in self.model.graph.input}
         scope: Scope = {name: held(nest, leaves, kinds[name]) for name, nest in nests.items()}
         for name, array in self.initializers.items():
@@ -278,6 +281,8 @@ class GraphBuilder:
                 f"{where}: there is no such operator in version {opset} of domain {domain or 'ai.onnx'!r}"
             )
         bound = check_call(schema, node, inputs, protos, where, self._strict)
+        strict = self._strict and not frame.defined
+        check_shapes(schema, inputs, where, strict)
         if not domain and node.op_type in CONTROL:
             graphs = {n: protos.pop(n).g for n, a in list(protos.items()) if a.type == Attribute.GRAPH}
             self._control(node, self._call(node, where, schema, inputs, protos), graphs, frame)
@@ -287,17 +292,19 @@ class GraphBuilder:
         if builder is not None:
             try:
                 call = self._call(node, where, schema, inputs, protos)
-                call.scope = scope
+                call.scope, call.strict = scope, strict
                 check_strings(call, domain)
                 made = builder(call)
-            except WriteOut:
+            except WriteOut as write:
                 builder = None
+                inputs = [write.inputs.get(i, v) for i, v in enumerate(inputs)]
+                protos |= {n: onnx.helper.make_attribute(n, v) for n, v in write.attributes.items()}
         if builder is None:
             body = self._body(schema, node, inputs, protos, opset, domain)
             if body is None:
                 raise UnsupportedOp(f"{where}: rlx has no {node.op_type} of version {schema.since_version}")
             imports = {**frame.imports, **opsets(body.opset_import, where)}
-            self._inline(body, node, inputs, protos, frame, imports)
+            self._inline(body, node, inputs, protos, frame, imports, defined=True)
             return
         single = made is None or isinstance(made, Tensor | AnyValue)
         results: Sequence[Any] = [made] if single else list(made)  # type: ignore[arg-type]
@@ -347,7 +354,7 @@ class GraphBuilder:
             for i in graph.initializer:
                 array = to_array(i, f"initializer {shown(i.name)}", self.folder)
                 inner[i.name] = self.constant(array)
-            self.nodes(graph.node, Frame(inner, frame.imports, frame.attributes, frame.depth + 1))
+            self.nodes(graph.node, Frame(inner, frame.imports, frame.attributes, frame.depth + 1, frame.defined))
             found = [inner[o.name] for o in graph.output]
             if any(v is None for v in found):
                 raise ModelFormatError(f"{where}: an output of its graph is left out")
@@ -364,7 +371,7 @@ class GraphBuilder:
 
     def _inline(
         self, function: Any, node: Any, inputs: Sequence[AnyValue | None], protos: dict[str, Any], frame: Frame,
-        imports: Mapping[str, int],
+        imports: Mapping[str, int], defined: bool = False,
     ) -> None:  # fmt: skip
         where = node_name(node)
         if len(inputs) > len(function.input) or len(node.output) > len(function.output):
@@ -376,7 +383,7 @@ class GraphBuilder:
         inner.update(zip(function.input, inputs, strict=False))
         given = {a.name: a for a in function.attribute_proto}
         given.update(protos)
-        self.nodes(function.node, Frame(inner, imports, given, frame.depth + 1))
+        self.nodes(function.node, Frame(inner, imports, given, frame.depth + 1, frame.defined or defined))
         for name, source in zip(node.output, function.output, strict=False):
             if name:
                 frame.scope[name] = inner.get(source)
@@ -449,6 +456,8 @@ class GraphBuilder:
             return to_array(proto.t, f"{where}: attribute {shown(proto.name)}", self.folder)
         if kind == Attribute.TYPE_PROTO:
             return kind_of(proto.tp)
+        if kind == Attribute.GRAPH:
+            return proto.g
         raise UnsupportedOp(
             f"{where}: attribute {shown(proto.name)} is of a kind that rlx does not read ({kind})"
         )

@@ -89,7 +89,24 @@ class NeedsValues(Exception):
 
 
 class WriteOut(Exception):
-    """Raised by a builder whose node is better built by onnx's function for the operator."""
+    """Raised by a builder whose node is better built by onnx's function for the operator, of these inputs and
+    attributes instead of the node's own."""
+
+    def __init__(
+        self, inputs: Mapping[int, AnyValue] | None = None, attributes: Mapping[str, float] | None = None
+    ) -> None:
+        super().__init__()
+        self.inputs = dict(inputs or {})
+        self.attributes = dict(attributes or {})
+
+
+class OutOfRange(ModelFormatError):
+    """An integer that an operator reads while it is built and that is none from `least` to `most`; `fed` is the input
+    of the model that it came from, or None."""
+
+    def __init__(self, text: str, fed: str | None, least: int, most: int) -> None:
+        super().__init__(text)
+        self.fed, self.least, self.most = fed, least, most
 
 
 class ConstantEvaluator:
@@ -102,6 +119,7 @@ class ConstantEvaluator:
     def __init__(self) -> None:
         self.words = StringTable()
         self.draws = Draws()
+        self.fed: dict[tuple[Graph, int], str] = {}  # the inputs of the model whose values are constants
         self.steps = 1
         self.bodies = 0
         self.parts = 0
@@ -175,7 +193,8 @@ class Call:
     """One node of an ONNX graph while it is built.
 
     `version` is the opset that last changed the operator. `x(i)` is an input as a tensor (in its carrier), `opt(i)` the
-    same or None where it is left out, `known(i)` its value. Attributes: `int`, `float`, `str`, `ints`, `floats`.
+    same or None where it is left out, `known(i)` its value. Attributes: `int`, `float`, `str`, `ints`, `floats`, and
+    `choice` for one of a few. `strict` refuses what departs from the operator's text.
     """
 
     def __init__(
@@ -191,6 +210,7 @@ class Call:
         self.attrs = attrs
         self.n_outputs = n_outputs
         self.known_values = known
+        self.strict = False
         self.words = known.words
         self.scope: Mapping[builtins.str, AnyValue | None] = {}  # the named values visible to the node
 
@@ -273,6 +293,16 @@ class Call:
             raise ModelFormatError(f"{self.where}: input {i} is {found}; expected a whole number")
         return builtins.int(found)
 
+    def known_between(
+        self, i: builtins.int, least: builtins.int, most: builtins.int, what: builtins.str, why: builtins.str
+    ) -> builtins.int:
+        """The one integer in an input, which is called `what`. Raises: NeedsValues; OutOfRange, saying `why`."""
+        found, t = self.known_int(i), self.x(i)
+        if not least <= found <= most:
+            text = f"{self.where}: {what} is {found}; {why}: expected {least} to {most}"
+            raise OutOfRange(text, self.known_values.fed.get((t.graph, t.id)), least, most)
+        return found
+
     def writes(self, start: Tensor, count: builtins.int, length: builtins.int, least: builtins.int = 0) -> None:
         """Says that the node writes `count` rows of each batch into a cache of `length`, from `start` on, which is at
         least `least`; a run in which they do not fit fails. Raises: ModelFormatError for a known start."""
@@ -315,6 +345,13 @@ class Call:
         return default if found is None else found
 
     floats = ints
+
+    def choice(self, name: builtins.str, *allowed: Any) -> Any:
+        """An attribute that must have one of a few values. Raises: ModelFormatError."""
+        found = self.attrs.get(name)
+        if found not in allowed:
+            raise self.bad(f"{name} is {found!r}; expected {' or '.join(map(repr, allowed))}")
+        return found
 
     # -- results
 

@@ -2,9 +2,9 @@
 
     python -m tests.onnx.sweep.attributes [--device cpu] [--write]
 
-Each result is compared with the formula of the operator's text, computed in float64, for f16, f32 and f64: within a few
-roundings of the type, signs of zero apart. Where the text gives no value, rlx must refuse; of coefficients that are no
-finite numbers it may. The counts are written into
+Each result is compared with the formula of the operator's text, computed in float64, for f16, f32 and f64 and every
+version of the operator: within a few roundings of the type, signs of zero apart. Where the text gives no value, rlx
+must refuse; of coefficients that are no finite numbers it may. The counts are written into
 tests/onnx/data/attributes.md; exit status 1 where a result is wrong.
 """
 
@@ -20,9 +20,11 @@ from pathlib import Path
 import numpy as np
 
 import rlx
-from rlx.errors import ModelFormatError
+from rlx.errors import ModelFormatError, UnsupportedOp
 from rlx.onnx.reader.elements import CODES
 from tests.onnx.models import model, node
+from tests.onnx.sweep.attribute_cases import Case, each, held
+from tests.onnx.sweep.attribute_cases import cases as others
 
 TABLE = Path(__file__).parent.parent / "data" / "attributes.md"
 ODD = [
@@ -61,7 +63,6 @@ X = np.array(
     ]
 )
 VALUES = np.linspace(-2, 2, len(X), dtype=np.float16)  # beside the gate of SwiGLU
-DTYPES = [np.dtype(t) for t in ("float16", "float32", "float64")]
 Array = np.ndarray
 Formula = Callable[..., Array]
 
@@ -107,72 +108,89 @@ def grid(names: tuple[str, ...]) -> Iterator[dict[str, float]]:
         yield {names[0]: a, names[1]: b}
 
 
-def cases() -> Iterator[tuple[str, np.dtype, dict[str, float]]]:
-    for kind, (names, _) in FORMULAS.items():
-        for dtype in DTYPES:
+def activations() -> Iterator[Case]:
+    for kind, (names, formula) in FORMULAS.items():
+        for opset, dtype in each(kind, 6):
             for attributes in grid(names):
-                yield kind, dtype, attributes
+                x = X.astype(dtype)
+                feeds = {"x": x, "z": VALUES.astype(dtype)} if kind == "SwiGLU" else {"x": x}
+                kept = {n: held(v) for n, v in attributes.items()}
+                none = kind in NO_VALUE and NO_VALUE[kind](**kept)
+                with np.errstate(all="ignore"):
+                    want = None if none else formula(x.astype(np.float64), **kept)
+                yield Case(kind, opset, feeds, attributes, want, 8)
 
 
-def expected(kind: str, dtype: np.dtype, attributes: dict[str, float]) -> Array | None:
-    """The text's values in float64, of the inputs and attributes as the file holds them; None where it gives none."""
-    held = {n: float(np.float32(v)) for n, v in attributes.items()}
-    if kind in NO_VALUE and NO_VALUE[kind](**held):
-        return None
-    with np.errstate(all="ignore"):
-        return FORMULAS[kind][1](X.astype(dtype).astype(np.float64), **held)
+def cases() -> Iterator[Case]:
+    yield from activations()
+    yield from others()
 
 
-def computed(kind: str, dtype: np.dtype, attributes: dict[str, float], device: str) -> Array:
-    x = X.astype(dtype)
-    feeds = {"x": x, "z": VALUES.astype(dtype)} if kind == "SwiGLU" else {"x": x}
-    one = node(kind, " ".join(feeds), "y", **attributes)
+def computed(case: Case, device: str) -> Array:
+    order = case.order or " ".join(case.feeds)
+    one = node(case.kind, order, case.results, domain=case.domain, **case.attributes)
     proto = model(
         [one],
-        {n: (list(a.shape), CODES[dtype]) for n, a in feeds.items()},
-        {"y": (None, CODES[dtype])},
-        opset=28,
+        {n: (list(a.shape), CODES[a.dtype]) for n, a in case.feeds.items()},
+        dict.fromkeys(case.results.split()),
+        opset=case.opset,
+        domains=[case.domain] if case.domain else [],
     )
-    return rlx.onnx.load(proto).run(feeds, device=device)["y"]
+    for info in proto.graph.output:
+        info.type.Clear()
+    return rlx.onnx.load(proto).run(case.feeds, device=device)[case.results.split()[0]]
 
 
-def wrong(kind: str, dtype: np.dtype, attributes: dict[str, float], device: str) -> str:
+def wrong(case: Case, device: str) -> str:
     """What differs; "" where nothing does."""
-    want = expected(kind, dtype, attributes)
+    want = case.want
+    numbers = [v for v in case.attributes.values() if isinstance(v, float)]
     try:
-        got = computed(kind, dtype, attributes, device).astype(np.float64)
-    except ModelFormatError as error:
-        return "" if want is None or not all(map(math.isfinite, attributes.values())) else f"refused: {error}"
+        got = computed(case, device)
+    except (ModelFormatError, UnsupportedOp) as error:
+        return "" if want is None or not all(map(math.isfinite, numbers)) else f"refused: {error}"
     if want is None:
-        return f"{got.tolist()} where the text gives no value"
-    info = np.finfo(dtype)
+        return f"{got.reshape(-1)[:4].tolist()} … where the text gives no value"
+    if got.shape != want.shape:
+        return f"is {got.shape}, not {want.shape}"
+    dtype, flat = got.dtype, got.astype(np.float64).reshape(-1)
     with np.errstate(all="ignore"):
-        want = want.astype(dtype).astype(np.float64)
-        step = np.maximum(np.abs(want) * float(info.eps), float(info.tiny)) * 8
-        bound = float(info.max) * (1 - 4 * float(info.eps))
-        big = (np.abs(got) >= bound) & (np.abs(want) >= bound) & (np.sign(got) == np.sign(want))
-        good = big | (np.abs(got - want) <= step) | (got == want) | (np.isnan(got) & np.isnan(want))
+        want = want.astype(dtype).astype(np.float64).reshape(-1)
+        if dtype.kind == "f":
+            info = np.finfo(dtype)
+            eps, tiny, most = float(info.eps), float(info.tiny), float(info.max)
+        else:
+            eps, tiny, most = 0.0, 0.0, math.inf
+        size = np.max(np.abs(want[np.isfinite(want)]), initial=0.0) if case.roundings > 8 else np.abs(want)
+        step = np.maximum(size * eps, tiny) * case.roundings
+        bound = most * (1 - 4 * eps)
+        big = (np.abs(flat) >= bound) & (np.abs(want) >= bound) & (np.sign(flat) == np.sign(want))
+        good = big | (np.abs(flat - want) <= step) | (flat == want) | (np.isnan(flat) & np.isnan(want))
     if good.all():
         return ""
     places = np.flatnonzero(~good)
-    return "; ".join(f"x {X[i]}: {got[i]}, not {want[i]}" for i in places[:4])
+    return "; ".join(f"element {i}: {flat[i]}, not {want[i]}" for i in places[:4])
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--write", action="store_true")
+    parser.add_argument("--only", nargs="*")
     options = parser.parse_args()
     counts: dict[str, list[int]] = {}
-    for kind, dtype, attributes in cases():
-        row = counts.setdefault(kind, [0, 0, 0])
+    for case in cases():
+        if options.only and case.kind not in options.only:
+            continue
+        row = counts.setdefault(case.kind, [0, 0, 0])
         row[0] += 1
-        row[1] += expected(kind, dtype, attributes) is None
-        what = wrong(kind, dtype, attributes, options.device)
+        row[1] += case.want is None
+        what = wrong(case, options.device)
         if what:
             row[2] += 1
-            print(kind, dtype, attributes, what, flush=True)
-    lines = ["| Operator | attributes × types | refused | wrong |", "|---|---|---|---|"]
+            kinds = {n: (a.dtype.name, a.shape) for n, a in case.feeds.items()}
+            print(case.kind, case.opset, kinds, case.attributes, what, flush=True)
+    lines = ["| Operator | opsets × attributes × types | refused | wrong |", "|---|---|---|---|"]
     total = [sum(column) for column in zip(*counts.values(), strict=True)]
     lines += [f"| {kind} | {a} | {b} | {c} |" for kind, (a, b, c) in (*counts.items(), ("all", total))]
     print("\n".join(lines))
