@@ -146,7 +146,8 @@ def main() -> int:
         for way, places in ways.items():
             bad += len(places)
             first = f", {x[places[0]]!r} first" if len(places) else ""
-            print(f"{asked.device} | {source} to {name} | {way} | {len(x)} numbers, {len(places)} wrong{first}", flush=True)
+            counts = f"{len(x)} numbers, {len(places)} wrong"
+            print(f"{asked.device} | {source} to {name} | {way} | {counts}{first}", flush=True)
 
     session = Session(asked.device, engine=asked.engine)
     for source, name in OWN:

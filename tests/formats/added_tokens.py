@@ -81,12 +81,13 @@ def differences(kind: str, flags: dict[str, bool], folder: Path, rng: random.Ran
             want, have = wanted.encode(text).ids, got.encode(text, parse_special=parsed)
             yield "" if want == have else ("encode", text, want, have)
         drawn = [rng.choice([rng.randrange(count), *ids]) for _ in range(rng.randrange(1, 7))]
-        for tokens, special in itertools.product((wanted.encode(text).ids, drawn), (True, False)):
-            want, have = wanted.decode(tokens, skip_special_tokens=not special), got.decode(tokens, special=special)
+        rows: list[list[int]] = [wanted.encode(text).ids, drawn]
+        for tokens, special in itertools.product(rows, (True, False)):
+            told = wanted.decode(tokens, skip_special_tokens=not special), got.decode(tokens, special=special)
             mark = flags["special"] and not special and flags["normalized"] and kind in _NORMALIZED
             if (mark and {*tokens} & {*ids}) or (kind == "byte-level BPE" and ids[3] in tokens):
                 continue  # see _NORMALIZED and CONTENTS
-            yield "" if want == have else ("decode", special, [wanted.id_to_token(i) for i in tokens], want, have)
+            yield "" if told[0] == told[1] else ("decode", special, [wanted.id_to_token(i) for i in tokens], *told)
 
 
 def sweep(texts: int, seed: int = 0) -> Iterator[tuple[str, dict[str, bool], list[Any]]]:

@@ -118,7 +118,7 @@ def test_logarithms_of_the_prompt(server: Served, count: int) -> None:
         text = prompt if isinstance(prompt, str) else server.service._text(ids)
         told = choice["logprobs"]
         assert choice["text"] == text + plain[i]["text"]
-        made = [t for t in server.model.tokens(ids, count)] if count else []
+        made = list(server.model.tokens(ids, count)) if count else []
         assert len(told["tokens"]) == len(ids) + count and told["text_offset"][len(ids) :][:1] in ([], [len(text)])
         assert told["token_logprobs"][0] is None and told["top_logprobs"][0] is None
         logs = _logarithms(server, ids + made)
