@@ -73,7 +73,7 @@ def differences(kind: str, flags: dict[str, bool], folder: Path, rng: random.Ran
     wanted.save(str(folder / "tokenizer.json"))
     got = from_folder(folder)
     count = wanted.get_vocab_size()
-    ids = [wanted.token_to_id(content) for content in CONTENTS]
+    ids = [int(wanted.token_to_id(content) or 0) for content in CONTENTS]
     for _ in range(texts):
         text = "".join(rng.choice([*CONTENTS, *_WORDS, " ", "  ", " "]) for _ in range(rng.randrange(1, 9)))
         for parsed in (True, False):
