@@ -28,11 +28,12 @@ class Scored(NamedTuple):
 
 
 class Named(NamedTuple):
-    """A token's bytes, as text where they are UTF-8, and the logarithm of its probability."""
+    """A token's bytes, as text where they are UTF-8, and the logarithm of its probability, None for the first of a
+    prompt, which has none."""
 
     text: str
     content: bytes
-    logarithm: float
+    logarithm: float | None
 
 
 @dataclass
@@ -71,9 +72,19 @@ class Answer(Asked):
     _scored: deque[Scored] = field(default_factory=deque)  # whose text has not passed yet
     _ready: list[Scored] = field(default_factory=list)
 
-    def begin(self, wake: asyncio.Event, text: str) -> None:
-        """`wake` is set when something has come; the answer begins with a text."""
+    def begin(
+        self, wake: asyncio.Event, text: str, scores: Sequence[Scores] | None = None, stream: Any = None
+    ) -> None:
+        """`wake` is set when something has come; the answer begins with a text: its prompt, whose tokens from the
+        second on have `scores`, where they are told, and are read by `stream`."""
         self.wake, self._text = wake, text
+        if scores is not None:
+            assert self.logprobs is not None
+            for token, own in zip(self.ids.tolist(), [None, *scores], strict=True):
+                self._ready.append(self._named(token, own, self.logprobs))
+                if token in self.stream.vocabulary.tokens:  # a tokenizer may have changed the text
+                    self._decoded = min(self._decoded + len(stream.push(token)), len(text))
+        self._decoded = self._passed = len(text)
         if self.max_tokens == 0:
             self.reason = "length"
         self._wake()
@@ -122,17 +133,19 @@ class Answer(Asked):
         self._text += made
         self._wake()
 
-    def _named(self, token: int, scores: Scores, count: int) -> Scored:
+    def _named(self, token: int, scores: Scores | None, count: int) -> Scored:
         vocabulary = self.stream.vocabulary
 
-        def named(id: int, logarithm: float) -> Named:
+        def named(id: int, logarithm: float | None) -> Named:
             content = vocabulary.content(id) if id in vocabulary.tokens else b""
             try:
                 text = content.decode() or f"<|{id}|>"
             except UnicodeDecodeError:  # as OpenAI's API writes a part of a character
                 text = "bytes:" + "".join(f"\\x{byte:02x}" for byte in content)
-            return Named(text, content, max(logarithm, _LEAST))
+            return Named(text, content, None if logarithm is None else max(logarithm, _LEAST))
 
+        if scores is None:
+            return Scored(self._decoded, named(token, None), ())
         best = zip(scores.likeliest[:count], scores.logarithms, strict=False)
         return Scored(self._decoded, named(token, scores.own), tuple(named(*one) for one in best))
 

@@ -20,7 +20,7 @@ from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, R
 from starlette.routing import Route, Router
 
 from rlx.errors import RlxError
-from rlx.models.language.batch import Penalties
+from rlx.models.language.batch import Penalties, Scores
 from rlx.models.language.decoder import Sampling
 from rlx.models.language.grammar import GrammarConstraint, Grammars
 from rlx.models.language.model import LanguageModel
@@ -173,12 +173,17 @@ class Service:
             "model": asked.model,
         }  # fmt: skip
         wake = asyncio.Event()
+        scores: list[list[Scores]] | None = None
+        if isinstance(asked, Completion) and asked.echo and asked.settings.logprobs is not None:
+            scores = await self.attended(request.receive, self._scores(answers[:: asked.settings.choices]))
         for answer in answers:
-            text = ""
+            text, stream, place = "", None, answer.index // asked.settings.choices
             if isinstance(asked, Completion) and asked.echo:
-                prompt = asked.prompts[answer.index // asked.settings.choices]
+                prompt = asked.prompts[place]
+                said = isinstance(prompt, str)
                 text = prompt if isinstance(prompt, str) else self._text(prompt)
-            answer.begin(wake, text)
+                stream = self.tokenizer.stream(special=not said, begins=said)
+            answer.begin(wake, text, None if scores is None else scores[place], stream)
         if asked.settings.max_tokens != 0:
             self._ask(answers)
         if asked.settings.stream:
@@ -191,6 +196,19 @@ class Service:
             self._cancel(answers)
         choices = [shape.whole(piece) for piece in found]
         return JSONResponse({**head, "choices": choices, "usage": _usage(count, answers)})
+
+    async def _scores(self, answers: list[Answer]) -> list[list[Scores]]:
+        """Those of the tokens of their prompts from the second on. Raises: Refused."""
+        made = []
+        for answer in answers:
+            try:
+                scores = await self.engine.score(answer.ids, answer.adapter)
+            except Busy:
+                raise busy(self.limits.waiting) from None
+            except RlxError as error:
+                raise Refused(503, str(error)) from error
+            made.append(scores)
+        return made
 
     def _pause(self) -> float:
         """Seconds between two events of a stream: with many streams one event has the text of several steps."""

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rlx.errors import RlxError
-from rlx.models.language.batch import Batch, Constraint, Penalties, Token
+from rlx.models.language.batch import Batch, Constraint, Penalties, Scores, Token
 from rlx.models.language.decoder import Sampling
 from rlx.models.language.model import LanguageModel
 from rlx.models.language.pages import ROWS
@@ -23,6 +23,7 @@ from rlx.models.language.reading import Pooled, pooled
 from rlx.serve.metrics import Metrics
 
 TURN = 0.02  # seconds of steps after which tokens go out and new sequences come in, where steps are quick
+SCORED_PART = 64  # tokens of a prompt whose logits, a row of the vocabulary each, are there at once
 SENT = 4  # handovers that the event loop may be behind; then the model waits for it
 SWITCH = 0.0001  # seconds after which a thread gives way to another: the model's must not wait long for the loop's
 
@@ -59,10 +60,13 @@ class Asked:
 
 
 @dataclass(eq=False)
-class _Embedding:
-    ids: npt.NDArray[np.int32]
-    pooling: Pooled
-    found: asyncio.Future[npt.NDArray[np.float32]]
+class _Reading:
+    """What is computed of a whole text beside the sequences: `parts` gives something of some tokens between two steps,
+    `join` the result of all."""
+
+    parts: Callable[[], Iterator[Any]]
+    join: Callable[[list[Any]], Any]
+    found: asyncio.Future[Any]
 
 
 class Engine:
@@ -86,8 +90,8 @@ class Engine:
         self._most_waiting = waiting
         self._changed = threading.Condition()
         self._waiting: deque[Asked] = deque()
-        self._embeddings: deque[_Embedding] = deque()
-        self._embedding: _Embedding | None = None  # the one at work
+        self._readings: deque[_Reading] = deque()
+        self._reading: _Reading | None = None  # the one at work
         self._running: dict[int, Asked] = {}
         self._left = False  # whether a sequence that runs has been cancelled
         self._stop = False
@@ -98,7 +102,7 @@ class Engine:
             "rlx_slots": ("Sequences that can run at once.", lambda: self.slots),
             "rlx_sequences_running": ("Sequences that run.", lambda: len(self._running)),
             "rlx_sequences_waiting": ("Sequences that wait for a slot.", lambda: len(self._waiting)),
-            "rlx_embeddings_waiting": ("Texts that wait for their embedding.", lambda: len(self._embeddings)),
+            "rlx_embeddings_waiting": ("Texts that wait for an embedding or logarithms.", lambda: len(self._readings)),
         }
         if (held := self.batch.pages) is not None:
             metrics.gauges |= {
@@ -130,12 +134,28 @@ class Engine:
 
     def embed(self, ids: npt.NDArray[np.int32], pooling: Pooled) -> asyncio.Future[Any]:
         """The embedding of a text; cancel the future to give it up. Raises: as `ask`."""
+        return self._read(
+            lambda: self.model.hidden_parts(ids, self.part), lambda states: pooled(np.concatenate(states), pooling)
+        )
+
+    def score(self, ids: npt.NDArray[np.int32], adapter: str | None = None) -> asyncio.Future[list[Scores]]:
+        """The scores of a prompt's tokens from its second on; cancel the future to give it up. Raises: as `ask`."""
+
+        def parts() -> Iterator[list[Scores]]:
+            at = 1
+            for logits in self.model.logits_parts(ids, min(self.part, SCORED_PART), adapter=adapter):
+                yield [*map(Scores.of, logits, ids[at : at + len(logits)].tolist())]
+                at += len(logits)
+
+        return self._read(parts, lambda scores: [one for part in scores for one in part])
+
+    def _read(self, parts: Callable[[], Iterator[Any]], join: Callable[[list[Any]], Any]) -> asyncio.Future[Any]:
         with self._changed:
             self._check()
-            if len(self._embeddings) + (self._embedding is not None) > self._most_waiting:
+            if len(self._readings) + (self._reading is not None) > self._most_waiting:
                 raise Busy
-            job = _Embedding(ids, pooling, asyncio.get_running_loop().create_future())
-            self._embeddings.append(job)
+            job = _Reading(parts, join, asyncio.get_running_loop().create_future())
+            self._readings.append(job)
             self._changed.notify()
         return job.found
 
@@ -184,20 +204,20 @@ class Engine:
         with self._changed:
             self._stop = True
             asked = [*self._running.values(), *self._waiting]
-            embeddings = [*self._embeddings, *([] if self._embedding is None else [self._embedding])]
-            self._embedding = None
-            for held in (self._running, self._waiting, self._embeddings):
+            readings = [*self._readings, *([] if self._reading is None else [self._reading])]
+            self._reading = None
+            for held in (self._running, self._waiting, self._readings):
                 held.clear()
-        self._call(_fail, asked, embeddings, why, 503 if self.failure is None else 500)
+        self._call(_fail, asked, readings, why, 503 if self.failure is None else 500)
         if self.failure is not None:
             self._call(self.failed)
 
     def _steps(self) -> None:
-        parts: Iterator[None] | None = None  # of the embedding at work
+        parts: Iterator[None] | None = None  # of the text that is read
         seconds = 0.0  # that a step took
         while True:
             with self._changed:
-                while not (self._stop or self._waiting or self._embeddings or self._running or parts):
+                while not (self._stop or self._waiting or self._readings or self._running or parts):
                     self._changed.wait()
                 if self._stop:
                     return
@@ -207,9 +227,9 @@ class Engine:
                 while self._waiting and self.batch.free + len(gone) > len(begun):
                     begun.append(self._waiting.popleft())
                     begun[-1].begun = True
-                if parts is None and self._embeddings:
-                    self._embedding = self._embeddings.popleft()
-                    parts = self._embed(self._embedding)
+                if parts is None and self._readings:
+                    self._reading = self._readings.popleft()
+                    parts = self._read_parts(self._reading)
             for asked in gone:
                 self.batch.cancel(asked.number)
                 del self._running[asked.number]
@@ -225,24 +245,24 @@ class Engine:
                     seconds = (time.perf_counter() - start) / run
                 self._hand_over(made)
             if parts is not None and next(parts, True):
-                parts = self._embedding = None
+                parts = self._reading = None
 
-    def _embed(self, job: _Embedding) -> Iterator[None]:
-        """The embedding of a text, a part of its tokens between two steps."""
-        states: list[npt.NDArray[np.float32]] = []
+    def _read_parts(self, job: _Reading) -> Iterator[None]:
+        """Reads a text, a part of its tokens between two steps."""
+        parts: list[Any] = []
         if job.found.cancelled():  # while it waited
             return
         try:
-            for made in self.model.hidden_parts(job.ids, self.part):
+            for made in job.parts():
                 if job.found.cancelled():
                     return
-                states.append(made)
+                parts.append(made)
                 self.metrics.prompt_tokens += len(made)
                 yield
-            found: npt.NDArray[np.float32] | RlxError = pooled(np.concatenate(states), job.pooling)
+            found = job.join(parts)
         except RlxError as error:
             found = error
-        self._embedding = None  # before the event loop asks for the next one
+        self._reading = None  # before the event loop asks for the next one
         self._call(_settle, job, found)
 
     def fill(self) -> int:
@@ -313,7 +333,7 @@ class Engine:
             self._stop = True  # the server was ended at once, and nobody listens any more
 
 
-def _settle(job: _Embedding, found: npt.NDArray[np.float32] | RlxError) -> None:
+def _settle(job: _Reading, found: Any) -> None:
     if job.found.done():
         return
     if isinstance(found, RlxError):
@@ -322,8 +342,8 @@ def _settle(job: _Embedding, found: npt.NDArray[np.float32] | RlxError) -> None:
         job.found.set_result(found)
 
 
-def _fail(asked: list[Asked], embeddings: list[_Embedding], why: str, status: int) -> None:
+def _fail(asked: list[Asked], readings: list[_Reading], why: str, status: int) -> None:
     for one in asked:
         one.fail(why, status)
-    for job in embeddings:
+    for job in readings:
         _settle(job, RlxError(why))

@@ -240,9 +240,6 @@ def completion(body: dict[str, Any], models: Sequence[str], context: int, choice
     echo = fields.flag("echo")
     made = Completion(model, prompts, _settings(fields, context, choices, 16, told), _format(fields), echo)
     fields.done()
-    if echo and told is not None:
-        why = "logprobs of the prompt are not there yet in this server; leave out echo or logprobs"
-        raise Refused(400, why, "echo", "unsupported")
     if len(prompts) * made.settings.choices > choices:
         raise Refused(400, f"{len(prompts)} prompts of {made.settings.choices} choices; at most {choices} are taken",
                       "n")  # fmt: skip

@@ -38,9 +38,13 @@ class Shape:
         return {
             "tokens": [one.token.text for one in scored],
             "token_logprobs": [one.token.logarithm for one in scored],
-            "top_logprobs": [{t.text: t.logarithm for t in (*one.likeliest, one.token)} for one in scored],
+            "top_logprobs": [
+                None if one.token.logarithm is None
+                else {t.text: t.logarithm for t in (*one.likeliest, one.token)}
+                for one in scored
+            ],
             "text_offset": [one.offset for one in scored],
-        }
+        }  # fmt: skip
 
 
 class ChatShape(Shape):

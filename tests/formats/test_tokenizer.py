@@ -15,7 +15,7 @@ import pytest
 from rlx.errors import ModelFormatError
 from rlx.formats.tokenizer import TextTokenizer
 from rlx.formats.tokenizer.language import from_folder
-from tests.formats import mutants
+from tests.formats import added_tokens, mutants
 from tests.formats import tokenizer_specs as h
 from tests.formats.published_tokenizers import PUBLISHED, normalizers, pre_tokenizers, steps, whole
 from tests.full import full
@@ -306,3 +306,23 @@ def test_the_space_before_an_added_token(normalized: bool, text: str, tmp_path: 
     made.save(str(tmp_path / "tokenizer.json"))
     ids = made.encode(text).ids
     assert from_folder(tmp_path).decode(ids) == made.decode(ids)
+
+
+@pytest.mark.parametrize("kind", [*added_tokens.KINDS])
+def test_added_tokens_with_each_flag(kind: str, tmp_path: Path) -> None:
+    """Ids and texts are those of `tokenizers` (a sample of the sweep in `added_tokens.py`)."""
+    for chosen in ((), ("special",), ("normalized",), ("normalized", "special"), ("lstrip", "rstrip", "single_word")):
+        flags = {name: name in chosen for name in added_tokens.FLAGS}
+        assert not [*filter(None, added_tokens.differences(kind, flags, tmp_path, random.Random(1), 20))], chosen
+
+
+def test_marks_that_a_normalizer_changes_are_left_out_of_texts(tmp_path: Path) -> None:
+    """Where `tokenizers` 0.23 writes them, as its marks are those that no normalizer changes."""
+    from tokenizers import AddedToken
+
+    made = added_tokens.KINDS["Unigram, Prepend"]()
+    made.add_tokens([AddedToken("<end>", special=True, normalized=True)])
+    made.save(str(tmp_path / "tokenizer.json"))
+    got, ids = from_folder(tmp_path), made.encode("a <end>").ids
+    assert got.decode(ids) == "a"
+    assert got.decode(ids, special=True) == made.decode(ids, skip_special_tokens=False) == "a <end>"

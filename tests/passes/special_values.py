@@ -241,21 +241,14 @@ def _first(where: Array, want: Array, got: Array, columns: Sequence[Array]) -> s
     return f"{values}: {got[row, column]} instead of {want[row, column]}"
 
 
-# The signs of zeros that a driver decides, whatever the kernel's text says.
-_SIGNS = {("vulkan", "pow"): "where a power vanishes the kernel has sign * 0.0, for which Mesa gives +0.0"}
-
-
-def reason(way: str, subject: Subject, form: str, found: Difference) -> str:
+def reason(subject: Subject, form: str, found: Difference) -> str:
     """Why results may differ; empty where they may not. Forms of operands change nothing, nor does any device change
-    NaN, infinities, integers or, but for `_SIGNS`, the sign of a zero. Functions are within the tolerances of their
+    NaN, infinities, integers or the sign of a zero. Functions are within the tolerances of their
     conformance cases."""
     cases = [c for c in all_cases() if c.op == subject.op]
     limit = max(c.tolerance.ulp if c.tolerance.kind == "ulp" else 0.0 for c in cases)
-    sign = _SIGNS.get((way, subject.op), "")
-    if form != "full" or found.others or not limit or (found.zeros and not sign):
+    if form != "full" or found.others or found.zeros or not limit:
         return ""
-    if found.zeros:
-        return sign if found.ulp <= limit and not found.small else ""
     looser = next((c.reason for c in cases if c.reason), "")
     if found.ulp <= limit and not found.small:
         return f"each computes the function in its own way, within {limit:g} ULP"
@@ -292,7 +285,7 @@ def main(arguments: list[str] | None = None) -> int:
         for name, form, found in sweep(subject, runs):
             tried[name] += 1
             if found != Difference():
-                why = reason(name, subject, form, found)
+                why = reason(subject, form, found)
                 wrong += not why
                 counts = f"{found.ulp} ULP, {found.small:.1e}, {found.zeros} zeros, {found.others} others"
                 print(f"{name} | {subject.name} | {form} | {counts} | {why or 'WRONG ' + found.first}", flush=True)

@@ -67,7 +67,6 @@ REFUSED: list[tuple[str, Any, int, str]] = [
     (TEXT, {**PROMPT, "logit_bias": {"a": 1}}, 400, 'logit_bias has "a"; expected the id of a token'),
     (TEXT, {**PROMPT, "logit_bias": {"1": 101}}, 400, "logit_bias.1 is 101; expected a number from -100 to 100"),
     (TEXT, {**PROMPT, "logit_bias": {"140": 1}}, 400, "token 140; expected ids from 0 to 139"),
-    (TEXT, {**PROMPT, "echo": True, "logprobs": 1}, 400, "logprobs of the prompt are not there yet"),
     (CHAT, {**TALK, "echo": True}, 400, "echo is not there yet"),
     (CHAT, {**TALK, "reasoning_effort": "low"}, 400, "reasoning_effort is not read by the model's chat template"),
     (CHAT, {**TALK, "reasoning_effort": "odd"}, 400, "reasoning_effort is"),

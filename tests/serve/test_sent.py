@@ -94,6 +94,47 @@ def test_echo_and_no_tokens(server: Served) -> None:
     assert said["message"]["content"] == "" and said["finish_reason"] == "length"
 
 
+def _logarithms(server: Served, ids: list[int]) -> Any:
+    """Of each token's probability after those before it, in float64: (tokens - 1, vocabulary)."""
+    x = np.array(tiny.logits(CONFIG, np.array(ids)))[:-1]
+    x -= x.max(1, keepdims=True)
+    return x - np.log(np.exp(x).sum(1, keepdims=True))
+
+
+@pytest.mark.parametrize("count", [0, 3])
+def test_logarithms_of_the_prompt(server: Served, count: int) -> None:
+    """The first token of a prompt has none; the others' are those of the definition, with the texts and the likeliest
+    of their places, for each of several prompts and choices, whole and in the parts of a stream."""
+    tokenizer, long = server.model.tokenizer, [(7 * i) % 130 + 4 for i in range(90)]
+    prompts: list[Any] = ["hello there", PROMPT, [9], long]
+    body = {**GREEDY, "prompt": prompts, "n": 2, "max_tokens": count, "echo": True, "logprobs": 3}
+    plain = server.ask(TEXT, {**GREEDY, "prompt": prompts, "n": 2, "max_tokens": count})[1]["choices"]
+    status, answer = server.ask(TEXT, body)
+    assert status == 200 and answer["usage"]["completion_tokens"] == 8 * count
+    parts = [e["choices"][0] for e in server.events(TEXT, body)]
+    for i, choice in enumerate(answer["choices"]):
+        prompt = prompts[i // 2]
+        ids = tokenizer.encode(prompt) if isinstance(prompt, str) else prompt
+        text = prompt if isinstance(prompt, str) else server.service._text(ids)
+        told = choice["logprobs"]
+        assert choice["text"] == text + plain[i]["text"]
+        made = list(server.model.tokens(ids, count)) if count else []
+        assert len(told["tokens"]) == len(ids) + count and told["text_offset"][len(ids) :][:1] in ([], [len(text)])
+        assert told["token_logprobs"][0] is None and told["top_logprobs"][0] is None
+        logs = _logarithms(server, ids + made)
+        want = [logs[at, token] for at, token in enumerate((ids + made)[1:])]
+        assert told["token_logprobs"][1:] == pytest.approx(want, abs=1e-5)
+        for row, token, top in zip(logs, (ids + made)[1:], told["top_logprobs"][1:], strict=True):
+            likeliest = sorted({*np.sort(row)[-3:].tolist(), row[token]})
+            assert sorted(top.values())[-3:] == pytest.approx(likeliest[-3:], abs=1e-5)
+        streamed = [p["logprobs"] or {} for p in parts if p["index"] == i]
+        assert {name: [v for part in streamed for v in part.get(name, [])] for name in told} == told
+    starts = answer["choices"][0]["logprobs"]["text_offset"]
+    assert starts == sorted(starts) and starts[0] == 0
+    own = server.ask(TEXT, {**body, "prompt": PROMPT, "n": 1, "logprobs": 0})[1]["choices"][0]["logprobs"]
+    assert [len(top) for top in own["top_logprobs"][1:]] == [1] * (len(own["tokens"]) - 1)
+
+
 def test_templates_get_values(tmp_path: Path) -> None:
     more = "{% if mood is defined %}{{ mood }}{% endif %}{% if reasoning_effort == 'low' %}brief{% endif %}"
     folder = write_model(tmp_path / "model")

@@ -39,30 +39,30 @@ RLX_FN double d_pow(const double x, const double y) {
     const bool whole = ay >= most || RLX_DFLOOR(ay) == ay;
     const bool odd = whole && ay < most && (rlx_u64(ay < most ? ay : RLX_D(0.0)) & rlx_u64(1u)) == rlx_u64(1u);
     const bool minus = d_negative(x);
-    const double sign = minus && odd ? RLX_D(-1.0) : RLX_D(1.0);
+    const rlx_u64 sign = minus && odd ? D_SIGN_BIT : rlx_u64(0u);
     if (ux == rlx_u64(0u) || ux == D_INF_BITS) {
-        return sign * ((ux == rlx_u64(0u)) != (y < RLX_D(0.0)) ? RLX_D(0.0) : D_INF);
+        return RLX_DOUBLE(sign | ((ux == rlx_u64(0u)) != (y < RLX_D(0.0)) ? rlx_u64(0u) : D_INF_BITS));
     }
     if (uy == D_INF_BITS) {
         if (ux == D_ONE_BITS) return RLX_D(1.0);
         return (ux > D_ONE_BITS) == (y > RLX_D(0.0)) ? D_INF : RLX_D(0.0);
     }
     if (minus && !whole) return D_NAN;
-    if (ux == D_ONE_BITS) return sign;
+    if (ux == D_ONE_BITS) return RLX_DOUBLE(sign | D_ONE_BITS);
     const double exponent = ay > d_pow2(64) ? d_with_sign(d_pow2(64), y) : y;
     const RLX_D2 l = d_log2(ux);
     // What is so small that its lower part would be flushed is small enough for 1 + e.
-    if (RLX_DABS(l.x * exponent) < d_pow2(-60)) return sign * (RLX_D(1.0) + l.x * exponent);
+    if (RLX_DABS(l.x * exponent) < d_pow2(-60)) return RLX_DOUBLE(sign | RLX_DBITS(RLX_D(1.0) + l.x * exponent));
     RLX_D2 e = d_product(l.x, exponent);
     e = d_quick_sum(e.x, e.y + l.y * exponent);
-    if (e.x > RLX_D(1024.5)) return sign * D_INF;
-    if (e.x < RLX_D(-1076.0)) return sign * RLX_D(0.0);
+    if (e.x > RLX_D(1024.5)) return RLX_DOUBLE(sign | D_INF_BITS);
+    if (e.x < RLX_D(-1076.0)) return RLX_DOUBLE(sign);
     const double k = RLX_DROUND(e.x);
     const double f = e.x - k;
     RLX_D2 r = d_product(f, D_LN2);
     r = d_quick_sum(r.x, r.y + (e.y * D_LN2 + f * D_LN2_REST));
     const RLX_D2 v = d_quick_sum(RLX_D(1.0), r.x);
-    return sign * d_scale(v.x + (v.y + ((r.x * r.x) * d_exp_poly(r.x) + r.y)), int(k));
+    return RLX_DOUBLE(sign | RLX_DBITS(d_scale(v.x + (v.y + ((r.x * r.x) * d_exp_poly(r.x) + r.y)), int(k))));
 }
 
 RLX_FN double d_log2_of(const double x) {

@@ -331,7 +331,7 @@ RLX_FN RLX_F2 m_log2(const uint a) {
     return m_quick_sum(h.x, h.y + g.y);
 }
 // Special cases are those of C99, Annex F: pow(1, y) = pow(x, 0) = pow(-1, +-infinity) = 1; a negative base with a
-// fractional exponent gives NaN.
+// fractional exponent gives NaN. The sign is a bit that is set, since drivers may take a product with 0 for +0.
 RLX_FN float m_pow(const float x, const float y) {
     const uint ux = m_abs_bits(x);
     const uint uy = m_abs_bits(y);
@@ -341,26 +341,26 @@ RLX_FN float m_pow(const float x, const float y) {
     const bool whole = ay >= 8388608.0f || RLX_FLOOR(ay) == ay;
     const bool odd = whole && ay < 16777216.0f && (uint(ay < 16777216.0f ? ay : 0.0f) & 1u) == 1u;
     const bool minus = (RLX_BITS(x) & 0x80000000u) != 0u;
-    const float sign = minus && odd ? -1.0f : 1.0f;
-    if (ux == 0u || ux == 0x7f800000u) return sign * ((ux == 0u) != (y < 0.0f) ? 0.0f : RLX_INF);
+    const uint sign = minus && odd ? 0x80000000u : 0u;
+    if (ux == 0u || ux == 0x7f800000u) return RLX_FLOAT(sign | ((ux == 0u) != (y < 0.0f) ? 0u : 0x7f800000u));
     if (uy == 0x7f800000u) {
         if (ux == 0x3f800000u) return 1.0f;
         return (ux > 0x3f800000u) == (y > 0.0f) ? RLX_INF : 0.0f;
     }
     if (minus && !whole) return RLX_NAN;
-    if (ux == 0x3f800000u) return sign;
+    if (ux == 0x3f800000u) return RLX_FLOAT(sign | 0x3f800000u);
     const float exponent = ay > 4294967296.0f ? m_with_sign(4294967296.0f, y) : y;
     const RLX_F2 l = m_log2(ux);
     RLX_F2 e = m_product(l.x, exponent);
     e = m_quick_sum(e.x, e.y + l.y * exponent);
-    if (e.x > 128.5f) return sign * RLX_INF;
-    if (e.x < -151.0f) return sign * 0.0f;
+    if (e.x > 128.5f) return RLX_FLOAT(sign | 0x7f800000u);
+    if (e.x < -151.0f) return RLX_FLOAT(sign);
     const float k = RLX_ROUND(e.x);
     const float f = e.x - k;
     RLX_F2 r = m_product(f, 6.9314718246e-01f);
     r = m_quick_sum(r.x, r.y + (e.y * 6.9314718246e-01f + f * -1.9046542121e-09f));
     const RLX_F2 v = m_quick_sum(1.0f, r.x);
-    return sign * m_scale(v.x + (v.y + ((r.x * r.x) * m_exp_poly(r.x) + r.y)), int(k));
+    return RLX_FLOAT(sign | RLX_BITS(m_scale(v.x + (v.y + ((r.x * r.x) * m_exp_poly(r.x) + r.y)), int(k))));
 }
 
 // The exact remainder of truncated division. Each round of the loop finds 8 bits of the quotient.

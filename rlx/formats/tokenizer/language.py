@@ -36,7 +36,8 @@ _BYTES = {letter: byte for byte, letter in enumerate(byte_letters())}
 @dataclass(frozen=True, slots=True)
 class Vocabulary:
     """What the ids of a tokenizer stand for: `tokens` their texts, `control` those that are marks and no text, `added`
-    those that are written as they are, and how the others are written."""
+    other tokens beside the model's, and how they are written: those of `control` and `added` as they are, unless they
+    are `decoded` as the model's own are."""
 
     tokens: Mapping[int, str]
     letters: Letters
@@ -44,6 +45,11 @@ class Vocabulary:
     added: frozenset[int] = frozenset()
     prefix: bool = False  # whether a space is put before a text
     byte_tokens: bool = True  # whether <0x41> among tokens with ▁ is a byte
+    decoded: frozenset[int] = frozenset()
+
+    def verbatim(self, id: int) -> bool:
+        """Whether a token is written as it is."""
+        return id not in self.decoded and (id in self.added or id in self.control)
 
     def content(self, id: int) -> bytes:
         """The bytes of a token's text. Raises: ShapeError for an id that is not one of the vocabulary."""
@@ -53,7 +59,7 @@ class Vocabulary:
             raise ShapeError(
                 f"token id {shown(id)} is not in the vocabulary of {len(self.tokens):,}, up to {most:,}"
             )
-        if id not in self.added and id not in self.control:
+        if not self.verbatim(id):
             if self.letters == "bytes" and all(letter in _BYTES for letter in token):
                 return bytes(_BYTES[letter] for letter in token)
             if self.letters == "spaces":
@@ -168,7 +174,9 @@ class TokenStream:
             return ""
         if self.strip and content:
             self.strip = False
-            if id not in self.vocabulary.added and id not in self.vocabulary.control:
+            if self.vocabulary.letters == "words" and not self.vocabulary.verbatim(id):
+                content = self.vocabulary.tokens[id].encode(errors="replace")  # with its ##, as nothing stands before
+            elif not self.vocabulary.verbatim(id):
                 content = content.removeprefix(b" ")
         return self._decoder.decode(content)
 
@@ -188,16 +196,17 @@ def from_folder(folder: Path) -> LanguageTokenizer:
     added: dict[int, Any] = made.get_added_tokens_decoder()
     tokens: dict[int, str] = {id: token for token, id in made.get_vocab(with_added_tokens=True).items()}
     letters, prefix, byte_tokens = _written(parts)
-    # An added token that is looked for in normalized text is written as that has it, with a space perhaps.
-    plain = frozenset(i for i, token in added.items() if not token.special)
-    normalized = frozenset(i for i in plain if added[i].normalized and letters == "spaces" and made.normalizer)
+    # An added token that is looked for in normalized text is written as that has it, with a space perhaps; the decoder
+    # of WordPiece puts spaces before all tokens.
+    normalized = frozenset(i for i, token in added.items() if token.normalized and made.normalizer)
     vocabulary = Vocabulary(
         tokens | {i: made.normalizer.normalize_str(added[i].content) for i in normalized},
         letters,
         frozenset(i for i, token in added.items() if token.special),
-        plain - normalized,
+        frozenset(i for i, token in added.items() if not token.special),
         prefix,
         byte_tokens,
+        {"words": frozenset(added), "spaces": normalized}.get(letters, frozenset()),
     )
     config, generation, model = (
         read_json(folder / name) if (folder / name).is_file() else {}

@@ -14,7 +14,7 @@ from rlx.driver.closing import Closing
 from rlx.errors import DTypeError, GraphError, RlxError
 from rlx.models.language.adapters import Adapter
 from rlx.models.language.decoder import AHEAD, Decoder, Sampling
-from rlx.models.language.graph import GREEDY, LOG, Picking, mask_words
+from rlx.models.language.graph import GREEDY, LOG, SCORED, Picking, mask_words
 from rlx.models.language.pages import MOST, Pages, pages_for
 
 Ended = Literal["", "stop", "length", "context", "nan"]
@@ -70,6 +70,20 @@ class Scores(NamedTuple):
     own: float
     likeliest: tuple[int, ...]
     logarithms: tuple[float, ...]
+
+    @classmethod
+    def of(cls, logits: npt.NDArray[np.float32], token: int) -> Scores:
+        """Of a token, by the logits (vocabulary,) of its place; of equal ones the token with the smaller id is first.
+
+        Raises: RlxError for logits of NaN."""
+        least = np.partition(logits, -min(SCORED, len(logits)))[-min(SCORED, len(logits))]
+        wide, most = logits.astype(np.float64), float(logits.max())
+        if np.isnan(most):
+            raise RlxError("the model's logits are NaN; the file may be damaged, or activations need f32")
+        logs = wide - (most + np.log(np.exp(wide - most).sum()))
+        best = np.flatnonzero(logits >= least)
+        best = best[np.argsort(-logits[best], kind="stable")][:SCORED]
+        return cls(float(logs[token]), tuple(best.tolist()), tuple(logs[best].tolist()))
 
 
 class Token(NamedTuple):

@@ -139,15 +139,28 @@ class LanguageModel(Closing):
         """The rows of `hidden`, `part` tokens at a time, so that other work of the device may come between.
 
         Raises: as `hidden`; GraphError where another call has used the model's caches meanwhile."""
+        return self._parts(tokens, part, self.decoder.hidden, None, "hidden_parts")
+
+    def logits_parts(
+        self, tokens: Sequence[int] | npt.NDArray[Any], part: int, *, adapter: str | None = None
+    ) -> Iterator[npt.NDArray[np.float32]]:
+        """The rows of `logits`, `part` tokens at a time, as `hidden_parts` gives those of `hidden`.
+
+        Raises: as `logits`; GraphError where another call has used the model's caches meanwhile."""
+        return self._parts(tokens, part, self.decoder.logits, self._adapter(adapter), "logits_parts")
+
+    def _parts(
+        self, tokens: Any, part: int, compute: Any, adapter: Adapter | None, what: str
+    ) -> Iterator[npt.NDArray[np.float32]]:
         ids, own = self.decoder.check_ids(tokens), object()
         for at in range(0, len(ids), part):
             with self._lock:
                 if at == 0:
-                    self._forget(0)
+                    self._forget(0, adapter)
                     self._owner = own
                 if self._owner is not own:
-                    raise GraphError("hidden_parts: another call has used the model's caches meanwhile; begin again")
-                made = self.decoder.hidden(ids[at : at + part])
+                    raise GraphError(f"{what}: another call has used the model's caches meanwhile; begin again")
+                made: npt.NDArray[np.float32] = compute(ids[at : at + part])
             yield made
 
     def _of_all(self, tokens: Any, compute: Any, adapter: Adapter | None = None) -> npt.NDArray[np.float32]:
