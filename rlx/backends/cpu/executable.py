@@ -20,6 +20,7 @@ from rlx.backends.cpu.host.elementwise.evaluate import same_place
 from rlx.backends.cpu.host.kernels import BINDERS, bind_reference, load_kernels
 from rlx.backends.cpu.quiet import quiet_call, quietly
 from rlx.backends.cpu.reads import Reads, memory_of
+from rlx.backends.cpu.threads import available_threads
 from rlx.driver import Buffer, BuildOptions, DeviceArena, Dispatch, MemoryPlan
 from rlx.driver.control import ControlRun, Row, carried_copies
 from rlx.driver.device import Bytes
@@ -422,12 +423,38 @@ def _bind(
 def bind_node(node: Node, ins: Sequence[Array], outs: Sequence[Array]) -> Callable[[], None]:
     """One node on given host arrays: a function that computes the outputs from the inputs' contents at each call.
 
+    The engine runs it where it can, else NumPy.
+
     Requires: arrays of the node's shapes and dtypes that outlive the call; outputs do not overlap inputs.
     """
-    steps = tuple(_bind(node, ins, outs, BindContext(ArrayMemory())))
+    steps = _on_engine(node, ins, outs) if usable(None) and any(o.size for o in outs) else None
+    if steps is None:
+        steps = _bind(node, ins, outs, BindContext(ArrayMemory()))
 
     def run() -> None:
         for step in steps:
             step()
 
     return partial(quietly, run)
+
+
+def _on_engine(node: Node, ins: Sequence[Array], outs: Sequence[Array]) -> list[Step] | None:
+    """The calls of a node that the engine runs; None where it has no kernels for it."""
+    from rlx.backends.cpu.program import EngineProgram
+    from rlx.backends.cpu.weights import PackedWeights
+
+    def nothing(nbytes: int) -> Buffer:
+        raise AssertionError("a host step packs no weights")
+
+    engine = EngineProgram(ArrayMemory(), available_threads(), lambda t: False, [], PackedWeights([], nothing))
+    bound = engine.bind(node, ins, outs)
+    if bound is None:
+        return None
+    try:
+        engine.finish()
+    except CannotCompile as error:
+        _log.warning("%s; NumPy runs %s", error, node.name)
+        return None
+    (segment,) = bound[0]
+    segment.keep.append(engine)  # which holds the memory between its steps
+    return [segment]
