@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})  # before BLAS and the pools look how many cores there are
 
 import numpy as np
 
@@ -121,6 +120,7 @@ def main() -> None:
     parser.add_argument("words", nargs="*")
     parser.add_argument("--rounds", type=int, default=9)
     args = parser.parse_args()
+    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
     print(f"{'host step':36} {'engine':>9} {'numpy':>9} {'reference':>9}  {'numpy':>6} {'reference':>6}")
     for name, node in nodes().items():
         if args.words and not any(word in name for word in args.words):
@@ -135,7 +135,8 @@ def main() -> None:
         medians = {way: statistics.median(some[1:]) for way, some in times.items()}
         base = medians.get("engine", medians["numpy"])
         cells = [f"{medians[way]:9.0f}" if way in medians else f"{'-':>9}" for way in ("engine", "numpy", "reference")]
-        print(f"{name:36} {' '.join(cells)}  {medians['numpy'] / base:6.2f} {medians['reference'] / base:6.2f}", flush=True)
+        ratios = f"{medians['numpy'] / base:6.2f} {medians['reference'] / base:6.2f}"
+        print(f"{name:36} {' '.join(cells)}  {ratios}", flush=True)
 
 
 if __name__ == "__main__":
