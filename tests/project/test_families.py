@@ -80,8 +80,8 @@ def test_a_cpu_kernel_is_in_the_module_of_its_family() -> None:
     with_kernels = {name: op for name, op in REGISTRY.items() if op.kernel and op.family != "custom"}
     assert modules.keys() <= with_kernels.keys()
     load_binders()
-    # None has kernels neither in NumPy nor in the engine but those that are decomposed: the CPU would run another by its
-    # NumPy definition alone, and say nothing.
+    # Only ops that are decomposed have kernels neither in NumPy nor in the engine: another would run by its NumPy
+    # definition alone.
     assert modules.keys() | ENGINE_BINDERS >= {name for name, op in with_kernels.items() if op.decompose is None}
     assert _strays("rlx.backends.cpu.host", modules) == []
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 
 from rlx.backends.cpu.arena import CpuBuffer
-from rlx.backends.cpu.choice import CannotCompile, usable
+from rlx.backends.cpu.choice import CannotCompile, usable, why_numpy
 from rlx.backends.cpu.context import Array, ArrayMemory, BindContext, Step, in_order
 from rlx.backends.cpu.host.conv.last import last_convolutions
 from rlx.backends.cpu.host.elementwise.bind import bind_elementwise, trees_of
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from rlx.backends.cpu.program import EngineProgram
 
 load_kernels()
+_REFERENCE = "reference:"  # before the name of an op that has no kernel
 _log = logging.getLogger(__name__)
 
 
@@ -72,18 +73,24 @@ class CpuExecutable:
         self._reads = Reads(plan, arena)
         try:
             compiled = usable(options.engine)
+            why = why_numpy(options.engine)
             if compiled:
                 try:
                     self._bind_all(graph, body, True)
                 except CannotCompile as error:
                     _log.warning("%s; NumPy runs this program", error)
                     self.close()
-                    compiled = False
+                    compiled, why = False, str(error)
             if not compiled:
                 self._bind_all(graph, body, False)
+            self.remark = self._without_engine(why) if why else ""
         except BaseException:
             self.close()
             raise
+
+    def _without_engine(self, why: str) -> str:
+        slow = sum(step.startswith(_REFERENCE) for d in self.dispatch for step in d.steps)
+        return f"NumPy runs all nodes, {slow} of them by their references, which are slow: {why}"
 
     def _bind_all(self, graph: Graph, body: bool, compiled: bool) -> None:
         plan, arena, device = self._plan, self._arena, self._device
@@ -244,7 +251,7 @@ class CpuExecutable:
         steps = self._bind_in_order(node, ins, outs, ctx, alike)
         self._steps += steps
         self.node_steps.append((node, steps))
-        kernel = node.op.name if _has_kernel(node) else f"reference:{node.op.name}"
+        kernel = node.op.name if _has_kernel(node) else f"{_REFERENCE}{node.op.name}"
         self.dispatch.append(Dispatch(name, node.op.name, "native", (kernel,), by="numpy"))
 
     def _bind_in_order(
