@@ -430,11 +430,14 @@ def _bind(
 def bind_node(node: Node, ins: Sequence[Array], outs: Sequence[Array]) -> Callable[[], None]:
     """One node on given host arrays: a function that computes the outputs from the inputs' contents at each call.
 
-    The engine runs it where it can, else NumPy.
+    The engine runs an op that has no NumPy kernel. The others keep theirs: for one product of matrices that change
+    between calls BLAS is faster.
 
     Requires: arrays of the node's shapes and dtypes that outlive the call; outputs do not overlap inputs.
     """
-    steps = _on_engine(node, ins, outs) if usable(None) and any(o.size for o in outs) else None
+    steps = None
+    if node.op.name not in BINDERS and usable(None) and any(o.size for o in outs):
+        steps = _on_engine(node, ins, outs)
     if steps is None:
         steps = _bind(node, ins, outs, BindContext(ArrayMemory()))
 
