@@ -6,13 +6,12 @@ from typing import Any
 
 import pytest
 
-from rlx.backends.cpu import choice
 from rlx.conformance.case import Case, all_cases
 from rlx.conformance.runner import run_case, sample
 from rlx.ir import REGISTRY
 from rlx.runtime import Session
 from rlx.runtime.custom import FAMILY
-from tests.devices import session_here
+from tests.devices import session_on_engine
 from tests.full import count
 
 CASES_PER_OP = count(2, 4)
@@ -20,9 +19,7 @@ CASES_PER_OP = count(2, 4)
 
 @pytest.fixture(params=["cpu", "vulkan", "cuda"])
 def session(request: pytest.FixtureRequest) -> Session:
-    # An op without a NumPy kernel would else be its reference beside itself.
-    engine = choice.DEFAULT if request.param == "cpu" and choice.why_not() is None else None
-    return session_here(request.param, engine=engine)
+    return session_on_engine(request.param)  # with NumPy some ops would be their references beside themselves
 
 
 def _sample() -> list[Any]:

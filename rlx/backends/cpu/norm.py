@@ -251,28 +251,35 @@ class NormChannels:
                 at = base if isinstance(c, int) else base + c * inner
                 return load_wide(k, x, self.dtype, at, lanes, mask)
 
-            def mean(until: Value, by: Value, shift: Value) -> Value:
-                added = k.variable(nothing)
-                with k.loop(0, until) as c:
-                    v = value(c) - shift
-                    added.value = added.value + v
-                return added.value * by
+            def total(until: Value, term: Callable[[Value, Value], Value]) -> Value:
+                """The sum of a term of each channel, of which part after part is added up in f32."""
+                whole = k.variable(nothing)
+                with k.loop(0, until, _PART) as start:
+                    part = k.variable(nothing)
+                    with k.loop(start, k.min(start + _PART, until)) as c:
+                        part.value = term(value(c), part.value)
+                    whole.value = whole.value + part.value
+                return whole.value
 
-            near = value(0)
-            near = near + mean(few, of_few, near)
-            far = mean(n, of_n, near)
-            squares = k.variable(nothing)
-            with k.loop(0, n) as c:
-                v = value(c) - near - far
-                squares.value = k.fma(v, v, squares.value)
-            inverse = 1.0 / k.unary("sqrt", squares.value * of_n + eps)
+            def mean(until: Value, by: Value, shift: Value) -> Value:
+                return total(until, lambda v, held: held + (v - shift)) * by
+
+            first = value(0)
+            near = first + mean(few, of_few, first)
+            shifts = [near, mean(n, of_n, near)]
+
+            def square(v: Value, held: Value, shifts: Sequence[Value] = shifts) -> Value:
+                c = _less(v, shifts)
+                return k.fma(c, c, held)
+
+            inverse = 1.0 / k.unary("sqrt", total(n, square) * of_n + eps)
             one = k.tail(1, lanes)
             with k.loop(0, n) as c:
                 gamma, beta = (
                     k.splat(k.extract(load_wide(k, k.word(i, PTR), dtype, c, lanes, one), 0), lanes)
                     for i, dtype in ((2, self.gamma), (3, self.beta))
                 )
-                made = (value(c) - near - far) * inverse * gamma + beta
+                made = _less(value(c), shifts) * inverse * gamma + beta
                 store_wide(k, made, y, self.dtype, base + c * inner, mask)
         return k.text()
 
