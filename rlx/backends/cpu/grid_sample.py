@@ -5,19 +5,17 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import product
 
 import numpy as np
 
 from rlx.backends.cpu.context import Array
+from rlx.backends.cpu.host.grid_sample import corners_of
 from rlx.backends.cpu.ir import F32, I64, PTR, Kernel, Value
 from rlx.backends.cpu.rowwise import contiguous
 from rlx.backends.cpu.step import EngineContext, EngineStep, address, engine
 from rlx.backends.cpu.trees import print_trees, printable
-from rlx.dtypes import f32, i32
+from rlx.dtypes import i32
 from rlx.ir import Expr, Node
-from rlx.ir import expr as ex
-from rlx.ops.grid_sample import Exprs, axis_taps
 
 Corners = tuple[tuple[Expr, Expr | None, Expr | None], ...]
 
@@ -85,7 +83,7 @@ def bind_grid_sample(
         or math.prod(sizes) >= 1 << 31
     ):
         return None
-    corners = tuple(corners_of(node, sizes))
+    corners = tuple(corners_of(node, sizes, x.dtype, i32))
     if not printable([t for corner in corners for t in corner if t is not None]):
         return None
     count, channels, lanes = math.prod(y.shape[2:]), x.shape[1], ctx.machine.lanes()
@@ -97,21 +95,3 @@ def bind_grid_sample(
             spec, words, x.shape[0] * -(-count // lanes), max(1, 10_000 // cost), (x, grid, y), cost_ns=cost
         )
     ]
-
-
-def corners_of(node: Node, sizes: tuple[int, ...]) -> list[tuple[Expr, Expr | None, Expr | None]]:
-    """For each neighbour, expressions of the grid's columns: its flat index, its weight (None is 1), and whether it
-    lies outside the image (None is never)."""
-    last = len(sizes) - 1
-    axes = [axis_taps(Exprs, ex.arg(last - i, f32), size, node.attrs) for i, size in enumerate(sizes)]
-    found = []
-    for corner in product(*axes):
-        place = weight = inside = None
-        for size, (p, w, good) in zip(sizes, corner, strict=True):
-            whole = ex.cast(p, i32)
-            place = whole if place is None else place * size + whole
-            weight = w if weight is None else weight if w is None else weight * w
-            inside = good if inside is None else ex.call("and", inside, good)
-        assert place is not None
-        found.append((place, weight, None if inside is None else ex.call("not", inside)))
-    return found
