@@ -21,6 +21,7 @@ from rlx.backends.cpu.threads import POOL
 from rlx.conformance.case import cases_of
 from rlx.errors import ArenaError, DeviceUnavailable, OutOfDeviceMemory
 from rlx.ir import Graph
+from rlx.runtime import Session
 from tests.cpu.programs import Program, data, device, graph_of
 from tests.threads import at_once
 
@@ -269,3 +270,11 @@ def test_host_steps_run_on_the_engine(op: str, monkeypatch: pytest.MonkeyPatch) 
         run()
         verdict = case.check({f"y{i}": out for i, out in enumerate(outs)})
         assert verdict.ok, f"{case.id}: {verdict.message}"
+
+
+def test_a_report_says_how_many_nodes_their_references_run() -> None:
+    g = Graph("two")
+    x = g.input("x", (3, 4))
+    g.output("y", ops.softmax(x) * 2.0)
+    said = str(Session("cpu", engine="numpy").compile(g).report())
+    assert "1 of them by their references, which are slow" in said and 'engine="numpy"' in said

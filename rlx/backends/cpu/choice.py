@@ -16,6 +16,7 @@ ENGINE_ENV = "RLX_CPU"
 ENGINES = ("numpy", "compiled")
 # What programs use where neither Session(engine=) nor RLX_CPU says it.
 DEFAULT = "compiled"
+ASKED = f'engine="numpy" or {ENGINE_ENV} asks for it'
 
 
 class CannotCompile(Exception):
@@ -63,4 +64,4 @@ def why_not() -> str | None:
 def why_numpy(engine: str | None) -> str:
     """Why NumPy alone runs a program; empty where the engine does."""
     chosen = engine or os.environ.get(ENGINE_ENV) or DEFAULT
-    return f'engine="numpy" or {ENGINE_ENV} asks for it' if chosen == "numpy" else why_not() or ""
+    return ASKED if chosen == "numpy" else why_not() or ""

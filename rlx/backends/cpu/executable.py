@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 
 from rlx.backends.cpu.arena import CpuBuffer
-from rlx.backends.cpu.choice import CannotCompile, usable, why_numpy
+from rlx.backends.cpu.choice import ASKED, CannotCompile, usable, why_numpy
 from rlx.backends.cpu.context import Array, ArrayMemory, BindContext, Step, in_order
 from rlx.backends.cpu.host.conv.last import last_convolutions
 from rlx.backends.cpu.host.elementwise.bind import bind_elementwise, trees_of
@@ -90,6 +90,8 @@ class CpuExecutable:
 
     def _without_engine(self, why: str) -> str:
         slow = sum(step.startswith(_REFERENCE) for d in self.dispatch for step in d.steps)
+        if why == ASKED and not slow:
+            return ""
         return f"NumPy runs all nodes, {slow} of them by their references, which are slow: {why}"
 
     def _bind_all(self, graph: Graph, body: bool, compiled: bool) -> None:
