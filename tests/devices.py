@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from rlx.backends.cpu import choice
 from rlx.driver import Device
 from rlx.driver.registry import open_device
 from rlx.errors import DeviceUnavailable
@@ -36,6 +37,11 @@ def session_here(name: str, **options: Any) -> Session:
     """A session on the device."""
     with or_skip():
         return Session(name, **options)
+
+
+def session_on_engine(name: str) -> Session:
+    """A session on the device, on the CPU with compiled kernels where there can be any, whatever the tests' default."""
+    return session_here(name, engine="compiled" if name == "cpu" and choice.why_not() is None else None)
 
 
 def run(session: Session, function: Callable[..., Any], *arrays: Any) -> Any:

@@ -441,7 +441,8 @@ class CompiledGraph(Closing):
             ]
             weights, own = self.weights, getattr(program.executable, "own_bytes", 0)
             extra = weights.room_bytes - weights.nbytes
-            return Report(self.device.info.id, nodes, self.plan, weights.nbytes, own + extra)
+            remark = getattr(program.executable, "remark", "")
+            return Report(self.device.info.id, nodes, self.plan, weights.nbytes, own + extra, remark)
 
     # -- stages
 

@@ -14,13 +14,15 @@ class Report:
     """How each node runs on `device` ("native", "alias", "decomposed", "host", "control"), and the memory plan.
 
     `engine_bytes` is what the CPU's compiled engine takes beside plan and weights: memory of its steps, tables, machine
-    code, and what weights take in another order, less what they do not take in their own (so it may be negative)."""
+    code, and what weights take in another order, less what they do not take in their own (so it may be negative).
+    `remark` says why the CPU runs without that engine."""
 
     device: str
     nodes: Sequence[Dispatch]
     plan: MemoryPlan
     weight_bytes: int
     engine_bytes: int = 0
+    remark: str = ""
 
     def __iter__(self) -> Iterator[Dispatch]:
         return iter(self.nodes)
@@ -43,6 +45,7 @@ class Report:
             f"arena {plan.arena_bytes:,} bytes, bound {plan.max_live_bytes:,} ({plan.overhead:.3f}), without reuse "
             f"{plan.no_reuse_bytes:,}; weights {self.weight_bytes:,}"
             + (f"; compiled engine {self.engine_bytes:,}" if self.engine_bytes else ""),
+            *([self.remark] if self.remark else []),
         ]
         shared = any(d.by == "engine" for d in self.nodes)  # by the CPU's two ways to run a node
         lines += [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import os
 import sys
 import tracemalloc
@@ -15,10 +16,12 @@ import numpy as np
 import pytest
 
 import rlx.ops as ops
-from rlx.backends.cpu import CpuDevice, backend, bind_node, threads
+from rlx.backends.cpu import CpuDevice, backend, bind_node, choice, threads
 from rlx.backends.cpu.threads import POOL
+from rlx.conformance.case import cases_of
 from rlx.errors import ArenaError, DeviceUnavailable, OutOfDeviceMemory
 from rlx.ir import Graph
+from rlx.runtime import Session
 from tests.cpu.programs import Program, data, device, graph_of
 from tests.threads import at_once
 
@@ -122,8 +125,13 @@ def _image_arrays() -> list[np.ndarray[Any, Any]]:
 
 
 @pytest.mark.parametrize("threads", (1, 2))
-@pytest.mark.parametrize("network,given", [(_network, _arrays), (_images, _image_arrays)])
-def test_a_run_allocates_nothing(network: Any, given: Any, threads: int) -> None:
+@pytest.mark.parametrize("engine,network,given", [("compiled", _network, _arrays), ("numpy", _images, _image_arrays)])
+def test_a_run_allocates_nothing(
+    engine: str, network: Any, given: Any, threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if engine == "compiled" and choice.why_not() is not None:
+        pytest.skip(f"no compiled engine: {choice.why_not()}")
+    monkeypatch.setenv(choice.ENGINE_ENV, engine)
     arrays = given()
     program = Program(graph_of(network, arrays), threads=threads)
     feeds = {f"x{i}": a for i, a in enumerate(arrays)}
@@ -176,7 +184,9 @@ def test_no_warning_leaks_whatever_the_values() -> None:
         program.close()
 
 
-def test_bind_node_runs_one_node_as_often_as_wanted() -> None:
+@pytest.mark.parametrize("engine", choice.ENGINES)
+def test_bind_node_runs_one_node_as_often_as_wanted(engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(choice.ENGINE_ENV, engine)
     g = Graph("one")
     node = ops.softmax(g.input("x", (3, 4))).node
     x, out = data((3, 4)), np.empty((3, 4), np.float32)
@@ -245,3 +255,26 @@ def test_a_containers_quota_limits_the_threads(files: dict[str, str], processors
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text + "\n")
     assert threads._quota(tmp_path) == processors
+
+
+@pytest.mark.skipif(choice.why_not() is not None, reason=f"no compiled engine: {choice.why_not()}")
+@pytest.mark.parametrize("op", ["group_norm_grad", "cumprod", "gelu", "attention_grad"])
+def test_host_steps_run_on_the_engine(op: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Steps of several kernels with memory between them; and NumPy's, of an op that has a kernel there."""
+    monkeypatch.setenv(choice.ENGINE_ENV, "compiled")
+    for case in [c for c in cases_of(op) if all(np.prod(s.shape) for s in c.inputs)][:2]:
+        (node,) = case.graph().nodes[-1:]
+        ins, outs = case.arrays(), [np.zeros(t.type.array_shape, t.dtype.np) for t in node.outputs]
+        run = bind_node(node, ins, outs)
+        gc.collect()
+        run()
+        verdict = case.check({f"y{i}": out for i, out in enumerate(outs)})
+        assert verdict.ok, f"{case.id}: {verdict.message}"
+
+
+def test_a_report_says_how_many_nodes_their_references_run() -> None:
+    g = Graph("two")
+    x = g.input("x", (3, 4))
+    g.output("y", ops.softmax(x) * 2.0)
+    said = str(Session("cpu", engine="numpy").compile(g).report())
+    assert "1 of them by their references, which are slow" in said and 'engine="numpy"' in said

@@ -6,21 +6,13 @@ import numpy as np
 import pytest
 
 import rlx
-from rlx.backends.cpu.host import quantized, reduce
+from rlx.backends.cpu.host import quantized
 from rlx.packed import PackedArray
 from tests.cpu.test_engine_products import packed_rows
 
 
 def session() -> rlx.Session:
     return rlx.Session("cpu", engine="numpy")
-
-
-def test_the_rest_of_a_long_row_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reduce, "_PIECE", 64)
-    x = np.zeros(64 * 5 + 3, np.float32)
-    x[-1] = 2
-    made = rlx.jit(lambda x: (rlx.sum(x), rlx.max(x)), device=session())(x)
-    np.testing.assert_array_equal([np.asarray(m) for m in made], [2, 2])
 
 
 def test_tiles_of_a_packed_weight_are_added_up(monkeypatch: pytest.MonkeyPatch) -> None:

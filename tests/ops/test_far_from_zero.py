@@ -13,7 +13,7 @@ import rlx
 from rlx.autodiff import gradients
 from rlx.dtypes import as_dtype
 from rlx.ir import Graph, Tensor
-from tests.devices import session_here
+from tests.devices import session_on_engine
 from tests.full import sampled
 
 EPS = 1e-5
@@ -25,7 +25,7 @@ Build = Callable[[Tensor], Tensor]
 
 @pytest.fixture(scope="module", params=["cpu", "vulkan", "cuda"])
 def session(request: pytest.FixtureRequest) -> rlx.Session:
-    return session_here(request.param)
+    return session_on_engine(request.param)
 
 
 def exact(x: Array) -> tuple[Array, Array]:

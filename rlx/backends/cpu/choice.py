@@ -16,6 +16,7 @@ ENGINE_ENV = "RLX_CPU"
 ENGINES = ("numpy", "compiled")
 # What programs use where neither Session(engine=) nor RLX_CPU says it.
 DEFAULT = "compiled"
+ASKED = f'engine="numpy" or {ENGINE_ENV} asks for it'
 
 
 class CannotCompile(Exception):
@@ -48,7 +49,7 @@ def why_not() -> str | None:
     if this_machine() is None:
         return "there are kernels for Linux on x86-64 with AVX2 and on AArch64"
     if find_spec("llvmlite") is None:
-        return "llvmlite is not installed; the extra rlx[cpu] has it"
+        return "llvmlite is not installed"
     from rlx.backends.cpu.code_memory import (
         map_code,  # which systems without kernels may lack parts of
     )
@@ -58,3 +59,9 @@ def why_not() -> str | None:
     except UnsupportedOp as error:
         return str(error)
     return None
+
+
+def why_numpy(engine: str | None) -> str:
+    """Why NumPy alone runs a program; empty where the engine does."""
+    chosen = engine or os.environ.get(ENGINE_ENV) or DEFAULT
+    return ASKED if chosen == "numpy" else why_not() or ""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 
 from rlx.backends.cpu.arena import CpuBuffer
-from rlx.backends.cpu.choice import CannotCompile, usable
+from rlx.backends.cpu.choice import ASKED, CannotCompile, usable, why_numpy
 from rlx.backends.cpu.context import Array, ArrayMemory, BindContext, Step, in_order
 from rlx.backends.cpu.host.conv.last import last_convolutions
 from rlx.backends.cpu.host.elementwise.bind import bind_elementwise, trees_of
@@ -20,6 +20,7 @@ from rlx.backends.cpu.host.elementwise.evaluate import same_place
 from rlx.backends.cpu.host.kernels import BINDERS, bind_reference, load_kernels
 from rlx.backends.cpu.quiet import quiet_call, quietly
 from rlx.backends.cpu.reads import Reads, memory_of
+from rlx.backends.cpu.threads import available_threads
 from rlx.driver import Buffer, BuildOptions, DeviceArena, Dispatch, MemoryPlan
 from rlx.driver.control import ControlRun, Row, carried_copies
 from rlx.driver.device import Bytes
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from rlx.backends.cpu.program import EngineProgram
 
 load_kernels()
+_REFERENCE = "reference:"  # before the name of an op that has no kernel
 _log = logging.getLogger(__name__)
 
 
@@ -71,18 +73,26 @@ class CpuExecutable:
         self._reads = Reads(plan, arena)
         try:
             compiled = usable(options.engine)
+            why = why_numpy(options.engine)
             if compiled:
                 try:
                     self._bind_all(graph, body, True)
                 except CannotCompile as error:
                     _log.warning("%s; NumPy runs this program", error)
                     self.close()
-                    compiled = False
+                    compiled, why = False, str(error)
             if not compiled:
                 self._bind_all(graph, body, False)
+            self.remark = self._without_engine(why) if why else ""
         except BaseException:
             self.close()
             raise
+
+    def _without_engine(self, why: str) -> str:
+        slow = sum(step.startswith(_REFERENCE) for d in self.dispatch for step in d.steps)
+        if why == ASKED and not slow:
+            return ""
+        return f"NumPy runs all nodes, {slow} of them by their references, which are slow: {why}"
 
     def _bind_all(self, graph: Graph, body: bool, compiled: bool) -> None:
         plan, arena, device = self._plan, self._arena, self._device
@@ -243,7 +253,7 @@ class CpuExecutable:
         steps = self._bind_in_order(node, ins, outs, ctx, alike)
         self._steps += steps
         self.node_steps.append((node, steps))
-        kernel = node.op.name if _has_kernel(node) else f"reference:{node.op.name}"
+        kernel = node.op.name if _has_kernel(node) else f"{_REFERENCE}{node.op.name}"
         self.dispatch.append(Dispatch(name, node.op.name, "native", (kernel,), by="numpy"))
 
     def _bind_in_order(
@@ -422,12 +432,41 @@ def _bind(
 def bind_node(node: Node, ins: Sequence[Array], outs: Sequence[Array]) -> Callable[[], None]:
     """One node on given host arrays: a function that computes the outputs from the inputs' contents at each call.
 
+    The engine runs an op that has no NumPy kernel. The others keep theirs: for one product of matrices that change
+    between calls BLAS is faster.
+
     Requires: arrays of the node's shapes and dtypes that outlive the call; outputs do not overlap inputs.
     """
-    steps = tuple(_bind(node, ins, outs, BindContext(ArrayMemory())))
+    steps = None
+    if node.op.name not in BINDERS and usable(None) and any(o.size for o in outs):
+        steps = _on_engine(node, ins, outs)
+    if steps is None:
+        steps = _bind(node, ins, outs, BindContext(ArrayMemory()))
 
     def run() -> None:
         for step in steps:
             step()
 
     return partial(quietly, run)
+
+
+def _on_engine(node: Node, ins: Sequence[Array], outs: Sequence[Array]) -> list[Step] | None:
+    """The calls of a node that the engine runs; None where it has no kernels for it."""
+    from rlx.backends.cpu.program import EngineProgram
+    from rlx.backends.cpu.weights import PackedWeights
+
+    def nothing(nbytes: int) -> Buffer:
+        raise AssertionError("a host step packs no weights")
+
+    engine = EngineProgram(ArrayMemory(), available_threads(), lambda t: False, [], PackedWeights([], nothing))
+    bound = engine.bind(node, ins, outs)
+    if bound is None:
+        return None
+    try:
+        engine.finish()
+    except CannotCompile as error:
+        _log.warning("%s; NumPy runs %s", error, node.name)
+        return None
+    (segment,) = bound[0]
+    segment.keep.append(engine)  # which holds the memory between its steps
+    return [segment]

@@ -10,12 +10,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from rlx.backends.cpu.context import Array
-from rlx.backends.cpu.host.movement import cut_of
-from rlx.backends.cpu.host.pad import boxes
 from rlx.backends.cpu.ir import I8, I16, I32, I64, PTR, Kernel, Value
+from rlx.backends.cpu.pad import boxes
 from rlx.backends.cpu.rowwise import transposed
 from rlx.backends.cpu.step import EngineContext, EngineStep, address, engine
-from rlx.ir import Node
+from rlx.ir import Attrs, Node
 
 _UNITS = {1: I8, 2: I16, 4: I32, 8: I64}
 _ITEM = 1 << 15  # bytes that an item moves, about
@@ -287,3 +286,12 @@ def bind_pad(
 ) -> list[EngineStep] | None:
     found = boxes(node, ins[0], outs[0])
     return None if found is None else all_copies(found, ctx)
+
+
+def cut_of(attrs: Attrs) -> tuple[slice, ...]:
+    """The slices of the op `slice`."""
+    return tuple(
+        # A stop of -1 under a negative step means "past the front"; to Python it would mean the last element.
+        slice(start, None if step < 0 and stop < 0 else stop, step)
+        for start, stop, step in zip(attrs["starts"], attrs["stops"], attrs["steps"], strict=True)
+    )

@@ -13,7 +13,6 @@ from rlx.backends.cpu.context import Array
 from rlx.backends.cpu.ir import F32, I64, PTR, Kernel, Type, Value
 from rlx.backends.cpu.rowwise import (
     LOADED,
-    STORED,
     accumulators,
     added,
     alike,
@@ -59,12 +58,13 @@ def bind_group_norm(
 ) -> list[EngineStep] | None:
     (x, gamma, beta), y, groups = ins, outs[0], node.attrs["groups"]
     dtypes = [name_of(a) for a in ins]
-    if not (set(dtypes) <= STORED.keys() and contiguous(gamma, beta)) or x.size == 0:
+    if not (alike(dtypes) and contiguous(gamma, beta)) or x.size == 0:
         return None
+    kind = computed(dtypes[0])
     per, inner = x.shape[1] // groups, math.prod(x.shape[2:])
     n = per * inner
     if not contiguous(x, y):
-        if not all(np.moveaxis(a, 1, -1).flags.c_contiguous for a in (x, y)):
+        if kind != F32 or not all(np.moveaxis(a, 1, -1).flags.c_contiguous for a in (x, y)):
             return None
         lanes = ctx.machine.lanes()
         width = per if per > 1 else lanes
@@ -76,8 +76,8 @@ def bind_group_norm(
         )  # fmt: skip
         items = x.shape[0] * -(-x.shape[1] // width)
         return [EngineStep(last, words, items, 1, cost_ns=inner * max(width, lanes) * _NS)]
-    spec = Norm(dtypes[0], dtypes[1], dtypes[2], True, False, False, True, ctx.machine.lanes())
-    words = (*map(address, (x, x, gamma, beta, y, y)), *_sizes(node, n), groups, per, inner)
+    spec = Norm(dtypes[0], dtypes[1], dtypes[2], True, False, False, True, ctx.machine.lanes(kind.bits))
+    words = (*map(address, (x, x, gamma, beta, y, y)), *_sizes(node, n, kind), groups, per, inner)
     return [EngineStep(spec, words, x.size // n, grain_of(n), cost_ns=n * _NS)]
 
 
@@ -87,17 +87,18 @@ def bind_layer_norm_channels(
 ) -> list[EngineStep] | None:
     (x, gamma, beta), y = ins, outs[0]
     dtypes = [name_of(a) for a in ins]
-    if not (set(dtypes) <= STORED.keys() and contiguous(gamma, beta)) or x.size == 0:
+    if not (alike(dtypes) and contiguous(gamma, beta)) or x.size == 0:
         return None
-    n, inner, lanes = x.shape[1], math.prod(x.shape[2:]), ctx.machine.lanes()
+    kind = computed(dtypes[0])
+    n, inner, lanes = x.shape[1], math.prod(x.shape[2:]), ctx.machine.lanes(kind.bits)
     places = (x, x, gamma, beta, y, y)
     if all(np.moveaxis(a, 1, -1).flags.c_contiguous for a in (x, y)):  # channels last, or one pixel
         rows = Norm(dtypes[0], dtypes[1], dtypes[2], True, False, False, False, lanes)
-        words = (*map(address, places), *_sizes(node, n))
+        words = (*map(address, places), *_sizes(node, n, kind))
         return [EngineStep(rows, words, x.size // n, grain_of(n), cost_ns=n * _NS)]
     if not contiguous(x, y):
         return None
-    words = (*map(address, places), *_sizes(node, n), inner)
+    words = (*map(address, places), *_sizes(node, n, kind), inner)
     columns = NormChannels(dtypes[0], dtypes[1], dtypes[2], lanes)
     items = x.shape[0] * -(-inner // lanes)
     return [EngineStep(columns, words, items, grain_of(n * lanes), cost_ns=n * lanes * _NS)]
@@ -234,12 +235,12 @@ class NormChannels:
     lanes: int
 
     def ir(self) -> str:
-        k, lanes = Kernel("kernel"), self.lanes
+        k, lanes, number = Kernel("kernel"), self.lanes, computed(self.dtype)
         x, y = k.word(0, PTR), k.word(5, PTR)
         n, few, inner = k.word(6), k.word(9), k.word(11)
-        eps, of_n, of_few = (k.splat(k.word(i, F32), lanes) for i in (7, 8, 10))
+        eps, of_n, of_few = (k.splat(k.word(i, number), lanes) for i in (7, 8, 10))
         count = k.binary("udiv", inner + (lanes - 1), k.const(I64, lanes))
-        nothing = k.const(F32.of(lanes), 0.0)
+        nothing = k.const(number.of(lanes), 0.0)
         with k.loop(k.first, k.last) as item:
             outer = k.binary("udiv", item, count)
             column = (item - outer * count) * lanes
@@ -251,28 +252,35 @@ class NormChannels:
                 at = base if isinstance(c, int) else base + c * inner
                 return load_wide(k, x, self.dtype, at, lanes, mask)
 
-            def mean(until: Value, by: Value, shift: Value) -> Value:
-                added = k.variable(nothing)
-                with k.loop(0, until) as c:
-                    v = value(c) - shift
-                    added.value = added.value + v
-                return added.value * by
+            def total(until: Value, term: Callable[[Value, Value], Value]) -> Value:
+                """The sum of a term of each channel, added up part after part."""
+                whole = k.variable(nothing)
+                with k.loop(0, until, _PART) as start:
+                    part = k.variable(nothing)
+                    with k.loop(start, k.min(start + _PART, until)) as c:
+                        part.value = term(value(c), part.value)
+                    whole.value = whole.value + part.value
+                return whole.value
 
-            near = value(0)
-            near = near + mean(few, of_few, near)
-            far = mean(n, of_n, near)
-            squares = k.variable(nothing)
-            with k.loop(0, n) as c:
-                v = value(c) - near - far
-                squares.value = k.fma(v, v, squares.value)
-            inverse = 1.0 / k.unary("sqrt", squares.value * of_n + eps)
+            def mean(until: Value, by: Value, shift: Value) -> Value:
+                return total(until, lambda v, held: held + (v - shift)) * by
+
+            first = value(0)
+            near = first + mean(few, of_few, first)
+            shifts = [near, mean(n, of_n, near)]
+
+            def square(v: Value, held: Value, shifts: Sequence[Value] = shifts) -> Value:
+                c = _less(v, shifts)
+                return k.fma(c, c, held)
+
+            inverse = 1.0 / k.unary("sqrt", total(n, square) * of_n + eps)
             one = k.tail(1, lanes)
             with k.loop(0, n) as c:
                 gamma, beta = (
                     k.splat(k.extract(load_wide(k, k.word(i, PTR), dtype, c, lanes, one), 0), lanes)
                     for i, dtype in ((2, self.gamma), (3, self.beta))
                 )
-                made = (value(c) - near - far) * inverse * gamma + beta
+                made = _less(value(c), shifts) * inverse * gamma + beta
                 store_wide(k, made, y, self.dtype, base + c * inner, mask)
         return k.text()
 

@@ -18,7 +18,6 @@ import numpy as np
 
 from rlx.backends.cpu.context import Array
 from rlx.backends.cpu.elementwise import tree_step
-from rlx.backends.cpu.host.reduce import runs_of
 from rlx.backends.cpu.ir import F32, F64, I8, I32, I64, PTR, Kernel, Type, Value
 from rlx.backends.cpu.rowwise import (
     STORED,
@@ -308,3 +307,18 @@ def stages_of(shape: Sequence[int], axes: Sequence[int]) -> list[tuple[int, int,
 def _memory(ctx: EngineContext, numel: int, held: str) -> Array:
     dtype = np.dtype({"f32": np.float32, "f64": np.float64, "i32": np.int32, "i64": np.int64}[held])
     return ctx.borrow(numel * dtype.itemsize).view(dtype)
+
+
+def runs_of(shape: Sequence[int], axes: Sequence[int]) -> list[tuple[int, int]]:
+    """The reduced axes as runs [first, end) of neighbours in memory, the last run first. An axis of extent 1 does not
+    end a run, and alone makes none."""
+    runs: list[tuple[int, int]] = []
+    for axis in reversed(range(len(shape))):
+        if axis not in axes:
+            if shape[axis] != 1:
+                runs.append((-1, -1))  # a kept axis separates runs
+        elif runs and runs[-1][0] != -1:
+            runs[-1] = (axis, runs[-1][1])
+        else:
+            runs.append((axis, axis + 1))
+    return [r for r in runs if r[0] != -1 and any(shape[i] != 1 for i in range(*r))]

@@ -90,7 +90,9 @@ class Staged(Closing):
             for step in self.block.steps[: self.block.reached]
         ]
         nodes = [*report.nodes, *hosted, *(n for r in self.block.reports() for n in r.nodes)]
-        return StagedReport(report.device, nodes, report.plan, report.weight_bytes, parts=self.parts)
+        return StagedReport(
+            report.device, nodes, report.plan, report.weight_bytes, remark=report.remark, parts=self.parts
+        )
 
     def save(self, path: str | os.PathLike[str]) -> NoReturn:
         """Raises: UnsupportedOp: programs are saved, and the nodes behind the cut are in none."""

@@ -1,4 +1,4 @@
-"""gather and gather_elements (numpy.take after the indices are clamped), dynamic slices and one_hot."""
+"""one_hot, and dynamic_update_slice, whose reference would copy what is written into."""
 
 from __future__ import annotations
 
@@ -13,65 +13,6 @@ from rlx.dtypes import as_dtype
 from rlx.ir import Node
 from rlx.ops.index.dynamic import window
 from rlx.ops.numeric import convert
-
-
-@cpu_kernel("gather")
-def bind_gather(node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: BindContext) -> list[Step]:
-    x, indices = ins
-    axis = node.attrs["axis"]
-    wanted, steps = in_range(indices, x.shape[axis], ctx)
-    # With mode "clip" NumPy writes to `out` directly; its default mode writes to a buffer first.
-    return [*steps, partial(x.take, wanted, axis, outs[0], "clip")]
-
-
-def in_range(indices: Array, n: int, ctx: BindContext) -> tuple[Array, list[Step]]:
-    """The indices counted from the front and clamped to 0..n-1, and the calls that compute them."""
-    wanted = ctx.scratch(indices.shape, np.intp)
-    past = ctx.scratch(indices.shape, np.intp)
-    zero, length, last = (np.asarray(v, np.intp) for v in (0, n, n - 1))
-    return wanted, [
-        partial(np.copyto, wanted, indices, "same_kind"),
-        # A negative index counts from the end: add the length where it is below 0, without a branch.
-        partial(np.right_shift, wanted, np.asarray(63, np.intp), past),
-        partial(np.bitwise_and, past, length, past),
-        partial(np.add, wanted, past, wanted),
-        partial(np.clip, wanted, zero, last, wanted),
-    ]
-
-
-@cpu_kernel("gather_elements")
-def bind_gather_elements(
-    node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: BindContext
-) -> list[Step]:
-    x, indices = ins
-    axis, out = node.attrs["axis"], outs[0]
-    wanted, steps = in_range(indices, x.shape[axis], ctx)
-    # Indices into the flattened x, so that one `take` reads everything.
-    strides = np.cumprod([1, *reversed(x.shape[1:])])[::-1]
-    scale = np.asarray(strides[axis], np.intp)
-    steps.append(partial(np.multiply, wanted, scale, wanted))
-    for i, n in enumerate(out.shape):
-        if i != axis and n > 1:
-            shape = [n if k == i else 1 for k in range(out.ndim)]
-            lines = ctx.scratch((n,), np.intp)
-            steps += [
-                partial(np.copyto, lines, np.arange(n, dtype=np.intp) * strides[i]),
-                partial(np.add, wanted, lines.reshape(shape), wanted),
-            ]
-    return [*steps, partial(x.reshape(-1).take, wanted, None, out, "clip")]
-
-
-@cpu_kernel("dynamic_slice")
-def bind_dynamic_slice(
-    node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: BindContext
-) -> list[Step]:
-    x, starts = ins
-    out, sizes = outs[0], node.attrs["sizes"]
-
-    def run() -> None:
-        np.copyto(out, x[window(x.shape, sizes, starts)])
-
-    return [run]
 
 
 @cpu_kernel("dynamic_update_slice")

@@ -1,10 +1,9 @@
-"""argmax, argmin, sort, argsort and top_k by NumPy's functions; those that sort allocate memory at each run."""
+"""sort, argsort and top_k by NumPy's functions, which allocate memory at each run."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
 
 import numpy as np
 
@@ -22,20 +21,6 @@ def _widened(x: Array, ctx: BindContext) -> tuple[Array, list[Step]]:
         return x, []
     wide = ctx.scratch(x.shape, np.float32)
     return wide, [partial(np.copyto, wide, x)]
-
-
-@cpu_kernel("argmax", "argmin")
-def bind_arg(node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: BindContext) -> list[Step]:
-    axis = node.attrs["axis"]
-    x, steps = _widened(ins[0], ctx)
-    out = outs[0].reshape([1 if i == axis else n for i, n in enumerate(x.shape)])
-    choose: Any = np.argmax if node.op.joins == "max" else np.argmin
-    last = node.attrs["select_last_index"]
-    # NumPy takes the first of equal elements; in the reversed axis that is the last.
-    steps.append(partial(choose, np.flip(x, axis) if last else x, axis, out, keepdims=True))
-    if last:
-        steps.append(partial(np.subtract, np.asarray(x.shape[axis] - 1), out, out))
-    return steps
 
 
 @cpu_kernel("sort", "argsort", "top_k")

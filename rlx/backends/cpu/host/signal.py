@@ -11,7 +11,6 @@ from numpy.lib.stride_tricks import as_strided
 from rlx.backends.cpu.context import Array, BindContext, Step
 from rlx.backends.cpu.host.fft import complex_view, library
 from rlx.backends.cpu.host.kernels import cpu_kernel
-from rlx.backends.cpu.host.movement import copies
 from rlx.backends.cpu.host.rows import working
 from rlx.ir import Node
 from rlx.ops.signal.frames import frame_count
@@ -25,19 +24,6 @@ _NS = 0.5  # a sample of a segment takes about so many nanoseconds for each bina
 def frames_of(x: Array, shape: tuple[int, ...], hop: int) -> Array:
     """The view of a signal as (..., frames, samples)."""
     return as_strided(x, (*x.shape[:-1], *shape), (*x.strides[:-1], hop * x.strides[-1], x.strides[-1]))
-
-
-@cpu_kernel("frame")
-def bind_frame(node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: BindContext) -> list[Step]:
-    if outs[0].size == 0:
-        return []
-    return copies(frames_of(ins[0], outs[0].shape[-2:], node.attrs["hop"]), outs[0], ctx)
-
-
-@cpu_kernel("windowed_frames")
-def bind_windowed_frames(node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: BindContext) -> list[Step]:
-    (x, window), out = ins, outs[0]
-    return [partial(np.multiply, frames_of(x, out.shape[-2:], node.attrs["hop"]), window, out)] if out.size else []
 
 
 @cpu_kernel("overlap_add")

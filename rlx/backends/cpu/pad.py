@@ -1,33 +1,19 @@
-"""pad on the CPU: the output is cut into boxes, each a strided copy of the input or filled with the pad value."""
+"""The boxes that the output of pad is cut into, each a strided copy of the input or filled with the pad value."""
 
 from __future__ import annotations
 
 import itertools
 import math
 from collections.abc import Sequence
-from functools import partial
 
 import numpy as np
 import numpy.typing as npt
 
-from rlx.backends.cpu.context import Array, BindContext, Step
-from rlx.backends.cpu.host.kernels import cpu_kernel
-from rlx.backends.cpu.host.movement import copies
+from rlx.backends.cpu.context import Array
 from rlx.ir import Node
 from rlx.ops.pad import filling, sources
 
-_BOXES = 256  # at most; with more (a short axis mirrored many times) `pad` gathers by index instead
-
-
-@cpu_kernel("pad")
-def bind_pad(node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: BindContext) -> list[Step]:
-    x, out = ins[0], outs[0]
-    pairs = boxes(node, x, out)
-    if pairs is None:
-        pads, mode = node.attrs["pads"], node.attrs["mode"]
-        tables = [sources(n, a, b, mode) for n, (a, b) in zip(x.shape, pads, strict=True)]
-        return _by_index(x, out, [(axis, t) for axis, t in enumerate(tables) if any(pads[axis])], ctx)
-    return [step for source, target in pairs for step in copies(source, target, ctx)]
+_BOXES = 256  # at most; a short axis that is mirrored many times has more
 
 
 def boxes(node: Node, x: Array, out: Array) -> list[tuple[Array, Array]] | None:
@@ -84,16 +70,3 @@ def _cut(first: int, step: int, n: int) -> slice:
         return slice(first, first + 1)
     stop = first + step * n
     return slice(first, None if stop < 0 else stop, step)
-
-
-def _by_index(
-    x: Array, out: Array, tables: Sequence[tuple[int, npt.NDArray[np.int64]]], ctx: BindContext
-) -> list[Step]:
-    steps: list[Step] = []
-    for number, (axis, table) in enumerate(tables):
-        last = number == len(tables) - 1
-        shape = (*x.shape[:axis], len(table), *x.shape[axis + 1 :])
-        made = out if last else ctx.scratch(shape, x.dtype)
-        steps.append(partial(x.take, table.astype(np.intp), axis, made, "clip"))
-        x = made
-    return steps
