@@ -56,8 +56,8 @@ class Rows:
     `rule` gives a tree for each output from the inputs, floats among them in the dtype that the op computes in, which
     is the first input's (f32 for halves). `layout` gives the rows from the first element input's shape and the
     attributes. `places` says what each input holds; those of optional inputs come last. `stored` says which input's
-    dtype each output has; None is the dtype that the op computes in. `keepdims`: an output of one value for each row has
-    a row's axes with length 1.
+    dtype each output has; None is the dtype that the op computes in. `keepdims`: outputs of one value for each row have
+    a row's axes, of length 1.
     """
 
     rule: Callable[[Sequence[Expr], Any], tuple[Expr, ...]]

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from rlx.dtypes import as_dtype, i32
+from rlx.dtypes import as_dtype, i32, rounded
 from rlx.ir import Attrs, Expr, Op, Tensor, apply, register
 from rlx.ir.expr import linearize
 from rlx.ir.op import Decompose, Infer, Reference, Vjp
@@ -17,7 +17,7 @@ from rlx.ops import reduce
 from rlx.ops.base import cast_to
 from rlx.ops.elementwise.fused import tensor_of_prim
 from rlx.ops.elementwise.prims import PRIM_FUNCTIONS
-from rlx.ops.numeric import Array, centred, rounded, working
+from rlx.ops.numeric import Array, centred, working
 
 _INDEX = np.dtype(np.int64)
 

@@ -19,7 +19,7 @@ from rlx.backends.cpu.engine.compile import addresses
 from rlx.backends.cpu.engine.gemm.product import choose_tile
 from rlx.backends.cpu.engine.machine import Machine
 from rlx.backends.cpu.engine.packed.decode import FORMATS
-from rlx.backends.cpu.engine.step import ENGINE_BINDERS, EngineContext, EngineStep, load_binders
+from rlx.backends.cpu.engine.step import EngineContext, EngineStep, binders_of, load_binders
 from rlx.backends.cpu.engine.weights import PackedWeights
 from rlx.conformance.oracle import evaluate
 from rlx.dtypes import PACKED, as_dtype
@@ -46,7 +46,7 @@ def bound(
     weights = PackedWeights([device.foreign(x.ctypes.data, x.nbytes, x) for x in ins], device.acquire)
     ctx = EngineContext(machine, 1, ArrayMemory(), lambda t: fixed, weights)
     load_binders()
-    (binder, *_) = ENGINE_BINDERS.get(node.op.name) or ENGINE_BINDERS["*"]
+    (binder, *_) = binders_of(node.op)
     steps = binder(node, ins, outs, ctx)
     assert steps is not None
     return [*(step for packed in weights.made for step in packed.steps), *steps]
