@@ -99,8 +99,8 @@ class Op:
     such as "scipy.special.erf"). `vjp` is the gradient rule or NOT_DIFFERENTIABLE. Elementwise ops have `expr`, the
     others a `kernel` stem; ops on rows may have `rows`, of which reference, decomposition and the CPU's kernel follow.
     `decompose` writes the op with simpler ones. `inplace` lists the inputs whose slot the output may take over when the
-    types are equal and nothing reads the input later. `renews`, of an op with several outputs, gives the inputs (states)
-    that some of them may be written over, each with the output that is.
+    types are equal and nothing reads the input later. `renews`, of an op with several outputs, gives the inputs
+    (states) that some of them may be written over, each with the output that is.
 
     The rest are traits, which passes, planner, runtime and devices ask for instead of the name of an op.
 
