@@ -111,8 +111,9 @@ def elements_of(trees: Sequence[Expr], places: Sequence[Place]) -> frozenset[Exp
             assert isinstance(e.value, int)
             vary = places[e.value] != "row"
         else:
-            vary = e.prim in ("row_at", "less_mean", "index")
-            vary = vary or (e.prim not in REDUCTIONS and any(a in varying for a in e.args))
+            # A device may have reductions of its own, whose names begin as the others' do.
+            reduces = e.prim.startswith("row_") and e.prim != "row_at"
+            vary = e.prim in ("row_at", "index") or (not reduces and any(a in varying for a in e.args))
         if vary:
             varying.add(e)
     return frozenset(varying)
