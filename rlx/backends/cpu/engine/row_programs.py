@@ -44,6 +44,7 @@ from rlx.ir.rows import REDUCTIONS, ROW_PRIMS, Place, elements_of, program_of
 
 _NS = 0.7  # of an element
 COLUMNS = 16  # vectors in a block of columns
+_FEW_SWEEPS = 2  # programs of more have so many values of a column that they are held in registers, of one vector
 _ROWS = 1 << 9  # terms of a column that are added up by one sum
 _SIXTEENTH = 16  # the part of a row whose mean is near the whole one's
 # The engine's own: the first element, and the mean of a row's first sixteenth.
@@ -137,6 +138,10 @@ class _Program:
         self.pointers = [k.word(i, PTR) for i in range(len(spec.dtypes))]
         self.n = k.word(len(spec.dtypes))
         self.extra = len(spec.dtypes) + 1
+        self.by: dict[str, Value] = {}
+        if any(e.prim in ("row_mean", _NEAR) for e in self.nodes):
+            self.few = k.binary("udiv", self.n + (_SIXTEENTH - 1), k.const(I64, _SIXTEENTH))
+            self.by = {"row_mean": self.reciprocal(self.n), _NEAR: self.reciprocal(self.few)}
         self.keeps_nan = not all(self._spreads(t) for t in spec.trees)
         self.stored = self._stored()
 
@@ -203,10 +208,7 @@ class _Program:
         """What is stored of a reduction: of a mean, the sum times the reciprocal of the count."""
         if e.prim not in ("row_mean", _NEAR):
             return total
-        return total * self.k.like(total, self.reciprocal(self.few() if e.prim == _NEAR else self.n))
-
-    def few(self) -> Value:
-        return self.k.binary("udiv", self.n + (_SIXTEENTH - 1), self.k.const(I64, _SIXTEENTH))
+        return total * self.k.like(total, self.by[e.prim])
 
     def reciprocal(self, count: Value) -> Value:
         one = 1.0 / self.k.cast("uitofp", count, F64)
@@ -328,7 +330,7 @@ class _AlongMemory(_Program):
                 self.own[e] = self.value(e, _At(0, None))
 
     def _sweep(self, short: bool, reductions: list[Expr]) -> None:
-        k, count = self.k, self.few() if short else self.n
+        k, count = self.k, self.few if short else self.n
         parts = [accumulators(k, self.lanes, self.neutral(e), self.number) for e in reductions]
 
         def body(i: Value, u: int, mask: Value | None) -> None:
@@ -416,6 +418,7 @@ class _Columns(_Program):
             self.first = (item - self.outer * count) * width
             self.size = k.min(self.after - self.first, width)
             self.base = self.outer * self.n * self.after + self.first
+            self.mask = k.tail(self.size, self.lanes) if spec.columns == 1 else None
             for depth in range(self.last + 1):
                 self._values(depth)
                 for short, reductions in self.swept(depth):
@@ -459,7 +462,7 @@ class _Columns(_Program):
         """The body for each vector of columns at a place of the rows."""
         k = self.k
         if self.spec.columns == 1:
-            yield _At(i, k.tail(self.size, self.lanes), dict(known or {}), column=k.const(I64, 0))
+            yield _At(i, self.mask, dict(known or {}), column=k.const(I64, 0))
             return
         with k.loop(0, self.size, self.lanes) as c:
             yield _At(i, k.tail(k.min(self.size - c, self.lanes), self.lanes), dict(known or {}), column=c)
@@ -477,7 +480,7 @@ class _Columns(_Program):
         self.ready.update(own)
 
     def _sweep(self, short: bool, reductions: list[Expr]) -> None:
-        k, count = self.k, self.few() if short else self.n
+        k, count = self.k, self.few if short else self.n
         parts = {e: _Slot(k, self.number, self.lanes, self.spec.columns) for e in reductions if e.prim in _SUMS}
         zero = k.const(self.number.of(self.lanes), 0.0)
         with self.vectors(0) as at:
@@ -571,9 +574,11 @@ def bind_rows(
     channels = bool(layout.weights) and layout.weights != axes
     dtypes = tuple(name_of(a) for a in (*ins, *outs))
     picks = any(e.prim == "row_pick" for e in linearize(trees))
-    if after > 1 and (channels or picks):
+    truths = any(a not in varying and not a.dtype.is_float and a.prim != "arg" for e in varying for a in e.args)
+    if after > 1 and (channels or picks or truths):  # a block of columns holds floats alone
         return None
-    columns = 0 if after == 1 else COLUMNS
+    sweeps = sum(e.prim in _SWEPT for e in linearize(trees))
+    columns = 0 if after == 1 else COLUMNS if sweeps <= _FEW_SWEEPS else 1
     spec = RowProgram(trees, places, dtypes, channels, columns, lanes, ctx.machine.lookup)
     words = [*map(address, (*ins, *outs)), n]
     count = elements[0].size // n
