@@ -83,11 +83,11 @@ def graph_of(op: str, shape: tuple[int, ...], dtype: str) -> tuple[Any, dict[str
         if op.endswith("_grad"):
             wide = as_dtype("f32") if kind.is_half else kind
             shapes, dtypes = [shape[:-1], *shapes], [wide, *dtypes]
-    feeds = {
-        f"x{i}": rng.integers(0, shape[-1], s).astype(np.int32) if not d.is_float else rng.standard_normal(s).astype(d.np)
-        for i, (s, d) in enumerate(zip(shapes, dtypes, strict=True))
-    }
-    ins = [graph.input(f"x{i}", s, d) for i, (s, d) in enumerate(zip(shapes, dtypes, strict=True))]
+    feeds, ins = {}, []
+    for i, (s, d) in enumerate(zip(shapes, dtypes, strict=True)):
+        x = rng.standard_normal(s) if d.is_float else rng.integers(0, shape[-1], s)
+        feeds[f"x{i}"] = x.astype(d.np)
+        ins.append(graph.input(f"x{i}", s, d))
     for i, t in enumerate(apply_multi(op, *ins, **attrs)):
         graph.output(f"y{i}", t)
     return graph, feeds

@@ -7,7 +7,7 @@
 A program is a tree of `Expr` for each output. Its values are of two classes: elements, which vary along a row, and
 values of a row, which a reduction makes of elements. A tree may use both, and an output may be of either class. NumPy
 evaluates a program (`rlx.ops.row_programs`, the reference), tensors do (the decomposition), and the CPU prints it as a
-kernel (`rlx.backends.cpu.engine.row_programs`).
+kernel (`rlx.backends.cpu.row_programs`).
 """
 
 from __future__ import annotations
