@@ -149,3 +149,22 @@ def test_a_nan_reaches_every_element_of_its_row_alone() -> None:
         x[2, 33] = np.nan
         (made,), _ = _run("peak", [x], axis)
         assert np.isnan(made[2]).all() and (made[[0, 1, 3]] == 1).all()
+
+
+def test_outputs_over_their_inputs() -> None:
+    """What a sweep stores in the output is no input that a later one reads."""
+    x = np.random.default_rng(0).standard_normal((6, 90)).astype(np.float32)
+    graph = rlx.Graph("in place")
+    t = graph.input("x", x.shape)
+    for axis in (0, 1):
+        graph.output(f"shares{axis}", rlx.softmax(t * 2.0, axis))
+        graph.output(f"logs{axis}", rlx.log_softmax(t * 3.0, axis))
+    with rlx.Session("cpu", threads=1, engine="compiled").compile(graph) as compiled:
+        made = compiled.run({"x": x})
+    wide = x.astype(np.float64)
+    for axis in (0, 1):
+        for name, scaled in ((f"shares{axis}", wide * 2), (f"logs{axis}", wide * 3)):
+            away = scaled - scaled.max(axis, keepdims=True)
+            total = np.exp(away).sum(axis, keepdims=True)
+            want = np.exp(away) / total if name.startswith("shares") else away - np.log(total)
+            np.testing.assert_allclose(made[name], want, 1e-5, 1e-5)
