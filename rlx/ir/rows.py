@@ -56,15 +56,17 @@ class Rows:
     `rule` gives a tree for each output from the inputs, floats among them in the dtype that the op computes in, which
     is the first input's (f32 for halves). `layout` gives the rows from the first element input's shape and the
     attributes. `places` says what each input holds; those of optional inputs come last. `stored` says which input's
-    dtype each output has; None is the dtype that the op computes in. `keepdims`: outputs of one value for each row have
-    a row's axes, of length 1.
+    dtype each output has: an input's by its position, the one that an attribute holds, or None, the dtype that the op
+    computes in. `keepdims`: outputs of one value for each row have a row's axes, of length 1. `summed`: which outputs
+    are sums over all rows, of the shape of weights; kernels for ops that have some are written by hand.
     """
 
     rule: Callable[[Sequence[Expr], Any], tuple[Expr, ...]]
     layout: Callable[[tuple[int, ...], Any], Layout]
     places: tuple[Place, ...] = ("element",)
-    stored: tuple[int | None, ...] = (0,)
+    stored: tuple[int | str | None, ...] = (0,)
     keepdims: bool = True
+    summed: tuple[bool, ...] = ()
 
 
 def row_max(x: Expr) -> Expr:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from rlx.dtypes import as_dtype, i32, rounded
+from rlx.dtypes import as_dtype, f64, i32, rounded
 from rlx.ir import Attrs, Expr, Op, Tensor, apply, register
 from rlx.ir.expr import linearize
 from rlx.ir.op import Decompose, Infer, Reference, Vjp
@@ -37,14 +37,28 @@ def reference_of(rows: Rows, single: bool = True) -> Reference:
         with np.errstate(all="ignore"):
             values = _evaluated(trees, wide, rows, layout)
             made = []
-            for tree, source in zip(trees, rows.stored, strict=False):
+            for i, (tree, source) in enumerate(zip(trees, rows.stored, strict=False)):
                 view = layout.view("element" if tree in varying else "row")
                 value = np.moveaxis(np.broadcast_to(values[tree], _last(view, layout)), _ends(layout), layout.axes)
-                made.append(value.reshape(ins[like].shape if tree in varying else row_shape(rows, layout)))
-                made[-1] = rounded(made[-1], work.np if source is None else ins[source].dtype)
+                if i < len(rows.summed) and rows.summed[i]:
+                    value = _over_rows(value, layout)
+                else:
+                    value = value.reshape(ins[like].shape if tree in varying else row_shape(rows, layout))
+                if isinstance(source, int):
+                    dtype = ins[source].dtype
+                else:  # of the oracle, which computes in f64, no output is of another dtype
+                    dtype = work.np if source is None or work == f64 else attrs[source].np
+                made.append(rounded(value, dtype))
         return made[0] if single else tuple(made)
 
     return reference
+
+
+def _over_rows(x: Array, layout: Layout) -> Array:
+    """The pairwise sum over all axes but those of weights, which become one."""
+    first = np.moveaxis(x, layout.weights, range(len(layout.weights)))
+    count = math.prod(layout.shape[i] for i in layout.weights)
+    return np.asarray(np.sum(np.ascontiguousarray(first.reshape(count, x.size // max(count, 1))), axis=1))
 
 
 def row_shape(rows: Rows, layout: Layout) -> tuple[int, ...]:
@@ -124,9 +138,14 @@ def decompose_of(rows: Rows) -> Callable[[Sequence[Tensor], Attrs], tuple[Tensor
         for e in linearize([tree for tree in trees if tree not in values]):
             values[e] = _tensor(e, values, inputs, rows, layout)
         made = []
-        for tree, source in zip(trees, rows.stored, strict=False):
-            shape = like.shape if tree in varying else row_shape(rows, layout)
-            made.append(cast_to(_shaped(values[tree], shape), work if source is None else inputs[source].dtype))
+        for i, (tree, source) in enumerate(zip(trees, rows.stored, strict=False)):
+            t, shape = values[tree], like.shape if tree in varying else row_shape(rows, layout)
+            if i < len(rows.summed) and rows.summed[i]:
+                others = tuple(a for a in range(len(layout.shape)) if a not in layout.weights)
+                t = apply("sum", _shaped(t, layout.shape), axes=others, keepdims=False)
+                shape = (math.prod(t.shape),)
+            dtype = work if source is None else attrs[source] if isinstance(source, str) else inputs[source].dtype
+            made.append(cast_to(_shaped(t, shape), dtype))
         return tuple(made)
 
     return decompose

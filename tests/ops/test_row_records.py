@@ -5,6 +5,7 @@ Reference, decomposition and the CPU's kernel all follow from one record, so tha
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -65,6 +66,29 @@ def _entropy_grad(d: Array, x: Array, labels: Array) -> Array:
     return np.where((labels == 2)[..., None], 0.0, (scipy.special.softmax(x, -1) - hot) * d[..., None])
 
 
+def _norm_grad(d: Array, x: Array, gamma: Array, centre: bool = True) -> Array:
+    """The product with the norm's Jacobian, of rows along the last axis; gamma is d's factor."""
+    n = x.shape[-1]
+    centring = np.eye(n) - (1 / n if centre else 0)
+    c = x @ centring
+    root = np.sqrt((c * c).mean(-1) + EPS)[..., None, None]
+    y = _norm(x, centre=centre)
+    jacobian = (centring - y[..., :, None] * y[..., None, :] / n) / root
+    return np.einsum("...i,...ij->...j", d * gamma, jacobian)
+
+
+def _norm_grads(d: Array, x: Array, gamma: Array, centre: bool = True) -> list[Array]:
+    sums = [(d * _norm(x, centre=centre)).sum((0, 1)), d.sum((0, 1))]
+    return [_norm_grad(d, x, gamma, centre), *(sums if centre else sums[:1])]
+
+
+def _group_grads(d: Array, x: Array, gamma: Array) -> list[Array]:
+    flat = (x.shape[0], 2, -1)
+    dx = _norm_grad((d * gamma[:, None]).reshape(flat), x.reshape(flat), np.ones(1)).reshape(x.shape)
+    y = _norm(x.reshape(flat)).reshape(x.shape)
+    return [dx, (d * y).sum((0, 2)), d.sum((0, 2))]
+
+
 RNG = np.random.default_rng(5)
 X, Y = RNG.standard_normal((2, 3, 6, 5))
 G, B = RNG.standard_normal((2, 6)), RNG.standard_normal((2, 5))
@@ -82,6 +106,9 @@ JUDGES: dict[str, tuple[list[Array], dict[str, Any], Judge]] = {
     "add_rms_norm": ([X, Y, B[0]], {"eps": EPS, "keep_sum": True}, lambda *a: _added(*a, centre=False)),
     "group_norm": ([X, G[0], G[1]], {"eps": EPS, "groups": 2}, lambda *a: _channels(*a, groups=2)),
     "layer_norm_channels": ([X, G[0], G[1]], {"eps": EPS}, _channels),
+    "layer_norm_grad": ([Y, X, B[0]], {"eps": EPS, "beta": f64}, _norm_grads),
+    "rms_norm_grad": ([Y, X, B[0]], {"eps": EPS, "beta": None}, lambda *a: _norm_grads(*a, centre=False)),
+    "group_norm_grad": ([Y, X, G[0]], {"eps": EPS, "groups": 2, "beta": f64}, _group_grads),
     "cross_entropy": ([X, LABELS], {"ignore_index": 2}, _entropy),
     "cross_entropy_grad": ([X[:, :, 0], Y, LABELS], {"ignore_index": 2}, _entropy_grad),
 }
@@ -123,7 +150,7 @@ def test_a_gradient_is_the_slope_of_the_outside_formula(op: str) -> None:
     outs = apply_multi(op, *ins, **attrs)
     weights = [rng.standard_normal(t.shape) for t in outs]
     terms: list[Tensor] = [rlx.sum(t * w) for t, w in zip(outs, weights, strict=True)]
-    total = terms[0] if len(terms) == 1 else terms[0] + terms[1]
+    total = functools.reduce(lambda a, b: a + b, terms)
     moving = [i for i, way in enumerate(ways) if way is not None]
     slopes = rlx.gradients(total, [ins[i] for i in moving])
     values = evaluate(graph, {f"x{i}": a for i, a in enumerate(arrays)})

@@ -539,6 +539,8 @@ def bind_rows(
     """Any op with a row program: rows along memory, or along an axis that others lie behind."""
     rows = node.op.rows
     assert rows is not None
+    if any(rows.summed):
+        return None
     places = rows.places[: len(ins)]
     floats = [name_of(a) for a in (*ins, *outs) if as_dtype(a.dtype).is_float]
     others = [a for a in ins if not as_dtype(a.dtype).is_float]

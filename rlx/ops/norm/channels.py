@@ -18,7 +18,7 @@ from rlx.ir.types import is_index
 from rlx.ops.base import TensorLike, cast_to, check_float, check_inputs, floats, tensors, unbroadcast
 from rlx.ops.norm.rows import norm_rows
 from rlx.ops.numeric import F32_MAX, Array, computed, working
-from rlx.ops.reduce import less_mean, working_float
+from rlx.ops.reduce import working_float
 from rlx.ops.row_programs import row_op
 
 
@@ -67,35 +67,8 @@ def _group_norm_infer(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
     return types[0]
 
 
-def as_groups(x: Array, groups: int) -> Array:
-    """x reshaped to (batch, groups, elements of a group)."""
-    return x.reshape(x.shape[0], groups, math.prod(x.shape[1:]) // groups)
-
-
-def column(v: Array, x: Array) -> Array:
-    """A vector of one value for each channel, reshaped to broadcast with x, in x's dtype."""
-    return v.astype(x.dtype).reshape(-1, *(1,) * (x.ndim - 2))
-
-
-def tensor_column(v: Tensor, like: Tensor) -> Tensor:
-    """`column` for tensors."""
-    wide = cast_to(v, working_float(like))
-    return apply("reshape", wide, shape=(v.size, *(1,) * (like.ndim - 2)))
-
-
-def normalized(x: Tensor, axis: int, eps: float, centre: bool = True) -> tuple[Tensor, Tensor]:
-    """x normalized along an axis, and 1 / its standard deviation (with eps), in the working dtype.
-
-    Without `centre`, as in RMS norm, no mean is subtracted.
-    """
-    x = cast_to(x, working_float(x))
-    if centre:
-        x = less_mean(x, (axis,))
-    inverse = apply("rsqrt", apply("mean", x * x, axes=(axis,), keepdims=True) + eps)
-    return x * inverse, inverse
-
-
-def _groups(shape: tuple[int, ...], attrs: Attrs) -> Layout:
+def groups_of(shape: tuple[int, ...], attrs: Attrs) -> Layout:
+    """Rows of the elements of a group of channels, with weights for each channel."""
     groups, inner = attrs["groups"], math.prod(shape[2:])
     return Layout((shape[0], groups, shape[1] // groups, inner), (2, 3), (1, 2))
 
@@ -108,7 +81,7 @@ def _group_norm_vjp(node: Node, grads: Sequence[Tensor | None]) -> Sequence[Tens
     return apply_multi("group_norm_grad", d, x, gamma, beta=beta.dtype, **node.attrs)
 
 
-row_op("group_norm", "norm", _group_norm_infer, norm_rows(True, _groups), "torch.nn.functional.group_norm",
+row_op("group_norm", "norm", _group_norm_infer, norm_rows(True, groups_of), "torch.nn.functional.group_norm",
        _group_norm_vjp, kernel="group_norm", inplace=(0,))  # fmt: skip
 
 
