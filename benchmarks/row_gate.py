@@ -27,7 +27,10 @@ from typing import Any
 
 HERE = Path(__file__).resolve().parent.parent
 LIMIT = 1.02
-FAMILIES = ("softmax", "norm", "entropy", "reduce", "row_sum", "sum")  # texts in the names of GPU kernels
+KERNELS_IN_SCOPE = frozenset(
+    """reduce arg_reduce cross_entropy cross_entropy_grad group_norm norm_axis add_norm norm_grad norm_columns row_norm
+    softmax softmax_axis softmax_grad softmax_grad_axis log_softmax log_softmax_axis""".split()
+)
 ROWS = ((1536, 128), (300, 77), (64, 1000), (8, 32000))
 COLUMNS = ((8, 64, 1000), (21, 300, 40), (2, 512, 196))  # along axis 1
 DTYPES = ("f32", "bf16", "f64")
@@ -200,7 +203,8 @@ def code_sizes(words: Sequence[str]) -> dict[str, dict[str, int]]:
     """Bytes of SPIR-V, registers and stack of each GPU kernel in scope."""
     table: dict[str, dict[str, int]] = {}
     for path in sorted((HERE / "rlx" / "backends" / "vulkan" / "spirv").glob("*.spv")):
-        if any(f in path.name for f in FAMILIES) and (not words or any(w in path.name for w in words)):
+        stem = path.name.split(".")[0].split("-")[0]
+        if stem in KERNELS_IN_SCOPE and (not words or any(w in stem for w in words)):
             table[path.name] = {"spirv": path.stat().st_size}
     for name, image in cubins(words):
         table[name] = dict(zip(("registers", "stack"), used_by(image), strict=True)) | {"cubin": len(image)}
@@ -213,14 +217,16 @@ def cubins(words: Sequence[str], arch: str = "sm_90") -> Iterator[tuple[str, byt
 
     from rlx.backends.cuda.nvrtc import available, nvrtc
     from rlx.backends.cuda.sources import kernel_source
+    from rlx.backends.gpu.program.executable import load_rules
     from rlx.backends.gpu.program.kernel import KERNELS
     from rlx.backends.gpu.program.steps import FileKernel
 
     if not available():
         return
+    load_rules()
     compiler = nvrtc(available()[0])
     for stem, decl in sorted(KERNELS.items()):
-        if not any(f in stem for f in FAMILIES) or (words and not any(w in stem for w in words)):
+        if stem not in KERNELS_IN_SCOPE or (words and not any(w in stem for w in words)):
             continue
         for values in product(*decl.variants.values()):
             defines = tuple(zip(decl.variants, values, strict=True))
@@ -270,7 +276,7 @@ def main() -> int:
     parser.add_argument("--against", type=Path)
     parser.add_argument("--beside", type=Path)
     parser.add_argument("--only", nargs="*", default=[], help="words, one of which a case or kernel has in its name")
-    parser.add_argument("--rounds", type=int, default=21)
+    parser.add_argument("--rounds", type=int, default=21, help="of each time; 0: no times, the table of code alone")
     parser.add_argument("--seconds", type=float, default=0.004, help="of one measurement")
     parser.add_argument("--device", default="cpu", help="whose times --beside compares")
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
@@ -286,7 +292,7 @@ def main() -> int:
         return 0 if all(row["passes"] for row in table.values()) else 1
     import rlx
 
-    present = ["cpu", *(d.id for d in rlx.devices() if d.backend == "cuda")]
+    present = ["cpu", *(d.id for d in rlx.devices() if d.backend == "cuda")] if args.rounds else []
     measure = partial(alone, names, args.rounds, args.seconds)
     made = {"code": code_sizes(args.only), "times": {device: measure(device) for device in present}}
     if args.out is not None:
