@@ -148,11 +148,10 @@ class _Program:
     def _spreads(self, tree: Expr) -> bool:
         """Whether an output is NaN by a sum wherever a row's maximum would be: the maximum may then lose it."""
 
-        def strict(e: Expr) -> set[Expr]:
-            """The nodes where a NaN makes e one."""
-            return {e}.union(*(strict(a) for a in e.args)) if e.prim in _STRICT else {e}
-
-        sums = [strict(e.args[0]) for e in strict(tree) if e.prim == "row_sum"]
+        strict: dict[Expr, set[Expr]] = {}  # the nodes where a NaN makes a node one
+        for e in self.nodes:
+            strict[e] = {e}.union(*(strict[a] for a in e.args if e.prim in _STRICT))
+        sums = [strict[e.args[0]] for e in strict[tree] if e.prim == "row_sum"]
         tops = [e.args[0] for e in self.nodes if e.prim in ("row_max", "row_min")]
         return all(any(x in nodes for nodes in sums) for x in tops)
 
@@ -173,9 +172,11 @@ class _Program:
         return None
 
     def _reads(self, tree: Expr, but: Expr) -> bool:
-        if tree == but or tree not in self.varying:
-            return False
-        return tree.prim == "arg" or any(self._reads(a, but) for a in tree.args)
+        """Whether a tree reads elements of an input otherwise than by a node."""
+        reads: dict[Expr, bool] = {}
+        for e in linearize([tree]):
+            reads[e] = e != but and e in self.varying and (e.prim == "arg" or any(reads[a] for a in e.args))
+        return reads[tree]
 
     def swept(self, depth: int) -> list[tuple[bool, list[Expr]]]:
         """The reductions of a sweep: those of the first sixteenth, and those of the whole row."""
