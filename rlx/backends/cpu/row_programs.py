@@ -21,6 +21,7 @@ from rlx.backends.cpu.ir import F32, F64, I32, I64, PTR, Kernel, Type, Value, Va
 from rlx.backends.cpu.machine import Lookup
 from rlx.backends.cpu.rowwise import (
     LOADED,
+    RUN,
     accumulators,
     alike,
     all_added,
@@ -35,6 +36,7 @@ from rlx.backends.cpu.rowwise import (
     name_of,
     room,
     store_wide,
+    total,
 )
 from rlx.backends.cpu.step import EngineContext, EngineStep, address, engine
 from rlx.dtypes import as_dtype, f32, f64
@@ -44,7 +46,8 @@ from rlx.ir.rows import REDUCTIONS, ROW_PRIMS, Place, elements_of, program_of
 
 _NS = 0.7  # of an element
 COLUMNS = 16  # vectors in a block of columns
-_FEW_SWEEPS = 2  # programs of more have so many values of a column that they are held in registers, of one vector
+# A block is one vector, with its values in registers, where a program has more sweeps or little to compute of halves.
+_FEW_SWEEPS = 2
 _ROWS = 1 << 9  # terms of a column that are added up by one sum
 _SIXTEENTH = 16  # the part of a row whose mean is near the whole one's
 # The engine's own: the first element, and the mean of a row's first sixteenth.
@@ -79,7 +82,8 @@ def lowered(trees: Sequence[Expr], places: Sequence[Place]) -> tuple[Expr, ...]:
 class RowProgram:
     """Rows of `length` elements. `trees` are lowered, in `work` throughout. `dtypes`: of the inputs, then the outputs.
     `channels`: a row is a group of channels, each of which weights have one number for. `columns`: 0 where rows lie
-    along memory; else the vectors of neighbouring columns that are an item.
+    along memory; else the vectors of neighbouring columns that are an item. `long`: rows are longer than what one set
+    of sums adds up.
 
     Words: addresses of inputs and outputs, elements of a row; for columns the columns beside each other, for channels
     the groups, the channels of one and the elements of a channel."""
@@ -89,6 +93,7 @@ class RowProgram:
     dtypes: tuple[str, ...]
     channels: bool
     columns: int
+    long: bool
     lanes: int
     lookup: Lookup
 
@@ -204,6 +209,10 @@ class _Program:
             a, b = (self.value(factor, at) for factor in x.args)
             return self.k.fma(a, b, held)
         return self.joined(e, held, self.value(x, at))
+
+    def adds_zero(self, e: Expr) -> bool:
+        """Whether a sum grows by 0 in masked lanes: inputs are 0 there."""
+        return e.prim in _SUMS and e.args[0].prim == "mul" and all(a.prim == "arg" for a in e.args[0].args)
 
     def finished(self, e: Expr, total: Value) -> Value:
         """What is stored of a reduction: of a mean, the sum times the reciprocal of the count."""
@@ -339,12 +348,16 @@ class _AlongMemory(_Program):
             for e, sums in zip(reductions, parts, strict=True):
                 held = sums[u].value
                 more = self.step(e, held, at)
-                sums[u].value = more if mask is None else k.select(mask, more, held)
+                sums[u].value = more if mask is None or self.adds_zero(e) else k.select(mask, more, held)
             if self.stored in at.known:
                 store_wide(k, at.known[self.stored], self.pointers[-1], self.spec.dtypes[-1], self.base + i, mask)
 
         added = [p for e, p in zip(reductions, parts, strict=True) if e.prim in _SUMS]
-        totals = iter(all_added(k, count, self.lanes, added, body))
+        if self.spec.long:
+            totals = iter(all_added(k, count, self.lanes, added, body))
+        else:
+            blocks(k, count, self.lanes, body)
+            totals = iter([total(k, sums) for sums in added])
         for e, sums in zip(reductions, parts, strict=True):
             whole = next(totals) if e.prim in _SUMS else folded(k, sums, partial(self.joined, e))
             self.own[e] = k.splat(self.finished(e, whole), self.lanes)
@@ -581,8 +594,9 @@ def bind_rows(
     if after > 1 and (channels or picks or truths):  # a block of columns holds floats alone
         return None
     sweeps = sum(e.prim in _SWEPT for e in linearize(trees))
-    columns = 0 if after == 1 else COLUMNS if sweeps <= _FEW_SWEEPS else 1
-    spec = RowProgram(trees, places, dtypes, channels, columns, lanes, ctx.machine.lookup)
+    light = not any(e.prim in _NEEDS_FUNCTION for e in linearize(trees)) and not {"f16", "bf16"}.isdisjoint(dtypes)
+    columns = 0 if after == 1 else 1 if sweeps > _FEW_SWEEPS or light else COLUMNS
+    spec = RowProgram(trees, places, dtypes, channels, columns, n > RUN, lanes, ctx.machine.lookup)
     words = [*map(address, (*ins, *outs)), n]
     count = elements[0].size // n
     if after > 1:
