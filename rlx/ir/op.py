@@ -14,6 +14,7 @@ from rlx.ir.types import TensorType
 if TYPE_CHECKING:
     from rlx.ir.expr import Expr
     from rlx.ir.graph import Node, Tensor
+    from rlx.ir.rows import Rows
 
 Attrs = Mapping[str, Any]
 Infer = Callable[[Sequence[TensorType], Attrs], "TensorType | tuple[TensorType, ...]"]
@@ -96,9 +97,10 @@ class Op:
     `infer` gives the output types or raises an error naming op, shapes and dtypes. `reference` is the NumPy
     definition, and in float64 the oracle. `judge` names the outside authority that checks `reference` (a dotted name
     such as "scipy.special.erf"). `vjp` is the gradient rule or NOT_DIFFERENTIABLE. Elementwise ops have `expr`, the
-    others a `kernel` stem. `decompose` writes the op with simpler ones. `inplace` lists the inputs whose slot the
-    output may take over when the types are equal and nothing reads the input later. `renews`, of an op with several
-    outputs, gives the inputs (states) that some of them may be written over, each with the output that is.
+    others a `kernel` stem; ops on rows may have `rows`, of which reference, decomposition and the CPU's kernel follow.
+    `decompose` writes the op with simpler ones. `inplace` lists the inputs whose slot the output may take over when the
+    types are equal and nothing reads the input later. `renews`, of an op with several outputs, gives the inputs
+    (states) that some of them may be written over, each with the output that is.
 
     The rest are traits, which passes, planner, runtime and devices ask for instead of the name of an op.
 
@@ -133,6 +135,7 @@ class Op:
     vjp: Vjp | _NotDifferentiable
     expr: ExprRule | None = None
     kernel: str | None = None
+    rows: Rows | None = None
     decompose: Decompose | None = None
     inplace: tuple[int, ...] = ()
     renews: Renews | None = None

@@ -4,22 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
-
-import numpy as np
 
 from rlx.autodiff.pullback import vjp_by_parts
-from rlx.dtypes import DType
 from rlx.errors import ShapeError
-from rlx.ir import Attrs, Node, Op, Tensor, TensorType, apply, register
+from rlx.ir import Attrs, Expr, Node, Tensor, TensorType, apply
+from rlx.ir import expr as ex
+from rlx.ir.rows import Layout, Rows, row_max, row_sum
 from rlx.ir.types import normalize_axes, normalize_axis
 from rlx.ops.base import cast_to, check_axis, check_float, check_inputs, check_like, floating, tensor
-from rlx.ops.numeric import Array, computed
 from rlx.ops.reduce import Axis, kept_shape, working_float
-
-
-def _first(dtypes: Sequence[DType]) -> DType:
-    return dtypes[0]
+from rlx.ops.row_programs import decompose_of, row_op
 
 
 def _softmax_infer(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
@@ -32,20 +26,13 @@ def _softmax_infer(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
     return types[0]
 
 
-def _softmax(x: Array, *, axis: int) -> Any:
-    if x.size == 0:
-        return x
-    e = np.exp(x - np.max(x, axis=axis, keepdims=True))
-    return e / np.sum(e, axis=axis, keepdims=True)
+def _along(shape: tuple[int, ...], attrs: Attrs) -> Layout:
+    return Layout(shape, (attrs["axis"],))
 
 
-def _softmax_decompose(inputs: Sequence[Tensor], attrs: Attrs) -> Tensor:
-    x, axes = inputs[0], (attrs["axis"],)
-    if x.size == 0:
-        return apply("copy", x)
-    wide = cast_to(x, working_float(x))
-    e = apply("exp", wide - apply("max", wide, axes=axes, keepdims=True))
-    return cast_to(e / apply("sum", e, axes=axes, keepdims=True), x.dtype)
+def _softmax(args: Sequence[Expr], attrs: Attrs) -> tuple[Expr, ...]:
+    e = ex.call("exp", args[0] - row_max(args[0]))
+    return (e / row_sum(e),)
 
 
 def _softmax_vjp(node: Node, grads: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
@@ -54,10 +41,8 @@ def _softmax_vjp(node: Node, grads: Sequence[Tensor | None]) -> Sequence[Tensor 
     return (apply("softmax_grad", grads[0], node.outputs[0], axis=node.attrs["axis"]),)
 
 
-register(
-    Op("softmax", "softmax", _softmax_infer, computed()(_softmax), "scipy.special.softmax", _softmax_vjp,
-       kernel="softmax", decompose=_softmax_decompose, inplace=(0,), rounds_once=True)
-)  # fmt: skip
+row_op("softmax", "softmax", _softmax_infer, Rows(_softmax, _along), "scipy.special.softmax", _softmax_vjp,
+       kernel="softmax", inplace=(0,), rounds_once=True)  # fmt: skip
 
 
 def _softmax_grad_infer(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
@@ -70,21 +55,14 @@ def _softmax_grad_infer(types: Sequence[TensorType], attrs: Attrs) -> TensorType
     return types[1]
 
 
-def _softmax_grad(d: Array, y: Array, *, axis: int) -> Any:
-    terms = np.ascontiguousarray(np.moveaxis(d * y, axis, -1))
-    return y * (d - np.expand_dims(np.sum(terms, axis=-1), axis))
+def _softmax_grad(args: Sequence[Expr], attrs: Attrs) -> tuple[Expr, ...]:
+    d, y = args
+    return (y * (d - row_sum(d * y)),)
 
 
-def _softmax_grad_decompose(inputs: Sequence[Tensor], attrs: Attrs) -> Tensor:
-    d, y = (cast_to(t, working_float(t)) for t in inputs)
-    total = apply("sum", d * y, axes=(attrs["axis"],), keepdims=True)
-    return cast_to(y * (d - total), inputs[1].dtype)
-
-
-register(
-    Op("softmax_grad", "softmax", _softmax_grad_infer, computed(_first)(_softmax_grad), "torch.autograd of softmax",
-       vjp_by_parts(_softmax_grad_decompose), kernel="softmax_grad", decompose=_softmax_grad_decompose, inplace=(0,))
-)  # fmt: skip
+_GRADIENT = Rows(_softmax_grad, _along, ("element", "element"), (1,))
+row_op("softmax_grad", "softmax", _softmax_grad_infer, _GRADIENT, "torch.autograd of softmax",
+       vjp_by_parts(decompose_of(_GRADIENT)), kernel="softmax_grad", inplace=(0,))  # fmt: skip
 
 
 def _log_softmax_infer(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
@@ -101,17 +79,16 @@ def _logsumexp_infer(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
     return TensorType(kept_shape(types[0].shape, (axis,)), types[0].dtype)
 
 
-def _log_softmax(x: Array, *, axis: int) -> Any:
-    if x.size == 0:
-        return x
-    centred = x - np.max(x, axis=axis, keepdims=True)
-    return centred - np.log(np.sum(np.exp(centred), axis=axis, keepdims=True))
+def _log_softmax(args: Sequence[Expr], attrs: Attrs) -> tuple[Expr, ...]:
+    away = args[0] - row_max(args[0])
+    return (away - ex.call("log", row_sum(ex.call("exp", away))),)
 
 
-def _logsumexp(x: Array, *, axis: int) -> Any:
-    best = np.max(x, axis=axis, keepdims=True, initial=-np.inf)
-    shift = np.where(np.isinf(best), x.dtype.type(0), best)  # inf - inf would be NaN
-    return np.log(np.sum(np.exp(x - shift), axis=axis, keepdims=True)) + shift
+def _logsumexp(args: Sequence[Expr], attrs: Attrs) -> tuple[Expr, ...]:
+    top = row_max(args[0])
+    # An infinite maximum is not taken off, since inf - inf would be NaN: of what is then above 0 any sum will do.
+    away = ex.call("min", args[0] - ex.call("select", ex.call("isinf", top), 0.0, top), 0.0)
+    return (ex.call("log", row_sum(ex.call("exp", away))) + top,)
 
 
 def _log_softmax_vjp(node: Node, grads: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
@@ -131,35 +108,10 @@ def _logsumexp_vjp(node: Node, grads: Sequence[Tensor | None]) -> Sequence[Tenso
     return (cast_to(cast_to(share, working_float(d)) * cast_to(d, working_float(d)), x.dtype),)
 
 
-def _log_softmax_decompose(inputs: Sequence[Tensor], attrs: Attrs) -> Tensor:
-    x, axes = inputs[0], (attrs["axis"],)
-    if x.size == 0:
-        return apply("copy", x)
-    wide = cast_to(x, working_float(x))
-    centred = wide - apply("max", wide, axes=axes, keepdims=True)
-    total = apply("sum", apply("exp", centred), axes=axes, keepdims=True)
-    return cast_to(centred - apply("log", total), x.dtype)
-
-
-def _logsumexp_decompose(inputs: Sequence[Tensor], attrs: Attrs) -> Tensor:
-    x, axes = inputs[0], (attrs["axis"],)
-    wide = cast_to(x, working_float(x))
-    if x.shape[attrs["axis"]] == 0:
-        return cast_to(apply("log", apply("sum", wide, axes=axes, keepdims=True)), x.dtype)
-    best = apply("max", wide, axes=axes, keepdims=True)
-    shift = apply("where", apply("isinf", best, positive=True, negative=True), 0.0, best)
-    total = apply("sum", apply("exp", wide - shift), axes=axes, keepdims=True)
-    return cast_to(apply("log", total) + shift, x.dtype)
-
-
-register(
-    Op("log_softmax", "softmax", _log_softmax_infer, computed(_first)(_log_softmax), "torch.nn.functional.log_softmax",
-       _log_softmax_vjp, kernel="log_softmax", decompose=_log_softmax_decompose, inplace=(0,))
-)  # fmt: skip
-register(
-    Op("logsumexp", "softmax", _logsumexp_infer, computed(_first)(_logsumexp), "torch.logsumexp", _logsumexp_vjp,
-       kernel="log_softmax", decompose=_logsumexp_decompose)
-)  # fmt: skip
+row_op("log_softmax", "softmax", _log_softmax_infer, Rows(_log_softmax, _along),
+       "torch.nn.functional.log_softmax", _log_softmax_vjp, kernel="log_softmax", inplace=(0,))  # fmt: skip
+row_op("logsumexp", "softmax", _logsumexp_infer, Rows(_logsumexp, _along), "torch.logsumexp", _logsumexp_vjp,
+       kernel="log_softmax")  # fmt: skip
 
 
 def softmax(x: Tensor, axis: int = -1) -> Tensor:

@@ -13,7 +13,7 @@ import rlx
 from rlx.backends.cpu import choice
 from rlx.backends.cpu.context import ArrayMemory
 from rlx.backends.cpu.device import CpuBackend
-from rlx.backends.cpu.step import ENGINE_BINDERS, Declined, EngineContext, load_binders
+from rlx.backends.cpu.step import Declined, EngineContext, binders_of, load_binders
 from rlx.backends.cpu.weights import PackedWeights
 from rlx.conformance.case import cases_of
 from rlx.ir import Tensor
@@ -45,7 +45,7 @@ def emulated(outputs: tuple[Tensor, ...], ins: list[Array], folder: Path) -> lis
     device = CpuBackend().open(0)
     weights = PackedWeights([device.foreign(x.ctypes.data, x.nbytes, x) for x in ins], device.acquire)
     ctx = EngineContext(aarch64.MACHINE, 1, ArrayMemory(), lambda t: False, weights)
-    for binder in ENGINE_BINDERS.get(node.op.name) or ENGINE_BINDERS["*"]:
+    for binder in binders_of(node.op):
         try:
             steps = binder(node, ins, outs, ctx)
         except Declined:

@@ -19,7 +19,7 @@ from rlx.backends.cpu.device import CpuBackend
 from rlx.backends.cpu.gemm.product import choose_tile
 from rlx.backends.cpu.machine import Machine
 from rlx.backends.cpu.packed.decode import FORMATS
-from rlx.backends.cpu.step import ENGINE_BINDERS, EngineContext, EngineStep, load_binders
+from rlx.backends.cpu.step import EngineContext, EngineStep, binders_of, load_binders
 from rlx.backends.cpu.weights import PackedWeights
 from rlx.conformance.oracle import evaluate
 from rlx.dtypes import PACKED, as_dtype
@@ -45,7 +45,7 @@ def bound(
     weights = PackedWeights([device.foreign(x.ctypes.data, x.nbytes, x) for x in ins], device.acquire)
     ctx = EngineContext(machine, 1, ArrayMemory(), lambda t: fixed, weights)
     load_binders()
-    (binder, *_) = ENGINE_BINDERS.get(node.op.name) or ENGINE_BINDERS["*"]
+    (binder, *_) = binders_of(node.op)
     steps = binder(node, ins, outs, ctx)
     assert steps is not None
     return [*(step for packed in weights.made for step in packed.steps), *steps]

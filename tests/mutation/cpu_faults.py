@@ -43,6 +43,29 @@ _SHARED_FAULTS = (
           tests=("tests/planner/test_planner.py", "tests/fuzz/test_fuzz.py::test_cpu")),
 )  # fmt: skip
 
+# In row programs, from which reference, decomposition and kernel follow: only what stands outside them can notice.
+_RECORDS = ("tests/ops/test_row_records.py",)
+_RECORD_FAULTS = (
+    Fault("both, record of softmax: half an exponential", "ops/softmax.py",
+          "args[0] - row_max(args[0]))\n    return (e", "(args[0] - row_max(args[0])) * 0.5)\n    return (e", (), CPU,
+          tests=_RECORDS),
+    Fault("both, record of softmax's gradient: the sum of d alone", "ops/softmax.py", "(y * (d - row_sum(d * y)),)",
+          "(y * (d - row_sum(d)),)", (), CPU, tests=_RECORDS),
+    Fault("both, record of logsumexp: the maximum not put back", "ops/softmax.py",
+          'ex.call("exp", away))) + top,)', 'ex.call("exp", away))),)', (), CPU, tests=_RECORDS),
+    Fault("both, record of norms: epsilon outside the root", "ops/norm/rows.py",
+          'c / ex.call("sqrt", row_mean(c * c) + eps)', 'c / (ex.call("sqrt", row_mean(c * c)) + eps)', (), CPU,
+          tests=_RECORDS),
+    Fault("both, record of norms: no mean taken off", "ops/norm/rows.py", "less_mean(x) if centre else x", "x", (), CPU,
+          tests=_RECORDS),
+    Fault("both, record of norms' gradients: the mean of d left", "ops/norm/grad.py", "dx = dx - row_mean(dy)", "pass",
+          (), CPU, tests=_RECORDS),
+    Fault("both, record of cross entropy: ignored labels count", "ops/loss/cross_entropy.py",
+          'ex.call("select", ex.call("eq", label, attrs["ignore_index"]), 0.0, loss)', "loss", (), CPU, tests=_RECORDS),
+    Fault("both, record of cross entropy's gradient: the label's share left", "ops/loss/cross_entropy.py",
+          " - ex.cast(row_at(args[2]), e.dtype)", "", (), CPU, tests=_RECORDS),
+)  # fmt: skip
+
 _NUMPY_FAULTS = (
     Fault("numpy, sums: rows behind the whole groups forgotten", "rows.py", "if rest:\n            steps.append(",
           "if False:\n            steps.append(", ("attention",), NUMPY),
@@ -71,7 +94,7 @@ _NUMPY_FAULTS = (
           tests=("tests/cpu/test_parts.py",)),
 )  # fmt: skip
 
-CPU_FAULTS = (*ENGINE_FAULTS, *_HEADER_FAULTS, *_SHARED_FAULTS, *_NUMPY_FAULTS)
+CPU_FAULTS = (*ENGINE_FAULTS, *_HEADER_FAULTS, *_SHARED_FAULTS, *_RECORD_FAULTS, *_NUMPY_FAULTS)
 
 # What `make late` plants, each with every engine that runs it; `make mutation` plants them all.
 CPU_SAMPLE = (
@@ -79,5 +102,6 @@ CPU_SAMPLE = (
     "engine, attention: a query does not see its own key",
     "engine, threads: a chunk too few",
     "both, epilogue: no bias before an activation",
+    "both, record of norms: epsilon outside the root",
     "numpy, one_hot: negative indices not counted from the end",
 )

@@ -22,12 +22,12 @@ from rlx.backends.cpu.machine import this_machine
 from rlx.backends.cpu.movement import RowCopy, copies
 from rlx.backends.cpu.reads import Range
 from rlx.backends.cpu.step import (
-    ENGINE_BINDERS,
     TAKES_FOLLOWING,
     Declined,
     EngineContext,
     EngineStep,
     Following,
+    binders_of,
     load_binders,
 )
 from rlx.backends.cpu.weights import PackedWeights
@@ -193,8 +193,7 @@ class EngineProgram:
     def _steps_of(self, node: Node, ins: Sequence[Array], outs: Sequence[Array]) -> list[EngineStep] | None:
         """The steps of the first binder that does not decline; None where all do."""
         following, count = self._ctx.following, len(self._ctx.weights)
-        binders = ENGINE_BINDERS.get(node.op.name) or (ENGINE_BINDERS["*"] if node.op.elementwise else ())
-        for binder in binders:
+        for binder in binders_of(node.op):
             if following is not None and binder not in TAKES_FOLLOWING:
                 continue
             made = None

@@ -13,7 +13,7 @@ from rlx.dtypes import as_dtype
 STORED = {"f32": F32, "f16": I16, "bf16": I16}  # the dtypes that are computed in f32, as they are loaded
 LOADED = {**STORED, "f64": F64}  # those and f64, which is computed in itself
 UNROLL = 4  # vectors in flight: one sum's additions would wait for each other
-_RUN = 1 << 13  # elements that are added up in f32 by one set of sums
+RUN = 1 << 13  # elements that are added up in f32 by one set of sums
 # (first element, number of the vector in its group, mask or None)
 Body = Callable[[Value, int, "Value | None"], None]
 
@@ -98,18 +98,30 @@ def total(k: Kernel, parts: Sequence[Variable]) -> Value:
 
 
 def added(k: Kernel, n: Value, lanes: int, sums: Sequence[Variable], body: Body) -> Value:
-    """Calls the body for every vector of n elements, as `blocks`, and gives the total of the sums that it adds to. They
-    are moved to other sums every _RUN elements: a long row would lose the last digits of terms beside its sum."""
-    totals = accumulators(k, lanes, type=sums[0].type.of(1), count=len(sums))
-    with k.loop(0, n, _RUN) as start:
+    """Calls the body for every vector of n elements, as `blocks`, and gives the total of the sums that it adds to."""
+    return all_added(k, n, lanes, [sums], body)[0]
+
+
+def all_added(
+    k: Kernel, n: Value, lanes: int, several: Sequence[Sequence[Variable]], body: Body
+) -> list[Value]:
+    """`added` of several sums in one sweep; none need be. They are moved to other sums every RUN elements: a long row
+    would lose the last digits of terms beside its sum."""
+    if not several:
+        blocks(k, n, lanes, body)
+        return []
+    totals = [accumulators(k, lanes, type=sums[0].type.of(1), count=len(sums)) for sums in several]
+    with k.loop(0, n, RUN) as start:
         left = n - start
-        count = k.select(k.cmp("slt", left, _RUN), left, k.const(I64, _RUN))
-        for part in sums:
-            part.value = k.const(part.type, 0.0)
+        count = k.select(k.cmp("slt", left, RUN), left, k.const(I64, RUN))
+        for sums in several:
+            for part in sums:
+                part.value = k.const(part.type, 0.0)
         blocks(k, count, lanes, lambda i, u, mask: body(start + i, u, mask))
-        for whole, part in zip(totals, sums, strict=True):
-            whole.value = whole.value + part.value
-    return total(k, totals)
+        for held, sums in zip(totals, several, strict=True):
+            for whole, part in zip(held, sums, strict=True):
+                whole.value = whole.value + part.value
+    return [total(k, held) for held in totals]
 
 
 def exp_of_difference(k: Kernel, x: Value, near: bool = False) -> Value:

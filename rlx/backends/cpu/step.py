@@ -21,7 +21,7 @@ from rlx.backends.cpu.context import Array
 from rlx.backends.cpu.machine import Machine
 from rlx.backends.cpu.weights import PackedWeights
 from rlx.driver.device import Bytes
-from rlx.ir import Expr, Node, Tensor
+from rlx.ir import Expr, Node, Op, Tensor
 
 
 @dataclass(slots=True)
@@ -104,8 +104,9 @@ def engine(
     *names: str, takes_following: bool = False, images: Images | None = None
 ) -> Callable[[EngineBinder], EngineBinder]:
     """Registers a binder of the engine for these ops; of several for one op the first that does not decline is taken,
-    in the order of their modules' names. "*" are all elementwise ops without one. `images` says of a binder of images
-    whose channels lie last whether it "makes" them, or "follows" the order of its inputs."""
+    in the order of their modules' names. "*" are all elementwise ops without one, "rows" those with a row program,
+    behind their own. `images` says of a binder of images whose channels lie last whether it "makes" them, or "follows"
+    the order of its inputs."""
 
     def add(binder: EngineBinder) -> EngineBinder:
         if takes_following:
@@ -117,6 +118,14 @@ def engine(
         return binder
 
     return add
+
+
+def binders_of(op: Op) -> Sequence[EngineBinder]:
+    """The binders of an op, in the order in which they are asked."""
+    own = ENGINE_BINDERS.get(op.name, [])
+    if op.rows is not None:
+        return [*own, *ENGINE_BINDERS["rows"]]
+    return own or (ENGINE_BINDERS["*"] if op.elementwise else [])
 
 
 @cache

@@ -6,7 +6,7 @@ that wrap after each operation, a bool is an i1. Each primitive is the function 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from rlx.backends.cpu import formulas
 from rlx.backends.cpu.ir import (
@@ -46,11 +46,11 @@ def class_of(dtype: DType) -> Type:
     return _CLASS_TYPES[letter(dtype)]
 
 
-def printable(trees: Sequence[Expr]) -> bool:
-    """Whether there is a function for each primitive of the trees."""
+def printable(trees: Sequence[Expr], others: Collection[str] = ()) -> bool:
+    """Whether there is a function for each primitive of the trees, but for those that the caller prints itself."""
     names = formulas.headers().texts
     return all(
-        e.prim in ("arg", "lit", "index", "cast") or f"p_{e.prim}_{letter(e.args[-1].dtype)}" in names
+        e.prim in ("arg", "lit", "index", "cast", *others) or f"p_{e.prim}_{letter(e.args[-1].dtype)}" in names
         for e in linearize(trees)
         if not e.dtype.is_packed
     )
@@ -70,6 +70,11 @@ def print_trees(
     for e in linearize(trees):
         of[e] = _node(k, e, [of[a] for a in e.args], args, lanes, index)
     return [of[t] for t in trees]
+
+
+def node_value(k: Kernel, e: Expr, of: list[Value], lanes: int) -> Value:
+    """The value of a node that is neither an argument nor an index, from those of its arguments."""
+    return _node(k, e, of, (), lanes, None)
 
 
 def _node(

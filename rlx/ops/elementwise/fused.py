@@ -9,14 +9,14 @@ import numpy as np
 
 from rlx.autodiff.pullback import pullback
 from rlx.errors import ShapeError
-from rlx.ir import Attrs, Cost, Expr, Node, Op, Tensor, TensorType, apply, register
+from rlx.ir import Attrs, Cost, Expr, Graph, Node, Op, Tensor, TensorType, apply, register
 from rlx.ir.expr import linearize, substitute
 from rlx.ir.types import as_shape, broadcast_shapes
 from rlx.ops.base import cast_to
 from rlx.ops.elementwise.prims import evaluate_trees, places, trees_cost
 from rlx.ops.numeric import Array
 
-# The op that computes each primitive alone; `_decompose` itself handles those whose ops have attributes.
+# The op that computes each primitive alone; `tensor_of_prim` itself handles those whose ops have attributes.
 _PRIM_OPS = {
     "neg": "neg", "abs": "abs", "sign": "sign", "sqrt": "sqrt", "rsqrt": "rsqrt", "recip": "reciprocal",
     "exp": "exp", "log": "log", "sin": "sin", "cos": "cos", "tanh": "tanh", "erf": "erf", "floor": "floor",
@@ -75,27 +75,31 @@ def _reference(*arrays: Array, trees: tuple[Expr, ...], shape: tuple[int, ...]) 
     return evaluate(arrays, {"trees": trees, "shape": shape}, upcast)
 
 
+def tensor_of_prim(graph: Graph, e: Expr, args: Sequence[Tensor], shape: Sequence[int]) -> Tensor:
+    """A node of a tree, but no "arg", as the op that computes its primitive; `shape` is the whole's, for "index"."""
+    if e.prim == "lit":
+        assert e.value is not None
+        return graph.constant(e.value, e.dtype)
+    if e.prim == "cast":
+        return cast_to(args[0], e.dtype)
+    if e.prim == "isinf":
+        return apply("isinf", args[0], positive=True, negative=True)
+    if e.prim == "index":
+        return graph.constant(places(0, shape))
+    if e.prim in _WORD_OF:
+        return apply("threefry", *args, word=_WORD_OF[e.prim])
+    return apply(_PRIM_OPS[e.prim], *args)
+
+
 def _decompose(inputs: Sequence[Tensor], attrs: Attrs) -> tuple[Tensor, ...]:
-    graph = inputs[0].graph
+    shape = attrs["shape"]
     made: dict[Expr, Tensor] = {}
     for e in linearize(attrs["trees"]):
         if e.prim == "arg":
             assert isinstance(e.value, int)
             made[e] = inputs[e.value]
-        elif e.prim == "lit":
-            assert e.value is not None
-            made[e] = graph.constant(e.value, e.dtype)
-        elif e.prim == "cast":
-            made[e] = cast_to(made[e.args[0]], e.dtype)
-        elif e.prim == "isinf":
-            made[e] = apply("isinf", made[e.args[0]], positive=True, negative=True)
-        elif e.prim == "index":
-            made[e] = graph.constant(places(0, attrs["shape"]))
-        elif e.prim in _WORD_OF:
-            made[e] = apply("threefry", *(made[a] for a in e.args), word=_WORD_OF[e.prim])
         else:
-            made[e] = apply(_PRIM_OPS[e.prim], *(made[a] for a in e.args))
-    shape = attrs["shape"]
+            made[e] = tensor_of_prim(inputs[0].graph, e, [made[a] for a in e.args], shape)
     outs = (made[t] for t in attrs["trees"])
     return tuple(t if t.shape == shape else apply("expand", t, shape=shape) for t in outs)
 

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
 from rlx.autodiff.pullback import vjp_by_parts
 from rlx.dtypes import i32, i64
 from rlx.errors import DTypeError, ShapeError
-from rlx.ir import Attrs, Node, Op, Tensor, TensorType, apply, register
+from rlx.ir import Attrs, Expr, Node, Tensor, TensorType, apply
+from rlx.ir import expr as ex
+from rlx.ir.rows import Layout, Rows, row_at, row_max, row_pick, row_sum
 from rlx.ir.types import normalize_axis
 from rlx.ops.base import TensorLike, cast_to, check_float, check_inputs, floating, tensors
-from rlx.ops.numeric import Array, computed, widened, working
-from rlx.ops.reduce import working_float
+from rlx.ops.numeric import Array, working
+from rlx.ops.row_programs import decompose_of, row_op
 
 Reduction = Literal["mean", "sum", "none"]
 
@@ -39,45 +41,15 @@ def _infer(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
     return TensorType(labels.shape, working(x.dtype))
 
 
-def _picked(x: Array, labels: Array) -> tuple[Array, Array]:
-    """The logits less each row's greatest, and the labels clamped to the classes, with a last axis of length 1."""
-    shifted = x - np.max(x, axis=-1, keepdims=True) if x.size else x
-    return shifted, np.clip(labels, 0, x.shape[-1] - 1)[..., None]
+def _rows_of_logits(shape: tuple[int, ...], attrs: Attrs) -> Layout:
+    return Layout(shape, (len(shape) - 1,))
 
 
-def _cross_entropy(x: Array, labels: Array, *, ignore_index: int) -> Any:
-    shifted, wanted = _picked(x, labels)
-    total = np.log(np.sum(np.exp(shifted), axis=-1))
-    loss = total - np.take_along_axis(shifted, wanted, axis=-1)[..., 0]
-    return np.where(labels == ignore_index, x.dtype.type(0), loss)
-
-
-def _parts(x: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The logits less each row's greatest, their exponentials, the sums of these, and the labels as one-hot rows.
-
-    The rows are of bools, and the labels are clamped to the classes first.
-    """
-    last = (x.ndim - 1,)
-    wide = cast_to(x, working_float(x))
-    shifted = wide - apply("max", wide, axes=last, keepdims=True)
-    e = apply("exp", shifted)
-    total = apply("sum", e, axes=last, keepdims=True)
-    n = x.shape[-1]
-    inside = apply("reshape", apply("clip", labels, min=0, max=n - 1), shape=(*labels.shape, 1))
-    classes = x.graph.constant(np.arange(n, dtype=np.int32))
-    return shifted, e, total, apply("equal", inside, classes)
-
-
-def _decompose(inputs: Sequence[Tensor], attrs: Attrs) -> Tensor:
-    x, labels = inputs
-    if x.size == 0:
-        return apply("expand", x.graph.constant(0, working_float(x)), shape=labels.shape)
-    shifted, _, total, hot = _parts(x, labels)
-    last = (x.ndim - 1,)
-    # A product with one-hot rows would make 0 · -inf = NaN of other classes' logits, so `where` selects the label's.
-    picked = apply("sum", apply("where", hot, shifted, 0), axes=last, keepdims=False)
-    loss = apply("reshape", apply("log", total), shape=labels.shape) - picked
-    return apply("where", apply("equal", labels, attrs["ignore_index"]), 0, loss)
+def _cross_entropy(args: Sequence[Expr], attrs: Attrs) -> tuple[Expr, ...]:
+    x, label = args
+    away = x - row_max(x)
+    loss = ex.call("log", row_sum(ex.call("exp", away))) - row_pick(away, label)
+    return (ex.call("select", ex.call("eq", label, attrs["ignore_index"]), 0.0, loss),)
 
 
 def _vjp(node: Node, grads: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
@@ -86,11 +58,8 @@ def _vjp(node: Node, grads: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
     return apply("cross_entropy_grad", grads[0], *node.inputs, **node.attrs), None
 
 
-register(
-    Op("cross_entropy", "loss", _infer,
-       computed(lambda dtypes: working(dtypes[0]))(_cross_entropy), "torch.nn.functional.cross_entropy", _vjp,
-       kernel="cross_entropy", decompose=_decompose)
-)  # fmt: skip
+row_op("cross_entropy", "loss", _infer, Rows(_cross_entropy, _rows_of_logits, ("element", "row"), (None,), False),
+       "torch.nn.functional.cross_entropy", _vjp, kernel="cross_entropy")  # fmt: skip
 
 
 def _grad_infer(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
@@ -105,37 +74,17 @@ def _grad_infer(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
     return x
 
 
-def _grad(d: Array, x: Array, labels: Array, *, ignore_index: int) -> Any:
-    shifted, wanted = _picked(x, labels)
-    e = np.exp(shifted)
-    p = e / np.sum(e, axis=-1, keepdims=True)
-    hot = np.arange(x.shape[-1]) == wanted
-    made = (p - hot.astype(x.dtype)) * d[..., None].astype(x.dtype)
-    return np.where((labels == ignore_index)[..., None], x.dtype.type(0), made)
-
-
-def _grad_reference(d: Array, x: Array, labels: Array, *, ignore_index: int) -> Array:
-    with np.errstate(all="ignore"):
-        made = _grad(widened(d), widened(x), labels, ignore_index=ignore_index)
-        return np.asarray(made).astype(x.dtype, copy=False)
-
-
-def _grad_decompose(inputs: Sequence[Tensor], attrs: Attrs) -> Tensor:
-    d, x, labels = inputs
-    if x.size == 0:
-        return apply("copy", x)
-    column = (*d.shape, 1)
-    ignored = apply("reshape", apply("equal", labels, attrs["ignore_index"]), shape=column)
+def _gradient(args: Sequence[Expr], attrs: Attrs) -> tuple[Expr, ...]:
     # Ignored rows become 0 first: the gradient of this gradient would multiply their logits by 0, which makes inf NaN.
-    _, e, total, hot = _parts(apply("where", ignored, 0, x), labels)
-    made = (e / total - cast_to(hot, e.dtype)) * apply("where", ignored, 0, apply("reshape", d, shape=column))
-    return cast_to(made, x.dtype)
+    ignored = ex.call("eq", args[2], attrs["ignore_index"])
+    d, x = (ex.call("select", ignored, 0.0, a) for a in args[:2])
+    e = ex.call("exp", x - row_max(x))
+    return ((e / row_sum(e) - ex.cast(row_at(args[2]), e.dtype)) * d,)
 
 
-register(
-    Op("cross_entropy_grad", "loss", _grad_infer, _grad_reference, "torch.autograd of cross_entropy",
-       vjp_by_parts(_grad_decompose), kernel="cross_entropy_grad", decompose=_grad_decompose, inplace=(1,))
-)  # fmt: skip
+_GRADIENT = Rows(_gradient, _rows_of_logits, ("row", "element", "row"), (1,))
+row_op("cross_entropy_grad", "loss", _grad_infer, _GRADIENT, "torch.autograd of cross_entropy",
+       vjp_by_parts(decompose_of(_GRADIENT)), kernel="cross_entropy_grad", inplace=(1,))  # fmt: skip
 
 
 def cross_entropy(

@@ -13,10 +13,13 @@ from rlx.errors import DTypeError, ShapeError
 from rlx.ir import Attrs, Expr, Node, Op, Tensor, TensorType, apply, register
 from rlx.ir import expr as ex
 from rlx.ir.graph import apply_multi
+from rlx.ir.rows import Layout
 from rlx.ir.types import is_index
 from rlx.ops.base import TensorLike, cast_to, check_float, check_inputs, floats, tensors, unbroadcast
-from rlx.ops.numeric import F32_MAX, Array, centred, computed, working
-from rlx.ops.reduce import less_mean, working_float
+from rlx.ops.norm.rows import norm_rows
+from rlx.ops.numeric import F32_MAX, Array, computed, working
+from rlx.ops.reduce import working_float
+from rlx.ops.row_programs import row_op
 
 
 def first_dtype(dtypes: Sequence[DType]) -> DType:
@@ -64,50 +67,10 @@ def _group_norm_infer(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
     return types[0]
 
 
-def as_groups(x: Array, groups: int) -> Array:
-    """x reshaped to (batch, groups, elements of a group)."""
-    return x.reshape(x.shape[0], groups, math.prod(x.shape[1:]) // groups)
-
-
-def column(v: Array, x: Array) -> Array:
-    """A vector of one value for each channel, reshaped to broadcast with x, in x's dtype."""
-    return v.astype(x.dtype).reshape(-1, *(1,) * (x.ndim - 2))
-
-
-def _group_norm(x: Array, gamma: Array, beta: Array, *, groups: int, eps: float) -> Any:
-    if x.size == 0:
-        return x
-    c = centred(as_groups(x, groups))
-    variance = np.mean(c * c, axis=-1, keepdims=True)
-    y = (c / np.sqrt(variance + x.dtype.type(eps))).reshape(x.shape)
-    return y * column(gamma, x) + column(beta, x)
-
-
-def tensor_column(v: Tensor, like: Tensor) -> Tensor:
-    """`column` for tensors."""
-    wide = cast_to(v, working_float(like))
-    return apply("reshape", wide, shape=(v.size, *(1,) * (like.ndim - 2)))
-
-
-def normalized(x: Tensor, axis: int, eps: float, centre: bool = True) -> tuple[Tensor, Tensor]:
-    """x normalized along an axis, and 1 / its standard deviation (with eps), in the working dtype.
-
-    Without `centre`, as in RMS norm, no mean is subtracted.
-    """
-    x = cast_to(x, working_float(x))
-    if centre:
-        x = less_mean(x, (axis,))
-    inverse = apply("rsqrt", apply("mean", x * x, axes=(axis,), keepdims=True) + eps)
-    return x * inverse, inverse
-
-
-def _group_norm_decompose(inputs: Sequence[Tensor], attrs: Attrs) -> Tensor:
-    x, gamma, beta = inputs
-    groups = attrs["groups"]
-    shape = (x.shape[0], groups, math.prod(x.shape[1:]) // groups)
-    y, _ = normalized(apply("reshape", x, shape=shape), 2, attrs["eps"])
-    y = apply("reshape", y, shape=x.shape)
-    return cast_to(y * tensor_column(gamma, x) + tensor_column(beta, x), x.dtype)
+def groups_of(shape: tuple[int, ...], attrs: Attrs) -> Layout:
+    """Rows of the elements of a group of channels, with weights for each channel."""
+    groups, inner = attrs["groups"], math.prod(shape[2:])
+    return Layout((shape[0], groups, shape[1] // groups, inner), (2, 3), (1, 2))
 
 
 def _group_norm_vjp(node: Node, grads: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
@@ -118,11 +81,8 @@ def _group_norm_vjp(node: Node, grads: Sequence[Tensor | None]) -> Sequence[Tens
     return apply_multi("group_norm_grad", d, x, gamma, beta=beta.dtype, **node.attrs)
 
 
-register(
-    Op("group_norm", "norm", _group_norm_infer, computed(first_dtype)(_group_norm),
-       "torch.nn.functional.group_norm", _group_norm_vjp, kernel="group_norm", decompose=_group_norm_decompose,
-       inplace=(0,))
-)  # fmt: skip
+row_op("group_norm", "norm", _group_norm_infer, norm_rows(True, groups_of), "torch.nn.functional.group_norm",
+       _group_norm_vjp, kernel="group_norm", inplace=(0,))  # fmt: skip
 
 
 def _channels_infer(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
@@ -132,20 +92,8 @@ def _channels_infer(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
     return types[0]
 
 
-def _channels(x: Array, gamma: Array, beta: Array, *, eps: float) -> Any:
-    if x.size == 0:
-        return x
-    # The channels become the last, contiguous axis: only along that does NumPy sum pairwise.
-    c = centred(np.ascontiguousarray(np.moveaxis(x, 1, -1)))
-    variance = np.mean(c * c, axis=-1, keepdims=True)
-    y = c / np.sqrt(variance + x.dtype.type(eps)) * gamma.astype(x.dtype) + beta.astype(x.dtype)
-    return np.moveaxis(y, -1, 1)
-
-
-def _channels_decompose(inputs: Sequence[Tensor], attrs: Attrs) -> Tensor:
-    x, gamma, beta = inputs
-    y, _ = normalized(x, 1, attrs["eps"])
-    return cast_to(y * tensor_column(gamma, x) + tensor_column(beta, x), x.dtype)
+def _over_channels(shape: tuple[int, ...], attrs: Attrs) -> Layout:
+    return Layout(shape, (1,), (1,))
 
 
 def _channels_vjp(node: Node, grads: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
@@ -162,11 +110,9 @@ def _channels_vjp(node: Node, grads: Sequence[Tensor | None]) -> Sequence[Tensor
     return apply("transpose", dx, perm=there), dgamma, dbeta
 
 
-register(
-    Op("layer_norm_channels", "norm", _channels_infer, computed(first_dtype)(_channels),
+row_op("layer_norm_channels", "norm", _channels_infer, norm_rows(True, _over_channels),
        "torch.nn.functional.layer_norm over the channels", _channels_vjp, kernel="norm_axis",
-       decompose=_channels_decompose, inplace=(0,))
-)  # fmt: skip
+       inplace=(0,))  # fmt: skip
 
 _STATISTICS = ("gamma", "beta", "mean", "var")
 

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
-
-import numpy as np
 
 from rlx.autodiff.pullback import pullback
 from rlx.errors import DTypeError, ShapeError
-from rlx.ir import Attrs, Node, Op, Tensor, TensorType, apply, register
+from rlx.ir import Attrs, Expr, Node, Tensor, TensorType, apply
 from rlx.ir.graph import apply_multi
-from rlx.ir.op import Decompose, Infer, Reference, get_op
-from rlx.ops.base import TensorLike, cast_to, check_inputs, floats, tensors
-from rlx.ops.norm.channels import normalized
-from rlx.ops.numeric import Array, widened
-from rlx.ops.reduce import working_float
+from rlx.ir.op import Infer, get_op
+from rlx.ir.rows import Rows
+from rlx.ops.base import TensorLike, check_inputs, floats, tensors
+from rlx.ops.norm.rows import last_axis, norm_of
+from rlx.ops.row_programs import row_op
 
 NORMS = {"add_layer_norm": "layer_norm", "add_rms_norm": "rms_norm"}
 
@@ -37,31 +34,13 @@ def _infer(op: str) -> Infer:
     return infer
 
 
-def _reference(op: str) -> Reference:
-    def reference(
-        x: Array, residual: Array, gamma: Array, *beta: Array, eps: float, keep_sum: bool
-    ) -> tuple[Any, ...]:
-        with np.errstate(all="ignore"):
-            total = widened(x) + widened(residual)
-            y = get_op(NORMS[op]).reference(total, gamma, *beta, eps=eps).astype(x.dtype, copy=False)
-        return (total.astype(x.dtype, copy=False), y) if keep_sum else (y,)
+def _rows(op: str) -> Rows:
+    def rule(args: Sequence[Expr], attrs: Attrs) -> tuple[Expr, ...]:
+        total = args[0] + args[1]
+        y = norm_of(total, args[2:], attrs["eps"], op == "add_layer_norm")
+        return (total, y) if attrs["keep_sum"] else (y,)
 
-    return reference
-
-
-def _decompose(op: str) -> Decompose:
-    def decompose(inputs: Sequence[Tensor], attrs: Attrs) -> tuple[Tensor, ...]:
-        x, residual, gamma, *beta = inputs
-        work = working_float(x)
-        total = cast_to(x, work) + cast_to(residual, work)
-        y, _ = normalized(total, x.ndim - 1, attrs["eps"], centre=op == "add_layer_norm")
-        y = y * cast_to(gamma, work)
-        if beta:
-            y = y + cast_to(beta[0], work)
-        y = cast_to(y, x.dtype)
-        return (cast_to(total, x.dtype), y) if attrs["keep_sum"] else (y,)
-
-    return decompose
+    return Rows(rule, last_axis, ("element", "element", "weight", "weight"), (0, 0))
 
 
 def _vjp(node: Node, grads: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
@@ -73,11 +52,8 @@ def _vjp(node: Node, grads: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
 
 
 for _name in NORMS:
-    register(
-        Op(_name, "norm", _infer(_name), _reference(_name), f"torch: the sum, then {NORMS[_name]}", _vjp,
-           kernel="add_norm", decompose=_decompose(_name), inplace=(0, 1), mixed=(2, 3),
-           centres=_name == "add_layer_norm")
-    )  # fmt: skip
+    row_op(_name, "norm", _infer(_name), _rows(_name), f"torch: the sum, then {NORMS[_name]}", _vjp, single=False,
+           kernel="add_norm", inplace=(0, 1), mixed=(2, 3), centres=_name == "add_layer_norm")  # fmt: skip
 
 
 def add_layer_norm(

@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
-import numpy as np
-
-from rlx.dtypes import DType
 from rlx.errors import DTypeError, ShapeError
-from rlx.ir import Attrs, Node, Op, Tensor, TensorType, apply, register
+from rlx.ir import Attrs, Expr, Node, Tensor, TensorType, apply
+from rlx.ir import expr as ex
 from rlx.ir.graph import apply_multi
 from rlx.ir.op import Infer
-from rlx.ops.base import TensorLike, cast_to, check_float, check_inputs, floats, tensors
-from rlx.ops.norm.channels import normalized
-from rlx.ops.numeric import F32_MAX, Array, centred, computed
-
-
-def _first(dtypes: Sequence[DType]) -> DType:
-    return dtypes[0]
+from rlx.ir.rows import Layout, Rows, less_mean, row_mean
+from rlx.ops.base import TensorLike, check_float, check_inputs, floats, tensors
+from rlx.ops.numeric import F32_MAX
+from rlx.ops.row_programs import row_op
 
 
 def _norm_infer(op: str, low: int) -> Infer:
@@ -43,37 +37,27 @@ def _norm_infer(op: str, low: int) -> Infer:
     return infer
 
 
-def _layer_norm(x: Array, gamma: Array, beta: Array, *, eps: float) -> Any:
-    if x.size == 0:  # NumPy warns about the mean of an empty array
-        return x
-    c = centred(x)
-    y = c / np.sqrt(np.mean(c * c, axis=-1, keepdims=True) + x.dtype.type(eps))
-    return y * gamma.astype(x.dtype) + beta.astype(x.dtype)
+def last_axis(shape: tuple[int, ...], attrs: Attrs) -> Layout:
+    """Rows along the last axis, with weights for each of its places."""
+    return Layout(shape, (len(shape) - 1,), (len(shape) - 1,))
 
 
-def _rms_norm(x: Array, gamma: Array, *beta: Array, eps: float) -> Any:
-    if x.size == 0:
-        return x
-    square = np.mean(x * x, axis=-1, keepdims=True)
-    y = x / np.sqrt(square + x.dtype.type(eps)) * gamma.astype(x.dtype)
-    return y + beta[0].astype(x.dtype) if beta else y
+def norm_of(x: Expr, weights: Sequence[Expr], eps: float, centre: bool) -> Expr:
+    """Elements less their row's mean (`centre`), over the root of their mean square, times gamma, plus beta if any."""
+    c = less_mean(x) if centre else x
+    y = c / ex.call("sqrt", row_mean(c * c) + eps)
+    for prim, weight in zip(("mul", "add"), weights, strict=False):
+        y = ex.call(prim, y, weight)
+    return y
 
 
-def _decompose(inputs: Sequence[Tensor], attrs: Attrs, centre: bool) -> Tensor:
-    x = inputs[0]
-    y, _ = normalized(x, x.ndim - 1, attrs["eps"], centre)
-    y = y * cast_to(inputs[1], y.dtype)
-    if len(inputs) == 3:
-        y = y + cast_to(inputs[2], y.dtype)
-    return cast_to(y, x.dtype)
+def norm_rows(centre: bool, layout: Callable[[tuple[int, ...], Attrs], Layout]) -> Rows:
+    """The row program of a norm with the attribute `eps`."""
 
+    def rule(args: Sequence[Expr], attrs: Attrs) -> tuple[Expr, ...]:
+        return (norm_of(args[0], args[1:], attrs["eps"], centre),)
 
-def _layer_norm_decompose(inputs: Sequence[Tensor], attrs: Attrs) -> Tensor:
-    return _decompose(inputs, attrs, centre=True)
-
-
-def _rms_norm_decompose(inputs: Sequence[Tensor], attrs: Attrs) -> Tensor:
-    return _decompose(inputs, attrs, centre=False)
+    return Rows(rule, layout, ("element", "weight", "weight"))
 
 
 def _norm_vjp(node: Node, grads: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
@@ -85,16 +69,10 @@ def _norm_vjp(node: Node, grads: Sequence[Tensor | None]) -> Sequence[Tensor | N
     return apply_multi(f"{node.op.name}_grad", d, x, gamma, eps=node.attrs["eps"], beta=beta)
 
 
-register(
-    Op("layer_norm", "norm", _norm_infer("layer_norm", 3), computed(_first)(_layer_norm),
-       "torch.nn.functional.layer_norm", _norm_vjp, kernel="layer_norm", decompose=_layer_norm_decompose, inplace=(0,),
-       mixed=(1, 2), rounds_once=True, centres=True, summed="add_layer_norm")
-)  # fmt: skip
-register(
-    Op("rms_norm", "norm", _norm_infer("rms_norm", 2), computed(_first)(_rms_norm),
-       "torch.nn.functional.rms_norm", _norm_vjp, kernel="rms_norm", decompose=_rms_norm_decompose, inplace=(0,),
-       mixed=(1, 2), rounds_once=True, summed="add_rms_norm")
-)  # fmt: skip
+for _name, _low, _centre in (("layer_norm", 3, True), ("rms_norm", 2, False)):
+    row_op(_name, "norm", _norm_infer(_name, _low), norm_rows(_centre, last_axis), f"torch.nn.functional.{_name}",
+           _norm_vjp, kernel=_name, inplace=(0,), mixed=(1, 2), rounds_once=True, centres=_centre,
+           summed=f"add_{_name}")  # fmt: skip
 
 
 def layer_norm(x: TensorLike, gamma: TensorLike, beta: TensorLike, eps: float = 1e-5) -> Tensor:

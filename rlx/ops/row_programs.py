@@ -1,0 +1,192 @@
+"""What a row program (`rlx.ir.rows`) says of an op: its NumPy reference, and its decomposition into other ops."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from rlx.dtypes import as_dtype, f64, i32, rounded
+from rlx.ir import Attrs, Expr, Op, Tensor, apply, register
+from rlx.ir.expr import linearize
+from rlx.ir.op import Decompose, Infer, Reference, Vjp
+from rlx.ir.rows import ROW_PRIMS, Layout, Rows, elements_of, program_of
+from rlx.ops import reduce
+from rlx.ops.base import cast_to
+from rlx.ops.elementwise.fused import tensor_of_prim
+from rlx.ops.elementwise.prims import PRIM_FUNCTIONS
+from rlx.ops.numeric import Array, centred, working
+
+_INDEX = np.dtype(np.int64)
+
+
+def reference_of(rows: Rows, single: bool = True) -> Reference:
+    """The NumPy definition: an array (`single`), or a tuple of arrays."""
+
+    def reference(*arrays: Any, **attrs: Any) -> Any:
+        ins = [np.asarray(a) for a in arrays]
+        dtypes = [as_dtype(a.dtype) for a in ins]
+        work = working(dtypes[0])
+        like = rows.places.index("element")
+        layout = rows.layout(ins[like].shape, attrs)
+        wide = [a.astype(work.np, copy=False) if d.is_float else a for a, d in zip(ins, dtypes, strict=True)]
+        trees = program_of(rows, dtypes, work, attrs)
+        varying = elements_of(trees, rows.places)
+        with np.errstate(all="ignore"):
+            values = _evaluated(trees, wide, rows, layout)
+            made = []
+            for i, (tree, source) in enumerate(zip(trees, rows.stored, strict=False)):
+                view = layout.view("element" if tree in varying else "row")
+                value = np.moveaxis(np.broadcast_to(values[tree], _last(view, layout)), _ends(layout), layout.axes)
+                if i < len(rows.summed) and rows.summed[i]:
+                    value = _over_rows(value, layout)
+                else:
+                    value = value.reshape(ins[like].shape if tree in varying else row_shape(rows, layout))
+                if isinstance(source, int):
+                    dtype = ins[source].dtype
+                else:  # of the oracle, which computes in f64, no output is of another dtype
+                    dtype = work.np if source is None or work == f64 else attrs[source].np
+                made.append(rounded(value, dtype))
+        return made[0] if single else tuple(made)
+
+    return reference
+
+
+def _over_rows(x: Array, layout: Layout) -> Array:
+    """The pairwise sum over all axes but those of weights, which become one."""
+    first = np.moveaxis(x, layout.weights, range(len(layout.weights)))
+    count = math.prod(layout.shape[i] for i in layout.weights)
+    return np.asarray(np.sum(np.ascontiguousarray(first.reshape(count, x.size // max(count, 1))), axis=1))
+
+
+def row_shape(rows: Rows, layout: Layout) -> tuple[int, ...]:
+    """The shape of an output of one value for each row."""
+    view = layout.view("row")
+    return view if rows.keepdims else tuple(n for i, n in enumerate(view) if i not in layout.axes)
+
+
+def _ends(layout: Layout) -> tuple[int, ...]:
+    """Where a row's axes are in the arrays that NumPy evaluates: last, since it adds up in pairs only along memory."""
+    return tuple(range(-len(layout.axes), 0))
+
+
+def _last(shape: tuple[int, ...], layout: Layout) -> tuple[int, ...]:
+    return (*(n for i, n in enumerate(shape) if i not in layout.axes), *(shape[i] for i in layout.axes))
+
+
+def _evaluated(trees: Sequence[Expr], arrays: Sequence[Array], rows: Rows, layout: Layout) -> dict[Expr, Array]:
+    """The value of each node, with a row's axes last."""
+    whole, ends = _last(layout.shape, layout), _ends(layout)
+    values: dict[Expr, Array] = {}
+
+    def flat(e: Expr) -> Array:
+        """The elements of a node in whole rows, along one axis."""
+        full = np.broadcast_to(values[e], whole)
+        return full.reshape(*whole[: len(whole) - len(ends)], layout.length)
+
+    def index(e: Expr) -> Array:
+        one = np.clip(values[e], 0, max(layout.length - 1, 0)).astype(_INDEX)
+        return one.reshape(*one.shape[: len(whole) - len(ends)], 1)
+
+    def reduced(e: Expr) -> Array:
+        x = flat(e.args[0])
+        if e.prim == "row_pick":
+            value = np.take_along_axis(x, index(e.args[1]), -1) if x.size else x[..., :1]
+        elif e.prim in ("row_max", "row_min"):
+            least = -np.inf if e.prim == "row_max" else np.inf
+            extreme = np.max if e.prim == "row_max" else np.min
+            value = extreme(x, axis=-1, keepdims=True, initial=least)
+        else:
+            value = np.sum(x, axis=-1, keepdims=True)
+            value = value / x.dtype.type(layout.length) if e.prim == "row_mean" else value
+        return np.asarray(value).reshape(*value.shape[:-1], *(1,) * len(ends))
+
+    for e in linearize(trees):
+        if e.prim == "arg":
+            assert isinstance(e.value, int)
+            a = arrays[e.value].reshape(layout.view(rows.places[e.value]))
+            values[e] = np.ascontiguousarray(np.moveaxis(a, layout.axes, ends))
+        elif e.prim == "lit":
+            values[e] = np.asarray(e.value, e.dtype.np)
+        elif e.prim == "less_mean":
+            x = flat(e.args[0])
+            values[e] = (centred(x) if x.size else x).reshape(whole)
+        elif e.prim == "row_at":
+            values[e] = (np.arange(layout.length) == index(e.args[0])).reshape(whole)
+        elif e.prim in ROW_PRIMS:
+            values[e] = reduced(e)
+        elif e.prim == "cast":
+            values[e] = values[e.args[0]].astype(e.dtype.np)
+        else:
+            values[e] = np.asarray(PRIM_FUNCTIONS[e.prim](*(values[a] for a in e.args)), e.dtype.np)
+    return values
+
+
+def decompose_of(rows: Rows) -> Callable[[Sequence[Tensor], Attrs], tuple[Tensor, ...]]:
+    """The op as other ops: a tensor for each output."""
+
+    def decompose(inputs: Sequence[Tensor], attrs: Attrs) -> tuple[Tensor, ...]:
+        like = inputs[rows.places.index("element")]
+        layout, work = rows.layout(like.shape, attrs), working(inputs[0].dtype)
+        trees = program_of(rows, [t.dtype for t in inputs], work, attrs)
+        varying = elements_of(trees, rows.places)
+        values: dict[Expr, Tensor] = {}
+        if not like.size:
+            values = {tree: cast_to(apply("copy", like), tree.dtype) for tree in trees if tree in varying}
+        for e in linearize([tree for tree in trees if tree not in values]):
+            values[e] = _tensor(e, values, inputs, rows, layout)
+        made = []
+        for i, (tree, source) in enumerate(zip(trees, rows.stored, strict=False)):
+            t, shape = values[tree], like.shape if tree in varying else row_shape(rows, layout)
+            if i < len(rows.summed) and rows.summed[i]:
+                others = tuple(a for a in range(len(layout.shape)) if a not in layout.weights)
+                t = apply("sum", _shaped(t, layout.shape), axes=others, keepdims=False)
+                shape = (math.prod(t.shape),)
+            dtype = work if source is None else attrs[source] if isinstance(source, str) else inputs[source].dtype
+            made.append(cast_to(_shaped(t, shape), dtype))
+        return tuple(made)
+
+    return decompose
+
+
+def _shaped(x: Tensor, shape: tuple[int, ...]) -> Tensor:
+    if math.prod(x.shape) != math.prod(shape):
+        x = apply("expand", x, shape=shape)
+    return x if x.shape == shape else apply("reshape", x, shape=shape)
+
+
+def _tensor(e: Expr, values: dict[Expr, Tensor], inputs: Sequence[Tensor], rows: Rows, layout: Layout) -> Tensor:
+    """The tensor of a node whose arguments have theirs."""
+    graph = inputs[0].graph
+    if e.prim == "arg":
+        assert isinstance(e.value, int)
+        return cast_to(_shaped(inputs[e.value], layout.view(rows.places[e.value])), e.dtype)
+    if e.prim not in ROW_PRIMS:
+        return tensor_of_prim(graph, e, [values[a] for a in e.args], layout.shape)
+    axes, x = layout.axes, values[e.args[0]]
+    if e.prim == "less_mean":
+        return reduce.less_mean(x, axes)
+    if e.prim in ("row_at", "row_pick"):
+        index = apply("clip", values[e.args[-1]], min=0, max=layout.length - 1)
+        numbers = np.arange(layout.length, dtype=i32.np)
+        shape = tuple(n if i in axes else 1 for i, n in enumerate(layout.shape))
+        here = apply("equal", index, graph.constant(numbers.reshape(shape)))
+        # A product with one-hot rows would make 0 · -inf = NaN of other elements, so `where` selects the element.
+        return here if e.prim == "row_at" else apply("sum", apply("where", here, x, 0), axes=axes, keepdims=True)
+    name = e.prim.removeprefix("row_")
+    if not layout.length and name in ("max", "min"):
+        nothing = graph.constant(-math.inf if name == "max" else math.inf, e.dtype)
+        return apply("expand", nothing, shape=layout.view("row"))
+    return apply(name, x, axes=axes, keepdims=True)
+
+
+def row_op(
+    name: str, family: str, infer: Infer, rows: Rows, judge: str, vjp: Vjp, single: bool = True, **traits: Any
+) -> Op:
+    """Registers an op whose reference and decomposition are its row program. `single`: it has one output."""
+    several = decompose_of(rows)
+    decompose: Decompose = (lambda inputs, attrs: several(inputs, attrs)[0]) if single else several
+    op = Op(name, family, infer, reference_of(rows, single), judge, vjp, rows=rows, decompose=decompose, **traits)
+    return register(op)
