@@ -35,10 +35,20 @@ from rlx.runtime import State as State
 from rlx.runtime import Weights as Weights
 from rlx.runtime import array as array
 from rlx.runtime import custom_op as custom_op
+from rlx.runtime import custom_jvp as custom_jvp
+from rlx.runtime import custom_vjp as custom_vjp
+from rlx.runtime import eval_shape as eval_shape
 from rlx.runtime import from_dlpack as from_dlpack
 from rlx.runtime import grad as grad
+from rlx.runtime import hessian as hessian
+from rlx.runtime import hvp as hvp
+from rlx.runtime import jacfwd as jacfwd
+from rlx.runtime import jacrev as jacrev
 from rlx.runtime import jit as jit
+from rlx.runtime import jvp as jvp
 from rlx.runtime import value_and_grad as value_and_grad
+from rlx.runtime import vjp as vjp
+from rlx.runtime import vmap as vmap
 from rlx.runtime.quantize import quantize as quantize
 from rlx.runtime.version import VERSION as __version__  # noqa: F401 - a public name
 
@@ -51,19 +61,22 @@ if TYPE_CHECKING:
     from rlx import random as random
     from rlx import signal as signal
     from rlx import splats as splats
+    from rlx import tree as tree
     from rlx.runtime.dims import Dim as Dim
     from rlx.runtime.saved.program import load_program as load_program
 
 _LAZY = {
     "models": "rlx.models", "formats": "rlx.formats", "conformance": "rlx.conformance", "onnx": "rlx.onnx",
     "random": "rlx.random", "fft": "rlx.fft", "signal": "rlx.signal", "splats": "rlx.splats",
+    "tree": "rlx.tree",
 }  # fmt: skip
 _LAZY_NAMES = {"Dim": "rlx.runtime.dims", "load_program": "rlx.runtime.saved.program"}
 if not TYPE_CHECKING:  # type checkers read the imports above
     __all__ = [  # what `help` shows; the modules of _LAZY stay out, since `from rlx import *` would load them
         "Array", "CompiledGraph", "Dim", "Graph", "PackedArray", "RlxError", "Session", "State", "Tensor", "Weights",
-        "array", "bf16", "bool_", "custom_op", "devices", "errors", "f16", "f32", "f64", "from_dlpack", "grad",
-        "gradients", "i8", "i32", "i64", "jit", "quantize", "u8", "value_and_grad", *ops.__all__,
+        "array", "bf16", "bool_", "custom_jvp", "custom_op", "custom_vjp", "devices", "errors", "eval_shape", "f16",
+        "f32", "f64", "from_dlpack", "grad", "gradients", "hessian", "hvp", "i8", "i32", "i64", "jacfwd", "jacrev",
+        "jit", "jvp", "quantize", "u8", "value_and_grad", "vjp", "vmap", *ops.__all__,
     ]  # fmt: skip
 
 

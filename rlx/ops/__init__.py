@@ -43,6 +43,7 @@ from rlx.ops.grouped import *
 from rlx.ops.index.dynamic import *
 from rlx.ops.index.gather import *
 from rlx.ops.integer_matmul import *
+from rlx.ops.loops import *
 from rlx.ops.loss.cross_entropy import *
 from rlx.ops.loss.pointwise import *
 from rlx.ops.matmul import *

@@ -13,6 +13,7 @@ from rlx.dtypes import DType
 from rlx.errors import ShapeError
 from rlx.ir import Attrs, Node, Op, Tensor, TensorType, apply, register
 from rlx.ir.types import normalize_axes, normalize_axis
+from rlx.ops import batching
 from rlx.ops.base import cast_to, check_axis, check_float, check_inputs, check_like, floating, tensor
 from rlx.ops.numeric import Array, computed
 from rlx.ops.reduce import Axis, kept_shape, working_float
@@ -56,7 +57,7 @@ def _softmax_vjp(node: Node, grads: Sequence[Tensor | None]) -> Sequence[Tensor 
 
 register(
     Op("softmax", "softmax", _softmax_infer, computed()(_softmax), "scipy.special.softmax", _softmax_vjp,
-       kernel="softmax", decompose=_softmax_decompose, inplace=(0,), rounds_once=True)
+       kernel="softmax", decompose=_softmax_decompose, inplace=(0,), rounds_once=True, batch=batching.along())
 )  # fmt: skip
 
 
@@ -83,7 +84,8 @@ def _softmax_grad_decompose(inputs: Sequence[Tensor], attrs: Attrs) -> Tensor:
 
 register(
     Op("softmax_grad", "softmax", _softmax_grad_infer, computed(_first)(_softmax_grad), "torch.autograd of softmax",
-       vjp_by_parts(_softmax_grad_decompose), kernel="softmax_grad", decompose=_softmax_grad_decompose, inplace=(0,))
+       vjp_by_parts(_softmax_grad_decompose), kernel="softmax_grad", decompose=_softmax_grad_decompose, inplace=(0,),
+       batch=batching.along())
 )  # fmt: skip
 
 
@@ -154,11 +156,11 @@ def _logsumexp_decompose(inputs: Sequence[Tensor], attrs: Attrs) -> Tensor:
 
 register(
     Op("log_softmax", "softmax", _log_softmax_infer, computed(_first)(_log_softmax), "torch.nn.functional.log_softmax",
-       _log_softmax_vjp, kernel="log_softmax", decompose=_log_softmax_decompose, inplace=(0,))
+       _log_softmax_vjp, kernel="log_softmax", decompose=_log_softmax_decompose, inplace=(0,), batch=batching.along())
 )  # fmt: skip
 register(
     Op("logsumexp", "softmax", _logsumexp_infer, computed(_first)(_logsumexp), "torch.logsumexp", _logsumexp_vjp,
-       kernel="log_softmax", decompose=_logsumexp_decompose)
+       kernel="log_softmax", decompose=_logsumexp_decompose, batch=batching.along())
 )  # fmt: skip
 
 

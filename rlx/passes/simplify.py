@@ -55,6 +55,8 @@ class _Round:
             return None
         if op.control is not None and not op.control.repeats and inputs[0].node.op.is_constant:
             return inline(node.attrs["then" if inputs[0].node.attrs["value"] else "otherwise"], new, inputs[1:])
+        if op.forwards:
+            return inputs[: len(node.outputs)]
         if not op.leaf:
             folded = _fold(node, inputs)
             if folded is not None:

@@ -72,9 +72,9 @@ def while_loop(
     """The last carry of `carry = init; while cond_fn(carry): carry = body_fn(carry)`.
 
     init is a pytree of tensors and numbers; the body must return the same structure and types. The functions may use
-    any tensor of the surrounding graph. Shape, dtype: init's. Gradient: none, since the number of steps is not known
-    in advance; a scan has one. A loop that would exceed `max_steps` stops the run with StepLimitExceeded; by default
-    there is no limit.
+    any tensor of the surrounding graph. Shape, dtype: init's. Gradient: with `max_steps`, that of a scan of as many
+    steps, which keeps all carries; without, an UnsupportedOp. rlx.jvp needs no limit. A loop that would exceed
+    `max_steps` stops the run with StepLimitExceeded; by default there is no limit.
     Raises: DTypeError, ShapeError, GraphError when the functions' results do not fit.
     """
     _check_functions("while_loop", "each of the carry", cond_fn=cond_fn, body_fn=body_fn)

@@ -16,6 +16,7 @@ from rlx.dtypes import DType, DTypeLike, as_dtype, f32, i32, i64
 from rlx.errors import DTypeError, ShapeError
 from rlx.ir import NOT_DIFFERENTIABLE, Attrs, Node, Op, Tensor, TensorType, apply, register
 from rlx.ir.types import is_index, normalize_axis
+from rlx.ops import batching
 from rlx.ops.base import TensorLike, cast_to, check_axis, check_inputs, tensors
 from rlx.ops.numeric import Array, convert
 
@@ -73,7 +74,8 @@ def clamped(indices: Tensor, n: int) -> Tensor:
 
 
 register(
-    Op("gather", "index", _infer, _reference, "numpy.take", _vjp, kernel="gather", moves_data=True, packed=(0,))
+    Op("gather", "index", _infer, _reference, "numpy.take", _vjp, kernel="gather", moves_data=True, packed=(0,),
+       batch=batching.gather)
 )
 
 
@@ -153,7 +155,7 @@ def _elements_vjp(node: Node, grads: Sequence[Tensor | None]) -> Sequence[Tensor
 
 register(
     Op("gather_elements", "index", _elements_infer, _elements_reference, "numpy.take_along_axis", _elements_vjp,
-       kernel="gather_elements", moves_data=True)
+       kernel="gather_elements", moves_data=True, batch=batching.along())
 )  # fmt: skip
 
 
@@ -290,7 +292,7 @@ register(
         "the loop of ONNX OneHot",
         NOT_DIFFERENTIABLE,
         kernel="tree",
-    )
+     batch=batching.along())
 )
 
 

@@ -12,6 +12,7 @@ from rlx.dtypes import i32, i64
 from rlx.errors import DTypeError, ShapeError
 from rlx.ir import Attrs, Node, Op, Tensor, TensorType, apply, register
 from rlx.ir.types import normalize_axis
+from rlx.ops import batching
 from rlx.ops.base import TensorLike, cast_to, check_float, check_inputs, floating, tensors
 from rlx.ops.numeric import Array, computed, widened, working
 from rlx.ops.reduce import working_float
@@ -89,7 +90,7 @@ def _vjp(node: Node, grads: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
 register(
     Op("cross_entropy", "loss", _infer,
        computed(lambda dtypes: working(dtypes[0]))(_cross_entropy), "torch.nn.functional.cross_entropy", _vjp,
-       kernel="cross_entropy", decompose=_decompose)
+       kernel="cross_entropy", decompose=_decompose, batch=batching.along())
 )  # fmt: skip
 
 
@@ -134,7 +135,8 @@ def _grad_decompose(inputs: Sequence[Tensor], attrs: Attrs) -> Tensor:
 
 register(
     Op("cross_entropy_grad", "loss", _grad_infer, _grad_reference, "torch.autograd of cross_entropy",
-       vjp_by_parts(_grad_decompose), kernel="cross_entropy_grad", decompose=_grad_decompose, inplace=(1,))
+       vjp_by_parts(_grad_decompose), kernel="cross_entropy_grad", decompose=_grad_decompose, inplace=(1,),
+       batch=batching.along())
 )  # fmt: skip
 
 

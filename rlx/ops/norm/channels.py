@@ -14,6 +14,7 @@ from rlx.ir import Attrs, Expr, Node, Op, Tensor, TensorType, apply, register
 from rlx.ir import expr as ex
 from rlx.ir.graph import apply_multi
 from rlx.ir.types import is_index
+from rlx.ops import batching
 from rlx.ops.base import TensorLike, cast_to, check_float, check_inputs, floats, tensors, unbroadcast
 from rlx.ops.numeric import F32_MAX, Array, centred, computed, working
 from rlx.ops.reduce import less_mean, working_float
@@ -121,7 +122,7 @@ def _group_norm_vjp(node: Node, grads: Sequence[Tensor | None]) -> Sequence[Tens
 register(
     Op("group_norm", "norm", _group_norm_infer, computed(first_dtype)(_group_norm),
        "torch.nn.functional.group_norm", _group_norm_vjp, kernel="group_norm", decompose=_group_norm_decompose,
-       inplace=(0,))
+       inplace=(0,), batch=batching.folded(1, 2))
 )  # fmt: skip
 
 
@@ -165,7 +166,7 @@ def _channels_vjp(node: Node, grads: Sequence[Tensor | None]) -> Sequence[Tensor
 register(
     Op("layer_norm_channels", "norm", _channels_infer, computed(first_dtype)(_channels),
        "torch.nn.functional.layer_norm over the channels", _channels_vjp, kernel="norm_axis",
-       decompose=_channels_decompose, inplace=(0,))
+       decompose=_channels_decompose, inplace=(0,), batch=batching.folded(1, 2))
 )  # fmt: skip
 
 _STATISTICS = ("gamma", "beta", "mean", "var")
@@ -219,7 +220,7 @@ def _batch_norm_vjp(node: Node, grads: Sequence[Tensor | None]) -> Sequence[Tens
 
 register(
     Op("batch_norm", "norm", _batch_norm_infer, computed(first_dtype)(_batch_norm),
-       "torch.nn.functional.batch_norm", _batch_norm_vjp, _batch_norm_expr, inplace=(0,))
+       "torch.nn.functional.batch_norm", _batch_norm_vjp, _batch_norm_expr, inplace=(0,), batch=batching.batch_norm)
 )  # fmt: skip
 
 

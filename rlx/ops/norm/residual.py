@@ -12,6 +12,7 @@ from rlx.errors import DTypeError, ShapeError
 from rlx.ir import Attrs, Node, Op, Tensor, TensorType, apply, register
 from rlx.ir.graph import apply_multi
 from rlx.ir.op import Decompose, Infer, Reference, get_op
+from rlx.ops import batching
 from rlx.ops.base import TensorLike, cast_to, check_inputs, floats, tensors
 from rlx.ops.norm.channels import normalized
 from rlx.ops.numeric import Array, widened
@@ -76,7 +77,7 @@ for _name in NORMS:
     register(
         Op(_name, "norm", _infer(_name), _reference(_name), f"torch: the sum, then {NORMS[_name]}", _vjp,
            kernel="add_norm", decompose=_decompose(_name), inplace=(0, 1), mixed=(2, 3),
-           centres=_name == "add_layer_norm")
+           centres=_name == "add_layer_norm", batch=batching.along(2, 3))
     )  # fmt: skip
 
 

@@ -12,6 +12,7 @@ from rlx.errors import DTypeError, ShapeError
 from rlx.ir import Attrs, Node, Op, Tensor, TensorType, apply, register
 from rlx.ir.graph import apply_multi
 from rlx.ir.op import Infer
+from rlx.ops import batching
 from rlx.ops.base import TensorLike, cast_to, check_float, check_inputs, floats, tensors
 from rlx.ops.norm.channels import normalized
 from rlx.ops.numeric import F32_MAX, Array, centred, computed
@@ -88,12 +89,12 @@ def _norm_vjp(node: Node, grads: Sequence[Tensor | None]) -> Sequence[Tensor | N
 register(
     Op("layer_norm", "norm", _norm_infer("layer_norm", 3), computed(_first)(_layer_norm),
        "torch.nn.functional.layer_norm", _norm_vjp, kernel="layer_norm", decompose=_layer_norm_decompose, inplace=(0,),
-       mixed=(1, 2), rounds_once=True, centres=True, summed="add_layer_norm")
+       mixed=(1, 2), rounds_once=True, centres=True, summed="add_layer_norm", batch=batching.along(1, 2))
 )  # fmt: skip
 register(
     Op("rms_norm", "norm", _norm_infer("rms_norm", 2), computed(_first)(_rms_norm),
        "torch.nn.functional.rms_norm", _norm_vjp, kernel="rms_norm", decompose=_rms_norm_decompose, inplace=(0,),
-       mixed=(1, 2), rounds_once=True, summed="add_rms_norm")
+       mixed=(1, 2), rounds_once=True, summed="add_rms_norm", batch=batching.along(1))
 )  # fmt: skip
 
 
