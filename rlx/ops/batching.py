@@ -80,6 +80,8 @@ def by_parts(node: Node, inputs: Sequence[Tensor], flags: Flags, size: int) -> S
     with body.tracing():
         made = node.op.decompose(body.given, node.attrs)
     outs = (made,) if isinstance(made, Tensor) else made
+    if any(part.op is node.op for part in body.nodes):  # an op of fewer inputs: its rule would come back here
+        return loop(node, inputs, flags, size)
     known: Known = {t.id: pair for t, pair in zip(body.given, zip(inputs, flags, strict=True), strict=True)}
     found, examples = sweep(body, known, outs, size, graph)
     return [t if b else spread(t, size) for t, b in zip(found, examples, strict=True)]
@@ -162,10 +164,11 @@ def along(*shared: int) -> Batch:
     return rule
 
 
-def folded(*shared: int, broadcast: int | None = None) -> Batch:
+def folded(*shared: int, beside: int | None = None) -> Batch:
     """The rule of an op whose inputs have an axis 0 of independent rows, as convolutions have: the examples join it.
 
-    `shared`: as in `along`. The input at `broadcast` (a mask) broadcasts to the rank of the first."""
+    `shared`: as in `along`. Inputs from `beside` on (masks, and integers that are lengths) may have one entry for all
+    rows, as attention's have."""
 
     def rule(node: Node, inputs: Sequence[Tensor], flags: Flags, size: int) -> Sequence[Tensor]:
         if any(flags[i] for i in shared if i < len(flags)):
@@ -176,11 +179,12 @@ def folded(*shared: int, broadcast: int | None = None) -> Batch:
             if i in shared:
                 given.append(t)
                 continue
-            if i == broadcast:
-                if not flags[i] and (t.ndim < rank or t.shape[0] == 1):
+            if beside is not None and i >= beside:
+                wanted = 1 if t.dtype.is_int else rank
+                if not flags[i] and (t.ndim < wanted or t.shape[0] == 1):
                     given.append(t)
                     continue
-                t = _ranked(t if flags[i] else spread(t, size), rank)
+                t = _ranked(t if flags[i] else spread(t, size), wanted)
                 t = apply("expand", t, shape=(size, rows, *t.shape[2:]))
             elif not flags[i]:
                 t = spread(t, size)
@@ -236,6 +240,13 @@ def gather(node: Node, inputs: Sequence[Tensor], flags: Flags, size: int) -> Seq
     n, rank = node.inputs[1].ndim, node.outputs[0].ndim
     if not flags[0]:
         (y,) = _add(node, inputs)  # (before, examples, indices, after)
+        if axis == 0:
+            return (y,)
+        if x.dtype.is_packed:
+            raise DTypeError(
+                f"vmap: rows of packed {x.type} are taken along axis {axis}, at indices that differ among examples; take "
+                "them along axis 0, or dequantize first"
+            )
         return (apply("transpose", y, perm=(axis, *range(axis), *range(axis + 1, rank + 1))),)
     flat = apply("reshape", indices, shape=(size, _count(indices.shape[1:])))
     there = _placed(flat, x.shape[:1], x.shape[1 : axis + 1], x.shape[axis + 2 :])

@@ -11,9 +11,9 @@ from rlx.ir import Tensor, apply
 from rlx.ops.composite import zeros_like
 from rlx.ops.pytree import unflatten
 from rlx.ops.with_rule import Grads, Rule, with_rule
-from rlx.runtime.jit import Jitted
+from rlx.runtime.jit import Jitted, tracing
 from rlx.runtime.transforms import _outputs, signature_args
-from rlx.runtime.trees import as_leaves, check_function, home, name_of, prefixed, same_tree, same_types, taken, tracing
+from rlx.runtime.trees import as_leaves, check_function, home, name_of, prefixed, same_tree, same_types, taken
 
 
 class _Custom:

@@ -14,7 +14,7 @@ from rlx.autodiff import gradients
 from rlx.dtypes import DType, as_dtype
 from rlx.errors import DTypeError, GraphError, ShapeError, TracedValueError
 from rlx.host.locks import renewed
-from rlx.ir import Graph, Tensor
+from rlx.ir import Graph, Tensor, apply
 from rlx.ir.checks import visible
 from rlx.ir.graph import TRACING
 from rlx.ir.number import NumberTape, TracedNumber
@@ -286,6 +286,29 @@ class Jitted(Generic[P, R]):
         ]
 
 
+def tracing() -> bool:
+    """Whether this thread traces a function."""
+    return TRACING.body is not None or TRACING.graph is not None
+
+
+class Transformed(Jitted[P, R]):
+    """A function that was differentiated or mapped: compiled for arrays, and inlined in a traced function, whatever its
+    arguments are, since it may close over tensors. Its arguments are then tensors of their own: a derivative with respect
+    to one does not see what is closed over, though that may be the same tensor."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        leaves: list[Any] = []
+        skeleton = flatten((args, kwargs), leaves)
+        if not tracing() and not any(isinstance(t, Tensor) for t in leaves):
+            return super().__call__(*args, **kwargs)
+        own = [
+            apply("cast", t, dtype=t.dtype) if isinstance(t, Tensor) and t.weak is None and t.dtype.is_float else t
+            for t in leaves
+        ]
+        args, kwargs = unflatten(skeleton, own)
+        return self._function(*args, **kwargs)
+
+
 def _statics(skeleton: Any) -> Iterator[Any]:
     """The static values in a pytree structure."""
     if skeleton[0] == "static":
@@ -426,7 +449,7 @@ def grad(
         value, found = both(*args, **kwargs)
         return (found, value[1]) if has_aux else found
 
-    return Jitted(gradient, device, None, static_argnums, static_argnames, "grad", out, (), dims, otherwise)
+    return Transformed(gradient, device, None, static_argnums, static_argnames, "grad", out, (), dims, otherwise)
 
 
 @keywords
@@ -448,7 +471,7 @@ def value_and_grad(
     arguments and errors: as `grad`.
     """
     made = _value_and_grad("value_and_grad", function, argnums, has_aux)
-    return Jitted(made, device, None, static_argnums, static_argnames, "value_and_grad", out, (), dims, otherwise)
+    return Transformed(made, device, None, static_argnums, static_argnames, "value_and_grad", out, (), dims, otherwise)
 
 
 def _value_and_grad(
@@ -483,6 +506,11 @@ def _value_and_grad(
     return made
 
 
+def _own(t: Tensor) -> Tensor:
+    """The tensor to differentiate by: of a number one of its own, which other uses of the number do not share."""
+    return t if t.weak is None else apply("cast", t.concrete(), dtype=t.dtype)
+
+
 def _differentiated(what: str, name: str, args: list[Any], i: int, wrt: list[Any]) -> Any:
     """Appends the tensors of an argument to `wrt`, floats as tensors of rank 0; returns the argument's structure."""
     if not isinstance(i, int) or not -len(args) <= i < len(args):
@@ -500,7 +528,7 @@ def _differentiated(what: str, name: str, args: list[Any], i: int, wrt: list[Any
             f"{what}: argument {i} of {name} holds {odd[0] if odd else None!r}, which has no gradient; pass floats, or "
             "arrays of them"
         )
-    leaves = [t.concrete() if isinstance(t, Tensor) else t for t in leaves]
+    leaves = [_own(t) if isinstance(t, Tensor) else t for t in leaves]
     args[i] = unflatten(skeleton, leaves)
     skeleton = flatten(args[i], [None] * len(wrt))
     wrt += leaves

@@ -22,22 +22,13 @@ from rlx.ops.batching import spread, sweep
 from rlx.ops.composite import zeros_like
 from rlx.ops.pytree import flatten, is_number, unflatten
 from rlx.runtime.arguments import StaticNames, StaticNums
-from rlx.runtime.jit import Jitted, grad
+from rlx.runtime.jit import Jitted, Transformed, grad, tracing
 from rlx.runtime.keywords import keywords
 from rlx.runtime.outs import Out
 from rlx.runtime.session import Target
 from rlx.runtime.trees import as_leaves, check_function, home, name_of, prefixed, same_tree, same_types, sources
 from rlx.runtime.trees import statics as statics_of
-from rlx.runtime.trees import taken, tracing
-
-
-class Transformed(Jitted[..., Any]):
-    """A transformed function: compiled for arrays, as Jitted is; inlined in a traced function, closures included."""
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if tracing():
-            return self._function(*args, **kwargs)
-        return super().__call__(*args, **kwargs)
+from rlx.runtime.trees import taken
 
 
 def _now(what: str, function: Callable[..., Any], *args: Any) -> Any:

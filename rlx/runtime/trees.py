@@ -12,11 +12,6 @@ from rlx.ops.control.functions import _text
 from rlx.ops.pytree import flatten, is_number
 
 
-def tracing() -> bool:
-    """Whether this thread traces a function."""
-    return TRACING.body is not None or TRACING.graph is not None
-
-
 def home(what: str, leaves: Sequence[Any]) -> Graph:
     """The graph that takes nodes: that of the first tensor, else the one being traced. Raises: GraphError for none."""
     graph = next((x.graph for x in leaves if isinstance(x, Tensor)), TRACING.body or TRACING.graph)

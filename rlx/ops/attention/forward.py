@@ -168,7 +168,7 @@ register(
     Op("attention", "attention", _infer, computed(_first)(_reference),
        "torch.nn.functional.scaled_dot_product_attention", _vjp, kernel="attention", decompose=_decompose,
        contracts=True, rounds_once=True, heads=(0, 1, 2), mask=3, cost=attention_cost,
-       batch=batching.folded(4, broadcast=3))
+       batch=batching.folded(beside=3))
 )  # fmt: skip
 
 

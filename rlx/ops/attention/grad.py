@@ -94,5 +94,5 @@ def _decompose(inputs: Sequence[Tensor], attrs: Attrs) -> tuple[Tensor, ...]:
 register(
     Op("attention_grad", "attention", _infer, _reference, "torch.autograd of scaled_dot_product_attention",
        vjp_by_parts(_decompose), kernel="attention_dq", decompose=_decompose, contracts=True, cost=attention_cost,
-       batch=batching.folded(5, broadcast=4))
+       batch=batching.folded(beside=4))
 )  # fmt: skip

@@ -94,7 +94,7 @@ register(
 register(
     Op("rms_norm", "norm", _norm_infer("rms_norm", 2), computed(_first)(_rms_norm),
        "torch.nn.functional.rms_norm", _norm_vjp, kernel="rms_norm", decompose=_rms_norm_decompose, inplace=(0,),
-       mixed=(1, 2), rounds_once=True, summed="add_rms_norm", batch=batching.along(1))
+       mixed=(1, 2), rounds_once=True, summed="add_rms_norm", batch=batching.along(1, 2))
 )  # fmt: skip
 
 

@@ -61,6 +61,14 @@ def _branch(truth: bool) -> Callable[..., Tensor]:
     return build
 
 
+def _until(x: Tensor, w: Tensor) -> Tensor:
+    """Steps until the sum of squares passes a limit, of fewer than there may be."""
+    n, y = ops.while_loop(
+        lambda c: ops.sum(c[1] * c[1]) < 40.0, lambda c: (c[0] + 1, c[1] * 1.5 + ops.sin(x @ w)), (0, x), max_steps=12
+    )
+    return y * ops.cast(n, y.dtype)
+
+
 def _rnn(reverse: bool) -> Callable[..., Tensor]:
     def build(h: Tensor, xs: Tensor, w: Tensor) -> Tensor:
         def step(c: tuple[Tensor, Tensor], x: Tensor) -> Any:
@@ -90,6 +98,7 @@ GRADIENTS: Gradients = {
         (_branch(False), [(3, 4), (4, 2)], None),
         (_loop_in_a_branch, [(3, 4)], None),
     ],
+    "while_loop": [(_until, [(4, 4), (4, 4)], None)],
     "scan": [
         (_rnn(False), [(4,), (3, 4), (4, 4)], None),
         (_rnn(True), [(4,), (3, 4), (4, 4)], None),
