@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from rlx.dtypes import i32
 from rlx.errors import DTypeError, RlxError
-from rlx.ir import Attrs, Graph, Node, Tensor, TensorType, apply
+from rlx.ir import Attrs, Graph, Node, Op, Tensor, TensorType, apply
 from rlx.ir.body import TracedBody
 from rlx.ir.graph import node_of, traced_into
 from rlx.ir.op import Batch
@@ -63,11 +63,11 @@ def batch_node(
     return by_parts(node, inputs, flags, size), True
 
 
-def how(node: Node) -> Literal["rule", "parts", "loop"]:
-    """How a node is batched whose first input has examples: by a rule, by those of its parts, or in a loop."""
-    if node.op.batch is not None or node.op.elementwise:
+def how(op: Op) -> Literal["rule", "parts", "loop"]:
+    """How an op is batched: by a rule, by those of its parts, or in a loop."""
+    if op.batch is not None or op.elementwise:
         return "rule"
-    return "loop" if node.op.decompose is None else "parts"
+    return "loop" if op.decompose is None else "parts"
 
 
 def by_parts(node: Node, inputs: Sequence[Tensor], flags: Flags, size: int) -> Sequence[Tensor]:
@@ -181,7 +181,7 @@ def folded(*shared: int, beside: int | None = None) -> Batch:
                 continue
             if beside is not None and i >= beside:
                 wanted = 1 if t.dtype.is_int else rank
-                if not flags[i] and (t.ndim < wanted or t.shape[0] == 1):
+                if not flags[i] and (t.ndim < wanted or (wanted > 1 and t.shape[0] == 1)):
                     given.append(t)
                     continue
                 t = _ranked(t if flags[i] else spread(t, size), wanted)
@@ -298,6 +298,17 @@ def random_bits(node: Node, inputs: Sequence[Tensor], flags: Flags, size: int) -
     shape = node.attrs["shape"]
     given = [_ranked(t, len(shape)) if flag else t for t, flag in zip(inputs, flags, strict=True)]
     return _add(node, given, shape=(size, *shape))
+
+
+def filters(node: Node, inputs: Sequence[Tensor], flags: Flags, size: int) -> Sequence[Tensor]:
+    """Of rows of samples and a filter for all rows, or one for each: as many filters as there are rows."""
+    x, taps = inputs
+    rows = node.inputs[0].shape[:-1]
+    x = x if flags[0] else spread(x, size)
+    if flags[1] or taps.ndim > 1:
+        taps = _ranked(taps if flags[1] else spread(taps, size), len(rows) + 1)
+        taps = apply("expand", taps, shape=(size, *rows, taps.shape[-1]))
+    return _add(node, [x, taps])
 
 
 def batch_norm(node: Node, inputs: Sequence[Tensor], flags: Flags, size: int) -> Sequence[Tensor]:

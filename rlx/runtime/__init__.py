@@ -2,6 +2,7 @@
 
 from rlx.runtime.array import Array as Array
 from rlx.runtime.array import array as array
+from rlx.runtime.checkpoint import checkpoint as checkpoint
 from rlx.runtime.compiled import CompiledGraph as CompiledGraph
 from rlx.runtime.custom import custom_op as custom_op
 from rlx.runtime.custom_rules import custom_jvp as custom_jvp

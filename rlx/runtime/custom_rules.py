@@ -9,11 +9,11 @@ from typing import Any
 from rlx.errors import GraphError
 from rlx.ir import Tensor, apply
 from rlx.ops.composite import zeros_like
-from rlx.ops.pytree import unflatten
+from rlx.ops.pytree import is_number, unflatten
 from rlx.ops.with_rule import Grads, Rule, with_rule
 from rlx.runtime.jit import Jitted, tracing
-from rlx.runtime.transforms import _outputs, signature_args
-from rlx.runtime.trees import as_leaves, check_function, home, name_of, prefixed, same_tree, same_types, taken
+from rlx.runtime.trees import as_leaves, check_function, home, name_of, outputs_of, prefixed, same_tree, same_types
+from rlx.runtime.trees import signature_args, taken
 
 
 class _Custom:
@@ -50,7 +50,7 @@ class _Custom:
         # New tensors, so that what the function computes of them can be told from what it closes over.
         xs = [apply("cast", t, dtype=t.dtype) for t in as_leaves(graph, leaves)]
         begin = len(graph.nodes)
-        out, ys = _outputs(self._what, self.fun, graph, self.fun(*_filled(args, places, unflatten(tree, xs))))
+        out, ys = outputs_of(self._what, self.fun, graph, self.fun(*_filled(args, places, unflatten(tree, xs))))
         inside = {id(t) for t in xs}
         for node in graph.nodes[begin:]:
             for t in node.inputs:
@@ -117,7 +117,7 @@ class custom_vjp(_Custom):
                     f"{len(places)} arguments"
                 )
             found = prefixed(f"custom_vjp: what bwd of {name} gives", tree, tuple(made),
-                             lambda v: v is None or _number(v), "expected a gradient for each array of the arguments")  # fmt: skip
+                             lambda v: v is None or is_number(v), "expected a gradient for each array of the arguments")  # fmt: skip
             floats: list[Tensor | None] = []
             for x, d in zip(xs, found, strict=True):
                 if d is None or not x.dtype.is_float:
@@ -171,9 +171,3 @@ class custom_jvp(_Custom):
             return [t if y.dtype.is_float else None for y, t in zip(results, made, strict=True)]
 
         return Rule(len(results), None, forward)
-
-
-def _number(value: Any) -> bool:
-    from rlx.ops.pytree import is_number
-
-    return is_number(value)

@@ -6,7 +6,6 @@ Each works on arrays, where it compiles a program as `jit` does, and inside a tr
 from __future__ import annotations
 
 import functools
-import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -26,7 +25,8 @@ from rlx.runtime.jit import Jitted, Transformed, grad, tracing
 from rlx.runtime.keywords import keywords
 from rlx.runtime.outs import Out
 from rlx.runtime.session import Target
-from rlx.runtime.trees import as_leaves, check_function, home, name_of, prefixed, same_tree, same_types, sources
+from rlx.runtime.trees import as_leaves, check_function, home, name_of, outputs_of, prefixed, same_tree, same_types
+from rlx.runtime.trees import sources
 from rlx.runtime.trees import statics as statics_of
 from rlx.runtime.trees import taken
 
@@ -36,17 +36,6 @@ def _now(what: str, function: Callable[..., Any], *args: Any) -> Any:
     if tracing() or any(isinstance(x, Tensor) for x in taken(args)[1]):
         return function(*args)
     return Jitted(function, "auto", None, (), (), what)(*args)
-
-
-def _outputs(what: str, function: Any, graph: Graph, returned: Any) -> tuple[Any, list[Tensor]]:
-    """The structure and the tensors of what a function returned. Raises: GraphError for none."""
-    skeleton, leaves = taken(returned)
-    odd = [v for v in statics_of(skeleton) if v is not None]
-    if odd or not leaves:
-        raise GraphError(
-            f"{what}: {name_of(function)} gave {odd[0] if odd else returned!r}; return arrays, in tuples, lists or dicts"
-        )
-    return skeleton, as_leaves(graph, leaves)
 
 
 def _auxiliary(what: str, function: Any, returned: Any, has_aux: bool) -> tuple[Any, Any]:
@@ -96,7 +85,7 @@ def jvp(
         given = as_leaves(graph, ds)
         same_types("jvp", "a primal", xs, "the tangent", given)
         result, aux = _auxiliary("jvp", fun, fun(*unflatten(tree, xs)), has_aux)
-        out, ys = _outputs("jvp", fun, graph, result)
+        out, ys = outputs_of("jvp", fun, graph, result)
         found = [_or_zeros(y, d) if y.dtype.is_float else None for y, d in zip(ys, pushforward(ys, given, xs), strict=True)]
         both = unflatten(out, ys), unflatten(out, found)
         return (*both, aux) if has_aux else both
@@ -127,7 +116,7 @@ def vjp(fun: Callable[..., Any], *primals: Any, has_aux: bool = False) -> tuple[
             trees.append((tree, len(own)))
             xs += sources("vjp", name, i, as_leaves(graph, own))
         result, aux = _auxiliary("vjp", fun, fun(*unflatten(taken(primals)[0], xs)), has_aux)
-        out, ys = _outputs("vjp", fun, graph, result)
+        out, ys = outputs_of("vjp", fun, graph, result)
         return aux, out, unflatten(out, ys), ys, trees, xs
 
     def pulled(at: tuple[Any, Any, Any, list[Tensor], list[Any], list[Tensor]], cotangents: Any) -> tuple[Any, ...]:
@@ -260,7 +249,7 @@ def _jacobian(
             given[i] = unflatten(tree, xs)
             trees.append((tree, xs))
         result, aux = _auxiliary(what, fun, fun(*given, **kwargs), has_aux)
-        skeleton, ys = _outputs(what, fun, graph, result)
+        skeleton, ys = outputs_of(what, fun, graph, result)
         for y in ys:
             if not y.dtype.is_float:
                 raise DTypeError(
@@ -489,14 +478,3 @@ def eval_shape(fun: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     finally:
         TRACING.graph, TRACING.body = around
     return unflatten(skeleton, types)
-
-
-def signature_args(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
-    """The arguments by position, those given by keyword and by default too."""
-    if not kwargs:
-        return args
-    bound = inspect.signature(function).bind(*args, **kwargs)
-    bound.apply_defaults()
-    if bound.kwargs:
-        raise GraphError(f"{name_of(function)}: keyword-only arguments have no derivative here; give them by position")
-    return bound.args

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -117,3 +118,24 @@ def _count(skeleton: Any) -> int:
         return 0
     return sum(_count(part[1] if skeleton[0] == "dict" else part) for part in skeleton[1])
 
+
+def outputs_of(what: str, function: Any, graph: Graph, returned: Any) -> tuple[Any, list[Tensor]]:
+    """The structure and the tensors of what a function returned. Raises: GraphError for none."""
+    skeleton, leaves = taken(returned)
+    odd = [v for v in statics(skeleton) if v is not None]
+    if odd or not leaves:
+        raise GraphError(
+            f"{what}: {name_of(function)} gave {odd[0] if odd else returned!r}; return arrays, in tuples, lists or dicts"
+        )
+    return skeleton, as_leaves(graph, leaves)
+
+
+def signature_args(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
+    """The arguments by position, those given by keyword and by default too."""
+    if not kwargs:
+        return args
+    bound = inspect.signature(function).bind(*args, **kwargs)
+    bound.apply_defaults()
+    if bound.kwargs:
+        raise GraphError(f"{name_of(function)}: keyword-only arguments have no derivative here; give them by position")
+    return bound.args

@@ -141,7 +141,7 @@ def vmapped(case: Case, flags: Sequence[bool], nested: bool = False) -> float:
 def bound(case: Case) -> float:
     """The largest error: constants of a graph are rounded to its dtype, and the parts of an op to halves."""
     if any(s.dtype.is_half for s in case.inputs):
-        return 2e-3
+        return 1.6e-2
     return 1e-11 if case.has_f64 else 1e-6
 
 
@@ -183,11 +183,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for op in [given.op] if given.op else batched_ops():
         cases = small_cases(op, given.cases)
         if not cases:
-            ways["no case"] += 1
+            failed += 1
             print(f"{op}: no case")
             continue
-        (node,) = (n for n in cases[0].graph().nodes if not n.op.leaf)
-        ways[how(node)] += 1
+        ways[how(REGISTRY[op])] += 1
         for case in cases:
             for flags in patterns(case):
                 for nested in (False, True) if all(f or s.dtype.is_packed for f, s in zip(flags, case.inputs, strict=True)) else (False,):

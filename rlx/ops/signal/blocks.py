@@ -88,7 +88,7 @@ def _cost(node: Node) -> Cost:
 
 register(
     Op("block_convolution", "signal", _infer, _reference, "scipy.signal.oaconvolve",
-       vjp_by_parts(_decompose), kernel="block_convolution", decompose=_decompose, cost=_cost, batch=batching.along())
+       vjp_by_parts(_decompose), kernel="block_convolution", decompose=_decompose, cost=_cost, batch=batching.filters)
 )  # fmt: skip
 
 

@@ -216,6 +216,7 @@ OPS = (
     Conformance("relu", (partial(_of_numbers, "relu", EQUAL),), (_random("relu", lambda b: b.floating(), False),)),
     # Ops that take every dtype
     Conformance("copy", (partial(_of_all, "copy", BITS),), (_random("copy", lambda b: b.any(), False),)),
+    Conformance("again", (partial(_of_all, "again", BITS),), (_random("again", lambda b: b.any(), False),)),
     Conformance(
         "stop_gradient", (partial(_of_all, "stop_gradient", BITS),),
         (_random("stop_gradient", lambda b: b.any(), False),),
