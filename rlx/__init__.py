@@ -34,9 +34,9 @@ from rlx.runtime import Session as Session
 from rlx.runtime import State as State
 from rlx.runtime import Weights as Weights
 from rlx.runtime import array as array
-from rlx.runtime import custom_op as custom_op
 from rlx.runtime import checkpoint as checkpoint
 from rlx.runtime import custom_jvp as custom_jvp
+from rlx.runtime import custom_op as custom_op
 from rlx.runtime import custom_vjp as custom_vjp
 from rlx.runtime import eval_shape as eval_shape
 from rlx.runtime import from_dlpack as from_dlpack
@@ -75,8 +75,8 @@ _LAZY_NAMES = {"Dim": "rlx.runtime.dims", "load_program": "rlx.runtime.saved.pro
 if not TYPE_CHECKING:  # type checkers read the imports above
     __all__ = [  # what `help` shows; the modules of _LAZY stay out, since `from rlx import *` would load them
         "Array", "CompiledGraph", "Dim", "Graph", "PackedArray", "RlxError", "Session", "State", "Tensor", "Weights",
-        "array", "bf16", "bool_", "checkpoint", "custom_jvp", "custom_op", "custom_vjp", "devices", "errors", "eval_shape", "f16",
-        "f32", "f64", "from_dlpack", "grad", "gradients", "hessian", "hvp", "i8", "i32", "i64", "jacfwd", "jacrev",
+        "array", "bf16", "bool_", "checkpoint", "custom_jvp", "custom_op", "custom_vjp", "devices", "errors", "eval_shape",
+        "f16", "f32", "f64", "from_dlpack", "grad", "gradients", "hessian", "hvp", "i8", "i32", "i64", "jacfwd", "jacrev",
         "jit", "jvp", "quantize", "u8", "value_and_grad", "vjp", "vmap", *ops.__all__,
     ]  # fmt: skip
 

@@ -99,11 +99,22 @@ def _like(treedef: Structure, other: Any, number: int) -> list[Any]:
         # One level: each child is a leaf.
         children: list[Any] = []
         level = _flatten(value, children, leaf=lambda v: v is not value)
-        inner = [part[1] if level[0] == "dict" else part for part in level[1]] if level[0] not in ("leaf", "static") else []
-        wanted = [part[1] if skeleton[0] == "dict" else part for part in skeleton[1]] if skeleton[0] != "static" else []
+        inner = (
+            [part[1] if level[0] == "dict" else part for part in level[1]]
+            if level[0] not in ("leaf", "static")
+            else []
+        )
+        wanted = (
+            [part[1] if skeleton[0] == "dict" else part for part in skeleton[1]]
+            if skeleton[0] != "static"
+            else []
+        )
         keys = [[k for k, _ in s[1]] if s[0] == "dict" else [] for s in (level, skeleton)]
-        if level[0] != skeleton[0] or len(inner) != len(wanted) or keys[0] != keys[1] or (
-            level[0] == "static" and level != skeleton
+        if (
+            level[0] != skeleton[0]
+            or len(inner) != len(wanted)
+            or keys[0] != keys[1]
+            or (level[0] == "static" and level != skeleton)
         ):
             raise GraphError(
                 f"tree.map: tree {number} is {structure(other)!r} and tree 0 {treedef!r}; expected one structure"
@@ -118,7 +129,9 @@ def _like(treedef: Structure, other: Any, number: int) -> list[Any]:
 _NONE = object()
 
 
-def reduce(function: Callable[[Any, Any], Any], tree: Any, initializer: Any = _NONE, is_leaf: IsLeaf = None) -> Any:
+def reduce(
+    function: Callable[[Any, Any], Any], tree: Any, initializer: Any = _NONE, is_leaf: IsLeaf = None
+) -> Any:
     """function applied to the leaves from left to right, as functools.reduce does."""
     found = leaves(tree, is_leaf)
     if initializer is _NONE:
@@ -138,6 +151,8 @@ def transpose(outer_treedef: Structure, inner_treedef: Structure, pytree_to_tran
     found = leaves(pytree_to_transpose)
     n, m = outer_treedef.num_leaves, inner_treedef.num_leaves
     if len(found) != n * m:
-        raise GraphError(f"tree.transpose: {len(found)} leaves; expected {n} of the outer times {m} of the inner structure")
+        raise GraphError(
+            f"tree.transpose: {len(found)} leaves; expected {n} of the outer times {m} of the inner structure"
+        )
     rows = [found[i * m : (i + 1) * m] for i in range(n)]
     return inner_treedef.unflatten([outer_treedef.unflatten([row[j] for row in rows]) for j in range(m)])

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from rlx.errors import GraphError, UnsupportedOp
 from rlx.ir import NOT_DIFFERENTIABLE, Node, Tensor
+from rlx.ir.graph import traced_into
 from rlx.ir.op import Decompose, Vjp, _NotDifferentiable
 
 
@@ -37,8 +38,7 @@ def pullback(
             if any(t.dtype.is_float and d is not None for t, d in zip(node.outputs, given, strict=True)):
                 raise no_gradient(node)
             continue
-        rule = node.op.vjp
-        found = rule(node, given)
+        found = node.op.vjp(here(node), given)
         if len(found) != len(node.inputs):
             raise GraphError(
                 f"gradient: the rule of op {node.op.name} gave {len(found)} for {len(node.inputs)} inputs"
@@ -52,6 +52,19 @@ def pullback(
                 )
             _accumulate(total, t, d)
     return tuple(total.pop(id(t), None) if stop else total.get(id(t)) for t in wrt)
+
+
+def here(node: Node) -> Node:
+    """The node as rules may use it: with tensors of the graph that takes new nodes. That is another one where a body is
+    traced in which the gradient of what was computed around it is asked for: the node's tensors become captures."""
+    if not node.inputs:
+        return node
+    graph = traced_into(node.inputs[0].graph)
+    if graph is node.inputs[0].graph:
+        return node
+    shadow = Node(node.op, tuple(graph.reach(t, "gradient") for t in node.inputs), node.attrs, node.label)
+    shadow.outputs = tuple(graph.reach(t, "gradient") for t in node.outputs)
+    return shadow
 
 
 def no_gradient(node: Node) -> UnsupportedOp:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rlx.autodiff.pullback import no_gradient, nodes_between, pullback
+from rlx.autodiff.pullback import here, no_gradient, nodes_between, pullback
 from rlx.errors import UnsupportedOp
 from rlx.ir import Node, Tensor
 from rlx.ir.graph import apply
@@ -17,7 +17,10 @@ from rlx.ir.op import _NotDifferentiable
 
 
 def pushforward(
-    outputs: Sequence[Tensor], tangents: Sequence[Tensor | None], wrt: Sequence[Tensor], since: Tensor | None = None
+    outputs: Sequence[Tensor],
+    tangents: Sequence[Tensor | None],
+    wrt: Sequence[Tensor],
+    since: Tensor | None = None,
 ) -> tuple[Tensor | None, ...]:
     """The tangent of each output, given those of the tensors of `wrt`; None where no tangent reaches it.
 
@@ -29,7 +32,7 @@ def pushforward(
         given = [known.get(id(t)) if t.dtype.is_float else None for t in node.inputs]
         if all(d is None for d in given):
             continue
-        for t, d in zip(node.outputs, _tangents(node, given), strict=True):
+        for t, d in zip(node.outputs, _tangents(here(node), given), strict=True):
             if d is not None and t.dtype.is_float and id(t) not in known:
                 known[id(t)] = d
     return tuple(known.get(id(t)) for t in outputs)
@@ -60,7 +63,9 @@ def _transposed(node: Node, given: Sequence[Tensor | None]) -> Sequence[Tensor |
     if not wrt:
         return seeds
     pairs = [
-        (g, d) for g, d in zip(node.op.vjp(node, seeds), given, strict=True) if g is not None and d is not None
+        (g, d)
+        for g, d in zip(node.op.vjp(node, seeds), given, strict=True)
+        if g is not None and d is not None
     ]
     found = iter(pullback([g for g, _ in pairs], [d for _, d in pairs], wrt, stop=True, since=wrt[0]))
     return [None if t is None else next(found) for t in seeds]

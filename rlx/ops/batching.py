@@ -19,7 +19,9 @@ from rlx.ir.op import Batch
 from rlx.ops.control.functions import cond, scan, while_loop
 
 Flags = Sequence[bool]
-Known = dict[int, tuple[Tensor, bool]]  # by the id of a body's tensor: the tensor outside, and whether it has examples
+Known = dict[
+    int, tuple[Tensor, bool]
+]  # by the id of a body's tensor: the tensor outside, and whether it has examples
 
 
 def batched(
@@ -32,7 +34,9 @@ def batched(
     return sweep(body, known, body.outputs.values(), size, graph)
 
 
-def sweep(body: Graph, known: Known, outputs: Any, size: int, graph: Graph) -> tuple[list[Tensor], list[bool]]:
+def sweep(
+    body: Graph, known: Known, outputs: Any, size: int, graph: Graph
+) -> tuple[list[Tensor], list[bool]]:
     """As `batched`, of a body whose leaves `known` has."""
     for node in body.nodes:
         if node.op.declared:
@@ -366,7 +370,9 @@ def batched_cond(node: Node, inputs: Sequence[Tensor], flags: Flags, size: int) 
     then, other = node.attrs["then"], node.attrs["otherwise"]
     if not flags[0]:
         made: list[Tensor] = cond(
-            pred, *((lambda *g, body=body: _all_batched(body, g, flags[1:], size)) for body in (then, other)), *given
+            pred,
+            *((lambda *g, body=body: _all_batched(body, g, flags[1:], size)) for body in (then, other)),
+            *given,
         )
         return made
     if not given:
@@ -419,10 +425,12 @@ def batched_scan(node: Node, inputs: Sequence[Tensor], flags: Flags, size: int) 
         return outs[:n], outs[n:]
 
     ends, ys = scan(step, start, rows, node.attrs["length"], node.attrs["reverse"])
-    return [*(t if k else spread(t, size) for t, k in zip(ends, known, strict=False)), *(_swapped(y) for y in ys)]
+    return [
+        *(t if k else spread(t, size) for t, k in zip(ends, known, strict=False)),
+        *(_swapped(y) for y in ys),
+    ]
 
 
 def _swapped(t: Tensor) -> Tensor:
     """The first two axes, of steps and of examples, exchanged."""
     return apply("transpose", t, perm=(1, 0, *range(2, t.ndim)))
-

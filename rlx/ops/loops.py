@@ -17,7 +17,9 @@ from rlx.ops.pytree import flatten, is_number, unflatten
 PyTree = Any
 
 
-def fori_loop(lower: Any, upper: Any, body_fun: Callable[[Tensor, PyTree], PyTree], init_val: PyTree) -> PyTree:
+def fori_loop(
+    lower: Any, upper: Any, body_fun: Callable[[Tensor, PyTree], PyTree], init_val: PyTree
+) -> PyTree:
     """The last value of `v = init_val; for i in range(lower, upper): v = body_fun(i, v)`.
 
     init_val is a pytree of tensors and numbers, which the body returns with the same structure and types; i is an i32
@@ -25,7 +27,9 @@ def fori_loop(lower: Any, upper: Any, body_fun: Callable[[Tensor, PyTree], PyTre
     while_loop without a limit. Raises: DTypeError for bounds that are no integers; as scan and while_loop.
     """
     if not callable(body_fun):
-        raise GraphError(f"fori_loop: body_fun is {type(body_fun).__name__}; expected a function of i and the value")
+        raise GraphError(
+            f"fori_loop: body_fun is {type(body_fun).__name__}; expected a function of i and the value"
+        )
     if is_index(lower) and is_index(upper) and not isinstance(lower, bool) and not isinstance(upper, bool):
         steps = np.arange(int(lower), max(int(lower), int(upper)), dtype=np.int32)
         return scan(lambda v, i: (body_fun(i, v), None), init_val, steps)[0]
@@ -39,7 +43,9 @@ def fori_loop(lower: Any, upper: Any, body_fun: Callable[[Tensor, PyTree], PyTre
     first, last = (b if not isinstance(b, Tensor) else apply("cast", b, dtype=i32) for b in (lower, upper))
     graph = next(b.graph for b in (first, last) if isinstance(b, Tensor))
     first, last = (b if isinstance(b, Tensor) else graph.constant(int(b), i32) for b in (first, last))
-    found = while_loop(lambda at: at[0] < last, lambda at: (at[0] + 1, body_fun(at[0], at[1])), (first, init_val))
+    found = while_loop(
+        lambda at: at[0] < last, lambda at: (at[0] + 1, body_fun(at[0], at[1])), (first, init_val)
+    )
     return found[1]
 
 
@@ -71,15 +77,22 @@ def associative_scan(
     axes = [normalize_axis(axis, np.ndim(x), "associative_scan") for x in leaves]
     lengths = {x.shape[a] for x, a in zip(leaves, axes, strict=True)}
     if len(lengths) != 1:
-        raise ShapeError(f"associative_scan: elems have the lengths {sorted(lengths)} along axis {axis}; expected one")
+        raise ShapeError(
+            f"associative_scan: elems have the lengths {sorted(lengths)} along axis {axis}; expected one"
+        )
 
     def take(x: Any, a: int, start: int, stop: int, step: int = 1) -> Any:
         return x[(slice(None),) * a + (slice(start, stop, step),)]
 
     def joined(left: list[Any], right: list[Any]) -> list[Any]:
         made: list[Any] = []
-        if flatten(fn(unflatten(skeleton, left), unflatten(skeleton, right)), made, leaf=is_number) != skeleton:
-            raise GraphError("associative_scan: fn gives another structure than that of elems; return one like it")
+        if (
+            flatten(fn(unflatten(skeleton, left), unflatten(skeleton, right)), made, leaf=is_number)
+            != skeleton
+        ):
+            raise GraphError(
+                "associative_scan: fn gives another structure than that of elems; return one like it"
+            )
         for x, y in zip(left, made, strict=True):
             if y.shape != x.shape or y.dtype != x.dtype:
                 raise ShapeError(
@@ -94,12 +107,19 @@ def associative_scan(
             return xs
         half = n // 2
         pairs = list(zip(xs, axes, strict=True))
-        odd = run(joined([take(x, a, 0, 2 * half, 2) for x, a in pairs], [take(x, a, 1, 2 * half, 2) for x, a in pairs]))
+        odd = run(
+            joined(
+                [take(x, a, 0, 2 * half, 2) for x, a in pairs], [take(x, a, 1, 2 * half, 2) for x, a in pairs]
+            )
+        )
         rest = (n - 1) // 2  # the even places but the first
         first = [take(x, a, 0, 1) for x, a in pairs]
         if not rest:
             return [_concat([f, o], a) for f, o, a in zip(first, odd, axes, strict=True)]
-        even = joined([take(o, a, 0, rest) for o, a in zip(odd, axes, strict=True)], [take(x, a, 2, n, 2) for x, a in pairs])
+        even = joined(
+            [take(o, a, 0, rest) for o, a in zip(odd, axes, strict=True)],
+            [take(x, a, 2, n, 2) for x, a in pairs],
+        )
         even = [_concat([f, e], a) for f, e, a in zip(first, even, axes, strict=True)]
         return [_interleaved(e, o, a) for e, o, a in zip(even, odd, axes, strict=True)]
 

@@ -83,7 +83,9 @@ def _batch(node: Node, inputs: Sequence[Tensor], flags: Sequence[bool], size: in
     n = rule.count
     shared = [not flag for flag in flags[n:]]
 
-    def each(function: Any, arguments: Sequence[Tensor], beside: Grads, apart: Sequence[bool]) -> list[Tensor | None]:
+    def each(
+        function: Any, arguments: Sequence[Tensor], beside: Grads, apart: Sequence[bool]
+    ) -> list[Tensor | None]:
         """A rule's function, for each example; `apart` says which tensors of `beside` have examples."""
         graph = traced_into(arguments[0].graph)
         given = [(t, not s) for t, s in zip(arguments, shared, strict=True)]
@@ -119,7 +121,18 @@ def _batch(node: Node, inputs: Sequence[Tensor], flags: Sequence[bool], size: in
 
 
 def _op(name: str, vjp: Any, jvp: Any = None) -> Op:
-    op = Op(name, "control", _infer, _reference, "the author", vjp, decompose=_parts, jvp=jvp, batch=_batch, forwards=True)
+    op = Op(
+        name,
+        "control",
+        _infer,
+        _reference,
+        "the author",
+        vjp,
+        decompose=_parts,
+        jvp=jvp,
+        batch=_batch,
+        forwards=True,
+    )
     REDEFINED[id(op)] = op  # graphs may hold it, although no function of rlx has its name
     return op
 

@@ -12,8 +12,18 @@ from rlx.ops.composite import zeros_like
 from rlx.ops.pytree import is_number, unflatten
 from rlx.ops.with_rule import Grads, Rule, with_rule
 from rlx.runtime.jit import Jitted, tracing
-from rlx.runtime.trees import as_leaves, check_function, home, name_of, outputs_of, prefixed, same_tree, same_types
-from rlx.runtime.trees import signature_args, taken
+from rlx.runtime.trees import (
+    as_leaves,
+    check_function,
+    home,
+    name_of,
+    outputs_of,
+    prefixed,
+    same_tree,
+    same_types,
+    signature_args,
+    taken,
+)
 
 
 class _Custom:
@@ -34,7 +44,9 @@ class _Custom:
             return self._apply(*args)
         return self._jitted(*args)
 
-    def _rule(self, args: list[Any], places: list[int], tree: Any, out: Any, results: Sequence[Tensor]) -> Rule:
+    def _rule(
+        self, args: list[Any], places: list[int], tree: Any, out: Any, results: Sequence[Tensor]
+    ) -> Rule:
         raise NotImplementedError
 
     def _apply(self, *args: Any) -> Any:
@@ -50,11 +62,18 @@ class _Custom:
         # New tensors, so that what the function computes of them can be told from what it closes over.
         xs = [apply("cast", t, dtype=t.dtype) for t in as_leaves(graph, leaves)]
         begin = len(graph.nodes)
-        out, ys = outputs_of(self._what, self.fun, graph, self.fun(*_filled(args, places, unflatten(tree, xs))))
+        out, ys = outputs_of(
+            self._what, self.fun, graph, self.fun(*_filled(args, places, unflatten(tree, xs)))
+        )
         inside = {id(t) for t in xs}
         for node in graph.nodes[begin:]:
             for t in node.inputs:
-                if id(t) not in inside and t.dtype.is_float and not t.node.op.is_constant and t.node not in xs:
+                if (
+                    id(t) not in inside
+                    and t.dtype.is_float
+                    and not t.node.op.is_constant
+                    and t.node not in xs
+                ):
                     raise GraphError(
                         f"{self._what}: {name} uses {t!r}, which is not one of its arguments: its rule says nothing of "
                         "it; pass it as an argument"
@@ -95,7 +114,9 @@ class custom_vjp(_Custom):
         check_function("custom_vjp.defvjp", bwd)
         self.fwd, self.bwd = fwd, bwd
 
-    def _rule(self, args: list[Any], places: list[int], tree: Any, out: Any, results: Sequence[Tensor]) -> Rule:
+    def _rule(
+        self, args: list[Any], places: list[int], tree: Any, out: Any, results: Sequence[Tensor]
+    ) -> Rule:
         fwd, bwd, name = self.fwd, self.bwd, name_of(self.fun)
         if fwd is None or bwd is None:
             raise GraphError(f"custom_vjp: {name} has no rule; write {name}.defvjp(fwd, bwd)")
@@ -104,7 +125,9 @@ class custom_vjp(_Custom):
         def back(xs: Sequence[Tensor], grads: Grads) -> Grads:
             given = fwd(*_filled(args, places, unflatten(tree, xs)))
             if not isinstance(given, tuple) or len(given) != 2:
-                raise GraphError(f"custom_vjp: fwd of {name} gave {given!r}; expected a pair (result, residuals)")
+                raise GraphError(
+                    f"custom_vjp: fwd of {name} gave {given!r}; expected a pair (result, residuals)"
+                )
             graph = home("custom_vjp", xs)
             same_tree("custom_vjp", f"the result of {name}", out, "that of fwd", taken(given[0])[0])
             ys = as_leaves(graph, taken(given[0])[1])
@@ -151,7 +174,9 @@ class custom_jvp(_Custom):
         self.jvp = jvp
         return jvp
 
-    def _rule(self, args: list[Any], places: list[int], tree: Any, out: Any, results: Sequence[Tensor]) -> Rule:
+    def _rule(
+        self, args: list[Any], places: list[int], tree: Any, out: Any, results: Sequence[Tensor]
+    ) -> Rule:
         rule, name = self.jvp, name_of(self.fun)
         if rule is None:
             raise GraphError(f"custom_jvp: {name} has no rule; write {name}.defjvp(rule)")
@@ -161,7 +186,9 @@ class custom_jvp(_Custom):
             full = [zeros_like(x) if d is None else d for x, d in zip(xs, tangents, strict=True)]
             given = rule(*statics, unflatten(tree, xs), unflatten(tree, full))
             if not isinstance(given, tuple) or len(given) != 2:
-                raise GraphError(f"custom_jvp: the rule of {name} gave {given!r}; expected a pair (result, its tangent)")
+                raise GraphError(
+                    f"custom_jvp: the rule of {name} gave {given!r}; expected a pair (result, its tangent)"
+                )
             found, leaves = taken(given[1])
             same_tree("custom_jvp", f"the result of {name}", out, "the tangent of the rule", found)
             made = as_leaves(home("custom_jvp", xs), leaves)

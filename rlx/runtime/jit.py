@@ -25,6 +25,7 @@ from rlx.runtime.keywords import keywords
 from rlx.runtime.launch import Launch
 from rlx.runtime.outs import Out, check_out
 from rlx.runtime.session import Session, Target, precision_for
+from rlx.runtime.trees import as_leaves, home
 
 if TYPE_CHECKING:
     from rlx.runtime.bucketed_calls import BucketedCalls
@@ -528,7 +529,7 @@ def _differentiated(what: str, name: str, args: list[Any], i: int, wrt: list[Any
             f"{what}: argument {i} of {name} holds {odd[0] if odd else None!r}, which has no gradient; pass floats, or "
             "arrays of them"
         )
-    leaves = [_own(t) if isinstance(t, Tensor) else t for t in leaves]
+    leaves = [_own(t) if isinstance(t, Tensor) else as_leaves(home(what, leaves), [t])[0] for t in leaves]
     args[i] = unflatten(skeleton, leaves)
     skeleton = flatten(args[i], [None] * len(wrt))
     wrt += leaves

@@ -25,10 +25,19 @@ from rlx.runtime.jit import Jitted, Transformed, grad, tracing
 from rlx.runtime.keywords import keywords
 from rlx.runtime.outs import Out
 from rlx.runtime.session import Target
-from rlx.runtime.trees import as_leaves, check_function, home, name_of, outputs_of, prefixed, same_tree, same_types
-from rlx.runtime.trees import sources
+from rlx.runtime.trees import (
+    as_leaves,
+    check_function,
+    home,
+    name_of,
+    outputs_of,
+    prefixed,
+    same_tree,
+    same_types,
+    sources,
+    taken,
+)
 from rlx.runtime.trees import statics as statics_of
-from rlx.runtime.trees import taken
 
 
 def _now(what: str, function: Callable[..., Any], *args: Any) -> Any:
@@ -86,7 +95,10 @@ def jvp(
         same_types("jvp", "a primal", xs, "the tangent", given)
         result, aux = _auxiliary("jvp", fun, fun(*unflatten(tree, xs)), has_aux)
         out, ys = outputs_of("jvp", fun, graph, result)
-        found = [_or_zeros(y, d) if y.dtype.is_float else None for y, d in zip(ys, pushforward(ys, given, xs), strict=True)]
+        found = [
+            _or_zeros(y, d) if y.dtype.is_float else None
+            for y, d in zip(ys, pushforward(ys, given, xs), strict=True)
+        ]
         both = unflatten(out, ys), unflatten(out, found)
         return (*both, aux) if has_aux else both
 
@@ -119,7 +131,9 @@ def vjp(fun: Callable[..., Any], *primals: Any, has_aux: bool = False) -> tuple[
         out, ys = outputs_of("vjp", fun, graph, result)
         return aux, out, unflatten(out, ys), ys, trees, xs
 
-    def pulled(at: tuple[Any, Any, Any, list[Tensor], list[Any], list[Tensor]], cotangents: Any) -> tuple[Any, ...]:
+    def pulled(
+        at: tuple[Any, Any, Any, list[Tensor], list[Any], list[Tensor]], cotangents: Any
+    ) -> tuple[Any, ...]:
         _, out, _, ys, trees, xs = at
         tree, leaves = taken(cotangents)
         same_tree("vjp", f"the result of {name}", out, "the cotangent", tree)
@@ -130,7 +144,9 @@ def vjp(fun: Callable[..., Any], *primals: Any, has_aux: bool = False) -> tuple[
                 ds.append(None)
                 continue
             ds += as_leaves(graph, [d])
-            same_types("vjp", f"the result of {name}", [y], "the cotangent", [d for d in ds[-1:] if d is not None])
+            same_types(
+                "vjp", f"the result of {name}", [y], "the cotangent", [d for d in ds[-1:] if d is not None]
+            )
         found = [_or_zeros(x, d) for x, d in zip(xs, pullback(ys, ds, xs), strict=True)]
         made, start = [], 0
         for tree, count in trees:
@@ -245,7 +261,9 @@ def _jacobian(
             tree, leaves = taken(args[i])
             xs = sources(what, name, i, as_leaves(graph, leaves))
             if not xs:
-                raise GraphError(f"{what}: argument {i} of {name} holds no array; give floats, or leave it out of argnums")
+                raise GraphError(
+                    f"{what}: argument {i} of {name} holds no array; give floats, or leave it out of argnums"
+                )
             given[i] = unflatten(tree, xs)
             trees.append((tree, xs))
         result, aux = _auxiliary(what, fun, fun(*given, **kwargs), has_aux)
@@ -273,7 +291,11 @@ def _jacobian(
 def _rows(graph: Graph, ys: Sequence[Tensor], xs: Sequence[Tensor]) -> list[list[Tensor]]:
     made = []
     for y in ys:
-        found = _along(graph, y, lambda d, y=y: [_or_zeros(x, g) for x, g in zip(xs, pullback([y], [d], xs), strict=True)])
+        found = _along(
+            graph,
+            y,
+            lambda d, y=y: [_or_zeros(x, g) for x, g in zip(xs, pullback([y], [d], xs), strict=True)],
+        )
         made.append([apply("reshape", g, shape=(*y.shape, *x.shape)) for g, x in zip(found, xs, strict=True)])
     return made
 
@@ -281,7 +303,11 @@ def _rows(graph: Graph, ys: Sequence[Tensor], xs: Sequence[Tensor]) -> list[list
 def _columns(graph: Graph, ys: Sequence[Tensor], xs: Sequence[Tensor]) -> list[list[Tensor]]:
     rows: list[list[Tensor]] = [[] for _ in ys]
     for x in xs:
-        found = _along(graph, x, lambda d, x=x: [_or_zeros(y, t) for y, t in zip(ys, pushforward(ys, [d], [x]), strict=True)])
+        found = _along(
+            graph,
+            x,
+            lambda d, x=x: [_or_zeros(y, t) for y, t in zip(ys, pushforward(ys, [d], [x]), strict=True)],
+        )
         for row, t, y in zip(rows, found, ys, strict=True):
             t = apply("transpose", t, perm=(*range(1, y.ndim + 1), 0))
             row.append(apply("reshape", t, shape=(*y.shape, *x.shape)))
@@ -300,7 +326,11 @@ def _along(graph: Graph, like: Tensor, rule: Callable[[Tensor], list[Tensor]]) -
 
 
 def _mapped(
-    graph: Graph, types: Sequence[TensorType], xs: Sequence[Tensor], size: int, rule: Callable[[list[Tensor]], list[Any]]
+    graph: Graph,
+    types: Sequence[TensorType],
+    xs: Sequence[Tensor],
+    size: int,
+    rule: Callable[[list[Tensor]], list[Any]],
 ) -> list[Tensor]:
     """What `rule` gives for tensors of these types, for each example of xs; with an axis of examples in front."""
     outs, flags = _traced_once(graph, types, xs, size, rule)
@@ -308,7 +338,11 @@ def _mapped(
 
 
 def _traced_once(
-    graph: Graph, types: Sequence[TensorType], xs: Sequence[Tensor], size: int, rule: Callable[[list[Tensor]], list[Any]]
+    graph: Graph,
+    types: Sequence[TensorType],
+    xs: Sequence[Tensor],
+    size: int,
+    rule: Callable[[list[Tensor]], list[Any]],
 ) -> tuple[list[Tensor], list[bool]]:
     graph = traced_into(graph)
     body = TracedBody("vmap", graph, types)
@@ -362,7 +396,9 @@ def vmap(
         odd = [v for v in statics_of(flatten(axes, leaves, leaf=_is_axis))]
         odd += [v for v in leaves if isinstance(v, bool)]
         if odd:
-            raise GraphError(f"vmap: {what} holds {odd[0]!r}; expected ints and None, alone or in tuples, lists and dicts")
+            raise GraphError(
+                f"vmap: {what} holds {odd[0]!r}; expected ints and None, alone or in tuples, lists and dicts"
+            )
     if axis_size is not None and not is_index(axis_size):
         raise ShapeError(f"vmap: axis_size is {axis_size!r}; expected the number of examples")
 
@@ -376,7 +412,9 @@ def vmap(
         axes: list[int | None] = []
         labels: list[str] = []
         tree, leaves = taken((args, kwargs))
-        parts = [(i, a, in_axes if isinstance(in_axes, int | None) else in_axes[i]) for i, a in enumerate(args)]
+        parts = [
+            (i, a, in_axes if isinstance(in_axes, int | None) else in_axes[i]) for i, a in enumerate(args)
+        ]
         for at, value, entry in (*parts, *((k, kwargs[k], 0) for k in sorted(kwargs))):
             skeleton, own = taken(value)
             found = prefixed(f"vmap: the entry of in_axes for argument {at} of {name}", skeleton, entry, _is_axis,
@@ -394,7 +432,9 @@ def vmap(
                     "to share it"
                 )
             if t.dtype.is_packed:
-                raise DTypeError(f"vmap: {label} is {t.type}: packed weights are not sliced; write None for it in in_axes")
+                raise DTypeError(
+                    f"vmap: {label} is {t.type}: packed weights are not sliced; write None for it in in_axes"
+                )
             axes[i] = axis % t.ndim
         sizes = {t.shape[a]: f"{label}, {t.type} along axis {a}" for t, a, label in zip(tensors, axes, labels, strict=True)
                  if a is not None}  # fmt: skip
@@ -404,12 +444,18 @@ def vmap(
             said = "; ".join(f"{n}: {where}" for n, where in sizes.items())
             raise ShapeError(f"vmap: there are different numbers of examples: {said}; expected one")
         if not sizes:
-            raise GraphError(f"vmap: no argument of {name} is sliced; give in_axes an int for one, or axis_size")
+            raise GraphError(
+                f"vmap: no argument of {name} is sliced; give in_axes an int for one, or axis_size"
+            )
         size = next(iter(sizes))
         xs, types = [], []
         for t, axis in zip(tensors, axes, strict=True):
             if axis is not None:
-                moved = t if axis == 0 else apply("transpose", t, perm=(axis, *(i for i in range(t.ndim) if i != axis)))
+                moved = (
+                    t
+                    if axis == 0
+                    else apply("transpose", t, perm=(axis, *(i for i in range(t.ndim) if i != axis)))
+                )
                 xs.append(moved)
                 types.append(TensorType(moved.shape[1:], t.dtype))
         state: dict[str, Any] = {}
@@ -426,7 +472,9 @@ def vmap(
         outs, flags = _traced_once(graph, types, xs, size, one)
         places = prefixed(f"vmap: out_axes of {name}", state["tree"], out_axes, _is_axis,
                           "give an int or None, or a container like the result's")  # fmt: skip
-        return unflatten(state["tree"], [_placed(t, f, p, size, name) for t, f, p in zip(outs, flags, places, strict=True)])
+        return unflatten(
+            state["tree"], [_placed(t, f, p, size, name) for t, f, p in zip(outs, flags, places, strict=True)]
+        )
 
     return Transformed(mapped, device, None, static_argnums, static_argnames, "vmap", out)
 
@@ -447,9 +495,13 @@ def _placed(t: Tensor, flag: bool, place: int | None, size: int, name: str) -> T
     if not flag:
         t = spread(t, size)
     if not -t.ndim <= place < t.ndim:
-        raise ShapeError(f"vmap: out_axes {place} for a result of {name} that has {t.ndim} axes with that of examples")
+        raise ShapeError(
+            f"vmap: out_axes {place} for a result of {name} that has {t.ndim} axes with that of examples"
+        )
     place %= t.ndim
-    return t if place == 0 else apply("transpose", t, perm=(*range(1, place + 1), 0, *range(place + 1, t.ndim)))
+    return (
+        t if place == 0 else apply("transpose", t, perm=(*range(1, place + 1), 0, *range(place + 1, t.ndim)))
+    )
 
 
 # -- shapes
@@ -464,7 +516,9 @@ def eval_shape(fun: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     check_function("eval_shape", fun)
     graph = Graph(name_of(fun))
     leaves: list[Any] = []
-    tree = flatten((args, kwargs), leaves, leaf=lambda v: is_number(v) or (hasattr(v, "shape") and hasattr(v, "dtype")))
+    tree = flatten(
+        (args, kwargs), leaves, leaf=lambda v: is_number(v) or (hasattr(v, "shape") and hasattr(v, "dtype"))
+    )
     given = [
         x if isinstance(x, bool | int | float) and not hasattr(x, "shape")
         else graph.input(f"x{i}", x.shape, as_dtype(x.dtype))

@@ -6,6 +6,8 @@ import inspect
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+import numpy as np
+
 from rlx.errors import DTypeError, GraphError, ShapeError
 from rlx.ir import Graph, Tensor, apply
 from rlx.ir.graph import TRACING, as_tensors, traced_into
@@ -27,7 +29,9 @@ def name_of(function: Any) -> str:
 
 def check_function(what: str, function: Any) -> None:
     if not callable(function):
-        raise GraphError(f"{what}: expected a function, got {function!r}; write {what}(f, ...) with a function f")
+        raise GraphError(
+            f"{what}: expected a function, got {function!r}; write {what}(f, ...) with a function f"
+        )
 
 
 def taken(value: Any) -> tuple[Any, list[Any]]:
@@ -37,8 +41,9 @@ def taken(value: Any) -> tuple[Any, list[Any]]:
 
 
 def as_leaves(graph: Graph, leaves: Sequence[Any]) -> list[Tensor]:
-    """Each leaf as a tensor of the graph, Python's floats as f32."""
-    return [graph.reach(as_tensors(graph, (x,))[0], "a transformation") for x in leaves]
+    """Each leaf as a tensor of the graph: arrays and NumPy's numbers of their dtype, Python's floats as f32."""
+    given = [np.asarray(x) if isinstance(x, np.generic) else x for x in leaves]
+    return [graph.reach(as_tensors(graph, (x,))[0], "a transformation") for x in given]
 
 
 def sources(what: str, name: str, argument: Any, tensors: Sequence[Tensor]) -> list[Tensor]:
@@ -77,12 +82,12 @@ def same_types(what: str, one: str, xs: Sequence[Tensor], other: str, ds: Sequen
         if x.shape != d.shape:
             raise ShapeError(f"{what}: {other} is {d.type} for {one} of {x.type}; expected the same shape")
         if x.dtype != d.dtype:
-            raise DTypeError(f"{what}: {other} is {d.type} for {one} of {x.type}; cast it with rlx.cast or .astype")
+            raise DTypeError(
+                f"{what}: {other} is {d.type} for {one} of {x.type}; cast it with rlx.cast or .astype"
+            )
 
 
-def prefixed(
-    what: str, skeleton: Any, value: Any, leaf: Callable[[Any], bool], expected: str
-) -> list[Any]:
+def prefixed(what: str, skeleton: Any, value: Any, leaf: Callable[[Any], bool], expected: str) -> list[Any]:
     """For each leaf of a structure the value that a tree, or a prefix of it, has there.
 
     `value` is a leaf (by `leaf`), which stands for the whole structure, or a container like the structure's.
@@ -98,10 +103,14 @@ def prefixed(
         if prefix[0] != whole[0] or prefix[0] == "static" or len(prefix[1]) != len(whole[1]):
             if prefix[0] == whole[0] == "static" and prefix[1] == whole[1]:
                 return
-            raise GraphError(f"{what} is {_text(tree)} for {_text(skeleton)}, where * is an array; {expected}")
+            raise GraphError(
+                f"{what} is {_text(tree)} for {_text(skeleton)}, where * is an array; {expected}"
+            )
         if prefix[0] == "dict":
             if [k for k, _ in prefix[1]] != [k for k, _ in whole[1]]:
-                raise GraphError(f"{what} is {_text(tree)} for {_text(skeleton)}, where * is an array; {expected}")
+                raise GraphError(
+                    f"{what} is {_text(tree)} for {_text(skeleton)}, where * is an array; {expected}"
+                )
             for (_, a), (_, b) in zip(prefix[1], whole[1], strict=True):
                 yield from walk(a, b)
             return
@@ -130,12 +139,16 @@ def outputs_of(what: str, function: Any, graph: Graph, returned: Any) -> tuple[A
     return skeleton, as_leaves(graph, leaves)
 
 
-def signature_args(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
+def signature_args(
+    function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[Any, ...]:
     """The arguments by position, those given by keyword and by default too."""
     if not kwargs:
         return args
     bound = inspect.signature(function).bind(*args, **kwargs)
     bound.apply_defaults()
     if bound.kwargs:
-        raise GraphError(f"{name_of(function)}: keyword-only arguments have no derivative here; give them by position")
+        raise GraphError(
+            f"{name_of(function)}: keyword-only arguments have no derivative here; give them by position"
+        )
     return bound.args

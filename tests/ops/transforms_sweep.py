@@ -71,7 +71,11 @@ def small_cases(op: str, count: int) -> list[Case]:
         if case.inputs and all(0 not in s.shape for s in case.inputs):
             known.setdefault(key, case)
     chosen = list(known.values())
-    wide = [c for c in chosen if c.has_f64] or [c for c in chosen if not any(s.dtype.is_half for s in c.inputs)] or chosen
+    wide = (
+        [c for c in chosen if c.has_f64]
+        or [c for c in chosen if not any(s.dtype.is_half for s in c.inputs)]
+        or chosen
+    )
     step = max(1, len(wide) // count)
     return wide[::step][:count]
 
@@ -157,7 +161,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     failed = 0
     worst = [0.0, 0.0]
-    names = [given.op] if given.op else sorted(n for n, op in REGISTRY.items() if op.vjp is not NOT_DIFFERENTIABLE)
+    names = (
+        [given.op]
+        if given.op
+        else sorted(n for n, op in REGISTRY.items() if op.vjp is not NOT_DIFFERENTIABLE)
+    )
     count = 0
     for op in names:
         for number, case in enumerate(GRADIENTS.get(op, ())):
@@ -177,7 +185,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             if dots > 1e-10 or differences > 1e-7:
                 failed += 1
                 print(f"{op} {number}: dot products {dots:.1e}, differences {differences:.1e}")
-    print(f"tangents: {len(names)} ops, {count} cases; worst: dot products {worst[0]:.1e}, differences {worst[1]:.1e}")
+    print(
+        f"tangents: {len(names)} ops, {count} cases; worst: dot products {worst[0]:.1e}, differences {worst[1]:.1e}"
+    )
     ways: Counter[str] = Counter()
     runs, far, refused = 0, 0.0, 0
     for op in [given.op] if given.op else batched_ops():
@@ -189,7 +199,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         ways[how(REGISTRY[op])] += 1
         for case in cases:
             for flags in patterns(case):
-                for nested in (False, True) if all(f or s.dtype.is_packed for f, s in zip(flags, case.inputs, strict=True)) else (False,):
+                for nested in (
+                    (False, True)
+                    if all(f or s.dtype.is_packed for f, s in zip(flags, case.inputs, strict=True))
+                    else (False,)
+                ):
                     try:
                         error = vmapped(case, flags, nested)
                     except DTypeError as refusal:
@@ -200,7 +214,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
                         continue
                     except Exception as failure:
                         failed += 1
-                        print(f"vmap {case.id} {flags} {'nested' * nested}: {type(failure).__name__}: {str(failure)[:300]}")
+                        print(
+                            f"vmap {case.id} {flags} {'nested' * nested}: {type(failure).__name__}: {str(failure)[:300]}"
+                        )
                         continue
                     runs, far = runs + 1, max(far, error)
                     if error > bound(case):
