@@ -248,8 +248,8 @@ def gather(node: Node, inputs: Sequence[Tensor], flags: Flags, size: int) -> Seq
             return (y,)
         if x.dtype.is_packed:
             raise DTypeError(
-                f"vmap: rows of packed {x.type} are taken along axis {axis}, at indices that differ among examples; take "
-                "them along axis 0, or dequantize first"
+                f"vmap: rows of packed {x.type} are taken along axis {axis}, at indices that differ among examples; "
+                "take them along axis 0, or dequantize first"
             )
         return (apply("transpose", y, perm=(axis, *range(axis), *range(axis + 1, rank + 1))),)
     flat = apply("reshape", indices, shape=(size, _count(indices.shape[1:])))

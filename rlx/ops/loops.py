@@ -37,8 +37,8 @@ def fori_loop(
         kind = bound.dtype.kind if isinstance(bound, Tensor) else "i" if is_index(bound) else "?"
         if kind not in "iu" or (isinstance(bound, Tensor) and bound.shape != ()):
             raise DTypeError(
-                f"fori_loop: {name} is {bound.type if isinstance(bound, Tensor) else repr(bound)}; expected an int or an "
-                "integer of rank 0"
+                f"fori_loop: {name} is {bound.type if isinstance(bound, Tensor) else repr(bound)}; expected an int or "
+                "an integer of rank 0"
             )
     first, last = (b if not isinstance(b, Tensor) else apply("cast", b, dtype=i32) for b in (lower, upper))
     graph = next(b.graph for b in (first, last) if isinstance(b, Tensor))

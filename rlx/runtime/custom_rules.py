@@ -54,7 +54,8 @@ class _Custom:
         wrong = [i for i in self.nondiff_argnums if not 0 <= i < len(args)]
         if wrong:
             raise GraphError(
-                f"{self._what}: nondiff_argnums has {wrong[0]}, and {name} was given {len(args)} arguments; count from 0"
+                f"{self._what}: nondiff_argnums has {wrong[0]}, and {name} was given {len(args)} arguments; "
+                "count from 0"
             )
         places = [i for i in range(len(args)) if i not in self.nondiff_argnums]
         tree, leaves = taken(tuple(args[i] for i in places))
@@ -136,11 +137,11 @@ class custom_vjp(_Custom):
             made = bwd(*statics, given[1], unflatten(out, full))
             if not isinstance(made, tuple | list) or len(made) != len(places):
                 raise GraphError(
-                    f"custom_vjp: bwd of {name} gave {made!r}; expected a tuple with a gradient, or None, for each of its "
-                    f"{len(places)} arguments"
+                    f"custom_vjp: bwd of {name} gave {made!r}; expected a tuple with a gradient, or None, for each "
+                    f"of its {len(places)} arguments"
                 )
-            found = prefixed(f"custom_vjp: what bwd of {name} gives", tree, tuple(made),
-                             lambda v: v is None or is_number(v), "expected a gradient for each array of the arguments")  # fmt: skip
+            what, expected = f"custom_vjp: what bwd of {name} gives", "expected a gradient for each array"
+            found = prefixed(what, tree, tuple(made), lambda v: v is None or is_number(v), expected)
             floats: list[Tensor | None] = []
             for x, d in zip(xs, found, strict=True):
                 if d is None or not x.dtype.is_float:

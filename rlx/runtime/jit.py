@@ -294,8 +294,8 @@ def tracing() -> bool:
 
 class Transformed(Jitted[P, R]):
     """A function that was differentiated or mapped: compiled for arrays, and inlined in a traced function, whatever its
-    arguments are, since it may close over tensors. Its arguments are then tensors of their own: a derivative with respect
-    to one does not see what is closed over, though that may be the same tensor."""
+    arguments are, since it may close over tensors. Its arguments are then tensors of their own: a derivative with
+    respect to one does not see what is closed over, though that may be the same tensor."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         leaves: list[Any] = []

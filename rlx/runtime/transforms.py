@@ -9,6 +9,8 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+
 from rlx.autodiff import pullback, pushforward
 from rlx.dtypes import as_dtype
 from rlx.errors import DTypeError, GraphError, ShapeError
@@ -80,7 +82,8 @@ def jvp(
     for what, value in (("primals", primals), ("tangents", tangents)):
         if not isinstance(value, tuple | list) or hasattr(value, "_fields"):
             raise GraphError(
-                f"jvp: {what} is {type(value).__name__}; expected a tuple or list of fun's arguments: jvp(f, (x,), (t,))"
+                f"jvp: {what} is {type(value).__name__}; expected a tuple or list of fun's arguments: "
+                "jvp(f, (x,), (t,))"
             )
     name = name_of(fun)
 
@@ -271,7 +274,8 @@ def _jacobian(
         for y in ys:
             if not y.dtype.is_float:
                 raise DTypeError(
-                    f"{what}: {name} gives {y.type}, which has no derivative; cast it to a float, or return it by has_aux"
+                    f"{what}: {name} gives {y.type}, which has no derivative; cast it to a float, or return it "
+                    "by has_aux"
                 )
         flat = [x for _, xs in trees for x in xs]
         found = rule(graph, ys, flat)  # for each y a row of Jacobians, one for each x
@@ -289,35 +293,31 @@ def _jacobian(
 
 
 def _rows(graph: Graph, ys: Sequence[Tensor], xs: Sequence[Tensor]) -> list[list[Tensor]]:
+    def pulled(y: Tensor, d: Tensor) -> list[Tensor]:
+        return [_or_zeros(x, g) for x, g in zip(xs, pullback([y], [d], xs), strict=True)]
+
     made = []
     for y in ys:
-        found = _along(
-            graph,
-            y,
-            lambda d, y=y: [_or_zeros(x, g) for x, g in zip(xs, pullback([y], [d], xs), strict=True)],
-        )
+        found = _along(graph, y, functools.partial(pulled, y))
         made.append([apply("reshape", g, shape=(*y.shape, *x.shape)) for g, x in zip(found, xs, strict=True)])
     return made
 
 
 def _columns(graph: Graph, ys: Sequence[Tensor], xs: Sequence[Tensor]) -> list[list[Tensor]]:
+    def pushed(x: Tensor, d: Tensor) -> list[Tensor]:
+        return [_or_zeros(y, t) for y, t in zip(ys, pushforward(ys, [d], [x]), strict=True)]
+
     rows: list[list[Tensor]] = [[] for _ in ys]
     for x in xs:
-        found = _along(
-            graph,
-            x,
-            lambda d, x=x: [_or_zeros(y, t) for y, t in zip(ys, pushforward(ys, [d], [x]), strict=True)],
-        )
+        found = _along(graph, x, functools.partial(pushed, x))
         for row, t, y in zip(rows, found, ys, strict=True):
-            t = apply("transpose", t, perm=(*range(1, y.ndim + 1), 0))
-            row.append(apply("reshape", t, shape=(*y.shape, *x.shape)))
+            last = apply("transpose", t, perm=(*range(1, y.ndim + 1), 0))
+            row.append(apply("reshape", last, shape=(*y.shape, *x.shape)))
     return rows
 
 
 def _along(graph: Graph, like: Tensor, rule: Callable[[Tensor], list[Tensor]]) -> list[Tensor]:
     """A rule that is linear in a tensor of the type of `like`, for each unit tensor of that type."""
-    import numpy as np
-
     n = like.size
     units = graph.constant(np.arange(n, dtype=np.int32))
     basis = apply("one_hot", units, depth=n, axis=1, dtype=like.dtype, on=1.0, off=0.0)
@@ -393,7 +393,7 @@ def vmap(
     name = name_of(fun)
     for what, axes in (("in_axes", in_axes), ("out_axes", out_axes)):
         leaves: list[Any] = []
-        odd = [v for v in statics_of(flatten(axes, leaves, leaf=_is_axis))]
+        odd = list(statics_of(flatten(axes, leaves, leaf=_is_axis)))
         odd += [v for v in leaves if isinstance(v, bool)]
         if odd:
             raise GraphError(
@@ -428,16 +428,18 @@ def vmap(
                 continue
             if not -t.ndim <= axis < t.ndim:
                 raise ShapeError(
-                    f"vmap: {label} is {t.type}, which has no axis {axis}; write its axis of examples in in_axes, or None "
-                    "to share it"
+                    f"vmap: {label} is {t.type}, which has no axis {axis}; write its axis of examples in in_axes, or "
+                    "None to share it"
                 )
             if t.dtype.is_packed:
                 raise DTypeError(
                     f"vmap: {label} is {t.type}: packed weights are not sliced; write None for it in in_axes"
                 )
             axes[i] = axis % t.ndim
-        sizes = {t.shape[a]: f"{label}, {t.type} along axis {a}" for t, a, label in zip(tensors, axes, labels, strict=True)
-                 if a is not None}  # fmt: skip
+        sizes: dict[int, str] = {}
+        for t, axis, label in zip(tensors, axes, labels, strict=True):
+            if axis is not None:
+                sizes[t.shape[axis]] = f"{label}, {t.type} along axis {axis}"
         if axis_size is not None:
             sizes.setdefault(int(axis_size), "axis_size")
         if len(sizes) > 1:
@@ -488,8 +490,8 @@ def _placed(t: Tensor, flag: bool, place: int | None, size: int, name: str) -> T
     if place is None:
         if flag:
             raise GraphError(
-                f"vmap: out_axes is None for a result of {name} that differs among examples ({t.type}, examples first); "
-                "give the axis that they are to have"
+                f"vmap: out_axes is None for a result of {name} that differs among examples ({t.type}, examples "
+                "first); give the axis that they are to have"
             )
         return t
     if not flag:

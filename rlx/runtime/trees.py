@@ -134,7 +134,8 @@ def outputs_of(what: str, function: Any, graph: Graph, returned: Any) -> tuple[A
     odd = [v for v in statics(skeleton) if v is not None]
     if odd or not leaves:
         raise GraphError(
-            f"{what}: {name_of(function)} gave {odd[0] if odd else returned!r}; return arrays, in tuples, lists or dicts"
+            f"{what}: {name_of(function)} gave {odd[0] if odd else returned!r}; return arrays, in tuples, lists or "
+            "dicts"
         )
     return skeleton, as_leaves(graph, leaves)
 

@@ -22,7 +22,7 @@ from rlx.autodiff import pullback, pushforward
 from rlx.conformance.case import Case, cases_of
 from rlx.conformance.oracle import evaluate
 from rlx.dtypes import f64
-from rlx.errors import DTypeError, UnsupportedOp
+from rlx.errors import DTypeError, RlxError, UnsupportedOp
 from rlx.ir import NOT_DIFFERENTIABLE, REGISTRY, Graph, Tensor
 from rlx.ops.batching import how
 from rlx.packed import PackedArray
@@ -102,10 +102,10 @@ def vmapped(case: Case, flags: Sequence[bool], nested: bool = False) -> float:
     depth = 2 if nested else 1
     shape = (2, SIZE)[2 - depth :]
     examples = list(np.ndindex(*shape))
-    made = [
-        replace(case, inputs=tuple(replace(s, seed=s.seed + 31 * n) if f else s for s, f in zip(case.inputs, flags, strict=True))).arrays()
-        for n in range(len(examples))
-    ]  # fmt: skip
+    made = []
+    for n in range(len(examples)):
+        inputs = [replace(s, seed=s.seed + 31 * n) if f else s for s, f in zip(case.inputs, flags, strict=True)]
+        made.append(replace(case, inputs=tuple(inputs)).arrays())
     g = Graph("vmap")
     xs, feeds = [], {}
     for i, (s, flag) in enumerate(zip(case.inputs, flags, strict=True)):
@@ -123,11 +123,11 @@ def vmapped(case: Case, flags: Sequence[bool], nested: bool = False) -> float:
     values = evaluate(g, feeds)
     worst = 0.0
     for n, at in enumerate(examples):
-        inputs = {
+        alone = {
             f"x{i}": PackedArray(s.dtype, s.shape, m) if s.dtype.is_packed else m
             for i, (m, s) in enumerate(zip(made[n], case.inputs, strict=True))
         }
-        wanted = evaluate(graph, inputs)
+        wanted = evaluate(graph, alone)
         for t, own in zip(outs, node.outputs, strict=True):
             got, want = values[t.id][at], wanted[own.id]
             assert got.shape == want.shape and t.dtype == own.dtype
@@ -176,7 +176,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                     failed += 1
                     print(f"{op} {number}: {error}")
                 continue
-            except Exception as error:
+            except RlxError as error:
                 failed += 1
                 print(f"{op} {number}: {type(error).__name__}: {error}")
                 continue
@@ -212,10 +212,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
                         refused += 1
                         print(f"vmap {case.id} {flags}: refused")
                         continue
-                    except Exception as failure:
+                    except RlxError as failure:
                         failed += 1
                         print(
-                            f"vmap {case.id} {flags} {'nested' * nested}: {type(failure).__name__}: {str(failure)[:300]}"
+                            f"vmap {case.id} {flags} {'nested' * nested}: {type(failure).__name__}: {failure}"
                         )
                         continue
                     runs, far = runs + 1, max(far, error)

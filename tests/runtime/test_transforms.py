@@ -220,12 +220,23 @@ def test_associative_scan_eval_shape_and_trees() -> None:
     ) == {"a": [1, 2]}
 
 
+def _with_rule(f: Any, bwd: Any = lambda r, c: (c,)) -> Any:
+    made = rlx.custom_vjp(f)
+    made.defvjp(lambda x: (x, None), bwd)
+    return made
+
+
+_DOUBLE = lambda n: n * 2  # noqa: E731
+_CAPTURES = rlx.jit(lambda y: _with_rule(lambda x: x * y)(y))
+_FLOAT_BOUND = rlx.jit(lambda x: rlx.fori_loop(0.0, x, lambda i, v: v, x))
+_NO_TUPLE = rlx.grad(_with_rule(lambda x: x, lambda r, c: c))
+_OTHER_TREE = rlx.vmap(lambda d: d["a"], in_axes=({"b": 0},))
 WRONG: dict[str, tuple[Callable[[], Any], type[RlxError], str]] = {
     "tangents of another structure": (lambda: rlx.jvp(rlx.sin, ({"a": X},), ({"b": X},)), GraphError, "one structure"),
     "tangents of another shape": (lambda: rlx.jvp(rlx.sin, (X,), (X[:2],)), ShapeError, "same shape"),
     "tangents of another dtype": (lambda: rlx.jvp(rlx.sin, (X,), (X.astype("f4"),)), DTypeError, "cast it"),
     "primals that are no tuple": (lambda: rlx.jvp(rlx.sin, X, X), GraphError, r"jvp\(f, \(x,\), \(t,\)\)"),
-    "an integer primal": (lambda: rlx.jvp(lambda n: n * 2, (np.arange(3),), (X,)), DTypeError, "is integer .*close over"),
+    "an integer primal": (lambda: rlx.jvp(_DOUBLE, (np.arange(3),), (X,)), DTypeError, "is integer .*close over"),
     "an integer argument of jacrev": (lambda: rlx.jacrev(lambda n: n * 2.0)(np.arange(3)), DTypeError, "is integer"),
     "an integer result of jacfwd": (lambda: rlx.jacfwd(lambda x: rlx.argmax(x))(X), DTypeError, "no derivative"),
     "no such argument": (lambda: rlx.jacfwd(rlx.sin, 2)(X), GraphError, "there is no argument 2"),
@@ -235,23 +246,17 @@ WRONG: dict[str, tuple[Callable[[], Any], type[RlxError], str]] = {
     "different numbers of examples": (lambda: rlx.vmap(rlx.add)(X, X[:2]), ShapeError, "3: .*2: "),
     "nothing is mapped": (lambda: rlx.vmap(rlx.sin, in_axes=None)(X), GraphError, "axis_size"),
     "too few in_axes": (lambda: rlx.vmap(rlx.add, in_axes=(0,))(X, X), GraphError, "1 entries"),
-    "in_axes of another tree": (lambda: rlx.vmap(lambda d: d["a"], in_axes=({"b": 0},))({"a": X}), GraphError, "container"),
+    "in_axes of another tree": (lambda: _OTHER_TREE({"a": X}), GraphError, "container"),
     "in_axes that are no axes": (lambda: rlx.vmap(rlx.sin, in_axes="x"), GraphError, "ints and None"),
     "out_axes None": (lambda: rlx.vmap(rlx.sin, out_axes=None)(X), GraphError, "differs among examples"),
     "out_axes too large": (lambda: rlx.vmap(rlx.sin, out_axes=1)(X), ShapeError, "1 axes"),
     "no rule": (lambda: rlx.grad(rlx.custom_vjp(lambda x: x))(1.0), GraphError, r"defvjp\(fwd, bwd\)"),
-    "a captured float": (lambda: rlx.jit(lambda y: _with_rule(lambda x: x * y)(y))(1.0), GraphError, "pass it as an argument"),
-    "gradients that are no tuple": (lambda: rlx.grad(_with_rule(lambda x: x, lambda r, c: c))(1.0), GraphError, "a tuple with"),
-    "bounds that are floats": (lambda: rlx.jit(lambda x: rlx.fori_loop(0.0, x, lambda i, v: v, x))(X), DTypeError, "an int"),
+    "a captured float": (lambda: _CAPTURES(1.0), GraphError, "pass it as an argument"),
+    "gradients that are no tuple": (lambda: _NO_TUPLE(1.0), GraphError, "a tuple with"),
+    "bounds that are floats": (lambda: _FLOAT_BOUND(X), DTypeError, "an int"),
     "not a function": (lambda: rlx.jvp(X, (X,), (X,)), GraphError, "expected a function"),
     "trees that differ": (lambda: rlx.tree.map(lambda a, b: a, [1, 2], [1, 2, 3]), GraphError, "one structure"),
 }  # fmt: skip
-
-
-def _with_rule(f: Any, bwd: Any = lambda r, c: (c,)) -> Any:
-    made = rlx.custom_vjp(f)
-    made.defvjp(lambda x: (x, None), bwd)
-    return made
 
 
 @pytest.mark.parametrize("name", WRONG)

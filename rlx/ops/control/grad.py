@@ -94,8 +94,8 @@ def while_vjp(node: Node, grads: Grads) -> Grads:
     if limit is None:
         raise UnsupportedOp(
             f"gradient: while_loop ({node}) has no limit of steps, so that there is no room for what its gradient "
-            "reads; write while_loop(..., max_steps=n), scan, fori_loop with bounds that are Python ints, or use rlx.jvp, "
-            "which goes forward"
+            "reads; write while_loop(..., max_steps=n), scan, fori_loop with bounds that are Python ints, or use "
+            "rlx.jvp, which goes forward"
         )
     n = len(body.inputs)
     start, captured = given[:n], given[n:]
