@@ -59,6 +59,7 @@ if TYPE_CHECKING:
     from rlx import formats as formats
     from rlx import models as models
     from rlx import onnx as onnx
+    from rlx import optim as optim
     from rlx import random as random
     from rlx import signal as signal
     from rlx import splats as splats
@@ -69,7 +70,7 @@ if TYPE_CHECKING:
 _LAZY = {
     "models": "rlx.models", "formats": "rlx.formats", "conformance": "rlx.conformance", "onnx": "rlx.onnx",
     "random": "rlx.random", "fft": "rlx.fft", "signal": "rlx.signal", "splats": "rlx.splats",
-    "tree": "rlx.tree",
+    "tree": "rlx.tree", "optim": "rlx.optim",
 }  # fmt: skip
 _LAZY_NAMES = {"Dim": "rlx.runtime.dims", "load_program": "rlx.runtime.saved.program"}
 if not TYPE_CHECKING:  # type checkers read the imports above

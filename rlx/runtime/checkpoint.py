@@ -19,9 +19,9 @@ from rlx.runtime.trees import as_leaves, check_function, home, outputs_of, taken
 
 @keywords
 def checkpoint(fun: Callable[..., Any], *, static_argnums: int | Sequence[int] = ()) -> Callable[..., Any]:
-    """fun, of which a gradient keeps the arguments alone: what it computes in between is computed again when it is
-    needed. Memory for time. Numerics: the same ops; a device that fuses them otherwise may round gradients otherwise.
+    """fun, whose gradient computes what lies between arguments and results again, instead of keeping it.
 
+    Memory for time. Numerics: the same ops; a device that fuses them otherwise may round gradients otherwise.
     Wrap parts of a network, such as each of its layers. Arguments are pytrees of arrays; those at `static_argnums`, and
     whatever holds no array, are passed on as they are. fun may close over tensors, which have their gradients too.
     Raises: what fun raises.
