@@ -318,8 +318,10 @@ def adafactor(
     d: float = 1.0,
     weight_decay: float = 0.0,
 ) -> Optimizer:
-    """Adafactor, with squares factored along the last two axes; names and values are torch's. Follows Shazeer and Stern,
-    2018. eps[0] None is the dtype's epsilon; `d` bounds the root mean square of an update."""
+    """Adafactor, with squares factored along the last two axes; names and values are torch's.
+
+    eps[0] None is the dtype's epsilon; `d` bounds the root mean square of an update. Follows Shazeer and Stern, 2018.
+    """
 
     def init(params: PyTree) -> Factors:
         zeros = _zeros(params)

@@ -25,7 +25,7 @@ from rlx.runtime.keywords import keywords
 from rlx.runtime.launch import Launch
 from rlx.runtime.outs import Out, check_out
 from rlx.runtime.session import Session, Target, precision_for
-from rlx.runtime.trees import as_leaves, home
+from rlx.runtime.trees import as_leaves, check_floats, home
 
 if TYPE_CHECKING:
     from rlx.runtime.bucketed_calls import BucketedCalls
@@ -530,6 +530,8 @@ def _differentiated(what: str, name: str, args: list[Any], i: int, wrt: list[Any
             "arrays of them"
         )
     leaves = [_own(t) if isinstance(t, Tensor) else as_leaves(home(what, leaves), [t])[0] for t in leaves]
+    for t in leaves:
+        check_floats(what, name, i, t)
     args[i] = unflatten(skeleton, leaves)
     skeleton = flatten(args[i], [None] * len(wrt))
     wrt += leaves

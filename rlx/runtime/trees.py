@@ -46,16 +46,21 @@ def as_leaves(graph: Graph, leaves: Sequence[Any]) -> list[Tensor]:
     return [graph.reach(as_tensors(graph, (x,))[0], "a transformation") for x in given]
 
 
+def check_floats(what: str, name: str, argument: Any, t: Tensor) -> None:
+    """Checks that a tensor of an argument has a derivative. Raises: DTypeError for integers and bools."""
+    if not t.dtype.is_float:
+        kind = "bool" if t.dtype.kind == "b" else "integer"
+        raise DTypeError(
+            f"{what}: argument {argument} of {name} is {kind} ({t.type}), which has no derivative; give floats, or close "
+            f"over it: {what}(lambda x: {name}(x, n), ...)"
+        )
+
+
 def sources(what: str, name: str, argument: Any, tensors: Sequence[Tensor]) -> list[Tensor]:
     """New tensors with the values of an argument's leaves: a derivative with respect to one of these does not see other
     uses of the same values. Raises: DTypeError for integers."""
     for t in tensors:
-        if not t.dtype.is_float:
-            kind = "bool" if t.dtype.kind == "b" else "integer"
-            raise DTypeError(
-                f"{what}: argument {argument} of {name} is {kind} ({t.type}), which has no derivative; give floats, or "
-                f"close over it: {what}(lambda x: {name}(x, n), ...)"
-            )
+        check_floats(what, name, argument, t)
     return [apply("cast", t, dtype=t.dtype) for t in tensors]
 
 
