@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from rlx.dtypes import DType
 from rlx.ir import Attrs, Expr, Graph, Node, Op, Rewriter, Tensor, bodies, get_op, inline, rebuild
+from rlx.passes.bodies import change_bodies
 from rlx.passes.rewriting import remove_dead
 
 Array = npt.NDArray[Any]
@@ -27,6 +28,16 @@ def simplify(graph: Graph) -> Graph:
             break
         graph = made
     return graph
+
+
+def without_rules(graph: Graph) -> Graph:
+    """The graph without nodes that are there for their rules of differentiation alone, in bodies too: for what will not
+    be differentiated, and is compared with other graphs."""
+
+    def rewrite(new: Rewriter, node: Node, inputs: tuple[Tensor, ...]) -> Sequence[Tensor] | None:
+        return inputs[: len(node.outputs)] if node.op.forwards else None
+
+    return rebuild(change_bodies(graph, lambda _, body: without_rules(body)), rewrite)
 
 
 class _Keys:

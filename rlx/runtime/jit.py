@@ -19,6 +19,7 @@ from rlx.ir.checks import visible
 from rlx.ir.graph import TRACING
 from rlx.ir.number import NumberTape, TracedNumber
 from rlx.ops.pytree import flatten, unflatten
+from rlx.passes import without_rules
 from rlx.runtime.arguments import Call, Parameters, StaticNames, StaticNums, is_any_array, is_python_number
 from rlx.runtime.compiled import CompiledGraph
 from rlx.runtime.keywords import keywords
@@ -263,7 +264,7 @@ class Jitted(Generic[P, R]):
 
     def _traced(self, call: Call) -> tuple[Graph, Traced]:
         traced = trace(self._function, call, self._parameters)
-        return traced.graph, traced
+        return without_rules(traced.graph), traced
 
     def _compile(self, graph: Graph, donate: Sequence[str] = ()) -> CompiledGraph:
         import logging  # imported with the first program, not by `import rlx`

@@ -264,3 +264,11 @@ def test_refusals_say_what_to_write(name: str) -> None:
     call, error, text = WRONG[name]
     with pytest.raises(error, match=text):
         call()
+
+
+def test_rules_go_with_lengths_that_vary() -> None:
+    f = _with_rule(lambda x: x * 2, lambda r, c: (c * 7,))
+    dims = {"x": rlx.Dim("n", max=8)}
+    _close(rlx.grad(lambda x: rlx.sum(f(x)), dims=dims)(X), [7.0] * 3)
+    _close(rlx.grad(lambda x: rlx.sum(rlx.checkpoint(rlx.sin)(x)), dims=dims)(X), np.cos(X))
+    _close(rlx.jit(lambda x: rlx.vmap(f)(x), dims=dims)(X), 2 * X)
