@@ -26,8 +26,8 @@ HIDDEN = "rlx checks "  # what names of outputs begin with that a run does not r
 TensorLike = "Tensor | npt.ArrayLike"
 
 _LEAVES = (
-    "; what a function of cond, while_loop, scan or vmap computes leaves it as its result alone: return it there, and use "
-    "what the op gives for it"
+    "; what a function of cond, while_loop, scan or vmap computes leaves it as its result alone: return it there, and "
+    "use what the op gives for it"
 )
 
 _APART = "; graphs share no tensors: run the other, and give what it returns as an input or a constant here"
@@ -201,8 +201,8 @@ class Graph:
                 raise GraphError(f"{op} {name!r}: the graph has {kind} of that name already")
         if traced_into(self) is not self or self.outer is not None:
             raise GraphError(
-                f"{op} {name!r}: declared inside a function of cond, while_loop, scan or vmap; declare it before, in the "
-                "graph around, and use it inside"
+                f"{op} {name!r}: declared inside a function of cond, while_loop, scan or vmap; declare it before, in "
+                "the graph around, and use it inside"
             )
         attrs = {"name": name, "shape": as_shape(shape, f"{op} {name!r}"), "dtype": as_dtype(dtype)}
         tensor = self._append(get_op(op), (), attrs, name)[0]

@@ -51,8 +51,8 @@ def check_floats(what: str, name: str, argument: Any, t: Tensor) -> None:
     if not t.dtype.is_float:
         kind = "bool" if t.dtype.kind == "b" else "integer"
         raise DTypeError(
-            f"{what}: argument {argument} of {name} is {kind} ({t.type}), which has no derivative; give floats, or close "
-            f"over it: {what}(lambda x: {name}(x, n), ...)"
+            f"{what}: argument {argument} of {name} is {kind} ({t.type}), which has no derivative; give floats, or "
+            f"close over it: {what}(lambda x: {name}(x, n), ...)"
         )
 
 
