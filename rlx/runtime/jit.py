@@ -19,7 +19,6 @@ from rlx.ir.checks import visible
 from rlx.ir.graph import TRACING
 from rlx.ir.number import NumberTape, TracedNumber
 from rlx.ops.pytree import flatten, unflatten
-from rlx.passes import without_rules
 from rlx.runtime.arguments import Call, Parameters, StaticNames, StaticNums, is_any_array, is_python_number
 from rlx.runtime.compiled import CompiledGraph
 from rlx.runtime.keywords import keywords
@@ -263,6 +262,8 @@ class Jitted(Generic[P, R]):
             return self._cache[key]
 
     def _traced(self, call: Call) -> tuple[Graph, Traced]:
+        from rlx.passes import without_rules  # with the first program, not by `import rlx`
+
         traced = trace(self._function, call, self._parameters)
         return without_rules(traced.graph), traced
 
