@@ -63,9 +63,10 @@ def _branch(truth: bool) -> Callable[..., Tensor]:
 
 def _until(x: Tensor, w: Tensor) -> Tensor:
     """Steps until the sum of squares passes a limit, of fewer than there may be."""
-    n, y = ops.while_loop(
-        lambda c: ops.sum(c[1] * c[1]) < 40.0, lambda c: (c[0] + 1, c[1] * 1.5 + ops.sin(x @ w)), (0, x), max_steps=12
-    )
+    def going(c: tuple[Tensor, Tensor]) -> Tensor:
+        return ops.logical_and(c[0] < 9, ops.sum(c[1] * c[1]) < 40.0)
+
+    n, y = ops.while_loop(going, lambda c: (c[0] + 1, c[1] * 1.5 + ops.tanh(x + w)), (0, x), max_steps=12)
     return y * ops.cast(n, y.dtype)
 
 
