@@ -12,6 +12,8 @@ f32 for everything else.
 ...     return rlx.signal.largest_peaks(f, p, 3)  # frequencies and power, the largest first
 """
 
+from typing import TYPE_CHECKING
+
 from rlx.ops.signal.convolve import convolve as convolve
 from rlx.ops.signal.convolve import fftconvolve as fftconvolve
 from rlx.ops.signal.convolve import oaconvolve as oaconvolve
@@ -27,8 +29,12 @@ from rlx.ops.signal.stft import check_nola as check_nola
 from rlx.ops.signal.stft import istft as istft
 from rlx.ops.signal.stft import stft as stft
 from rlx.ops.signal.windows import get_window as get_window
+from rlx.ops.public import make_public as _make_public
 
 __all__ = [
     "check_cola", "check_nola", "coherence", "convolve", "csd", "fftconvolve", "frame", "get_window", "istft",
     "largest_peaks", "oaconvolve", "overlap_add", "periodogram", "stft", "welch",
 ]  # fmt: skip
+
+if not TYPE_CHECKING:  # type checkers read the imports above
+    _make_public(globals(), __all__)

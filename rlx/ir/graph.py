@@ -344,9 +344,16 @@ class Tracing(threading.local):
 
     body: Graph | None = None
     graph: Graph | None = None
+    # What a call that computes at once has to check of its inputs: their names, with the ranges of indices.
+    ranges: list[tuple[str, str, int, str]] | None = None
 
 
 TRACING = Tracing()
+
+
+def traced_graph() -> Graph | None:
+    """The graph that this thread traces a function into: a control op's body, else that of jit; None where none."""
+    return TRACING.graph if TRACING.body is None else TRACING.body
 
 
 def traced_into(graph: Graph) -> Graph:
@@ -388,16 +395,31 @@ def apply_multi(op: str, *inputs: Any, **attrs: Any) -> tuple[Tensor, ...]:
     return graph.add(op, as_tensors(graph, inputs), attrs)
 
 
+class NoGraph(GraphError):
+    """An op was applied to no tensor, where no function is traced: rlx's public functions then compute at once."""
+
+
 def graph_of(op: str, inputs: Iterable[Any]) -> Graph:
-    """The graph of the first Tensor among inputs. Raises: GraphError when there is none, or it is closed to nodes."""
+    """The graph of the first Tensor among inputs; without one that which this thread traces a function into.
+
+    Raises: GraphError where there is neither, or the graph is closed to nodes."""
     for x in inputs:
         if isinstance(x, Tensor):
             x.graph.open_graph(op)
             return x.graph
-    raise GraphError(
+    home = traced_graph()
+    if home is not None:
+        return home
+    raise NoGraph(
         f"{op}: no argument is a Tensor; make one with Graph.input, Graph.param or Graph.constant, or give a function "
         "of jit or grad arrays or numbers"
     )
+
+
+def _has_dtype(value: Any) -> bool:
+    """Whether it is an array that is no tensor. np.float64 is a float too, and weak like any."""
+    own = isinstance(value, np.ndarray | np.generic) or isinstance(getattr(value, "dtype", None), DType)
+    return own and not isinstance(value, Tensor | float)
 
 
 def as_tensors(graph: Graph, inputs: Iterable[Any]) -> tuple[Tensor, ...]:
@@ -409,9 +431,9 @@ def as_tensors(graph: Graph, inputs: Iterable[Any]) -> tuple[Tensor, ...]:
     items = list(inputs)
     plain = [x for x in items if not (isinstance(x, Tensor) and x.dtype.is_packed)]
     dtypes = [x.dtype for x in plain if isinstance(x, Tensor) and x.weak is None]
-    if not dtypes and any(isinstance(x, Tensor) for x in plain):
-        arrays = [x for x in plain if isinstance(x, np.ndarray | np.generic) and not isinstance(x, float)]
-        dtypes = [as_dtype(x.dtype) for x in arrays or plain if isinstance(x, np.ndarray | np.generic | Tensor)]
+    if not dtypes:
+        arrays = [x for x in plain if _has_dtype(x)]
+        dtypes = [as_dtype(x.dtype) for x in arrays or plain if isinstance(x, Tensor) or _has_dtype(x)]
     beside = promote(*dtypes) if dtypes else f32
     made = []
     for x in items:

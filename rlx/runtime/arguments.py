@@ -29,7 +29,7 @@ from rlx.driver.registry import find_device
 from rlx.errors import DeviceUnavailable, GraphError
 from rlx.ir import Tensor
 from rlx.ir.values import as_array, is_foreign, is_foreign_type
-from rlx.ops.pytree import Static, flatten, is_array
+from rlx.ops.pytree import Kind, Static, flatten, is_array
 from rlx.packed import PackedArray
 from rlx.runtime.array import Array
 from rlx.runtime.exchange import adopted
@@ -243,7 +243,8 @@ def _leaf_names(skeleton: Any, name: str) -> Iterator[str]:
     if kind == "leaf":
         yield name
     elif kind != "static":
-        parts = rest[0] if kind == "dict" else enumerate(rest[0])
+        names = kind.names if isinstance(kind, Kind) else None
+        parts = rest[0] if kind == "dict" else zip(names, rest[0], strict=True) if names else enumerate(rest[0])
         for key, part in parts:
             yield from _leaf_names(part, f"{name}.{key}")
 

@@ -34,8 +34,12 @@ class Array(Closing):
     It feeds programs of its device without a copy to the host. `numpy()` copies it there, as `np.asarray` does; `to`
     copies it to another device. Its memory is its own: it outlives the program and the session that made it, and goes
     back to the device's pool once the array is closed or dropped and the device's work that reads it is done. Any
-    thread may use it. `type` is its shape and dtype, `device` the opened device. It has no operators: functions of
-    rlx.jit compute with it, and NumPy with `numpy()`. `==` and `hash` are those of the object, not of its values.
+    thread may use it. `type` is its shape and dtype, `device` the opened device.
+
+    It has the operators and methods of a program's tensors, which compute at once (rlx.runtime.eager): `a + b`,
+    `a @ b`, `a.sum(0)`, `a[1:]`. The result is a new array on the device of its arguments. Within a function that jit
+    or grad traces they add to its program, in which the array is a constant. `==` compares element by element, while
+    `hash` is that of the object.
 
     After `close`, or once it was donated to a run, its use raises ArenaError, which says so; an array whose run failed
     raises that run's error.
@@ -131,26 +135,26 @@ class Array(Closing):
             return f"rlx.Array({what}, {error})"
         return f"rlx.Array({shown}, {what})"
 
-    if not TYPE_CHECKING:  # to type checkers Arrays have none of these
+    # rlx.runtime.eager attaches the operators, and the methods that a program's tensors have.
+    __array_priority__ = 1000  # so that ndarray + Array calls the Array's operator
+    __hash__ = object.__hash__
 
-        def _refuses(self, *others: Any) -> Any:
-            # NumPy's arrays and a program's tensors have operators of their own, which Python tries next.
-            for x in others:
-                if isinstance(x, np.generic) or not isinstance(x, Array | int | float | complex):
-                    return NotImplemented
-            raise TypeError(
-                f"an rlx.Array of {self.type} has no operators: compute with it in a function of rlx.jit, or with its "
-                ".numpy()"
-            )
+    if TYPE_CHECKING:
 
-        __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = _refuses
-        __floordiv__ = __rfloordiv__ = __mod__ = __rmod__ = __pow__ = __rpow__ = __matmul__ = _refuses
-        __lt__ = __le__ = __gt__ = __ge__ = __neg__ = __abs__ = _refuses
+        def _operator(self, other: Any = None) -> Any: ...
 
-        def __getitem__(self, key: Any) -> None:  # which iteration calls too
-            raise TypeError(
-                f"an rlx.Array of {self.type} gives no elements: index it in a function of rlx.jit, or its .numpy()"
-            )
+        __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = _operator
+        __floordiv__ = __rfloordiv__ = __mod__ = __rmod__ = __pow__ = __rpow__ = __matmul__ = __rmatmul__ = _operator
+        __and__ = __rand__ = __or__ = __ror__ = __xor__ = __rxor__ = __lshift__ = __rshift__ = _operator
+        __lt__ = __le__ = __gt__ = __ge__ = __eq__ = __ne__ = _operator
+
+        def __neg__(self) -> Any: ...
+        def __invert__(self) -> Any: ...
+        def __abs__(self) -> Any: ...
+        def __getitem__(self, key: Any) -> Any: ...
+        def __iter__(self) -> Any: ...
+        def __index__(self) -> int: ...
+        def __getattr__(self, name: str) -> Any: ...
 
     # -- its values on the host
 

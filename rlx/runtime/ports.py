@@ -36,6 +36,13 @@ class _Port:
         return None if raw is None else raw[: t.nbytes].view(t.dtype.np).reshape(t.array_shape)
 
 
+    def memory(self) -> npt.NDArray[np.uint8]:
+        """The slot's bytes, of a program on the CPU."""
+        whole: Any = self._arena.buffer(self._slot.segment)
+        found: npt.NDArray[np.uint8] = whole.memory()[self._slot.offset : self._slot.offset + self._nbytes]
+        return found
+
+
 class InputPort(_Port):
     """One input; `put.call` writes an accepted NumPy array, like the arena's typed writes, and `write` any.
 

@@ -51,6 +51,13 @@ class Block:
         self.bytes: Bytes = memory
         self.used = False
 
+    @classmethod
+    def of(cls, memory: Bytes) -> Block:
+        """Memory that nobody else has, aligned or not: for contents that are only copied."""
+        made = cls.__new__(cls)
+        made.bytes, made.shared, made.used = memory, False, True
+        return made
+
     @property
     def nbytes(self) -> int:
         return self.bytes.nbytes
@@ -264,6 +271,10 @@ class CpuBuffer:
     def memory(self) -> Bytes:
         """The buffer's memory, whose contents may lie in another order: who reads them calls `forms.keep`."""
         return self._open()
+
+    def settled(self) -> Bytes | None:
+        """The memory, for who reads it at once; None where its contents may lie in another order."""
+        return self._open() if self._forms is None else None
 
     def pin(self) -> Pin[Any]:
         pin = self._pin

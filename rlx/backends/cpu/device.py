@@ -121,6 +121,18 @@ class CpuDevice:
         self._taken[id(block)] = block.nbytes
         return CpuBuffer(block, nbytes, self._leave, self._pool.sweep, clear)
 
+    def holding(self, data: Bytes) -> CpuBuffer:
+        """A buffer with a copy of these bytes: `acquire` and a write, in half the time where they are few."""
+        nbytes = data.nbytes
+        if not 0 < nbytes < _POOLED:
+            buffer = self._acquire(max(nbytes, 1), False, Block)
+            buffer.memory()[:nbytes] = data
+            return buffer
+        self._unasked += nbytes  # counted with what `acquire` gives, and asked for there
+        block = Block.of(data.copy())
+        self._taken[id(block)] = nbytes
+        return CpuBuffer(block, nbytes, self._leave, self._pool.sweep, False)
+
     def foreign(self, address: int, nbytes: int, owner: object) -> CpuBuffer:
         """A buffer over host memory at `address` that lives as long as `owner`."""
         return CpuBuffer(Foreign(address, nbytes, owner), nbytes, _forget, self._pool.sweep, clear=False)

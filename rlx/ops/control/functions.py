@@ -11,7 +11,7 @@ from rlx.errors import DTypeError, GraphError, ShapeError
 from rlx.ir import Graph, Tensor, TensorType, apply
 from rlx.ir.body import TracedBody
 from rlx.ir.checks import add_check
-from rlx.ir.graph import TRACING, traced_into
+from rlx.ir.graph import graph_of, traced_into
 from rlx.ir.types import is_index
 from rlx.ops.pytree import flatten, is_number, unflatten
 
@@ -194,11 +194,7 @@ def _home(op: str, leaves: Sequence[Any]) -> Graph:
     for x in leaves:
         if isinstance(x, Tensor):
             return traced_into(x.graph)
-    if TRACING.body is not None:
-        return TRACING.body
-    raise GraphError(
-        f"{op}: no argument is a Tensor; make one with Graph.input, Graph.param or Graph.constant"
-    )
+    return graph_of(op, ())
 
 
 def _tensor(graph: Graph, x: Any) -> Tensor:
