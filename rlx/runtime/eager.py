@@ -118,6 +118,11 @@ class Cache:
 CACHE = Cache()
 
 
+def cache_info() -> dict[str, int]:
+    """How many programs of calls outside a trace are kept, the bytes of their memory, and the limits of both."""
+    return {"size": len(CACHE.programs), "max_size": PROGRAMS, "bytes": CACHE.nbytes, "max_bytes": PROGRAM_BYTES}
+
+
 # -- calls
 
 

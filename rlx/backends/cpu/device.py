@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from rlx.backends.cpu.arena import Block, CpuArena, CpuBuffer, Foreign, Slabs
+from rlx.backends.cpu.arena import Block, CpuArena, CpuBuffer, Foreign, Slabs, SmallBuffer
 from rlx.backends.cpu.executable import CpuExecutable
 from rlx.backends.cpu.forms import freed_bytes, give_back
 from rlx.driver import Buffer, BuildOptions, DeviceArena, DeviceInfo, Limits, MemoryPlan
@@ -26,6 +26,7 @@ from rlx.ir import Graph, Node
 _FEATURES = frozenset({"f64", "f16", "bf16", "i64", "i8"})
 _UNASKED = 1 << 20  # bytes to acquire before the system is asked again how much is free
 _POOLED = 1 << 14  # bytes; less memory is made in the time that the pool takes
+_COPIED = 1 << 16  # bytes; NumPy copies so many in less time than the pool takes to find memory for them
 _POOL_SHARE = 8  # the pool keeps at most an eighth of all memory for the next arena
 
 
@@ -122,16 +123,14 @@ class CpuDevice:
         return CpuBuffer(block, nbytes, self._leave, self._pool.sweep, clear)
 
     def holding(self, data: Bytes) -> CpuBuffer:
-        """A buffer with a copy of these bytes: `acquire` and a write, in half the time where they are few."""
+        """A buffer with a copy of these bytes: `acquire` and a write, in a third of the time where they are few."""
         nbytes = data.nbytes
-        if not 0 < nbytes < _POOLED:
-            buffer = self._acquire(max(nbytes, 1), False, Block)
-            buffer.memory()[:nbytes] = data
-            return buffer
-        self._unasked += nbytes  # counted with what `acquire` gives, and asked for there
-        block = Block.of(data.copy())
-        self._taken[id(block)] = nbytes
-        return CpuBuffer(block, nbytes, self._leave, self._pool.sweep, False)
+        if 0 < nbytes <= _COPIED:
+            self._unasked += nbytes  # `acquire` asks for these too
+            return SmallBuffer(data.copy(), self._taken)
+        buffer = self.acquire(max(nbytes, 1), False)
+        buffer.memory()[:nbytes] = data
+        return buffer
 
     def foreign(self, address: int, nbytes: int, owner: object) -> CpuBuffer:
         """A buffer over host memory at `address` that lives as long as `owner`."""
