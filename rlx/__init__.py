@@ -51,12 +51,14 @@ if TYPE_CHECKING:
     from rlx import random as random
     from rlx import signal as signal
     from rlx import splats as splats
+    from rlx import tree as tree
     from rlx.runtime.dims import Dim as Dim
     from rlx.runtime.saved.program import load_program as load_program
 
 _LAZY = {
     "models": "rlx.models", "formats": "rlx.formats", "conformance": "rlx.conformance", "onnx": "rlx.onnx",
     "random": "rlx.random", "fft": "rlx.fft", "signal": "rlx.signal", "splats": "rlx.splats",
+    "tree": "rlx.tree",
 }  # fmt: skip
 _LAZY_NAMES = {"Dim": "rlx.runtime.dims", "load_program": "rlx.runtime.saved.program"}
 if not TYPE_CHECKING:  # type checkers read the imports above

@@ -152,6 +152,7 @@ class Graph:
         self.outputs: dict[str, Tensor] = {}
         self.updates: dict[str, Tensor] = {}
         self.outer: Graph | None = None  # the enclosing graph, while this is traced as a body (rlx.ir.body)
+        self.traced = False  # whether a function of jit was traced into it, whose program is made: it takes no nodes
         self._next_id = 0
         self._changes = 0  # of the signature: what is compiled before another change differs from the graph
 
@@ -263,6 +264,8 @@ class Graph:
 
         Raises: GraphError for a body whose function has returned, since nodes added there would never run."""
         home = traced_into(self)
+        if home.traced:
+            raise TracedValueError(f"{what}: an operand is {leaked(home)}")
         if home.outer is not None and home is not TRACING.body:
             raise GraphError(
                 f"{what}: an operand belongs to body {self.name!r}, whose function has returned{_LEAVES}"
@@ -285,6 +288,8 @@ class Graph:
     def _own(self, tensor: Tensor, what: str) -> None:
         if not isinstance(tensor, Tensor):
             raise GraphError(f"{what}: expected a Tensor of graph {self.name!r}, got {type(tensor).__name__}")
+        if tensor.graph.traced:
+            raise TracedValueError(f"{what}: tensor %{tensor.id} is {leaked(tensor.graph)}")
         if tensor.graph is not self:
             here = repr(self.name) if tensor.graph.name != self.name else "this one of the same name"
             advice = _LEAVES if tensor.graph.outer is not None else _APART
@@ -327,6 +332,14 @@ class Graph:
         return to_text(self)
 
 
+def leaked(graph: Graph) -> str:
+    """What a tensor is that a traced function has left somewhere, and what to write."""
+    return (
+        f"a value of {graph.name!r} while it was traced, which is over: what leaves a traced function is its result; "
+        "return it there, and use what the call gives"
+    )
+
+
 def few(items: Sequence[Any], most: int = 8) -> str:
     """A list as Python writes it, of which only the first items are shown where it is long."""
     if len(items) <= most:
@@ -344,6 +357,7 @@ class Tracing(threading.local):
 
     body: Graph | None = None
     graph: Graph | None = None
+    runs = 0  # of programs, that this thread has made while it traced a function
     # What a call that computes at once has to check of its inputs: their names, with the ranges of indices.
     ranges: list[tuple[str, str, int, str]] | None = None
 

@@ -11,6 +11,7 @@ import numpy as np
 from rlx.dtypes import DTypeLike
 from rlx.errors import DTypeError, TracedValueError
 from rlx.ir import Tensor
+from rlx.ir.graph import leaked
 from rlx.ir.number import TracedNumber
 from rlx.ir.values import is_foreign
 from rlx.ops import composite
@@ -69,6 +70,8 @@ def _refuse(use: str, advice: str, tensors: str = "") -> Callable[..., NoReturn]
     def method(self: Tensor, *args: Any, **kwargs: Any) -> NoReturn:
         where = users_line()
         text = f"{advice}{tensors}"
+        if self.graph.traced:
+            raise TracedValueError(f"{use} of {self!r}, {leaked(self.graph)} ({where})")
         if isinstance(self, TracedNumber):
             text = f"{self.advice} builds a program for each value, or {advice}"
         raise TracedValueError(f"{use} of {self!r}, whose value is known only in a run; {text} ({where})")

@@ -22,6 +22,7 @@ from rlx.runtime.between import copy_between
 if TYPE_CHECKING:
     from rlx.runtime.checks import Unread
 
+SHOWN_COLUMNS = 16  # of a matrix in a notebook
 SHOWN = 1000  # elements of the largest array whose values `repr` shows: it copies them to the host
 
 
@@ -134,6 +135,24 @@ class Array(Closing):
         except RlxError as error:  # the device was lost, or belongs to the parent of this process
             return f"rlx.Array({what}, {error})"
         return f"rlx.Array({shown}, {what})"
+
+    def _repr_html_(self) -> str:
+        """What notebooks show: type and device, and the values of a small array, those of a matrix as a table."""
+        from html import escape
+
+        from rlx.ir.picture import table
+
+        if self.closed or self.size > SHOWN or self.dtype.is_packed or self.ndim != 2 or not self.size:
+            return f"<pre>{escape(repr(self))}</pre>"
+        try:
+            values = self.numpy()
+        except RlxError as error:
+            return f"<pre>{escape(f'rlx.Array({self.type} on {self.device.info.id}, {error})')}</pre>"
+        columns = [str(i) for i in range(min(self.shape[1], SHOWN_COLUMNS))]
+        more = ["…"] if self.shape[1] > SHOWN_COLUMNS else []
+        rows = [[f"{v:.6g}" if v.dtype.kind == "f" else str(v) for v in row[:SHOWN_COLUMNS]] + more for row in values]
+        title = f"rlx.Array, {self.type} on {self.device.info.id}"
+        return f"<div><p>{escape(title)}</p>{table([*columns, *more], rows)}</div>"
 
     # rlx.runtime.eager attaches the operators, and the methods that a program's tensors have.
     __array_priority__ = 1000  # so that ndarray + Array calls the Array's operator

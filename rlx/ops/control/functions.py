@@ -45,7 +45,8 @@ def cond(pred: Any, then_fn: Callable[..., PyTree], else_fn: Callable[..., PyTre
     (then, shape, outs), (other, other_shape, other_outs) = traced
     if shape != other_shape:
         raise GraphError(
-            f"cond: the branches give results of different structure: {_text(shape)} and {_text(other_shape)}"
+            f"cond: the branches give results of different structure: {_text(shape)} and {_text(other_shape)}; "
+            "return one structure from both"
         )
     for i, (a, b) in enumerate(zip(outs, other_outs, strict=True)):
         same_type(f"cond: result {i} of the branches", a.type, b.type)
