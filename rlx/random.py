@@ -18,6 +18,7 @@ then (n, *shape), and row r has the numbers that its key gives alone.
 
 from typing import TYPE_CHECKING
 
+from rlx.ops.public import make_public as _make_public
 from rlx.ops.random.draws import bernoulli as bernoulli
 from rlx.ops.random.draws import bits as bits
 from rlx.ops.random.draws import dropout as dropout
@@ -30,7 +31,6 @@ from rlx.ops.random.draws import randint as randint
 from rlx.ops.random.draws import split as split
 from rlx.ops.random.draws import threefry2x32 as threefry2x32
 from rlx.ops.random.draws import uniform as uniform
-from rlx.ops.public import make_public as _make_public
 
 __all__ = [
     "bernoulli", "bits", "dropout", "fold_in", "gumbel", "key", "normal", "permutation", "randint", "split",

@@ -14,6 +14,7 @@ f32 for everything else.
 
 from typing import TYPE_CHECKING
 
+from rlx.ops.public import make_public as _make_public
 from rlx.ops.signal.convolve import convolve as convolve
 from rlx.ops.signal.convolve import fftconvolve as fftconvolve
 from rlx.ops.signal.convolve import oaconvolve as oaconvolve
@@ -29,7 +30,6 @@ from rlx.ops.signal.stft import check_nola as check_nola
 from rlx.ops.signal.stft import istft as istft
 from rlx.ops.signal.stft import stft as stft
 from rlx.ops.signal.windows import get_window as get_window
-from rlx.ops.public import make_public as _make_public
 
 __all__ = [
     "check_cola", "check_nola", "coherence", "convolve", "csd", "fftconvolve", "frame", "get_window", "istft",

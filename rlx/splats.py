@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING
 from rlx.formats.ply import Splats as Splats
 from rlx.formats.ply import read_ply as read_ply
 from rlx.formats.ply import write_ply as write_ply
+from rlx.ops.public import make_public as _make_public
 from rlx.ops.splats.project import Projected as Projected
 from rlx.ops.splats.project import project as project
 from rlx.ops.splats.render import Rendered as Rendered
 from rlx.ops.splats.render import check_pairs as check_pairs
 from rlx.ops.splats.render import default_pairs as default_pairs
 from rlx.ops.splats.render import render as render
-from rlx.ops.public import make_public as _make_public
 
 __all__ = [
     "Projected", "Rendered", "Splats", "check_pairs", "default_pairs", "project", "read_ply", "render", "write_ply",

@@ -87,8 +87,8 @@ def _parts_of(value: Any, leaf: Callable[[Any], bool]) -> Children | None:
     found = children_of(value, leaf)
     if found is not None or not hasattr(value, "__dict__") or isinstance(value, _CODE + _BOUND + (Enum,)):
         return found
-    kind = type(value)
-    if kind.__module__.partition(".")[0] in ("rlx", "builtins", "logging", "threading") or hasattr(value, "__wrapped__"):
+    library = type(value).__module__.partition(".")[0]
+    if library in ("rlx", "builtins", "logging", "threading") or hasattr(value, "__wrapped__"):
         return None
     names = tuple(sorted(vars(value)))
     return tuple(vars(value)[n] for n in names), (names, ()), names, rebuilt

@@ -191,7 +191,7 @@ def _new(key: Hashable, make: Callable[..., Program], leaves: Sequence[Any]) -> 
     for static in ([], arrays, sorted(arrays + small)):
         try:
             program = make(static)
-        except Exception:  # noqa: BLE001 a function may raise any error where it needs values
+        except Exception:
             if static != sorted(arrays + small):
                 continue
             raise
@@ -253,7 +253,7 @@ def _rare_part(x: Any, leaves: _Leaves, numbers: bool) -> Any:
 
 
 def _is_array(x: Any) -> bool:
-    return isinstance(x, np.ndarray | np.generic | PackedArray) and not isinstance(x, float) or is_foreign(x)
+    return (isinstance(x, np.ndarray | np.generic | PackedArray) and not isinstance(x, float)) or is_foreign(x)
 
 
 def _is_array_or_tensor(x: Any) -> bool:

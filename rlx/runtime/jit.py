@@ -20,7 +20,7 @@ from rlx.errors import DTypeError, GraphError, ShapeError, TracedValueError
 from rlx.host.locks import renewed
 from rlx.ir import Graph, Tensor
 from rlx.ir.checks import visible
-from rlx.ir.graph import TRACING, leaked, traced_graph
+from rlx.ir.graph import TRACING, traced_graph
 from rlx.ir.number import NumberTape, TracedNumber
 from rlx.ops.pytree import flatten, unflatten
 from rlx.runtime.arguments import (

@@ -83,9 +83,12 @@ class Session:
         """What notebooks show: the device, the settings, and what takes its memory."""
         from rlx.ir.picture import table  # imported where it is used, not by `import rlx`
 
-        info, rows = self.info, [("precision", self.options.precision), ("fallback", self.fallback)]
-        about = [("device", info.id), ("name", info.name), ("driver", info.driver),
-                 ("memory", f"{info.memory_bytes:,} bytes"), ("taken by rlx", f"{self.device.taken_bytes():,} bytes"), *rows]  # fmt: skip
+        info = self.info
+        about = [
+            ("device", info.id), ("name", info.name), ("driver", info.driver),
+            ("memory", f"{info.memory_bytes:,} bytes"), ("taken by rlx", f"{self.device.taken_bytes():,} bytes"),
+            ("precision", self.options.precision), ("fallback", self.fallback),
+        ]  # fmt: skip
         return f"<div>{table(['session', ''], about)}</div>"
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -16,7 +16,7 @@ from rlx.backends.cpu.arena import Block, CpuArena, CpuBuffer, Foreign, Slabs, S
 from rlx.backends.cpu.executable import CpuExecutable
 from rlx.backends.cpu.forms import freed_bytes, give_back
 from rlx.driver import Buffer, BuildOptions, DeviceArena, DeviceInfo, Limits, MemoryPlan
-from rlx.driver.device import HOST, Borrowed, Support, no_streams
+from rlx.driver.device import HOST, Borrowed, Bytes, Support, no_streams
 from rlx.driver.memory.check_plan import check_nbytes
 from rlx.driver.memory.pool import MAX_BUFFERS, BufferPool, kept_alive
 from rlx.errors import DeviceUnavailable, OutOfDeviceMemory
