@@ -176,6 +176,8 @@ class Graph:
         Dtype: `dtype`; else an array's own, f32 for Python floats and lists of them, i64 for ints. Raises: DTypeError
         for a value that the dtype cannot hold, ShapeError for lists whose rows differ in length.
         """
+        if getattr(getattr(value, "dtype", None), "is_packed", False) and not isinstance(value, PackedArray):
+            value = value.numpy()  # type: ignore[union-attr]  # an Array, which lies on a device
         if isinstance(value, PackedArray):
             if dtype is not None and as_dtype(dtype) != value.dtype:
                 raise DTypeError(f"constant: {value!r} is not {dtype}; dequantize it, or quantize the floats anew")
@@ -443,7 +445,7 @@ def as_tensors(graph: Graph, inputs: Iterable[Any]) -> tuple[Tensor, ...]:
     from rlx.dtypes import promote
 
     items = list(inputs)
-    plain = [x for x in items if not (isinstance(x, Tensor) and x.dtype.is_packed)]
+    plain = [x for x in items if not getattr(getattr(x, "dtype", None), "is_packed", False)]
     dtypes = [x.dtype for x in plain if isinstance(x, Tensor) and x.weak is None]
     if not dtypes:
         arrays = [x for x in plain if _has_dtype(x)]

@@ -214,7 +214,10 @@ class Jitted(Generic[P, R]):
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         call = self._parameters.take_apart(args, kwargs)
-        if any(isinstance(a, Tensor) for a in call.leaves) or traced_graph() is not None:  # in another trace: inlined
+        home = traced_graph()
+        if home is not None or any(isinstance(a, Tensor) for a in call.leaves):  # within another trace: inlined
+            if home is not None:  # where its arrays are constants
+                call.leaves = [a if isinstance(a, Tensor) or is_python_number(a) else home.constant(a) for a in call.leaves]
             args, kwargs = unflatten(call.skeleton, call.leaves)
             return self._function(*args, **kwargs)
         exe, traced = self._compiled(call)

@@ -13,6 +13,7 @@ from rlx.ir.body import TracedBody
 from rlx.ir.checks import add_check
 from rlx.ir.graph import graph_of, traced_into
 from rlx.ir.types import is_index
+from rlx.ir.values import is_foreign
 from rlx.ops.pytree import flatten, is_number, unflatten
 
 PyTree = Any  # a pytree: a tensor, or nested tuples, lists and dicts of tensors
@@ -171,6 +172,8 @@ def check_predicate(op: str, graph: Graph, pred: Any) -> Tensor:
         t = traced_into(graph).reach(pred, op)
     elif isinstance(pred, bool | np.bool_):
         return graph.constant(bool(pred))
+    elif isinstance(pred, np.ndarray) or is_foreign(pred):
+        t = graph.constant(pred)
     else:
         raise DTypeError(f"{op}: the predicate is {type(pred).__name__}; expected a bool tensor of rank 0")
     if t.dtype.kind != "b":
