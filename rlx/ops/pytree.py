@@ -150,12 +150,12 @@ def _register(nodetype: type, node: _Node | None) -> None:
 
 @functools.lru_cache(1024)
 def _is_container_type(kind: Any) -> bool:
-    return kind in _NODES or (dataclasses.is_dataclass(kind) and not issubclass(kind, PackedArray))
+    return kind in _NODES or dataclasses.is_dataclass(kind)
 
 
 def rebuilt(kind: type, beside: Any, children: Sequence[Any]) -> Any:
     """A dataclass of its fields' values, without its `__init__`, whose checks would meet tensors."""
-    made = object.__new__(kind)
+    made: Any = object.__new__(kind)
     fields, others = beside
     for name, value in (*zip(fields, children, strict=True), *others):
         object.__setattr__(made, name, value)
@@ -169,7 +169,7 @@ Children = tuple[tuple[Any, ...], Any, "tuple[str, ...] | None", Callable[..., A
 def children_of(value: Any, leaf: Callable[[Any], bool]) -> Children | None:
     """The children of an object of a registered class or a dataclass, what it has beside them, the children's names,
     and what rebuilds it; None of any other. A frozen dataclass without leaves is a value, not a container."""
-    kind = type(value)
+    kind: Any = type(value)
     if not _is_container_type(kind):
         return None
     if kind in _NODES:

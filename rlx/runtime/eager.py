@@ -317,6 +317,7 @@ def _arranged(
 ) -> Call:
     """The arguments as a call to trace. Leaves that are `static` are built in."""
     call, seen = Call(None, [], []), iter(enumerate(leaves))
+    given: list[tuple[int | str, Any]] = [*enumerate(args), *kwargs.items()]
     numbers = function.__name__ in _NUMBERS
 
     def placed(skeleton: Any) -> Any:
@@ -337,7 +338,7 @@ def _arranged(
 
     at: int | str = 0
     made = []
-    for at, x in (*enumerate(args), *kwargs.items()):
+    for at, x in given:
         number = numbers and isinstance(x, int | float) and not isinstance(x, bool | np.generic | np.bool_)
         number = number or (numbers and isinstance(x, float))
         made.append((at, placed(("leaf", 0) if number else flatten(x, [], _is_array, lambda v: None))))
@@ -499,7 +500,6 @@ def _put_number(view: Any, number: Any, dtype: DType, value: int | float) -> Non
 def _binary(name: str, method: Callable[[Any, Any], Any]) -> Callable[[Array, Any], Any]:
     """An operator. Between two Arrays on one device it looks its program up itself: everything else `compute` does."""
     op, swap = method.applies  # type: ignore[attr-defined]
-    programs_of = CACHE
 
     def operator(self: Array, other: Any) -> Any:
         if TRACING.graph is not None or TRACING.body is not None:
@@ -508,15 +508,16 @@ def _binary(name: str, method: Callable[[Any, Any], Any]) -> Callable[[Array, An
         if type(other) is Array and other.device is self.device:
             s, t = a.type, b.type
             key = (op, (s.shape, s.dtype.name), (t.shape, t.dtype.name), self.device)
-            program = programs_of.programs.get(key)
+            program = CACHE.programs.get(key)
             if type(program) is Program:
-                program.used = next(programs_of.clock)
+                program.used = next(CACHE.clock)
                 return program.run((a, b))
         elif not isinstance(other, _BESIDE) and not is_foreign(other):
             return NotImplemented
         return compute(op, (a, b), {})
 
-    return _named(operator, name)
+    _named(operator, name)
+    return operator
 
 
 def _method(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -530,12 +531,12 @@ def _method(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         return compute(function, (self, *args), kwargs)
 
     call.__doc__ = function.__doc__
-    return _named(call, name)
+    _named(call, name)
+    return call
 
 
-def _named(function: Any, name: str) -> Any:
+def _named(function: Any, name: str) -> None:
     function.__name__, function.__qualname__ = name, f"Array.{name}"
-    return function
 
 
 def _getitem(self: Array, key: Any) -> Any:
@@ -674,7 +675,8 @@ def _attach() -> None:
         "__setitem__": _setitem, "__format__": _format, "__pos__": lambda self: self,
     }  # fmt: skip
     for name, method in own.items():
-        setattr(Array, name, _named(method, name))
+        _named(method, name)
+        setattr(Array, name, method)
 
 
 _attach()

@@ -217,7 +217,8 @@ class Jitted(Generic[P, R]):
         home = traced_graph()
         if home is not None or any(isinstance(a, Tensor) for a in call.leaves):  # within another trace: inlined
             if home is not None:  # where its arrays are constants
-                call.leaves = [a if isinstance(a, Tensor) or is_python_number(a) else home.constant(a) for a in call.leaves]
+                known = [isinstance(a, Tensor) or is_python_number(a) for a in call.leaves]
+                call.leaves = [a if k else home.constant(a) for a, k in zip(call.leaves, known, strict=True)]
             args, kwargs = unflatten(call.skeleton, call.leaves)
             return self._function(*args, **kwargs)
         exe, traced = self._compiled(call)
@@ -430,24 +431,25 @@ def jit(
 ) -> Any:
     """Compiles a function of arrays: traced once for each set of argument shapes and dtypes, then cached.
 
-    Arguments, also in nested tuples, lists and dicts, are of three kinds. Arrays, of NumPy or of any library with
-    DLPack or `__array__`, are read anew at each call. Python's ints and floats are new in each call too, so a
-    learning rate may change; like constants they take the dtype of the tensors beside them (`x * rate` keeps x's),
-    arithmetic among them is Python's, and those returned beside arrays are returned as Python's. Bools, strings,
-    dtypes, functions, enums, None and frozen dataclasses are static: built into the program, one program for each
-    value. Objects that compare by identity are refused, since a change inside them would go unnoticed.
-    `static_argnames` (or `static_argnums`, by position) names arguments that are static as a whole; numbers that make
-    a shape, an axis or a Python loop must be.
+    Arguments, also in nested tuples, lists, dicts, dataclasses and classes that `rlx.tree` knows, are of three kinds.
+    Arrays, of NumPy or of any library with DLPack or `__array__`, are read anew at each call. Python's ints and floats
+    are new in each call too, so a learning rate may change; like constants they take the dtype of the tensors beside
+    them (`x * rate` keeps x's), arithmetic among them is Python's, and those returned beside arrays are returned as
+    Python's. Bools, strings, dtypes, functions, enums, None and frozen dataclasses without arrays are static: built
+    into the program, one program for each value. Objects that compare by identity are refused, since a change inside
+    them would go unnoticed. `static_argnames` (or `static_argnums`, by position) names arguments that are static as a
+    whole; numbers that make a shape, an axis or a Python loop must be.
 
     Results are NumPy arrays; with `out="device"` they are rlx.Arrays, which stay on the device and may be arguments of
     the next call. `donate` names arguments whose arrays results of the same types may replace, such as a cache or the
     parameters that a training step returns anew: an rlx.Array given for one cannot be used any more, and the result
     that took its place is not copied when it is given to the next call (see `Session.compile`).
 
-    What the function closes over, also attributes of `self`, is read while it is traced: arrays there become
-    constants (with a warning above 1 MiB), and later changes of them are not seen. The cache holds 64 programs and
-    logs every compile to the logger "rlx.jit". Use it as `@rlx.jit` or `@rlx.jit(device="vulkan")`; for a method,
-    where the object is made: `self.step = rlx.jit(self.step)`.
+    What the function closes over is read while it is traced: arrays there become constants (with a warning above
+    1 MiB), and later changes of them are not seen. Of a method's object the arrays among its attributes, at any depth,
+    are arguments of each call, and all else is built in. The cache holds 64 programs and logs every compile to the
+    logger "rlx.jit". Use it as `@rlx.jit` or `@rlx.jit(device="vulkan")`, for functions and methods. `report()` says
+    how each cached program runs.
 
     `device` is a name, or a `Session`, whose options then apply: several functions, and ONNX models, share the
     `memory_limit` of one session. `precision` is that of `Session`, "f32" by default, and a given session's own.
@@ -622,11 +624,12 @@ def _differentiated(what: str, function: Callable[..., Any], args: list[Any], i:
         if not t.dtype.is_float:
             kind = "integer" if t.dtype.is_int else str(t.dtype)
             where = "" if skeleton[0] == "leaf" else f" at {_place(skeleton, at)}"
-            number = isinstance(t, TracedNumber)
+            is_what, instead = str(t.type), "it as .astype(np.float32)"
+            if t.weak is not None:
+                is_what, instead = f"a Python {t.weak.__name__}", "a float"
             raise DTypeError(
-                f"{what}: {label} is {kind}{where}: {'a Python ' + t.weak.__name__ if number else t.type}, which has "
-                f"no gradient; pass {'a float' if number else 'it as .astype(np.float32)'}, or give {name} an argument "
-                "of its own for it, which argnums does not name"
+                f"{what}: {label} is {kind}{where}: {is_what}, which has no gradient; pass {instead}, or give {name} "
+                "an argument of its own for it, which argnums does not name"
             )
     leaves = [t.concrete() for t in leaves]
     args[i] = unflatten(skeleton, leaves)

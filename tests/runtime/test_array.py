@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import gc
 import pickle
-from typing import Any
 
 import numpy as np
 import pytest

@@ -211,9 +211,9 @@ def test_gradients_do_not_go_through_runs() -> None:
     runs: list[Any] = [lambda w: exe(w), lambda w: exe.run({"x": w})["y"], lambda w: model(w, device="cpu"),
                        lambda w: model.run({"x": w}, "cpu")["y"]]  # fmt: skip
     for run in runs:
-        with pytest.raises(TracedValueError, match="input 'x': given Tensor.*neither a trace nor a gradient goes"):
+        with pytest.raises(TracedValueError, match=r"input 'x': given Tensor.*neither a trace nor a gradient goes"):
             rlx.grad(lambda w, run=run: rlx.sum(run(w)), device="cpu")(X)
-        with pytest.raises(GraphError, match="depends on none of its arguments.*a model gave.*without gradients"):
+        with pytest.raises(GraphError, match=r"depends on none of its arguments.*a model gave.*without gradients"):
             rlx.grad(lambda w, run=run: rlx.sum(run(X)), device="cpu")(X)
         fixed = rlx.grad(lambda w, run=run: rlx.sum(run(X) * w), device="cpu")(X)  # a teacher's results
         np.testing.assert_array_equal(np.abs(fixed), np.abs(run(X)))
@@ -228,12 +228,12 @@ def test_a_value_that_leaves_its_trace() -> None:
     f(X)
     (leaked,) = LEAKS
     uses: list[Any] = [
-        lambda: leaked + 1, lambda: rlx.exp(leaked), lambda: leaked[0], lambda: np.asarray(leaked), lambda: float(leaked),
-        lambda: rlx.jit(lambda x: x + leaked, device="cpu")(X), lambda: rlx.array(X, device="cpu") + leaked,
-        lambda: rlx.concat([X, leaked]),
+        lambda: leaked + 1, lambda: rlx.exp(leaked), lambda: leaked[0], lambda: np.asarray(leaked),
+        lambda: float(leaked), lambda: rlx.jit(lambda x: x + leaked, device="cpu")(X), lambda: rlx.concat([X, leaked]),
+        lambda: rlx.array(X, device="cpu") + leaked,
     ]  # fmt: skip
     for use in uses:
-        with pytest.raises(TracedValueError, match="while it was traced, which is over.*is its result; return it"):
+        with pytest.raises(TracedValueError, match=r"while it was traced, which is over.*is its result; return it"):
             use()
     f(X)
     assert f.graph(X).outputs  # a graph that is asked for takes more nodes
@@ -248,7 +248,7 @@ def test_a_value_that_leaves_its_trace() -> None:
         (lambda x: 2.0, (X,), ShapeError, "it gave float, which depends on no argument"),
         (lambda x: None, (X,), ShapeError, "it gave NoneType; return one number"),
         (lambda x: [x.sum()], (X,), ShapeError, "it gave list; return one number"),
-        (lambda x: x.sum(), (X.astype(np.int64),), DTypeError, r"argument x is integer: i64\[2,3\].*astype\(np.float32\)"),
+        (lambda x: x.sum(), (X.astype(np.int64),), DTypeError, r"argument x is integer: i64\[2,3\].*np\.float32"),
         (lambda x: x * 1.0, (3,), DTypeError, "argument x is integer: a Python int.*pass a float"),
         (lambda p: p["b"][0].sum(), ({"a": X, "b": [X > 1]},), DTypeError, r"argument p is bool at b\.0: bool\[2,3\]"),
         (lambda p: p.w.sum(), (Params(X, np.arange(3)),), DTypeError, r"argument p is integer at b: i64\[3\]"),

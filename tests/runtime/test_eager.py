@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import threading
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -21,10 +21,10 @@ Y = np.linspace(0.5, 2, 12, dtype=np.float32).reshape(3, 4)
 
 
 @pytest.fixture
-def cache(monkeypatch: pytest.MonkeyPatch) -> Iterator[eager.Cache]:
+def cache(monkeypatch: pytest.MonkeyPatch) -> eager.Cache:
     """A cache of the test's own."""
     monkeypatch.setattr(eager, "CACHE", eager.Cache())
-    yield eager.CACHE
+    return eager.CACHE
 
 
 def both(function: Callable[[Any, Any], Any], session: Session) -> None:
@@ -114,8 +114,8 @@ def test_dtypes_stay(dtype: str) -> None:
     kind = rlx.array(0, dtype).dtype.np
     values = np.array([0, 1, 1, 0]).astype(kind)
     x = rlx.array(values, device="cpu")
-    # NumPy's arrays keep their dtypes too.
-    assert {str(made.dtype) for made in (x, rlx.maximum(x, x) if dtype != 'bool' else x, rlx.flip(x, 0), rlx.where(values != 0, x, values))} == {dtype}
+    made = [x, rlx.flip(x, 0), rlx.where(values != 0, x, values)]  # NumPy's arrays keep their dtypes too
+    assert {str(array.dtype) for array in made} == {dtype}
     if dtype in ("f32", "f64", "f16", "bf16"):
         assert [(x * 0.5).dtype, (x + 1).dtype, (np.float64(2) * x).dtype] == [x.dtype] * 3  # numbers adapt
 
