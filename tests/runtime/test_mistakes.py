@@ -297,7 +297,7 @@ def test_static_zeros_of_both_signs_are_two_programs() -> None:
             lambda x, y: rlx.sum(x * y),
             (ONES, 3),
             {"argnums": 1},
-            r"argument 1 of <lambda> holds TracedNumber\(argument 'y'\), which has no gradient",
+            r"argument y is integer: a Python int, which has no gradient; pass a float",
         ),
         (lambda x, y: rlx.sum(x), (ONES, None), {"argnums": 1}, "argument y of <lambda> holds None"),
     ],
