@@ -14,7 +14,7 @@ from rlx.driver.closing import Closing
 from rlx.driver.registry import open_device
 from rlx.dtypes import DType, DTypeLike, as_dtype, f32, rounded
 from rlx.errors import ArenaError, DeviceUnavailable, DTypeError, GraphError, RlxError, ShapeError
-from rlx.ir import TensorType
+from rlx.ir import Tensor, TensorType
 from rlx.ir.values import as_array, exactly
 from rlx.packed import PackedArray
 from rlx.runtime.between import copy_between
@@ -194,6 +194,12 @@ class Array(Closing):
         made: npt.NDArray[Any] = self.numpy()
         return made if dtype is None else rounded(made, np.dtype(dtype))
 
+    def __array_function__(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
+        """NumPy's functions compute on copies, and give NumPy's arrays: they would otherwise call the methods."""
+        if any(issubclass(t, Tensor) for t in types):
+            return NotImplemented
+        return func(*_copied_to_host(args), **_copied_to_host(kwargs))
+
     def item(self) -> Any:
         """The only element, as a Python number. Raises: ShapeError unless there is exactly one."""
         if self.size != 1 or self.dtype.is_packed:
@@ -322,6 +328,15 @@ class Array(Closing):
         raise ArenaError(
             f"this array of {self.type} on {self.device.info.id} {self._gone}; its values are gone"
         )
+
+
+def _copied_to_host(value: Any) -> Any:
+    """Nested arguments, whose Arrays are NumPy's."""
+    if isinstance(value, Array):
+        return np.asarray(value)
+    if type(value) in (tuple, list):
+        return type(value)(_copied_to_host(v) for v in value)
+    return {k: _copied_to_host(v) for k, v in value.items()} if type(value) is dict else value
 
 
 def stored(error: Exception) -> Exception:

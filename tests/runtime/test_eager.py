@@ -109,6 +109,19 @@ def test_numbers_in_and_out(session: Session) -> None:
         x[0] = 1
 
 
+def test_numpys_functions_give_numpys_arrays() -> None:
+    x: Any = rlx.array(X, device="cpu")
+    calls: list[Callable[[Any], Any]] = [
+        np.sum, np.exp, lambda a: np.mean(a, axis=0), lambda a: np.reshape(a, (4, 3)), lambda a: np.concatenate([a, a]),
+        lambda a: np.clip(a, 0, 1), lambda a: np.linalg.norm(a, axis=1), lambda a: np.where(a > 0, a, 0), np.argmax,
+        lambda a: np.einsum("ij->j", a), lambda a: np.squeeze(a[:1]), np.shape, np.add.reduce, np.round,
+    ]  # fmt: skip
+    for call in calls:
+        made, wanted = call(x), call(X)
+        assert type(made) is type(wanted)
+        np.testing.assert_array_equal(made, wanted)
+
+
 @pytest.mark.parametrize("dtype", ["f32", "f64", "f16", "bf16", "i32", "i64", "u8", "bool"])
 def test_dtypes_stay(dtype: str) -> None:
     kind = rlx.array(0, dtype).dtype.np
