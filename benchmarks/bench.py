@@ -23,7 +23,7 @@ import numpy as np
 
 import rlx
 from benchmarks import minilm
-from rlx.backends.cpu.matmul import blas
+from rlx.backends.cpu.host.matmul import blas
 from rlx.backends.cpu.threads import available_threads
 from rlx.driver.registry import probe_all
 

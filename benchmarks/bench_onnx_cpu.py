@@ -30,7 +30,7 @@ import numpy as np
 import rlx
 from benchmarks import minilm
 from benchmarks.bench import WARM_UP_S, timed, version
-from rlx.backends.cpu.matmul import blas
+from rlx.backends.cpu.host.matmul import blas
 from rlx.driver.registry import probe_all
 from tests.onnx.light import light
 

@@ -17,9 +17,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import numpy as np
 
-from rlx.backends.cpu.engine.code_memory import map_code
-from rlx.backends.cpu.engine.compile import SYMBOL, machine_code
-from rlx.backends.cpu.engine.machine import this_machine
+from rlx.backends.cpu.code_memory import map_code
+from rlx.backends.cpu.compile import SYMBOL, machine_code
+from rlx.backends.cpu.machine import this_machine
 
 _SUMS = 24  # as many as a tile of a product has
 _TURNS = 10_000_000

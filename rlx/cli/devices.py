@@ -41,7 +41,7 @@ def devices() -> None:
 def software(info: DeviceInfo, engine: str | None = None) -> str:
     """What runs programs on a device, with its version: a GPU's driver, or on the CPU the compiled kernels beside
     NumPy, or NumPy alone. `engine` as in `Session`."""
-    from rlx.backends.cpu.engine.choice import usable
+    from rlx.backends.cpu.choice import usable
 
     if info.kind == "cpu" and usable(engine):
         return f"llvmlite {version('llvmlite')}, {info.driver}"
@@ -64,7 +64,7 @@ def _runs(info: DeviceInfo) -> str:
 
 def _who_runs() -> str:
     """Whether programs on the CPU have compiled kernels, and why not."""
-    from rlx.backends.cpu.engine.choice import usable, why_not
+    from rlx.backends.cpu.choice import usable, why_not
 
     try:
         if usable(None):

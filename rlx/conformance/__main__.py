@@ -18,7 +18,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import rlx
-from rlx.backends.cpu.engine.choice import usable
+from rlx.backends.cpu.choice import usable
 from rlx.conformance.case import Case, all_cases
 from rlx.conformance.runner import Outcome, Summary, pick, run_cases
 from rlx.driver import DeviceInfo

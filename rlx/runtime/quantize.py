@@ -55,6 +55,6 @@ def _finder(made: PackedArray) -> Finder:
 
     if np.prod(made.shape, dtype=np.float64) < _COMPILED:
         return found
-    from rlx.backends.cpu.engine.quantize import finder
+    from rlx.backends.cpu.quantize import finder
 
     return finder(made.dtype.family, made.dtype.storage.elements) or found

@@ -30,7 +30,7 @@ class Session:
     nodes that the device has no kernel for: "host" runs them with NumPy and `report()` lists them, "error" refuses to
     compile. `threads` limits the CPU's threads. `engine` chooses on the CPU between NumPy's kernels ("numpy") and the
     compiled ones, with NumPy's where there are none ("compiled"); None is what the environment's RLX_CPU says, or the
-    default of `rlx.backends.cpu.engine.choice`. `timings` measures each step of each run, for
+    default of `rlx.backends.cpu.choice`. `timings` measures each step of each run, for
     `CompiledGraph.executable.timings()`.
 
     `memory_limit` is how many bytes of the device the session's programs may take together, with their weights and

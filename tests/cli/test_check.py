@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from rlx import devices as rlx_devices
-from rlx.backends.cpu.kernels import BINDERS
+from rlx.backends.cpu.host.kernels import BINDERS
 from rlx.runtime import CompiledGraph, Weights
 from tests.cli.conftest import Rlx
 

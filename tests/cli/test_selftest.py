@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rlx.backends.cpu.engine.choice import usable
-from rlx.backends.cpu.kernels import BINDERS
+from rlx.backends.cpu.choice import usable
+from rlx.backends.cpu.host.kernels import BINDERS
 from rlx.conformance import __main__ as conformance
 from rlx.conformance import runner
 from rlx.conformance.case import all_cases

@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from rlx.backends.cpu.engine.compile import machine_code
-from rlx.backends.cpu.engine.machine import Machine
-from rlx.backends.cpu.engine.step import EngineStep
+from rlx.backends.cpu.compile import machine_code
+from rlx.backends.cpu.machine import Machine
+from rlx.backends.cpu.step import EngineStep
 
 Array = npt.NDArray[Any]
 MACHINE = Machine("aarch64", frozenset())

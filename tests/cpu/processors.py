@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from rlx.backends.cpu.engine.machine import FEATURES_ENV, Machine, this_machine
+from rlx.backends.cpu.machine import FEATURES_ENV, Machine, this_machine
 
 _AVX2 = frozenset({"avx2", "fma", "f16c"})
 _AVX512 = _AVX2 | {"avx512f", "avx512bw", "avx512dq", "avx512vl"}

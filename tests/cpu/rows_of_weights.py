@@ -13,8 +13,8 @@ from collections.abc import Iterable
 import numpy as np
 
 import rlx
-from rlx.backends.cpu.engine.machine import Machine
-from rlx.backends.cpu.engine.packed.decode import FORMATS
+from rlx.backends.cpu.machine import Machine
+from rlx.backends.cpu.packed.decode import FORMATS
 from rlx.dtypes import DType, as_dtype
 from tests.cpu.processors import FORMS, lacking, machine_of
 from tests.cpu.test_engine_products import Array, bound, floats, packed_rows, run

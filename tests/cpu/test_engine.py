@@ -17,13 +17,13 @@ import numpy.typing as npt
 import pytest
 
 import rlx
-from rlx.backends.cpu.engine import choice, code_memory, compile
-from rlx.backends.cpu.engine.compile import KIND, addresses, canonical, key_parts, machine_code
-from rlx.backends.cpu.engine.elementwise import Access, TreeSpec
-from rlx.backends.cpu.engine.ir import F32, PTR, Kernel
-from rlx.backends.cpu.engine.machine import Machine, this_machine
-from rlx.backends.cpu.engine.runner import RunnerSpec
-from rlx.backends.cpu.engine.workers import get_core
+from rlx.backends.cpu import choice, code_memory, compile
+from rlx.backends.cpu.compile import KIND, addresses, canonical, key_parts, machine_code
+from rlx.backends.cpu.elementwise import Access, TreeSpec
+from rlx.backends.cpu.ir import F32, PTR, Kernel
+from rlx.backends.cpu.machine import Machine, this_machine
+from rlx.backends.cpu.runner import RunnerSpec
+from rlx.backends.cpu.workers import get_core
 from rlx.dtypes import bf16, f16, f32, f64, i64
 from rlx.errors import RlxError, UnsupportedOp
 from rlx.host.diskcache import DiskCache
@@ -224,7 +224,7 @@ for _ in range(4):
         os._exit(0 if right else 1)
     assert all(np.array_equal(f(x), want) for _ in range(5))
     assert os.waitpid(pid, 0)[1] == 0
-from rlx.backends.cpu.engine.workers import POOL
+from rlx.backends.cpu.workers import POOL
 assert POOL.cell[0]
 print("well")
 """
@@ -385,7 +385,7 @@ def test_damaged_records_are_misses(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 CACHED = """
 import sys
 import numpy as np, rlx
-assert not any(m.startswith("rlx.backends.cpu.engine") for m in sys.modules)
+assert not any(m.startswith("rlx.backends.cpu") for m in sys.modules)
 f = rlx.jit(lambda x: rlx.tanh(rlx.exp(x)), device=rlx.Session("cpu", threads=1, engine="compiled"))
 made = f(np.linspace(-3, 3, 1000, dtype=np.float32))
 print(made.tobytes().hex(), "llvmlite" in sys.modules)

@@ -10,11 +10,11 @@ import numpy.typing as npt
 import pytest
 
 import rlx
+from rlx.backends.cpu import choice
 from rlx.backends.cpu.context import ArrayMemory
 from rlx.backends.cpu.device import CpuBackend
-from rlx.backends.cpu.engine import choice
-from rlx.backends.cpu.engine.step import ENGINE_BINDERS, Declined, EngineContext, load_binders
-from rlx.backends.cpu.engine.weights import PackedWeights
+from rlx.backends.cpu.step import ENGINE_BINDERS, Declined, EngineContext, load_binders
+from rlx.backends.cpu.weights import PackedWeights
 from rlx.conformance.case import cases_of
 from rlx.ir import Tensor
 from tests.cpu import aarch64

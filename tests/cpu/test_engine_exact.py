@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 
 import rlx
-from rlx.backends.cpu.engine import choice, runner
-from rlx.backends.cpu.engine.compile import addresses
-from rlx.backends.cpu.engine.ir import I64, PTR, Kernel
-from rlx.backends.cpu.engine.machine import this_machine
-from rlx.backends.cpu.engine.movement import RowCopy
-from rlx.backends.cpu.engine.program import Segment
-from rlx.backends.cpu.engine.step import EngineStep
+from rlx.backends.cpu import choice, runner
+from rlx.backends.cpu.compile import addresses
+from rlx.backends.cpu.ir import I64, PTR, Kernel
+from rlx.backends.cpu.machine import this_machine
+from rlx.backends.cpu.movement import RowCopy
+from rlx.backends.cpu.program import Segment
+from rlx.backends.cpu.step import EngineStep
 
 pytestmark = pytest.mark.skipif(
     choice.why_not() is not None, reason=f"no compiled engine: {choice.why_not()}"

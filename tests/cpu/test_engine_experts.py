@@ -10,8 +10,8 @@ import numpy.typing as npt
 import pytest
 
 import rlx
-from rlx.backends.cpu.engine import choice
-from rlx.backends.cpu.engine.machine import Machine
+from rlx.backends.cpu import choice
+from rlx.backends.cpu.machine import Machine
 from rlx.dtypes import as_dtype
 from rlx.ir import apply
 from rlx.ops.grouped import group_bounds

@@ -9,8 +9,8 @@ import numpy.typing as npt
 import pytest
 
 import rlx
-from rlx.backends.cpu.engine import choice
-from rlx.backends.cpu.engine.formulas import headers
+from rlx.backends.cpu import choice
+from rlx.backends.cpu.formulas import headers
 from tests.cpu.processors import machines
 from tests.cpu.test_engine_products import bound, run
 

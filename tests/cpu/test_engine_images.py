@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import rlx
-from rlx.backends.cpu.engine import choice
-from rlx.backends.cpu.engine.machine import Machine
+from rlx.backends.cpu import choice
+from rlx.backends.cpu.machine import Machine
 from rlx.conformance.oracle import evaluate
 from tests.cpu.processors import on_machines
 from tests.cpu.test_conv import DEPTHWISE

@@ -9,8 +9,8 @@ import numpy.typing as npt
 import pytest
 
 import rlx
-from rlx.backends.cpu.engine import choice
-from rlx.backends.cpu.engine.machine import Machine
+from rlx.backends.cpu import choice
+from rlx.backends.cpu.machine import Machine
 from rlx.conformance.oracle import evaluate
 from tests.cpu.processors import on_machines, on_multipliers
 from tests.cpu.test_engine_products import bound, run

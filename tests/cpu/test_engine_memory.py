@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import rlx
-from rlx.backends.cpu.engine import choice
+from rlx.backends.cpu import choice
 from rlx.conformance.fuzz import PlanVariant, run
 from rlx.conformance.guarded import GUARD_BYTES
 from rlx.conformance.random_graphs import RandomGraph

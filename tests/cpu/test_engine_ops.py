@@ -10,8 +10,8 @@ import pytest
 
 import rlx
 from rlx.autodiff import gradients
-from rlx.backends.cpu.engine import choice
-from rlx.backends.cpu.engine.machine import Machine
+from rlx.backends.cpu import choice
+from rlx.backends.cpu.machine import Machine
 from rlx.conformance.oracle import evaluate
 from rlx.dtypes import as_dtype
 from rlx.ir import apply, apply_multi

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 import rlx
-from rlx.backends.cpu.engine import choice
+from rlx.backends.cpu import choice
 from rlx.conformance.fuzz import PlanVariant, check, run
 from rlx.conformance.random_graphs import RandomGraph
 from rlx.driver.registry import open_device

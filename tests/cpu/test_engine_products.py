@@ -12,15 +12,15 @@ import numpy.typing as npt
 import pytest
 
 import rlx
+from rlx.backends.cpu import choice
+from rlx.backends.cpu.compile import addresses
 from rlx.backends.cpu.context import ArrayMemory
 from rlx.backends.cpu.device import CpuBackend
-from rlx.backends.cpu.engine import choice
-from rlx.backends.cpu.engine.compile import addresses
-from rlx.backends.cpu.engine.gemm.product import choose_tile
-from rlx.backends.cpu.engine.machine import Machine
-from rlx.backends.cpu.engine.packed.decode import FORMATS
-from rlx.backends.cpu.engine.step import ENGINE_BINDERS, EngineContext, EngineStep, load_binders
-from rlx.backends.cpu.engine.weights import PackedWeights
+from rlx.backends.cpu.gemm.product import choose_tile
+from rlx.backends.cpu.machine import Machine
+from rlx.backends.cpu.packed.decode import FORMATS
+from rlx.backends.cpu.step import ENGINE_BINDERS, EngineContext, EngineStep, load_binders
+from rlx.backends.cpu.weights import PackedWeights
 from rlx.conformance.oracle import evaluate
 from rlx.dtypes import PACKED, as_dtype
 from rlx.ir import Node

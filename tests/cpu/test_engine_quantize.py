@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 import rlx
-from rlx.backends.cpu.engine import choice
-from rlx.backends.cpu.engine import compile as compiler
-from rlx.backends.cpu.engine.machine import Machine, this_machine
-from rlx.backends.cpu.engine.quantize import finder, kernel_text
+from rlx.backends.cpu import choice
+from rlx.backends.cpu import compile as compiler
+from rlx.backends.cpu.machine import Machine, this_machine
+from rlx.backends.cpu.quantize import finder, kernel_text
 from rlx.dtypes import PACKED
 from rlx.errors import DTypeError
 from rlx.packed.lanes import found

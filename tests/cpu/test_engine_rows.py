@@ -9,8 +9,8 @@ import numpy.typing as npt
 import pytest
 
 import rlx
-from rlx.backends.cpu.engine import choice, program
-from rlx.backends.cpu.engine.machine import Machine, this_machine
+from rlx.backends.cpu import choice, program
+from rlx.backends.cpu.machine import Machine, this_machine
 from rlx.conformance.case import all_cases
 from rlx.conformance.oracle import evaluate
 from rlx.conformance.runner import run_case, sample

@@ -9,8 +9,8 @@ import numpy.typing as npt
 import pytest
 
 import rlx
-from rlx.backends.cpu.engine import choice
-from rlx.backends.cpu.engine.machine import Machine
+from rlx.backends.cpu import choice
+from rlx.backends.cpu.machine import Machine
 from rlx.conformance.oracle import evaluate
 from rlx.dtypes import as_dtype
 from rlx.ir.graph import apply_multi

@@ -9,8 +9,8 @@ import pytest
 
 import rlx
 from rlx.backends.cpu.arena import CpuBuffer
+from rlx.backends.cpu.choice import why_not
 from rlx.backends.cpu.context import Array
-from rlx.backends.cpu.engine.choice import why_not
 from rlx.errors import OutOfDeviceMemory
 
 pytestmark = pytest.mark.skipif(why_not() is not None, reason=f"no compiled engine: {why_not()}")

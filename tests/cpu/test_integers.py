@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import rlx.ops as ops
-from rlx.backends.cpu.matmul.integers import by_floats
+from rlx.backends.cpu.host.matmul.integers import by_floats
 from tests.cpu.programs import run_both
 
 SHAPES = [((40, 70), (70, 50)), ((3, 33, 40), (40, 64)), ((2, 1, 33, 40), (1, 3, 40, 33))]

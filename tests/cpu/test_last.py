@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import rlx.ops as ops
-from rlx.backends.cpu.conv.last import last_convolutions, rows_alike
+from rlx.backends.cpu.host.conv.last import last_convolutions, rows_alike
 from rlx.ir import Graph
 from tests.cpu.programs import assert_close, data, run_both
 from tests.full import some

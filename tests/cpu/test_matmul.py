@@ -11,9 +11,9 @@ import pytest
 
 import rlx.ops as ops
 from rlx.backends.cpu.context import ArrayMemory, BindContext
-from rlx.backends.cpu.half import widen
-from rlx.backends.cpu.matmul import blas
-from rlx.backends.cpu.matmul.dense import bind_matmul
+from rlx.backends.cpu.host.half import widen
+from rlx.backends.cpu.host.matmul import blas
+from rlx.backends.cpu.host.matmul.dense import bind_matmul
 from rlx.ir import Graph
 from tests.cpu.programs import Program, assert_close, check, data, graph_of, run_both
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import rlx
-from rlx.backends.cpu import quantized, reduce
+from rlx.backends.cpu.host import quantized, reduce
 from rlx.packed import PackedArray
 from tests.cpu.test_engine_products import packed_rows
 

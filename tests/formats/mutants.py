@@ -36,9 +36,9 @@ from typing import Any
 import numpy as np
 
 import rlx
-from rlx.backends.cpu.engine import choice, compile
-from rlx.backends.cpu.engine.machine import this_machine
-from rlx.backends.cpu.engine.runner import RunnerSpec
+from rlx.backends.cpu import choice, compile
+from rlx.backends.cpu.machine import this_machine
+from rlx.backends.cpu.runner import RunnerSpec
 from rlx.errors import ModelFormatError, RlxError
 from rlx.formats import gguf, safetensors
 from rlx.formats.gguf.model import GgufModel

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from rlx.backends.cpu.engine.machine import this_machine
+from rlx.backends.cpu.machine import this_machine
 from tests.mutation.cpu_faults import CPU_FAULTS
 from tests.mutation.fault import CPU, ENGINE, NUMPY, Fault
 from tests.mutation.faults import FAULTS

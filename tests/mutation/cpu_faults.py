@@ -16,15 +16,15 @@ _OF_HEADERS = (
 _HEADER_FAULTS = tuple(replace(f, name=f"engine, {f.name}", where=ENGINE) for f in FAULTS if f.name in _OF_HEADERS)
 
 _SHARED_FAULTS = (
-    Fault("both, epilogue: no bias before an activation", "backends/cpu/matmul/dense.py", "tree = rule([tree], attrs)",
-          "tree = rule([ex.arg(0, held)], attrs)", ("matmul",), CPU,
+    Fault("both, epilogue: no bias before an activation", "backends/cpu/host/matmul/dense.py",
+          "tree = rule([tree], attrs)", "tree = rule([ex.arg(0, held)], attrs)", ("matmul",), CPU,
           ("f32-f32-2x3-4x3T-bias_f32-gelu", "f64-f64-33x40-40x65-bias_f64-gelu")),
-    Fault("both, sum: a kept axis does not separate reduced ones", "backends/cpu/reduce.py",
+    Fault("both, sum: a kept axis does not separate reduced ones", "backends/cpu/host/reduce.py",
           "if shape[axis] != 1:\n                runs", "if False:\n                runs", ("sum", "max"), CPU),
-    Fault("both, elementwise: any neighbouring axes are one", "backends/cpu/elementwise/evaluate.py",
+    Fault("both, elementwise: any neighbouring axes are one", "backends/cpu/host/elementwise/evaluate.py",
           "if dims and all(before == now * n for", "if dims and any(before == now * n for", ("add", "where", "fused"),
           CPU),
-    Fault("both, frames: the hop left out", "backends/cpu/signal.py", "hop * x.strides[-1], x.strides[-1]))",
+    Fault("both, frames: the hop left out", "backends/cpu/host/signal.py", "hop * x.strides[-1], x.strides[-1]))",
           "x.strides[-1], x.strides[-1]))", ("frame", "windowed_frames"), CPU),
     Fault("both, fusion: operands of a group in the other order", "passes/fuse.py", "ex.arg(numbers[key], x.dtype)",
           "ex.arg(len(numbers) - 1 - numbers[key], x.dtype)", (), CPU,

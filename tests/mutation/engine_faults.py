@@ -20,7 +20,7 @@ def _engine(
     unseen: str = "", needs: str = "",
 ) -> Fault:  # fmt: skip
     return Fault(
-        f"engine, {name}", f"engine/{file}", old, new, ops, ENGINE, only, unseen=unseen, tests=tests, needs=needs
+        f"engine, {name}", file, old, new, ops, ENGINE, only, unseen=unseen, tests=tests, needs=needs
     )
 
 
@@ -168,27 +168,27 @@ ENGINE_FAULTS = (
             tests=(f"{_ENGINE}::test_halves_are_rounded_once_and_special_values_kept",)),
     _engine("results of products: bf16 is cut off", "trees.py", 'formulas.apply(k, "p_bf16_bits", value), I16)',
             "k.bits(value, I32) >> 16, I16)", "dequantize", "packed_matmul", "matmul", only=("bf16",)),
-    _engine("quick exp2 in f32: numbers beyond its range", "quick32.py",
+    _engine("quick exp2 in f32: numbers beyond its range", "quick32.h",
             "if (!(RLX_ABS(x) < 125.0f)) { y = m_exp2_any(x); }", "", "exp2"),
-    _engine("quick tanh in f32: the sign of a small coefficient", "quick32.py", "float p = -5.717054009e-03f;",
+    _engine("quick tanh in f32: the sign of a small coefficient", "quick32.h", "float p = -5.717054009e-03f;",
             "float p = 5.717054009e-03f;", "tanh"),
-    _engine("quick sinh in f32: the sign of a small coefficient", "quick32.py", "float p = 2.806331167e-06f;",
+    _engine("quick sinh in f32: the sign of a small coefficient", "quick32.h", "float p = 2.806331167e-06f;",
             "float p = -2.806331167e-06f;", "sinh"),
-    _engine("quick exp in f64: the lower part of ln 2 forgotten", "quick64.py",
+    _engine("quick exp in f64: the lower part of ln 2 forgotten", "quick64.h",
             "const double r = RLX_MAD64(n, -5.497923018708371e-14, h);", "const double r = h;", "exp", "sinh",
             only=("-f64-",)),
-    _engine("quick exp in f64: numbers beyond its range", "quick64.py",
+    _engine("quick exp in f64: numbers beyond its range", "quick64.h",
             "if (!(RLX_DABS(x) < 708.0)) { y = d_exp_any(x); }", "", "exp", only=("-f64-",)),
-    _engine("quick logarithm in f64: an entry of the table", "quick64.py", "1.1428316801901413",
+    _engine("quick logarithm in f64: an entry of the table", "quick64.h", "1.1428316801901413",
             "1.1428316801901415", "log", "log1p", only=("-f64-",),
             tests=(_FUNCTIONS,)),
-    _engine("quick logarithm in f64: subnormal numbers", "quick64.py",
+    _engine("quick logarithm in f64: subnormal numbers", "quick64.h",
             "if (u - RLX_U64(0x00100000u, 0u) >= RLX_U64(0x7fe00000u, 0u)) { y = d_log_any(x); }", "", "log",
             only=("-f64-",)),
-    _engine("quick tanh in f64: the sign of a small coefficient", "quick64.py",
+    _engine("quick tanh in f64: the sign of a small coefficient", "quick64.h",
             "double p = -1.6107559423335435e-05;", "double p = 1.6107559423335435e-05;", "tanh", only=("-f64-",),
             tests=(_FUNCTIONS,)),
-    _engine("quick atanh in f64: what the division lost forgotten", "quick64.py",
+    _engine("quick atanh in f64: what the division lost forgotten", "quick64.h",
             "d_with_sign(0.5 * q_log1p_pair64(q, rest), x)", "d_with_sign(0.5 * q_log1p_pair64(q, 0.0), x)", "atanh",
             only=("-f64-",), tests=(_FUNCTIONS,)),
     # -- rows

@@ -9,7 +9,7 @@ from rlx.conformance.case import Case, cases_of
 VULKAN, CUDA = "vulkan", "cuda"
 ENGINE, NUMPY, CPU = "compiled", "numpy", "cpu"
 # The folders that faults of the CPU stand in: those of its engine, of NumPy's kernels, and of what both run.
-ROOTS = {ENGINE: ("rlx/backends/cpu", "rlx/backends/device_code"), NUMPY: ("rlx/backends/cpu",), CPU: ("rlx",)}
+ROOTS = {ENGINE: ("rlx/backends/cpu", "rlx/backends/device_code"), NUMPY: ("rlx/backends/cpu/host",), CPU: ("rlx",)}
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rlx.backends.cpu.engine import choice
+from rlx.backends.cpu import choice
 from rlx.conformance.guarded import guarded_faults
 from rlx.driver.registry import open_device
 from tests.devices import device_here

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import rlx
-from rlx.backends.cpu import fft as kernels
+from rlx.backends.cpu.host import fft as kernels
 from rlx.errors import DTypeError, RlxError, ShapeError
 from rlx.ir import Graph, Tensor
 from tests.full import some

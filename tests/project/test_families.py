@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from rlx.backends.cpu.kernels import BINDERS
+from rlx.backends.cpu.host.kernels import BINDERS
 from rlx.backends.gpu.program.executable import load_rules
 from rlx.backends.gpu.program.lowering import LOWERINGS
 from rlx.ir import REGISTRY
@@ -80,7 +80,7 @@ def test_a_cpu_kernel_is_in_the_module_of_its_family() -> None:
     assert modules.keys() <= with_kernels.keys()
     # None is missing but those that are decomposed: the CPU would run another by its NumPy definition, and say nothing.
     assert modules.keys() >= {name for name, op in with_kernels.items() if op.decompose is None}
-    assert _strays("rlx.backends.cpu", modules) == []
+    assert _strays("rlx.backends.cpu.host", modules) == []
 
 
 def test_a_gpu_rule_is_in_the_module_of_its_family() -> None:

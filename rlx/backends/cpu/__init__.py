@@ -1,4 +1,5 @@
-"""The CPU backend: NumPy, with its own thread pool and direct calls of BLAS. It also runs the GPUs' host steps."""
+"""The CPU backend: an engine of kernels written as LLVM IR, and `host`, the NumPy kernels behind it, which are also the
+GPUs' host steps. `step` has the registry of the engine's binders, `host.kernels` that of NumPy's."""
 
 from rlx.backends.cpu.arena import CpuArena as CpuArena
 from rlx.backends.cpu.device import CpuBackend

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rlx.backends.cpu.arena import ALIGNMENT
-from rlx.backends.cpu.matmul import blas as blas_library
+from rlx.backends.cpu.host.matmul import blas as blas_library
 from rlx.backends.cpu.threads import POOL, available_threads
 from rlx.driver.device import Bytes
 

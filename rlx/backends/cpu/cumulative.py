@@ -1,52 +1,138 @@
-"""cumsum and cumprod. Floats are accumulated in f64; `extended` handles partial results beyond its range."""
+"""cumsum and cumprod. Floats of up to 32 bits are added in f64, whose range no sum of them leaves, and multiplied in
+f64 beside a power of two. Sums of f64 have a second sum, of scaled-down terms, where they leave the range;
+their products have a mantissa of two f64 (Dekker, 1971). Integers wrap."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import partial
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
 
-import numpy as np
-
-from rlx.backends.cpu.context import Array, BindContext, Step
-from rlx.backends.cpu.kernels import cpu_kernel
-from rlx.backends.cpu.reduce import UFUNCS
+from rlx.backends.cpu.context import Array
+from rlx.backends.cpu.ir import F32, F64, I8, I32, I64, PTR, Kernel, Type, Value
+from rlx.backends.cpu.powers import RunningProduct
+from rlx.backends.cpu.rowwise import (
+    LOADED,
+    STORED,
+    contiguous,
+    grain_of,
+    load_wide,
+    name_of,
+    store_wide,
+)
+from rlx.backends.cpu.step import EngineContext, EngineStep, address, engine
 from rlx.ir import Node
-from rlx.ops import extended
+
+_SOURCES = {"i32": I32, "i64": I64, "bool": I8, "u8": I8, "i8": I8}
+_DOWN = 2.0**-256  # no sum of terms that are scaled by it leaves the range
 
 
-@cpu_kernel("cumsum", "cumprod")
-def bind_scan(node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: BindContext) -> list[Step]:
-    ufunc = UFUNCS[node.op.joins]
-    axis, x, out = node.attrs["axis"], ins[0], outs[0]
-    dtype = np.dtype(np.float64) if out.dtype.kind in "fV" else out.dtype
-    steps: list[Step] = []
-    if x.dtype != dtype:
-        wide = ctx.scratch(x.shape, dtype)
-        steps.append(partial(np.copyto, wide, x, "unsafe"))
-        x = wide
-    made = out if out.dtype == dtype else ctx.scratch(out.shape, dtype)
-    source, target = (np.moveaxis(a, axis, 0) for a in (x, made))
-    if node.attrs["reverse"]:
-        source, target = source[::-1], target[::-1]
-    if node.attrs["exclusive"]:
-        steps.append(partial(np.copyto, target[:1], np.asarray(ufunc.identity, dtype)))
-        source, target = source[:-1], target[1:]
-    if target.size and dtype.kind == "f":
-        steps.append(partial(_running, _RUNNING[node.op.joins, out.dtype == dtype], source, target))
-    elif target.size:
-        steps.append(partial(ufunc.accumulate, source, 0, None, target))
-    if made is not out:
-        steps.append(partial(np.copyto, out, made, "unsafe"))
-    return steps
+class _Plain:
+    """A running sum or product in one number."""
+
+    def __init__(self, k: Kernel, kind: Type, sums: bool) -> None:
+        self.k, self.sums = k, sums
+        self.held = k.variable(k.const(kind, 0 if sums else 1))
+
+    def join(self, x: Value) -> None:
+        self.held.value = self.held.value + x if self.sums else self.held.value * x
+
+    def value(self) -> Value:
+        return self.held.value
 
 
-# Keyed by the primitive that combines two elements, and by whether the result is f64: an accumulator of f64 is then no
-# wider than it.
-_RUNNING: dict[tuple[str | None, bool], Callable[[Array, int], Array]] = {
-    ("add", False): np.add.accumulate, ("add", True): extended.running_total,
-    ("mul", False): extended.narrow_running_product, ("mul", True): extended.running_product,
-}  # fmt: skip
+class _WideSum(_Plain):
+    """A running sum of f64."""
+
+    def __init__(self, k: Kernel, kind: Type) -> None:
+        super().__init__(k, kind, True)
+        self.scaled = k.variable(k.const(kind, 0))
+
+    def join(self, x: Value) -> None:
+        super().join(x)
+        self.scaled.value = self.k.fma(x, _DOWN, self.scaled.value)
+
+    def value(self) -> Value:
+        total = super().value()
+        finite = self.k.cmp("olt", self.k.unary("fabs", total), math.inf)
+        return self.k.select(finite, total, self.scaled.value * (1 / _DOWN))
 
 
-def _running(accumulate: Callable[[Array, int], Array], source: Array, target: Array) -> None:
-    np.copyto(target, accumulate(source, 0))
+@dataclass(frozen=True, slots=True)
+class Running:
+    """(before, n, after) elements along n: an item is a vector of columns, or one row. Words: x, y, n, after, the first
+    element and the step along n, for results from the end."""
+
+    join: str
+    source: str
+    target: str
+    exclusive: bool
+    lanes: int
+
+    def ir(self) -> str:
+        k, lanes = Kernel("kernel"), self.lanes
+        n, after, start, step = (k.word(i) for i in range(2, 6))
+        with k.loop(k.first, k.last) as item:
+            mask, base = None, item * n
+            if lanes > 1:
+                count = k.binary("udiv", after + (lanes - 1), k.const(I64, lanes))
+                outer = k.binary("udiv", item, count)
+                column = (item - outer * count) * lanes
+                left = after - column
+                mask = k.tail(k.select(k.cmp("slt", left, lanes), left, lanes), lanes)
+                base = outer * n * after + column
+            held = self._held(k)
+            with k.loop(0, n) as i:
+                at = base + (start + i * step) * after
+                x = self._load(k, at, mask)  # before the result is stored, which may lie over it
+                if self.exclusive:
+                    self._store(k, held.value(), at, mask)
+                    held.join(x)
+                else:
+                    held.join(x)
+                    self._store(k, held.value(), at, mask)
+        return k.text()
+
+    def _held(self, k: Kernel) -> _Plain | RunningProduct:
+        sums = self.join == "add"
+        if self.target not in LOADED:
+            return _Plain(k, _SOURCES[self.target].of(self.lanes), sums)
+        kind, wide = F64.of(self.lanes), self.target == "f64"
+        if sums:
+            return _WideSum(k, kind) if wide else _Plain(k, kind, True)
+        return RunningProduct(k, kind, wide)
+
+    def _load(self, k: Kernel, at: Value, mask: Value | None) -> Value:
+        x = k.word(0, PTR)
+        if self.source in LOADED:
+            return k.cast("fpext", load_wide(k, x, self.source, at, self.lanes, mask), F64)
+        kind, target = _SOURCES[self.source], _SOURCES[self.target]
+        v = k.load(kind.of(self.lanes), k.at(x, at, kind), mask)
+        return v if kind == target else k.cast("sext" if self.source == "i8" else "zext", v, target)
+
+    def _store(self, k: Kernel, v: Value, at: Value, mask: Value | None) -> None:
+        y = k.word(1, PTR)
+        if self.target in LOADED:
+            narrow = k.cast("fptrunc", v, F32) if self.target in STORED else v
+            store_wide(k, narrow, y, self.target, at, mask)
+        else:
+            k.store(v, k.at(y, at, _SOURCES[self.target]), mask)
+
+
+@engine("cumsum", "cumprod")
+def bind_cumulative(
+    node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: EngineContext
+) -> list[EngineStep] | None:
+    x, y, axis = ins[0], outs[0], node.attrs["axis"]
+    source, target = name_of(x), name_of(y)
+    known = source == target and source in (*LOADED, "i32", "i64")
+    if not (known or (source in ("bool", "u8", "i8") and target == "i32")) or not contiguous(x, y):
+        return None
+    n, after = x.shape[axis], math.prod(x.shape[axis + 1 :])
+    lanes = ctx.machine.lanes() if after > 1 else 1
+    start, step = (n - 1, -1) if node.attrs["reverse"] else (0, 1)
+    spec = Running(str(node.op.joins), source, target, node.attrs["exclusive"], lanes)
+    items = x.size // (n * after) * (-(-after // lanes))
+    words = (address(x), address(y), n, after, start, step)
+    cost = n * (2.0 if spec.join == "add" or target not in LOADED else 8.0)
+    return [EngineStep(spec, words, items, grain_of(n * lanes), cost_ns=cost)]

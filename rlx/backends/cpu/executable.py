@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 
 from rlx.backends.cpu.arena import CpuBuffer
+from rlx.backends.cpu.choice import CannotCompile, usable
 from rlx.backends.cpu.context import Array, ArrayMemory, BindContext, Step, in_order
-from rlx.backends.cpu.conv.last import last_convolutions
-from rlx.backends.cpu.elementwise.bind import bind_elementwise, trees_of
-from rlx.backends.cpu.elementwise.evaluate import same_place
-from rlx.backends.cpu.engine.choice import CannotCompile, usable
-from rlx.backends.cpu.kernels import BINDERS, bind_reference, load_kernels
+from rlx.backends.cpu.host.conv.last import last_convolutions
+from rlx.backends.cpu.host.elementwise.bind import bind_elementwise, trees_of
+from rlx.backends.cpu.host.elementwise.evaluate import same_place
+from rlx.backends.cpu.host.kernels import BINDERS, bind_reference, load_kernels
 from rlx.backends.cpu.quiet import quiet_call, quietly
 from rlx.backends.cpu.reads import Reads, memory_of
 from rlx.driver import Buffer, BuildOptions, DeviceArena, Dispatch, MemoryPlan
@@ -33,7 +33,7 @@ from rlx.passes.bodies import body_name
 from rlx.passes.rewriting import use_counts
 
 if TYPE_CHECKING:
-    from rlx.backends.cpu.engine.program import EngineProgram
+    from rlx.backends.cpu.program import EngineProgram
 
 load_kernels()
 _log = logging.getLogger(__name__)
@@ -113,11 +113,11 @@ class CpuExecutable:
             return np.moveaxis(found.reshape(order[t.id]), -1, 1) if t.id in order else found
 
         if compiled:  # a program on NumPy needs none of these modules, which not every system could import
-            from rlx.backends.cpu.engine.layout import channels_last_tensors
-            from rlx.backends.cpu.engine.program import EngineProgram
+            from rlx.backends.cpu.layout import channels_last_tensors
+            from rlx.backends.cpu.program import EngineProgram
 
             order.update(channels_last_tensors(graph, plan))
-            from rlx.backends.cpu.engine.weights import PackedWeights
+            from rlx.backends.cpu.weights import PackedWeights
 
             fixed = set() if body else {t.id for t in graph.params.values()}
             constant = {n.output.id for n in graph.nodes if n.op.is_constant}
@@ -174,7 +174,7 @@ class CpuExecutable:
         alike: bool,
     ) -> bool:
         """Binds a node and an elementwise one behind it as one step of the engine. False where that cannot be."""
-        from rlx.backends.cpu.engine.step import Following
+        from rlx.backends.cpu.step import Following
 
         assert self._engine is not None
         product, out = node.outputs[0], following.outputs[0]
@@ -325,7 +325,7 @@ class CpuExecutable:
         """All steps of a scan as one call, where the engine runs the whole body. NumPy would gain nothing from it."""
         if self._engine is None or self._times.wanted or len(self._steps) != 1 or not order:
             return None
-        from rlx.backends.cpu.engine.program import MovingRow, Segment
+        from rlx.backends.cpu.program import MovingRow, Segment
 
         (segment,) = self._steps
         if not isinstance(segment, Segment):

@@ -1,93 +1,97 @@
-"""grid_sample on the CPU: for each image, indices and weights of all neighbours, then one gather for each neighbour."""
+"""grid_sample: indices and weights of a vector of places at once, then a gather from each channel per neighbour."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from functools import partial
-from itertools import product
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 
-from rlx.backends.cpu.context import Array, BindContext, Step
-from rlx.backends.cpu.elementwise.evaluate import bind_trees
-from rlx.backends.cpu.kernels import cpu_kernel
-from rlx.backends.cpu.rows import working
-from rlx.backends.cpu.windows import padded
-from rlx.dtypes import DType, as_dtype, i64
+from rlx.backends.cpu.context import Array
+from rlx.backends.cpu.host.grid_sample import corners_of
+from rlx.backends.cpu.ir import F32, I64, PTR, Kernel, Value
+from rlx.backends.cpu.rowwise import contiguous
+from rlx.backends.cpu.step import EngineContext, EngineStep, address, engine
+from rlx.backends.cpu.trees import print_trees, printable
+from rlx.dtypes import i32
 from rlx.ir import Expr, Node
-from rlx.ir import expr as ex
-from rlx.ops.grid_sample import Exprs, axis_taps
+
+Corners = tuple[tuple[Expr, Expr | None, Expr | None], ...]
 
 
-@cpu_kernel("grid_sample")
-def bind_grid_sample(node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: BindContext) -> list[Step]:
-    x, grid, out = ins[0], ins[1], outs[0]
-    dtype = working(out.dtype)
-    steps: list[Step] = []
-    x = padded(x, (), dtype, 0, ctx, steps)
-    grid = padded(grid, (), dtype, 0, ctx, steps)
-    corners = corners_of(node, x.shape[2:], dtype)
-    count = math.prod(out.shape[2:])
-    mark = ctx.mark()
-    for n in range(len(x)):
-        ctx.back_to(mark, 0)
-        made = out[n].reshape(x.shape[1], count)
-        steps += _image(corners, x[n].reshape(x.shape[1], -1), grid[n].reshape(count, -1), made, ctx)
-    return steps
+@dataclass(frozen=True, slots=True)
+class GridSample:
+    """Images (N, C, size) at places (N, count, axes): an item is a vector of places. `corners` has the index of each
+    neighbour, its weight (None is 1), and whether it lies outside (None is never), of a place's coordinates. Words: x,
+    grid, y, count, channels, elements of a channel."""
+
+    corners: Corners
+    axes: int
+    lanes: int
+
+    def ir(self) -> str:
+        k, lanes = Kernel("kernel"), self.lanes
+        x, grid, y = (k.word(i, PTR) for i in range(3))
+        count, channels, size = (k.word(i) for i in range(3, 6))
+        vectors = k.binary("udiv", count + (lanes - 1), k.const(I64, lanes))
+        with k.loop(k.first, k.last) as item:
+            n = k.binary("udiv", item, vectors)
+            first = (item - n * vectors) * lanes
+            left = count - first
+            mask = k.tail(k.select(k.cmp("slt", left, lanes), left, lanes), lanes)
+            start = k.at(grid, (n * count + first) * self.axes, F32)
+            steps = [k.lanes(I64, [i * self.axes + axis for i in range(lanes)]) for axis in range(self.axes)]
+            columns = [self._gathered(k, start, step, mask) for step in steps]
+            trees = [t for corner in self.corners for t in corner if t is not None]
+            values = iter(print_trees(k, trees, columns, lanes=lanes))
+            found = []
+            for corner in self.corners:
+                index, weight, outside = (None if t is None else next(values) for t in corner)
+                assert index is not None
+                found.append((index, weight, mask if outside is None else mask & ~outside))
+            with k.loop(0, channels) as c:
+                plane = k.at(x, (n * channels + c) * size, F32)
+                total: Value | None = None
+                for index, weight, inside in found:
+                    v = self._gathered(k, plane, index, inside)
+                    if weight is not None:
+                        # What lies outside counts as 0 whatever its weight is.
+                        v = k.select(inside, v * weight, 0.0)
+                    total = v if total is None else total + v
+                assert total is not None
+                k.store(total, k.at(y, (n * channels + c) * count + first, F32), mask)
+        return k.text()
+
+    def _gathered(self, k: Kernel, base: Value, index: Value, mask: Value) -> Value:
+        lanes = self.lanes
+        places = k.op(PTR.of(lanes), f"getelementptr {F32}, {base}, {index}")
+        name = f"llvm.masked.gather.{F32.of(lanes).suffix}.v{lanes}p0"
+        return k.call(name, F32.of(lanes), places, "i32 4", mask, k.const(F32.of(lanes), 0.0))
 
 
-def corners_of(
-    node: Node, sizes: tuple[int, ...], dtype: np.dtype[Any], index: DType = i64
-) -> list[tuple[Expr, Expr | None, Expr | None]]:
-    """For each neighbour, expressions of the grid's columns: its flat index, its weight (None is 1), and whether it
-    lies outside the image (None is never)."""
-    kind = as_dtype(dtype)
-    last = len(sizes) - 1
-    axes = [axis_taps(Exprs, ex.arg(last - i, kind), size, node.attrs) for i, size in enumerate(sizes)]
-    found = []
-    for corner in product(*axes):
-        place = weight = inside = None
-        for size, (p, w, good) in zip(sizes, corner, strict=True):
-            whole = ex.cast(p, index)
-            place = whole if place is None else place * size + whole
-            weight = w if weight is None else weight if w is None else weight * w
-            inside = good if inside is None else ex.call("and", inside, good)
-        assert place is not None
-        found.append((place, weight, None if inside is None else ex.call("not", inside)))
-    return found
-
-
-def _image(
-    corners: list[tuple[Expr, Expr | None, Expr | None]], x: Array, grid: Array, out: Array, ctx: BindContext
-) -> list[Step]:
-    columns = [grid[:, i] for i in range(grid.shape[1])]
-    count = len(grid)
-    trees: list[Expr] = []
-    arrays: list[Array] = []
-
-    def kept(tree: Expr | None, dtype: Any) -> Array | None:
-        if tree is None:
-            return None
-        array = ctx.scratch((count,), dtype)
-        trees.append(tree)
-        arrays.append(array)
-        return array
-
-    parts = [(kept(p, np.int64), kept(w, x.dtype), kept(o, np.bool_)) for p, w, o in corners]
-    steps = bind_trees(trees, columns, arrays, ctx)
-    total = out if out.dtype == x.dtype else ctx.scratch(out.shape, x.dtype)
-    term = ctx.scratch(out.shape, x.dtype)
-    for number, (place, weight, outside) in enumerate(parts):
-        value = term if number else total
-        steps.append(partial(x.take, place, 1, value, "clip"))
-        if weight is not None:
-            steps.append(partial(np.multiply, value, weight, value))
-        if outside is not None:
-            steps.append(partial(np.copyto, value, np.zeros((), x.dtype), "same_kind", outside))
-        if number:
-            steps.append(partial(np.add, total, term, total))
-    if total is not out:
-        steps.append(partial(np.copyto, out, total, "unsafe"))
-    return steps
+@engine("grid_sample")
+def bind_grid_sample(
+    node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: EngineContext
+) -> list[EngineStep] | None:
+    (x, grid), y = ins, outs[0]
+    sizes = x.shape[2:]
+    if (
+        x.dtype != np.float32
+        or grid.dtype != np.float32
+        or not contiguous(x, grid, y)
+        or math.prod(sizes) >= 1 << 31
+    ):
+        return None
+    corners = tuple(corners_of(node, sizes, x.dtype, i32))
+    if not printable([t for corner in corners for t in corner if t is not None]):
+        return None
+    count, channels, lanes = math.prod(y.shape[2:]), x.shape[1], ctx.machine.lanes()
+    spec = GridSample(corners, len(sizes), lanes)
+    words = (address(x), address(grid), address(y), count, channels, math.prod(sizes))
+    cost = lanes * len(corners) * (3 + channels)
+    return [
+        EngineStep(
+            spec, words, x.shape[0] * -(-count // lanes), max(1, 10_000 // cost), (x, grid, y), cost_ns=cost
+        )
+    ]

@@ -1,109 +1,239 @@
-"""gather and gather_elements (numpy.take after the indices are clamped), dynamic slices and one_hot."""
+"""gather along an axis, gather_elements, and slices whose place is known when they run."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from functools import partial
+from dataclasses import dataclass
 
 import numpy as np
 
-from rlx.backends.cpu.context import Array, BindContext, Step
-from rlx.backends.cpu.kernels import cpu_kernel
-from rlx.dtypes import as_dtype
+from rlx.backends.cpu.context import Array
+from rlx.backends.cpu.ir import I8, I16, I32, I64, PTR, Kernel, Value
+from rlx.backends.cpu.movement import copies, copy_run
+from rlx.backends.cpu.rowwise import contiguous, grain_of
+from rlx.backends.cpu.step import EngineContext, EngineStep, address, engine
 from rlx.ir import Node
-from rlx.ops.index.dynamic import window
-from rlx.ops.numeric import convert
+
+_UNITS = {1: I8, 2: I16, 4: I32, 8: I64}
+_INDICES = {4: I32, 8: I64}
 
 
-@cpu_kernel("gather")
-def bind_gather(node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: BindContext) -> list[Step]:
-    x, indices = ins
-    axis = node.attrs["axis"]
-    wanted, steps = in_range(indices, x.shape[axis], ctx)
-    # With mode "clip" NumPy writes to `out` directly; its default mode writes to a buffer first.
-    return [*steps, partial(x.take, wanted, axis, outs[0], "clip")]
+@dataclass(frozen=True, slots=True)
+class Gather:
+    """Rows y[o, i] = x[o, index[i]] of neighbouring elements. Words: x, indices, y, number of indices, of rows in x and
+    elements of a row. Negative indices count from the end; they are clamped as NumPy's mode "clip" does."""
+
+    unit: int
+    index: int
+    single: bool
+    vector_bytes: int
+    table: bool = False  # x has one axis, of elements that vectors of indices gather
+
+    def ir(self) -> str:
+        k, kind = Kernel("kernel"), _UNITS[self.unit]
+        x, indices, y = (k.word(i, PTR) for i in range(3))
+        count, rows, n = (k.word(i) for i in range(3, 6))
+        if self.table:
+            gather_words(k, x, indices, y, k.first, k.last, rows, self.vector_bytes)
+            return k.text()
+        with k.loop(k.first, k.last) as item:
+            outer = k.binary("udiv", item, count)
+            i = in_range(k, k.at(indices, item - outer * count, _INDICES[self.index]), self.index, rows)
+            if self.single:
+                k.store(k.load(kind, k.at(x, outer * rows + i, kind)), k.at(y, item, kind))
+            else:
+                source, target = k.at(x, (outer * rows + i) * n, kind), k.at(y, item * n, kind)
+                copy_run(k, source, target, n, self.unit, self.vector_bytes)
+        return k.text()
 
 
-def in_range(indices: Array, n: int, ctx: BindContext) -> tuple[Array, list[Step]]:
-    """The indices counted from the front and clamped to 0..n-1, and the calls that compute them."""
-    wanted = ctx.scratch(indices.shape, np.intp)
-    past = ctx.scratch(indices.shape, np.intp)
-    zero, length, last = (np.asarray(v, np.intp) for v in (0, n, n - 1))
-    return wanted, [
-        partial(np.copyto, wanted, indices, "same_kind"),
-        # A negative index counts from the end: add the length where it is below 0, without a branch.
-        partial(np.right_shift, wanted, np.asarray(63, np.intp), past),
-        partial(np.bitwise_and, past, length, past),
-        partial(np.add, wanted, past, wanted),
-        partial(np.clip, wanted, zero, last, wanted),
-    ]
+def gather_words(
+    k: Kernel, x: Value, indices: Value, y: Value, first: Value, last: Value, rows: Value, vector_bytes: int
+) -> None:
+    """y[i] = x[indices[i]] for i from first to last - 1, words of 32 bits; indices too, as `in_range` has them."""
+    lanes = vector_bytes // 4
+    kind, short = I32.of(lanes), k.cast("trunc", rows, I32)
+    with k.loop(first, last, lanes) as i:
+        mask = k.tail(k.min(last - i, lanes), lanes)
+        at = k.load(kind, k.at(indices, i, I32), mask)
+        at = k.select(k.cmp("slt", at, 0), at + short, at)
+        at = k.min(k.max(at, 0), k.splat(short - 1, lanes))
+        places = k.op(PTR.of(lanes), f"getelementptr i32, {x}, {at}")
+        name = f"llvm.masked.gather.{kind.suffix}.v{lanes}p0"
+        k.store(k.call(name, kind, places, "i32 4", mask, k.const(kind, 0)), k.at(y, i, I32), mask)
 
 
-@cpu_kernel("gather_elements")
+def in_range(k: Kernel, where: Value, nbytes: int, rows: Value) -> Value:
+    """The index at an address, counted from the front and clamped to 0 … rows - 1."""
+    i = k.cast("sext", k.load(_INDICES[nbytes], where), I64)
+    i = k.select(k.cmp("slt", i, 0), i + rows, i)
+    i = k.select(k.cmp("slt", i, 0), k.const(I64, 0), i)
+    return k.select(k.cmp("slt", i, rows), i, rows - 1)
+
+
+@engine("gather")
+def bind_gather(
+    node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: EngineContext
+) -> list[EngineStep] | None:
+    (x, indices), y, axis = ins, outs[0], node.attrs["axis"]
+    unit, rows = x.itemsize, x.shape[axis]
+    if not contiguous(x, indices, y) or indices.itemsize not in _INDICES or unit not in _UNITS or rows == 0:
+        return None
+    if np.may_share_memory(x, y) or np.may_share_memory(indices, y):
+        return None
+    n = math.prod(x.shape[axis + 1 :])
+    single = n == 1
+    while unit < 4 and not single and n % 2 == 0:
+        unit, n = unit * 2, n // 2
+    table = single and math.prod(x.shape[:axis]) == 1 and unit == indices.itemsize == 4 and rows < 1 << 31
+    spec = Gather(unit, indices.itemsize, single, ctx.machine.vector_bytes, table)
+    words = (address(x), address(indices), address(y), indices.size, rows, n)
+    items = math.prod(x.shape[:axis]) * indices.size
+    cost = 1.0 if table else 5 + n * unit * 0.1
+    return [EngineStep(spec, words, items, 1024 if table else grain_of(n + 16), (x, indices, y), cost_ns=cost)]
+
+
+@dataclass(frozen=True, slots=True)
+class GatherElements:
+    """y[item] = x at the item's own place, but for one axis, whose index is read. Words: x, indices, y, elements of
+    that axis in x, then of each axis: elements in y, distance in x."""
+
+    unit: int
+    index: int
+    axis: int
+    rank: int
+    vector_bytes: int = 0  # not 0: of two axes the last, by vectors of indices
+
+    def ir(self) -> str:
+        k, kind = Kernel("kernel"), _UNITS[self.unit]
+        x, indices, y = (k.word(i, PTR) for i in range(3))
+        if self.vector_bytes:
+            columns, distance, at = k.word(6), k.word(5), k.variable(k.first)
+            with k.repeat() as again:
+                again.whilst(k.cmp("slt", at.value, k.last))
+                row = k.binary("udiv", at.value, columns)
+                end = k.min((row + 1) * columns, k.last)
+                here = k.at(x, row * distance, I32)
+                gather_words(k, here, indices, y, at.value, end, k.word(3), self.vector_bytes)
+                at.value = end
+            return k.text()
+        with k.loop(k.first, k.last) as item:
+            left, place = item, k.const(I64, 0)
+            for axis in reversed(range(self.rank)):
+                size, stride = k.word(4 + 2 * axis), k.word(5 + 2 * axis)
+                rest = k.binary("udiv", left, size) if axis else k.const(I64, 0)
+                i = left - rest * size
+                if axis == self.axis:
+                    i = in_range(k, k.at(indices, item, _INDICES[self.index]), self.index, k.word(3))
+                place, left = place + i * stride, rest
+            k.store(k.load(kind, k.at(x, place, kind)), k.at(y, item, kind))
+        return k.text()
+
+
+@engine("gather_elements")
 def bind_gather_elements(
-    node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: BindContext
-) -> list[Step]:
-    x, indices = ins
-    axis, out = node.attrs["axis"], outs[0]
-    wanted, steps = in_range(indices, x.shape[axis], ctx)
-    # Indices into the flattened x, so that one `take` reads everything.
-    strides = np.cumprod([1, *reversed(x.shape[1:])])[::-1]
-    scale = np.asarray(strides[axis], np.intp)
-    steps.append(partial(np.multiply, wanted, scale, wanted))
-    for i, n in enumerate(out.shape):
-        if i != axis and n > 1:
-            shape = [n if k == i else 1 for k in range(out.ndim)]
-            lines = ctx.scratch((n,), np.intp)
-            steps += [
-                partial(np.copyto, lines, np.arange(n, dtype=np.intp) * strides[i]),
-                partial(np.add, wanted, lines.reshape(shape), wanted),
-            ]
-    return [*steps, partial(x.reshape(-1).take, wanted, None, out, "clip")]
+    node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: EngineContext
+) -> list[EngineStep] | None:
+    (x, indices), y, axis = ins, outs[0], node.attrs["axis"]
+    unit, rows = x.itemsize, x.shape[axis]
+    if not contiguous(x, indices, y) or indices.itemsize not in _INDICES or unit not in _UNITS or rows == 0:
+        return None
+    if np.may_share_memory(x, y) or np.may_share_memory(indices, y):
+        return None
+    strides = [math.prod(x.shape[i + 1 :]) for i in range(x.ndim)]
+    words = [
+        address(x), address(indices), address(y), rows,
+        *(w for pair in zip(y.shape, strides, strict=True) for w in pair),
+    ]  # fmt: skip
+    words_of_32 = unit == indices.itemsize == 4 and x.ndim == 2 and axis == 1 and rows < 1 << 31
+    spec = GatherElements(unit, indices.itemsize, axis, x.ndim, ctx.machine.vector_bytes if words_of_32 else 0)
+    cost = 1.5 if words_of_32 else 10.0
+    return [EngineStep(spec, words, y.size, 1024, (x, indices, y), cost_ns=cost)]
 
 
-@cpu_kernel("dynamic_slice")
-def bind_dynamic_slice(
-    node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: BindContext
-) -> list[Step]:
-    x, starts = ins
-    out, sizes = outs[0], node.attrs["sizes"]
+@dataclass(frozen=True, slots=True)
+class DynamicSlice:
+    """Rows of a window of x, whose first element the starts say, copied to or from a dense array. Words: x, dense
+    array, starts, elements of a row, then of each axis: elements of x and of the window, distance in x and in the
+    array."""
 
-    def run() -> None:
-        np.copyto(out, x[window(x.shape, sizes, starts)])
+    unit: int
+    index: int
+    rank: int
+    into: bool  # from the dense array into x
+    vector_bytes: int
 
-    return [run]
+    def ir(self) -> str:
+        k, kind = Kernel("kernel"), _UNITS[self.unit]
+        x, dense, starts, n = k.word(0, PTR), k.word(1, PTR), k.word(2, PTR), k.word(3)
+        base = k.const(I64, 0)
+        for axis in range(self.rank):
+            length, size, stride = (k.word(4 + 4 * axis + i) for i in range(3))
+            start = k.cast(
+                "sext", k.load(_INDICES[self.index], k.at(starts, axis, _INDICES[self.index])), I64
+            )
+            start = clamped_start(k, start, length, size)
+            base = base + start * stride
+        with k.loop(k.first, k.last) as item:
+            left, place, at = item, base, k.const(I64, 0)
+            for axis in reversed(range(self.rank - 1)):
+                size, stride, distance = (k.word(4 + 4 * axis + i) for i in range(1, 4))
+                rest = k.binary("udiv", left, size) if axis else k.const(I64, 0)
+                i = left - rest * size
+                place, at, left = place + i * stride, at + i * distance, rest
+            one, other = k.at(x, place, kind), k.at(dense, at, kind)
+            source, target = (other, one) if self.into else (one, other)
+            copy_run(k, source, target, n, self.unit, self.vector_bytes)
+        return k.text()
 
 
-@cpu_kernel("dynamic_update_slice")
-def bind_dynamic_update(
-    node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: BindContext
-) -> list[Step]:
-    x, update, starts = ins
-    out = outs[0]
-    same = x.__array_interface__["data"] == out.__array_interface__["data"]
-
-    def run() -> None:
-        out[window(x.shape, update.shape, starts)] = update
-
-    return [run] if same else [partial(np.copyto, out, x), run]
+def clamped_start(k: Kernel, start: Value, length: Value, size: Value) -> Value:
+    """Where a window begins, so that it stays within the axis."""
+    start = k.select(k.cmp("slt", start, 0), k.const(I64, 0), start)
+    last = length - size
+    return k.select(k.cmp("slt", start, last), start, last)
 
 
-@cpu_kernel("one_hot")
-def bind_one_hot(node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: BindContext) -> list[Step]:
-    axis, depth = node.attrs["axis"], node.attrs["depth"]
-    out = outs[0]
-    on, off = (convert(np.asarray(node.attrs[k]), as_dtype(out.dtype)) for k in ("on", "off"))
-    indices = np.expand_dims(ins[0], axis)
-    places = np.arange(depth, dtype=np.int64).reshape([depth if i == axis else 1 for i in range(out.ndim)])
-    front, past = (ctx.scratch(indices.shape, np.int64) for _ in range(2))
-    hit = ctx.scratch(out.shape, np.bool_)
-    return [
-        partial(np.copyto, front, indices),
-        # A negative index counts from the end: add the depth where it is below 0, without a branch.
-        partial(np.right_shift, front, np.asarray(63), past),
-        partial(np.bitwise_and, past, np.asarray(depth), past),
-        partial(np.add, front, past, front),
-        partial(np.equal, front, places, hit),
-        partial(np.copyto, out, off),
-        partial(np.copyto, out, on, where=hit),
+def _window(x: Array, dense: Array, starts: Array, into: bool, ctx: EngineContext) -> list[EngineStep] | None:
+    if (
+        x.ndim == 0
+        or not contiguous(x, dense, starts)
+        or starts.itemsize not in _INDICES
+        or x.itemsize not in _UNITS
+    ):
+        return None
+    if dense.size == 0:
+        return []
+    rank = x.ndim
+    while rank > 1 and dense.shape[rank - 1] == x.shape[rank - 1]:
+        rank -= 1  # whole axes are part of a row
+    n = math.prod(dense.shape[rank - 1 :])
+    axes = [
+        (x.shape[i], dense.shape[i], math.prod(x.shape[i + 1 :]), math.prod(dense.shape[i + 1 :]))
+        for i in range(rank)
     ]
+    spec = DynamicSlice(x.itemsize, starts.itemsize, rank, into, ctx.machine.vector_bytes)
+    words = [address(x), address(dense), address(starts), n, *(w for axis in axes for w in axis)]
+    cost = 5 + n * x.itemsize * 0.1
+    return [EngineStep(spec, words, dense.size // n, grain_of(n + 16), (x, dense, starts), cost_ns=cost)]
+
+
+@engine("dynamic_slice")
+def bind_dynamic_slice(
+    node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: EngineContext
+) -> list[EngineStep] | None:
+    if np.may_share_memory(ins[0], outs[0]):
+        return None
+    return _window(ins[0], outs[0], ins[1], False, ctx)
+
+
+@engine("dynamic_update_slice")
+def bind_dynamic_update(
+    node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: EngineContext
+) -> list[EngineStep] | None:
+    x, update, starts = ins
+    if np.may_share_memory(update, outs[0]):
+        return None
+    before, write = copies(x, outs[0], ctx), _window(outs[0], update, starts, True, ctx)
+    return None if before is None or write is None else [*before, *write]

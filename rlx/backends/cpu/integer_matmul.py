@@ -1,35 +1,241 @@
-"""Products of 8-bit integers by NumPy's BLAS for floats, exactly, in tiles of rows of b."""
+"""Products of 8-bit integers with zero points, exact in i32. A fixed b is packed; otherwise both operands are read
+along their rows, as they lie.
+
+    sum of (a - za)(b - zb) = sum of a·b - za · sum of b - zb · sum of a + k · za · zb
+
+A tile is some rows of a times four rows of b, whose sums are vectors until they are folded together. With VNNI's
+instructions one operand has to be unsigned and the other signed: adding 128 to a, or taking it from b, is the change of
+one bit, and of the zero point.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 
-from rlx.backends.cpu.context import Array, BindContext, Step
-from rlx.backends.cpu.kernels import cpu_kernel
-from rlx.ir import Node
+from rlx.backends.cpu.context import Array
+from rlx.backends.cpu.gemm.matmul import beside
+from rlx.backends.cpu.gemm.product import Product, choose_tile, product_steps, with_following
+from rlx.backends.cpu.integers import adjusted, form_of, pack_words, weights
+from rlx.backends.cpu.ir import I8, I16, I32, I64, PTR, Kernel, Value
+from rlx.backends.cpu.machine import Machine
+from rlx.backends.cpu.step import Declined, EngineContext, EngineStep, address, engine
+from rlx.dtypes import i32
+from rlx.ir import Node, Tensor
+from rlx.ir import expr as ex
 
-_TILE = 1 << 18  # elements of b that are held as floats at once
+# Steps are in bytes; those of zero points are 0 where there is one for all rows.
+WORDS = (
+    "a", "b", "out", "a_sums", "b_sums", "a_zero", "b_zero", "m", "n", "k", "a_row", "b_row", "out_row", "a_zero_step",
+    "b_zero_step",
+)  # fmt: skip
+SUM_WORDS = ("x", "sums", "k", "row")
+_COLUMNS = 4  # rows of b in a tile
 
 
-@cpu_kernel("integer_matmul")
+@dataclass(frozen=True, slots=True)
+class RowSums:
+    """The sum of each row of integers of 8 bits. An item is a row."""
+
+    lanes: int
+    signed: bool
+
+    def ir(self) -> str:
+        k = Kernel("kernel")
+        x, sums, length, row = (k.word(i, PTR if i < 2 else I64) for i in range(len(SUM_WORDS)))
+        with k.loop(k.first, k.last) as item:
+            total = k.variable(k.const(I32.of(self.lanes), 0))
+            here = k.at(x, item * row)
+            with k.loop(0, length, self.lanes) as i:
+                mask = k.tail(k.min(length - i, self.lanes), self.lanes)
+                found = k.load(I8.of(self.lanes), k.at(here, i), mask)
+                total.value = total.value + k.cast("sext" if self.signed else "zext", found, I32)
+            k.store(k.fold(total.value, lambda p, q: p + q), k.at(sums, item, I32))
+        return k.text()
+
+
+@dataclass(frozen=True, slots=True)
+class IntegerKernel:
+    """`how` multiplies: "vnni" 4 products a lane of bytes, "pairs" 2 a lane of i16, "plain" one a lane of i32."""
+
+    lanes: int
+    how: str
+    a_signed: bool
+    b_signed: bool
+
+    @property
+    def rows(self) -> int:
+        """Rows of a in a tile, as many as make its sums a square of vectors."""
+        return self.lanes // _COLUMNS
+
+    def ir(self) -> str:
+        k, lanes, rows = Kernel("kernel"), self.lanes, self.rows
+        w = {name: k.word(i, PTR if i < 7 else I64) for i, name in enumerate(WORDS)}
+        step = lanes * {"vnni": 4, "pairs": 2, "plain": 1}[self.how]
+        tops = k.binary("udiv", w["m"] + (rows - 1), k.const(I64, rows))
+        with k.loop(k.first, k.last) as item:
+            left = k.binary("udiv", item, tops)
+            top = (item - left * tops) * rows
+            left = left * _COLUMNS
+            a = [k.at(w["a"], k.min(top + i, w["m"] - 1) * w["a_row"]) for i in range(rows)]
+            b = [k.at(w["b"], k.min(left + j, w["n"] - 1) * w["b_row"]) for j in range(_COLUMNS)]
+            sums = [[k.variable(k.const(I32.of(lanes), 0)) for _ in b] for _ in a]
+            whole = k.binary("udiv", w["k"], k.const(I64, step)) * step
+            with k.loop(0, whole, step) as i:
+                self._add(k, sums, [k.at(x, i) for x in a], [k.at(x, i) for x in b], step, None)
+            with k.loop(whole, w["k"], step) as i:
+                mask = k.tail(w["k"] - i, step)
+                self._add(k, sums, [k.at(x, i) for x in a], [k.at(x, i) for x in b], step, mask)
+            made = self._folded(k, [v.value for line in sums for v in line])
+            self._store(k, w, made, top, left)
+        return k.text()
+
+    def _add(
+        self, k: Kernel, sums: list[list], a: Sequence[Value], b: Sequence[Value], step: int, mask: Value | None  # type: ignore[type-arg]
+    ) -> None:  # fmt: skip
+        wide = I16 if self.how == "pairs" else I32
+
+        def read(x: Value, signed: bool, first: bool) -> Value:
+            found = k.load(I8.of(step), x, mask)
+            if self.how != "vnni":
+                return k.cast("sext" if signed else "zext", found, wide)
+            if first == signed:
+                found = found ^ -128
+                if first and mask is not None:
+                    found = k.select(mask, found, 0)
+            return found
+
+        right = [read(x, self.b_signed, False) for x in b]
+        for x, line in zip(a, sums, strict=True):
+            left = read(x, self.a_signed, True)
+            for y, total in zip(right, line, strict=True):
+                total.value = self._products(k, total.value, left, y)
+
+    def _products(self, k: Kernel, total: Value, a: Value, b: Value) -> Value:
+        """The total with the products of the elements added to its lanes."""
+        if self.how == "vnni":
+            return k.call("llvm.x86.avx512.vpdpbusd.512", total.type, total, a, b)
+        if self.how == "pairs":
+            name = "avx512.pmaddw.d.512" if self.lanes == 16 else "avx2.pmadd.wd"
+            return total + k.call(f"llvm.x86.{name}", total.type, a, b)
+        return total + a * b
+
+    def _folded(self, k: Kernel, vectors: Sequence[Value]) -> Value:
+        """As many vectors as each has lanes to one, which has the sum of each."""
+        lanes, found = self.lanes, list(vectors)
+        while len(found) > 1:
+            pairs = zip(found[::2], found[1::2], strict=True)
+            even, odd = range(0, 2 * lanes, 2), range(1, 2 * lanes, 2)
+            found = [k.shuffle(x, y, even) + k.shuffle(x, y, odd) for x, y in pairs]
+        return found[0]
+
+    def _store(self, k: Kernel, w: dict[str, Value], made: Value, top: Value, left: Value) -> None:
+        kind = I32.of(_COLUMNS)
+        kept = k.tail(k.min(w["n"] - left, _COLUMNS), _COLUMNS)
+        length = k.cast("trunc", w["k"], I32)
+        # What was added to the operands is added to their zero points and sums.
+        more_a = 128 if self.how == "vnni" and self.a_signed else 0
+        more_b = -128 if self.how == "vnni" and not self.b_signed else 0
+        b_sums = k.load(kind, k.at(w["b_sums"], left, I32), kept) + k.splat(length * more_b, _COLUMNS)
+        one = k.splat(k.load(I32, w["b_zero"]), _COLUMNS)
+        several = k.cmp("ne", w["b_zero_step"], 0)
+        found = k.variable(one)
+        with k.when(several):
+            found.value = k.load(kind, k.at(w["b_zero"], left, I32), kept)
+        b_zero = found.value + more_b
+        for i in range(self.rows):
+            with k.when(k.cmp("slt", top + i, w["m"])):
+                row = top + i
+                a_zero = k.load(I32, k.at(w["a_zero"], row * w["a_zero_step"])) + more_a
+                a_sum = k.load(I32, k.at(w["a_sums"], row, I32)) + length * more_a
+                products = k.shuffle(made, None, range(i * _COLUMNS, (i + 1) * _COLUMNS))
+                value = products - b_sums * k.splat(a_zero, _COLUMNS)
+                value = value - b_zero * k.splat(a_sum - length * a_zero, _COLUMNS)
+                k.store(value, k.at(k.at(w["out"], row * w["out_row"]), left, I32), kept)
+
+
+def is_zero(t: Tensor) -> bool:
+    """Whether a tensor is a constant of zeros."""
+    return t.node.op.is_constant and not np.frombuffer(bytes(t.node.attrs["value"]), np.uint8).any()
+
+
+def multiplier(machine: Machine) -> str:
+    """How a machine multiplies integers of 8 bits."""
+    if machine.arch == "x86_64":
+        if machine.vector_bytes == 64:
+            return "vnni" if "avx512vnni" in machine.features else "pairs"
+        if machine.vector_bytes == 32:
+            return "pairs"
+    return "plain"
+
+
+@engine("integer_matmul", takes_following=True)
 def bind_integer_matmul(
-    node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: BindContext
-) -> list[Step]:
-    (a, b, a_zero, b_zero), out = ins, outs[0]
-    step = max(1, _TILE // max(a.shape[1], 1))
+    node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: EngineContext
+) -> list[EngineStep] | None:
+    if not all(x.flags.c_contiguous for x in (*ins, outs[0])) or min(ins[0].size, ins[1].size) == 0:
+        raise Declined("strides, or no elements")
+    if ctx.is_fixed(node.inputs[1]) and len(ins[2]) == 1:
+        return _packed(node, ins, outs[0], ctx)
+    if ctx.following is not None:
+        raise Declined("a second operand that is computed")
+    return _as_they_lie(node, ins, outs[0], ctx)
 
-    def run() -> None:
-        largest = 255 + max(int(np.abs(z.astype(np.int64)).max(initial=0)) for z in (a_zero, b_zero))
-        bound = largest * largest * a.shape[1]  # of a sum, which a float must hold exactly
-        kind: Any = np.float32 if bound < 1 << 24 else np.float64 if bound < 1 << 53 else np.int64
-        left = a.astype(kind) - a_zero.astype(kind)[:, None]
-        for first in range(0, len(b), step):
-            rows = slice(first, first + step)
-            zero = b_zero if len(b_zero) == 1 else b_zero[rows]
-            made = left @ (b[rows].astype(kind) - zero.astype(kind)[:, None]).T
-            np.copyto(out[:, rows], made.astype(np.int64), "unsafe")
 
-    return [run]
+def _packed(node: Node, ins: Sequence[Array], out: Array, ctx: EngineContext) -> list[EngineStep]:
+    """A product with a fixed b, whose rows are packed as the columns of a product's second operand."""
+    (a, b, *zeros), following = ins, ctx.following
+    form = form_of(node.inputs[0], node.inputs[2:], b.dtype == np.int8, ctx.machine, False)
+    if form.how != "vnni" and not ctx.is_fixed(node.inputs[3]):
+        raise Declined("zero points that are computed")
+    steps: list[EngineStep] = []
+    given = weights(b, zeros, form, ctx, steps)
+    operands = [(x, 0, 0) for x in given.operands()]
+    tree = with_following(
+        ex.arg(0, i32) + ex.arg(1, i32) if operands else None, len(operands), following, i32
+    )
+    if following is not None:
+        if not following.out.flags.c_contiguous:
+            raise Declined("strides of the result")
+        operands += [beside(x, out) for x in following.operands]
+        out = following.out
+    (m, k), n = a.shape, len(b)
+    words = -(-k // form.in_word)
+    x = adjusted(a, zeros[0], form, ctx, steps, words * form.in_word)
+    rows = (address(x) + np.arange(m, dtype=np.int64) * x.strides[0])[:, None]
+    tile = choose_tile(ctx.machine, m, n)
+    panels = pack_words(given, 1, 1, k, tile.vectors * ctx.machine.lanes(), ctx)
+    product = Product(rows, words, 4, out[None], 0, tree, operands, (x,), form.how)
+    return [*steps, *product_steps(product, panels, tile, ctx, f"integers {form.how}")]
+
+
+def _as_they_lie(node: Node, ins: Sequence[Array], out: Array, ctx: EngineContext) -> list[EngineStep]:
+    a, b, a_zero, b_zero = ins
+    lanes, (m, k), n = ctx.machine.lanes(), a.shape, len(b)
+    steps, sums = [], []
+    vnni = multiplier(ctx.machine) == "vnni"
+    for x, other, unsigned in ((a, 3, True), (b, 2, False)):
+        made = ctx.acquire(4 * len(x)).view(np.int32)
+        # A sum counts as often as the other operand's zero point, in the form in which it is multiplied.
+        as_given = not vnni or (node.inputs[other - 2].dtype.name == "u8") != unsigned
+        if as_given and is_zero(node.inputs[other]):
+            made[...] = 0
+            sums.append(made)
+            continue
+        spec = RowSums(lanes, x.dtype == np.int8)
+        words = (address(x), address(made), k, x.strides[0])
+        steps.append(EngineStep(spec, words, len(x), 16, (x, made), name="row sums", cost_ns=k / 10))
+        sums.append(made)
+    kernel = IntegerKernel(lanes, multiplier(ctx.machine), a.dtype == np.int8, b.dtype == np.int8)
+    addresses = [address(x) for x in (a, b, out, *sums, a_zero, b_zero)]
+    words = (
+        *addresses, m, n, k, a.strides[0], b.strides[0], out.strides[0], *(4 * (len(z) > 1) for z in (a_zero, b_zero)),
+    )  # fmt: skip
+    items = -(-m // kernel.rows) * -(-n // _COLUMNS)
+    cost = kernel.rows * _COLUMNS * k / 100
+    steps.append(
+        EngineStep(kernel, words, items, 4, (*ins, out, *sums), name=f"integers {kernel.how}", cost_ns=cost)
+    )
+    return steps

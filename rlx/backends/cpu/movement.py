@@ -1,80 +1,289 @@
-"""Data movement by strided copies: reshape, transpose, expand, slice and concat."""
+"""Strided copies: reshape, transpose, expand, slice, concat and pad. Addresses and strides are words, so that few
+kernels serve all shapes."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from functools import partial
+from dataclasses import dataclass
 
 import numpy as np
 
-from rlx.backends.cpu.context import Array, BindContext, Step
-from rlx.backends.cpu.kernels import cpu_kernel
-from rlx.ir import Attrs, Node
+from rlx.backends.cpu.context import Array
+from rlx.backends.cpu.host.movement import cut_of
+from rlx.backends.cpu.host.pad import boxes
+from rlx.backends.cpu.ir import I8, I16, I32, I64, PTR, Kernel, Value
+from rlx.backends.cpu.rowwise import transposed
+from rlx.backends.cpu.step import EngineContext, EngineStep, address, engine
+from rlx.ir import Node
 
+_UNITS = {1: I8, 2: I16, 4: I32, 8: I64}
+_ITEM = 1 << 15  # bytes that an item moves, about
 _NS_A_BYTE = 0.08
-_PIECE = 1 << 18  # bytes that one piece of a large copy has at least
+
+Axes = list[
+    tuple[int, int, int]
+]  # (elements, bytes between them in the source, in the target), the fastest last
 
 
-def copies(source: Array, target: Array, ctx: BindContext) -> list[Step]:
-    """target = source, of equal shapes. A large copy is split along its first axis of four elements or more.
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """Rows, in chunks, within `outer` axes. `how`: "run", both are contiguous along a row; "fill", a row repeats one
+    element; "each", element by element; "turn", the source is contiguous along the rows' axis, the target along the
+    row. Words: source, target, rows, rows of a chunk, chunks, elements of a row, bytes between rows in source and in
+    target, between a row's elements in both, then (elements, bytes, bytes) of each outer axis."""
 
-    No call where both are the same memory; where they overlap otherwise, the source is copied to scratch first."""
+    how: str
+    unit: int
+    outer: int
+    vector_bytes: int
+
+    def ir(self) -> str:
+        k = Kernel("kernel")
+        rows, chunk, chunks, n = (k.word(i) for i in range(2, 6))
+        from_row, to_row = k.word(6), k.word(7)
+        with k.loop(k.first, k.last) as item:
+            left = k.binary("udiv", item, chunks)
+            begin = (item - left * chunks) * chunk
+            end = begin + chunk
+            end = k.select(k.cmp("slt", end, rows), end, rows)
+            source, target = k.word(0, PTR), k.word(1, PTR)
+            for axis in reversed(range(self.outer)):
+                size, step, stride = (k.word(10 + 3 * axis + i) for i in range(3))
+                rest = k.binary("udiv", left, size) if axis else k.const(I64, 0)
+                i = left - rest * size
+                source, target, left = k.at(source, i * step), k.at(target, i * stride), rest
+            if self.how == "turn":
+                self._turn(k, source, target, begin, end)
+            else:
+                move = {"run": self._run, "fill": self._fill, "each": self._each}[self.how]
+                with k.loop(begin, end) as row:
+                    move(k, k.at(source, row * from_row), k.at(target, row * to_row), n)
+        return k.text()
+
+    @property
+    def lanes(self) -> int:
+        return self.vector_bytes // self.unit
+
+    def _run(self, k: Kernel, source: Value, target: Value, n: Value) -> None:
+        copy_run(k, source, target, n, self.unit, self.vector_bytes)
+
+    def _fill(self, k: Kernel, source: Value, target: Value, n: Value) -> None:
+        kind = _UNITS[self.unit]
+        one = k.load(kind, source)
+        every, whole = k.splat(one, self.lanes), n & -self.lanes
+        with k.loop(0, whole, self.lanes) as i:
+            k.store(every, k.at(target, i, kind))
+        with k.loop(whole, n) as i:
+            k.store(one, k.at(target, i, kind))
+
+    def _each(self, k: Kernel, source: Value, target: Value, n: Value) -> None:
+        kind = _UNITS[self.unit]
+        with k.loop(0, n) as i:
+            k.store(k.load(kind, k.at(source, i * k.word(8))), k.at(target, i * k.word(9)))
+
+    def _turn(self, k: Kernel, source: Value, target: Value, begin: Value, end: Value) -> None:
+        """Squares of vectors, the last of a long row in part, then what is left, an element at a time. Rows follow each
+        other in the source."""
+        kind, side = _UNITS[self.unit], min(self.lanes, self.vector_bytes // 4)
+        n, to_row, from_element = k.word(5), k.word(7), k.word(8)
+        whole, squares = n & -side, begin + ((end - begin) & -side)
+        turned = k.select(k.cmp("sgt", n, side), n, whole)
+
+        def square(row: Value, i: Value, mask: Value | None) -> None:
+            here = k.at(source, row, kind)
+            places = [i + j if mask is None else k.min(i + j, n - 1) for j in range(side)]
+            given = [k.load(kind.of(side), k.at(here, place * from_element)) for place in places]
+            for j, v in enumerate(transposed(k, given)):
+                k.store(v, k.at(k.at(target, (row + j) * to_row), i, kind), mask)
+
+        with k.loop(begin, squares, side) as row:
+            with k.loop(0, whole, side) as i:
+                square(row, i, None)
+            with k.loop(whole, turned, side) as i:
+                square(row, i, k.tail(n - i, side))
+        with k.loop(begin, end) as row:
+            start = k.select(k.cmp("slt", row, squares), turned, 0)
+            here, there = k.at(source, row, kind), k.at(target, row * to_row)
+            with k.loop(start, n) as i:
+                k.store(k.load(kind, k.at(here, i * from_element)), k.at(there, i, kind))
+
+
+@dataclass(frozen=True, slots=True)
+class RowCopy:
+    """One run of elements. Words: source, target, elements."""
+
+    unit: int
+    vector_bytes: int
+
+    def ir(self) -> str:
+        k = Kernel("kernel")
+        copy_run(k, k.word(0, PTR), k.word(1, PTR), k.word(2), self.unit, self.vector_bytes)
+        return k.text()
+
+
+def copy_run(k: Kernel, source: Value, target: Value, n: Value, unit: int, vector_bytes: int) -> None:
+    """Copies n neighbouring elements."""
+    kind, lanes = _UNITS[unit], vector_bytes // unit
+    whole = n & -lanes
+    with k.loop(0, whole, lanes) as i:
+        k.store(k.load(kind.of(lanes), k.at(source, i, kind)), k.at(target, i, kind))
+    if unit >= 4:
+        with k.when(k.cmp("slt", whole, n)):
+            mask = k.tail(n - whole, lanes)
+            k.store(k.load(kind.of(lanes), k.at(source, whole, kind), mask), k.at(target, whole, kind), mask)
+    else:
+        with k.loop(whole, n) as i:
+            k.store(k.load(kind, k.at(source, i, kind)), k.at(target, i, kind))
+
+
+def copies(source: Array, target: Array, ctx: EngineContext) -> list[EngineStep] | None:
+    """target = source, of equal shapes and dtypes; None where they overlap without being the same."""
+    if target.size == 0:
+        return []
     if np.may_share_memory(source, target):
-        if source.__array_interface__ == target.__array_interface__:
-            return []
-        saved = ctx.scratch(source.shape, source.dtype)
-        return [partial(np.copyto, saved, source), partial(np.copyto, target, saved)]
-    if target.nbytes < 4 * _PIECE:
-        return [partial(np.copyto, target, source)]
-    axis = max(range(target.ndim), key=lambda i: (target.shape[i] >= 4, -i))
-    n = target.shape[axis]
-    pieces = min(n, target.nbytes // _PIECE)
-
-    def bind(piece: int, thread: int) -> list[Step]:
-        part = (slice(None),) * axis + (slice(piece * n // pieces, (piece + 1) * n // pieces),)
-        return [partial(np.copyto, target[part], source[part])]
-
-    return ctx.split(pieces, target.nbytes * _NS_A_BYTE, bind)
-
-
-@cpu_kernel("reshape")
-def bind_reshape(node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: BindContext) -> list[Step]:
-    return copies(ins[0], outs[0].reshape(ins[0].shape), ctx)
-
-
-@cpu_kernel("transpose")
-def bind_transpose(node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: BindContext) -> list[Step]:
-    return copies(ins[0].transpose(node.attrs["perm"]), outs[0], ctx)
+        return [] if source.__array_interface__ == target.__array_interface__ else None
+    if target.itemsize not in _UNITS:
+        return None
+    axes, unit = _merged(source, target), target.itemsize
+    n, step, stride = axes[-1]
+    if stride == unit and step == unit:
+        how = "run"
+        sizes = [n * unit, *(x for a in axes[:-1] for x in a[1:])]
+        while unit < 4 and not any(x % (2 * unit) for x in sizes):
+            unit *= 2
+        axes[-1] = (sizes[0] // unit, unit, unit)
+    elif stride == unit and step == 0:
+        how = "fill"
+    else:
+        # Among the other axes, the one along which the source is contiguous.
+        turned = [i for i, a in enumerate(axes[:-1]) if a[1] == unit]
+        how = "turn" if turned and stride == unit else "each"
+        if how == "turn":
+            rows = axes.pop(turned[-1])
+            axes.insert(len(axes) - 1, rows)
+    if len(axes) == 1:
+        return _one_axis(how, unit, axes[0], source, target, ctx)
+    return [_step(how, unit, axes, source, target, ctx)]
 
 
-@cpu_kernel("expand")
-def bind_expand(node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: BindContext) -> list[Step]:
-    return copies(np.broadcast_to(ins[0], outs[0].shape), outs[0], ctx)
+def _merged(source: Array, target: Array) -> Axes:
+    """The axes of a copy, in the order of the target's memory; neighbours that are one axis in both are joined."""
+    axes = [(n, s, t) for n, s, t in zip(target.shape, source.strides, target.strides, strict=True) if n != 1]
+    axes.sort(key=lambda a: -abs(a[2]))
+    made: Axes = []
+    for n, s, t in axes:
+        if made and made[-1][1] == n * s and made[-1][2] == n * t:
+            made[-1] = (made[-1][0] * n, s, t)
+        else:
+            made.append((n, s, t))
+    return made or [(1, target.itemsize, target.itemsize)]
 
 
-@cpu_kernel("slice")
-def bind_slice(node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: BindContext) -> list[Step]:
-    return copies(ins[0][cut_of(node.attrs)], outs[0], ctx)
+def _one_axis(
+    how: str, unit: int, axis: tuple[int, int, int], source: Array, target: Array, ctx: EngineContext
+) -> list[EngineStep]:
+    """A single row, cut into rows of some length and a rest."""
+    n, step, stride = axis
+    length = max(1, _ITEM // unit)
+    steps = []
+    whole = n // length
+    if whole:
+        axes = [(whole, length * step, length * stride), (length, step, stride)]
+        steps.append(_step(how, unit, axes, source, target, ctx))
+    if n % length:
+        axes = [(1, 0, 0), (n % length, step, stride)]
+        shift = whole * length
+        steps.append(_step(how, unit, axes, source, target, ctx, shift * step, shift * stride))
+    return steps
 
 
-def cut_of(attrs: Attrs) -> tuple[slice, ...]:
-    """The slices of the op `slice`."""
-    return tuple(
-        # A stop of -1 under a negative step means "past the front"; to Python it would mean the last element.
-        slice(start, None if step < 0 and stop < 0 else stop, step)
-        for start, stop, step in zip(attrs["starts"], attrs["stops"], attrs["steps"], strict=True)
+def _step(
+    how: str,
+    unit: int,
+    axes: Axes,
+    source: Array,
+    target: Array,
+    ctx: EngineContext,
+    source_offset: int = 0,
+    target_offset: int = 0,
+) -> EngineStep:
+    (rows, from_row, to_row), (n, step, stride) = axes[-2:]
+    outer = axes[:-2]
+    side = ctx.machine.vector_bytes // 4 if how == "turn" else 1
+    chunk = max(1, _ITEM // max(1, n * unit))
+    chunk = min(rows, -(-chunk // side) * side)
+    chunks = -(-rows // chunk)
+    items = math.prod(a[0] for a in outer) * chunks
+    words = [
+        address(source) + source_offset, address(target) + target_offset, rows, chunk, chunks, n, from_row, to_row,
+        step, stride, *(x for a in outer for x in a),
+    ]  # fmt: skip
+    nbytes = chunk * n * unit
+    slow = {"run": 1, "fill": 1, "turn": 3, "each": 12 / unit}[how]
+    spec = Copy(how, unit, len(outer), ctx.machine.vector_bytes)
+    grain = max(1, _ITEM // max(1, nbytes))
+    return EngineStep(
+        spec, words, items, grain, (source, target), name=f"Copy_{how}", cost_ns=nbytes * _NS_A_BYTE * slow
     )
 
 
-@cpu_kernel("concat")
-def bind_concat(node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: BindContext) -> list[Step]:
-    axis = node.attrs["axis"]
-    steps: list[Step] = []
-    at = 0
+def all_copies(pairs: Sequence[tuple[Array, Array]], ctx: EngineContext) -> list[EngineStep] | None:
+    """Several copies; None where one of them is."""
+    steps: list[EngineStep] = []
+    for source, target in pairs:
+        made = copies(source, target, ctx)
+        if made is None:
+            return None
+        steps += made
+    return steps
+
+
+@engine("reshape")
+def bind_reshape(
+    node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: EngineContext
+) -> list[EngineStep] | None:
+    if not outs[0].flags.c_contiguous:
+        return None
+    return copies(ins[0], outs[0].reshape(ins[0].shape), ctx)
+
+
+@engine("transpose")
+def bind_transpose(
+    node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: EngineContext
+) -> list[EngineStep] | None:
+    return copies(ins[0].transpose(node.attrs["perm"]), outs[0], ctx)
+
+
+@engine("expand")
+def bind_expand(
+    node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: EngineContext
+) -> list[EngineStep] | None:
+    return copies(np.broadcast_to(ins[0], outs[0].shape), outs[0], ctx)
+
+
+@engine("slice")
+def bind_slice(
+    node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: EngineContext
+) -> list[EngineStep] | None:
+    return copies(ins[0][cut_of(node.attrs)], outs[0], ctx)
+
+
+@engine("concat", images="follows")
+def bind_concat(
+    node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: EngineContext
+) -> list[EngineStep] | None:
+    axis, at, pairs = node.attrs["axis"], 0, []
     for source in ins:
         n = source.shape[axis]
-        if source.size:
-            part = (slice(None),) * axis + (slice(at, at + n),)
-            steps += copies(source, outs[0][part], ctx)
+        pairs.append((source, outs[0][(slice(None),) * axis + (slice(at, at + n),)]))
         at += n
-    return steps
+    return all_copies(pairs, ctx)
+
+
+@engine("pad", images="follows")
+def bind_pad(
+    node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: EngineContext
+) -> list[EngineStep] | None:
+    found = boxes(node, ins[0], outs[0])
+    return None if found is None else all_copies(found, ctx)

@@ -1,134 +1,310 @@
-"""Reductions over any axes. Sums are pairwise along contiguous memory, and in groups of groups across it."""
+"""sum, mean, max, min and products of integers over any axes: runs of neighbouring axes one after the other, along
+memory or across it.
+
+Sums of f32 and halves are added in f64. That costs little where memory is read once, no partial sum leaves its range,
+and what one step leaves to the next is as exact as the whole. Those of f64 are added in groups of 16, and groups with
+what the additions lose (Knuth); where a sum is not finite, since a partial one left the range, another step adds
+2^-64 of each element.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from functools import partial
-from typing import Any
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 
 import numpy as np
 
-from rlx.backends.cpu.context import Array, BindContext, Step
-from rlx.backends.cpu.kernels import cpu_kernel
-from rlx.backends.cpu.rows import sum_first_axis, working
+from rlx.backends.cpu.context import Array
+from rlx.backends.cpu.elementwise import tree_step
+from rlx.backends.cpu.host.reduce import runs_of
+from rlx.backends.cpu.ir import F32, F64, I8, I32, I64, PTR, Kernel, Type, Value
+from rlx.backends.cpu.rowwise import (
+    STORED,
+    UNROLL,
+    accumulators,
+    blocks,
+    contiguous,
+    folded,
+    larger,
+    load_wide,
+    name_of,
+    store_wide,
+    total,
+)
+from rlx.backends.cpu.step import EngineContext, EngineStep, address, engine, f64_word
+from rlx.dtypes import as_dtype
 from rlx.ir import Node
-from rlx.ops import extended
-from rlx.ops.reduce import last
+from rlx.ir import expr as ex
 
-# Keyed by the primitive that combines two elements.
-UFUNCS: dict[str | None, Any] = {"add": np.add, "mul": np.multiply, "max": np.maximum, "min": np.minimum}
-_NS = 0.25
-_PIECE = 1 << 16  # elements in one piece of a long row
-
-
-@cpu_kernel("sum", "mean", "prod", "max", "min")
-def bind_reduce(node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: BindContext) -> list[Step]:
-    axes, mean = node.attrs["axes"], node.op.averages
-    x = ins[0]
-    ufunc = UFUNCS[node.op.joins]
-    out = outs[0].reshape([1 if i in axes else n for i, n in enumerate(x.shape)])
-    dtype = working(outs[0].dtype)
-    steps: list[Step] = []
-    if x.size == 0:
-        start = ufunc.identity if not mean else np.nan
-        return [partial(np.copyto, out, start, "unsafe")]
-    if x.dtype != dtype:
-        wide = ctx.scratch(x.shape, dtype)
-        steps.append(partial(np.copyto, wide, x, "unsafe"))
-        x = wide
-    made = out if out.dtype == dtype else ctx.scratch(out.shape, dtype)
-    if ufunc is np.multiply and dtype.kind == "f":
-        steps.append(partial(_product, x, axes, made))
-    else:
-        steps += _reduced(ufunc, x, axes, made, ctx)
-    if mean:
-        count = np.asarray(math.prod(x.shape[i] for i in axes), dtype)
-        steps.append(partial(np.divide, made, count, made))
-    if ufunc is np.add and dtype.kind == "f":
-        steps.append(partial(_rescue, extended.mean if mean else extended.total, x, axes, made))
-    if made is not out:
-        steps.append(partial(np.copyto, out, made, "unsafe"))
-    return steps
+_INTEGERS = {"i32": I32, "i64": I64}
+_BYTES = {"i8": "sext", "u8": "zext", "bool": "zext"}  # how an i32 is made of one
+_LONG = 1 << 16  # elements of a run of which few are reduced at once: it is cut into parts
+_PART = 1 << 14  # elements that a part has at least
+_FEW = 16  # items, of which a step should have more
+_GROUP = 16  # f64 that are added as they are
 
 
-def _product(x: Array, axes: Sequence[int], out: Array) -> None:
-    rows = last(x, tuple(axes))
-    made = extended.product(rows) if x.dtype == np.float64 else extended.narrow_product(rows)
-    np.copyto(out, made.reshape(out.shape), "unsafe")
+def _vectors(across: bool, lanes: int) -> int:
+    return 2 * UNROLL if across and lanes == 16 else UNROLL
 
 
-def _rescue(summed: Callable[[Array], Array], x: Array, axes: Sequence[int], out: Array) -> None:
-    """Computes infinite and NaN sums again: a partial sum may have overflowed where the whole sum does not."""
-    fine = np.isfinite(out)
-    if not fine.all():
-        np.copyto(out, summed(last(x, tuple(axes))).reshape(out.shape), where=~fine)
+@dataclass(frozen=True, slots=True)
+class Reduction:
+    """(before, n, after) elements to (before, parts, after): over n, in parts. An item is a part of a row (`across` is
+    False, after is 1) or of a block of neighbouring columns. Words: x, y, n, parts, elements of a part, after, blocks
+    of columns, and the f64 by which a result is divided."""
 
+    join: str
+    source: str
+    target: str
+    held: str
+    divided: bool
+    across: bool
+    lanes: int
 
-def _reduced(ufunc: Any, x: Array, axes: Sequence[int], out: Array, ctx: BindContext) -> list[Step]:
-    """Reduces runs of neighbouring axes one after the other, the last first; `out` keeps reduced axes with extent 1."""
-    runs = runs_of(x.shape, axes)
-    if not runs:
-        return [partial(np.copyto, out, x)]
-    steps: list[Step] = []
-    for i, (first, end) in enumerate(runs):
-        before, n, after = (math.prod(s) for s in (x.shape[:first], x.shape[first:end], x.shape[end:]))
-        shape = (*x.shape[:first], *(1,) * (end - first), *x.shape[end:])
-        target = out if i == len(runs) - 1 else ctx.scratch(shape, x.dtype)
-        steps += _one_run(ufunc, x.reshape(before, n, after), target.reshape(before, 1, after), ctx)
-        x = target
-    return steps
+    @property
+    def vectors(self) -> int:
+        """Accumulators: of an item's vectors of columns, or of one row."""
+        return _vectors(self.across, self.lanes)
 
+    @property
+    def width(self) -> int:
+        """Columns of an item."""
+        return self.lanes * self.vectors
 
-def runs_of(shape: Sequence[int], axes: Sequence[int]) -> list[tuple[int, int]]:
-    """The reduced axes as runs [first, end) of neighbours in memory, the last run first. An axis of extent 1 does not
-    end a run, and alone makes none."""
-    runs: list[tuple[int, int]] = []
-    for axis in reversed(range(len(shape))):
-        if axis not in axes:
-            if shape[axis] != 1:
-                runs.append((-1, -1))  # a kept axis separates runs
-        elif runs and runs[-1][0] != -1:
-            runs[-1] = (axis, runs[-1][1])
+    def ir(self) -> str:
+        k, lanes = Kernel("kernel"), self.lanes
+        n, parts, length, after, columns = (k.word(i) for i in range(2, 7))
+        with k.loop(k.first, k.last) as item:
+            row = k.binary("udiv", item, columns)
+            column = (item - row * columns) * self.width
+            outer = k.binary("udiv", row, parts)
+            part = row - outer * parts
+            start = part * length
+            end = start + length
+            end = k.select(k.cmp("slt", end, n), end, n)
+            sums = accumulators(k, lanes, self._neutral, self._type, self.vectors)
+            lost = accumulators(k, lanes, 0.0, self._type, self.vectors) if self._grouped else []
+            groups = accumulators(k, lanes, 0.0, self._type, self.vectors) if self._grouped else sums
+            size = _GROUP * (1 if self.across else lanes * self.vectors) if self._grouped else 0
+
+            @contextmanager
+            def grouped(first: Value, last: Value) -> Iterator[tuple[Value, Value]]:
+                """The elements from first to last: all, or group by group."""
+                if not size:
+                    yield first, last
+                    return
+                with k.loop(first, last, size) as at:
+                    for group in groups:
+                        group.value = k.const(group.type, 0.0)
+                    yield at, k.min(at + size, last)
+                    for held, group, rest in zip(sums, groups, lost, strict=True):
+                        held.value, error = exact_sum(k, held.value, group.value)
+                        rest.value = rest.value + error
+
+            if self.across:
+                rest = k.select(k.cmp("slt", after - column, self.width), after - column, self.width)
+                base = outer * n * after + column
+
+                def each(i: Value, mask: Value | None, number: int) -> None:
+                    with grouped(start, end) as (first, last), k.loop(first, last) as at:
+                        v = self._load(k, base + at * after + i, mask)
+                        groups[number].value = self._joined(k, groups[number].value, v)
+
+                whole = k.cmp("eq", rest, self.width)
+                with k.when(whole), grouped(start, end) as (first, last), k.loop(first, last) as at:
+                    for u in range(self.vectors):
+                        v = self._load(k, base + at * after + u * lanes, None)
+                        groups[u].value = self._joined(k, groups[u].value, v)
+                with k.when(~whole):
+                    for u in range(self.vectors):
+                        left = rest - u * lanes
+                        left = k.select(k.cmp("sgt", left, 0), left, 0)
+                        with k.when(k.cmp("sgt", left, 0)):
+                            each(k.const(I64, u * lanes), k.tail(left, lanes), u)
+                to = row * after + column
+                for u in range(self.vectors):
+                    left = rest - u * lanes
+                    with k.when(k.cmp("sgt", left, 0)):
+                        made = with_rest(k, sums[u].value, lost[u].value) if lost else sums[u].value
+                        self._store(k, made, to + u * lanes, k.tail(left, lanes))
+            else:
+                base = outer * n + start
+
+                with grouped(k.const(I64, 0), end - start) as (first, last):
+
+                    def add(i: Value, u: int, mask: Value | None, first: Value = first) -> None:
+                        v = self._load(k, base + first + i, mask)
+                        if mask is not None:
+                            v = k.select(mask, v, self._neutral)
+                        groups[u].value = self._joined(k, groups[u].value, v)
+
+                    blocks(k, last - first, lanes, add)
+                made = folded(k, sums, lambda a, b: self._joined(k, a, b))
+                if lost:
+                    made = with_rest(k, made, total(k, lost))
+                one = k.insert(k.const(self._type.of(lanes), 0), made, 0)
+                self._store(k, one, row, k.tail(1, lanes))
+        return k.text()
+
+    @property
+    def _grouped(self) -> bool:
+        """Whether f64 are added."""
+        return self.join == "add" and self.source == self.held == "f64"
+
+    @property
+    def _type(self) -> Type:
+        return {"f32": F32, "f64": F64, **_INTEGERS}[self.held]
+
+    @property
+    def _neutral(self) -> float:
+        if self.join in ("add", "mul"):
+            return int(self.join == "mul")
+        least, greatest = (-math.inf, math.inf)
+        if self.held in _INTEGERS:
+            bits = self._type.bits
+            least, greatest = -(1 << (bits - 1)), (1 << (bits - 1)) - 1
+        return least if self.join == "max" else greatest
+
+    def _joined(self, k: Kernel, a: Value, b: Value) -> Value:
+        if self.join in ("add", "mul"):
+            return a + b if self.join == "add" else a * b
+        if self.join == "max" and self.held in STORED:
+            return larger(k, a, b)
+        return k.max(a, b) if self.join == "max" else k.min(a, b)
+
+    def _load(self, k: Kernel, at: Value, mask: Value | None) -> Value:
+        x = k.word(0, PTR)
+        if self.source in STORED:
+            v = load_wide(k, x, self.source, at, self.lanes, mask)
+            return k.cast("fpext", v, F64) if self.held == "f64" else v
+        if self.source in _BYTES:
+            return k.cast(_BYTES[self.source], k.load(I8.of(self.lanes), k.at(x, at), mask), I32)
+        kind = F64 if self.source == "f64" else _INTEGERS[self.source]
+        return k.load(kind.of(self.lanes), k.at(x, at, kind), mask)
+
+    def _store(self, k: Kernel, v: Value, at: Value, mask: Value) -> None:
+        y = k.word(1, PTR)
+        if self.divided:
+            v = v / k.word(7, F64)
+        if self.target in _BYTES:
+            k.store(k.cast("trunc", v, I8), k.at(y, at), mask)
+        elif self.target in STORED:
+            store_wide(k, k.cast("fptrunc", v, F32) if self.held == "f64" else v, y, self.target, at, mask)
         else:
-            runs.append((axis, axis + 1))
-    return [r for r in runs if r[0] != -1 and any(shape[i] != 1 for i in range(*r))]
+            k.store(v, k.at(y, at, self._type), mask)
 
 
-def _one_run(ufunc: Any, x: Array, out: Array, ctx: BindContext) -> list[Step]:
-    """out[b, 0, a] = the reduction of x[b, :, a]."""
-    before, n, after = x.shape
-    if after == 1:
-        return _along_memory(ufunc, x.reshape(before, n), out.reshape(before, 1), ctx)
-    if ufunc is not np.add or x.dtype.kind != "f":
-        return [partial(ufunc.reduce, x, 1, None, out, True)]
-    return sum_first_axis(x.transpose(1, 0, 2), out.transpose(1, 0, 2), ctx)
+@dataclass(frozen=True, slots=True)
+class Rescue:
+    """Sums of f64 that are not finite, anew: an item is an element of y, of a contiguous x. Words: x, y, the f64
+    by which a sum is divided; sizes and strides, in elements, of the kept and then of the reduced dimensions."""
+
+    kept: int
+    reduced: int
+
+    def ir(self) -> str:
+        k = Kernel("kernel")
+        x, y, count = k.word(0, PTR), k.word(1, PTR), k.word(2, F64)
+        dims = [(k.word(3 + 2 * d), k.word(4 + 2 * d)) for d in range(self.kept + self.reduced)]
+        with k.loop(k.first, k.last) as item:
+            place = k.at(y, item, F64)
+            held = k.load(F64, place)
+            with k.when(k.cmp("uno", held - held, 0.0)):
+                at, left = k.const(I64, 0), item
+                for size, stride in reversed(dims[: self.kept]):
+                    at = at + k.binary("urem", left, size) * stride
+                    left = k.binary("udiv", left, size)
+                high, low = k.variable(0.0, F64), k.variable(0.0, F64)
+                with ExitStack() as loops:
+                    for size, stride in dims[self.kept :]:
+                        at = at + loops.enter_context(k.loop(0, size)) * stride
+                    value, error = exact_sum(k, high.value, k.load(F64, k.at(x, at, F64)) * 2.0**-64)
+                    high.value, low.value = value, low.value + error
+                k.store(with_rest(k, high.value, low.value) / count * 2.0**64, place)
+        return k.text()
 
 
-def _along_memory(ufunc: Any, x: Array, out: Array, ctx: BindContext) -> list[Step]:
-    rows, n = x.shape
-    if rows == 1 and n >= 4 * _PIECE:
-        # One long row is cut into pieces, so that threads can share it. The cuts depend on its length alone, so that
-        # any number of threads gives the same bits.
-        parts = n // _PIECE
-        made = ctx.scratch((parts, 1), x.dtype)
-        head = x[0, : parts * _PIECE].reshape(parts, _PIECE)
-        steps = _rows(ufunc, head, made, ctx)
-        rest: Any = x[:, parts * _PIECE :]
-        steps.append(partial(ufunc.reduce, made.reshape(1, parts), 1, None, out, True))
-        if rest.size:
-            one = ctx.scratch((1, 1), x.dtype)
-            steps += [partial(ufunc.reduce, rest, 1, None, one, True), partial(ufunc, out, one, out=out)]
-        return steps
-    return _rows(ufunc, x, out, ctx)
+def exact_sum(k: Kernel, a: Value, b: Value) -> tuple[Value, Value]:
+    """a + b and what it is off by (Knuth, 1969)."""
+    s = a + b
+    t = s - a
+    return s, (a - (s - t)) + (b - t)
 
 
-def _rows(ufunc: Any, x: Array, out: Array, ctx: BindContext) -> list[Step]:
-    rows = len(x)
-    pieces = min(rows, -(-x.size // (1 << 17)))
+def with_rest(k: Kernel, sums: Value, lost: Value) -> Value:
+    """The sum, and what was lost, which is NaN where the sum is not finite."""
+    return k.select(k.cmp("uno", lost, lost), sums, sums + lost)
 
-    def bind(piece: int, thread: int) -> list[Step]:
-        part = slice(piece * rows // pieces, (piece + 1) * rows // pieces)
-        return [partial(ufunc.reduce, x[part], 1, None, out[part], True)]
 
-    return ctx.split(pieces, x.size * _NS, bind)
+@engine("sum", "mean", "max", "min")
+def bind_reduce(
+    node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: EngineContext
+) -> list[EngineStep] | None:
+    x, y = ins[0], outs[0]
+    join, source, target = str(node.op.joins), name_of(x), name_of(y)
+    counts = join in ("add", "mul")  # floats leave the range of f64 in products, and f64 in sums
+    narrow = source in _BYTES and target == ("i32" if counts else source)
+    floats = join != "mul" and (source in STORED or source == "f64")
+    known = narrow or (source == target and (floats or source in _INTEGERS))
+    if not known or not contiguous(x, y) or x.size == 0:
+        return None
+    held = source if source in (*_INTEGERS, "f64") else "i32" if narrow else "f64" if join == "add" else "f32"
+    stages = stages_of(x.shape, node.attrs["axes"])
+    if not stages:
+        step = tree_step([ex.arg(0, as_dtype(x.dtype))], [x], [y.reshape(x.shape)], ctx)
+        return None if step is None else [step]
+    count = math.prod(x.shape[i] for i in node.attrs["axes"])
+    lanes = ctx.machine.lanes(64 if source == "f64" and counts else 32)
+    steps: list[EngineStep] = []
+    current, dtype, todo = x, source, stages
+    while todo:
+        (before, n, after), *todo = todo
+        width = lanes * _vectors(after > 1, lanes)
+        columns = -(-after // width)
+        parts = 1
+        if before * columns < _FEW and n * after >= _LONG and n > 1:
+            parts = min(n, n * after // _PART)
+        length = -(-n // parts)
+        parts = -(-n // length)
+        if parts > 1:
+            todo.insert(0, (before, parts, after))
+        last = not todo
+        result = y if last else _memory(ctx, before * parts * after, held)
+        spec = Reduction(
+            join, dtype, target if last else held, held, last and node.op.averages, after > 1, lanes
+        )  # fmt: skip
+        words = (address(current), address(result), n, parts, length, after, columns, f64_word(count))
+        cost = length * (min(after, width)) * 0.1
+        grain = max(1, int(10_000 / (cost + 20)))
+        steps.append(
+            EngineStep(spec, words, before * parts * columns, grain, (current, result), cost_ns=cost)
+        )
+        current, dtype = result, held
+    if source == "f64" and counts:
+        steps.append(_rescue(x, y, node.attrs["axes"], count if node.op.averages else 1))
+    return steps
+
+
+def _rescue(x: Array, y: Array, axes: Sequence[int], count: int) -> EngineStep:
+    kept = [i for i in range(x.ndim) if i not in axes]
+    words = [address(x), address(y), f64_word(count)]
+    for i in (*kept, *axes):
+        words += [x.shape[i], x.strides[i] // x.itemsize]
+    return EngineStep(Rescue(len(kept), len(axes)), words, y.size, 4096, (x, y), cost_ns=1.0)
+
+
+def stages_of(shape: Sequence[int], axes: Sequence[int]) -> list[tuple[int, int, int]]:
+    """(before, n, after) of each run of axes, in the order in which they are reduced."""
+    left, found = list(shape), []
+    for first, end in runs_of(shape, axes):
+        found.append((math.prod(left[:first]), math.prod(left[first:end]), math.prod(left[end:])))
+        left[first:end] = [1] * (end - first)
+    return found
+
+
+def _memory(ctx: EngineContext, numel: int, held: str) -> Array:
+    dtype = np.dtype({"f32": np.float32, "f64": np.float64, "i32": np.int32, "i64": np.int64}[held])
+    return ctx.borrow(numel * dtype.itemsize).view(dtype)

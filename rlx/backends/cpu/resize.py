@@ -1,79 +1,163 @@
-"""resize on the CPU: one axis after the other, as a weighted sum of gathers by index."""
+"""resize: one axis after the other, each element a weighted sum of a few."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from functools import partial
+from dataclasses import dataclass
 
 import numpy as np
 
-from rlx.backends.cpu.context import Array, BindContext, Step
-from rlx.backends.cpu.kernels import cpu_kernel
+from rlx.backends.cpu.context import Array
+from rlx.backends.cpu.conv.images import channels_last, from_channels_last, to_channels_last
+from rlx.backends.cpu.index import Gather
+from rlx.backends.cpu.ir import F32, I32, I64, PTR, Kernel, Value
 from rlx.backends.cpu.movement import copies
-from rlx.backends.cpu.rows import working
-from rlx.backends.cpu.windows import padded
+from rlx.backends.cpu.rowwise import (
+    STORED,
+    grain_of,
+    load_wide,
+    name_of,
+    store_wide,
+    widened,
+)
+from rlx.backends.cpu.step import EngineContext, EngineStep, address, engine
 from rlx.ir import Node
 from rlx.ops.resize import AxisTable, tables
 
 
-@cpu_kernel("resize")
-def bind_resize(node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: BindContext) -> list[Step]:
-    """Resizes axis after axis, in the order of `tables`."""
-    x, out = ins[0], outs[0]
+@dataclass(frozen=True, slots=True)
+class ResizeAxis:
+    """(before, n, after) elements to (before, count, after). An item is an element of the new axis, with all that lie
+    behind it; `along` memory, where after is 1, it is a whole row. Words: x, y, indices and weights (taps, count), n,
+    count, after."""
+
+    source: str
+    target: str
+    taps: int
+    along: bool
+    lanes: int
+
+    def ir(self) -> str:
+        k = Kernel("kernel")
+        n, count, after = k.word(4), k.word(5), k.word(6)
+        with k.loop(k.first, k.last) as item:
+            if self.along:
+                self._row(k, item * n, item * count, count)
+            else:
+                outer = k.binary("udiv", item, count)
+                self._element(k, outer * n, item - outer * count, item * after, count, after)
+        return k.text()
+
+    def _row(self, k: Kernel, base: Value, to: Value, count: Value) -> None:
+        lanes, x, y, indices, weights = self.lanes, *(k.word(i, PTR) for i in range(4))
+        kind = STORED[self.source]
+        with k.loop(0, count, lanes) as i:
+            left = count - i
+            mask = k.tail(k.select(k.cmp("slt", left, lanes), left, lanes), lanes)
+            made = k.const(F32.of(lanes), 0.0)
+            for tap in range(self.taps):
+                at = count * tap + i
+                index = k.load(I32.of(lanes), k.at(indices, at, I32), mask)
+                row = k.at(x, base, kind)
+                places = k.op(PTR.of(lanes), f"getelementptr {kind}, {row}, {index}")
+                v = k.call(
+                    f"llvm.masked.gather.{kind.of(lanes).suffix}.v{lanes}p0", kind.of(lanes), places,
+                    f"i32 {kind.size}", mask, k.const(kind.of(lanes), 0),
+                )  # fmt: skip
+                wide = v if self.source == "f32" else widened(k, v, self.source)
+                w = k.load(F32.of(lanes), k.at(weights, at, F32), mask)
+                made = wide * w + made if tap else wide * w
+            store_wide(k, made, y, self.target, to + i, mask)
+
+    def _element(self, k: Kernel, base: Value, i: Value, to: Value, count: Value, after: Value) -> None:
+        lanes, x, y, indices, weights = self.lanes, *(k.word(i, PTR) for i in range(4))
+        rows, factors = [], []
+        for tap in range(self.taps):
+            at = count * tap + i
+            index = k.cast("sext", k.load(I32, k.at(indices, at, I32)), I64)
+            rows.append(k.at(x, (base + index) * after, STORED[self.source]))
+            factors.append(k.splat(k.load(F32, k.at(weights, at, F32)), lanes))
+        with k.loop(0, after, lanes) as j:
+            left = after - j
+            mask = k.tail(k.select(k.cmp("slt", left, lanes), left, lanes), lanes)
+            made: Value | None = None
+            for row, w in zip(rows, factors, strict=True):
+                term = load_wide(k, row, self.source, j, lanes, mask) * w
+                made = term if made is None else made + term
+            assert made is not None
+            store_wide(k, made, y, self.target, to + j, mask)
+
+
+@engine("resize", images="follows")
+def bind_resize(
+    node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: EngineContext
+) -> list[EngineStep] | None:
+    x, y = ins[0], outs[0]
     plan = tables(x.shape, node.attrs)
-    steps: list[Step] = []
-    nearest = node.attrs["mode"] == "nearest"
     if not plan:
-        return copies(x, out, ctx)
-    repeated = _repeated(x, out, plan) if nearest else None
-    if repeated is not None:
-        return copies(*repeated, ctx)
-    dtype = x.dtype if nearest else working(x.dtype)
-    x = padded(x, (), dtype, 0, ctx, steps)
-    for number, table in enumerate(plan):
-        shape = (*x.shape[: table.axis], len(table.index), *x.shape[table.axis + 1 :])
-        last = number == len(plan) - 1 and out.dtype == dtype
-        made = out if last else ctx.scratch(shape, dtype)
-        steps += _along(x, made, table, nearest, ctx)
-        x = made
-    if x is not out:
-        steps.append(partial(np.copyto, out, x, "unsafe"))
-    return steps
-
-
-def _repeated(x: Array, out: Array, plan: Sequence[AxisTable]) -> tuple[Array, Array] | None:
-    """x as a broadcast view with repeated elements, and the output in the same shape: one copy does it all.
-
-    None where an axis does not grow by a whole factor, or does not repeat its elements in order.
-    """
-    grown: dict[int, int] = {}
-    for t in plan:
-        n = x.shape[t.axis]
-        factor = len(t.index) // n
-        if len(t.index) != factor * n or not np.array_equal(t.index[:, 0], np.arange(len(t.index)) // factor):
+        return copies(x, y, ctx)
+    nearest, dtype = node.attrs["mode"] == "nearest", name_of(x)
+    if x.size == 0 or not (dtype in STORED or (nearest and x.itemsize in (1, 2, 4, 8))):
+        return None
+    order = list(range(x.ndim))
+    steps: list[EngineStep] = []
+    if not (x.flags.c_contiguous and y.flags.c_contiguous):
+        last_x, last_y = channels_last(x), channels_last(y)
+        if last_y is None and last_x is not None and y.flags.c_contiguous and x.itemsize <= 4:
+            made = ctx.borrow(x.nbytes).view(x.dtype).reshape(x.shape)
+            steps.append(from_channels_last(last_x, made, ctx))
+            x = made
+        elif last_y is not None and x.flags.c_contiguous and x.itemsize <= 4:
+            order = [0, *range(2, x.ndim), 1]
+            x, y = to_channels_last(x, ctx, steps), last_y
+        elif last_x is not None and last_y is not None:
+            order = [0, *range(2, x.ndim), 1]
+            x, y = last_x, last_y
+        else:
             return None
-        grown[t.axis] = factor
-    shape: list[int] = []
-    source: list[int] = []
-    for axis, n in enumerate(x.shape):
-        shape += [n, grown[axis]] if axis in grown else [n]
-        source += [n, 1] if axis in grown else [n]
-    return np.broadcast_to(x.reshape(source), shape), out.reshape(shape)
-
-
-def _along(x: Array, made: Array, table: AxisTable, nearest: bool, ctx: BindContext) -> list[Step]:
-    axis = table.axis
-    columns = [np.ascontiguousarray(table.index[:, k].astype(np.intp)) for k in range(table.taps)]
-    if nearest:
-        return [partial(x.take, columns[0], axis, made, "clip")]
-    term = ctx.scratch(made.shape, made.dtype)
-    shape = (-1,) + (1,) * (x.ndim - 1 - axis)
-    steps: list[Step] = []
-    for k, column in enumerate(columns):
-        weight = np.ascontiguousarray(table.weight[:, k].astype(made.dtype)).reshape(shape)
-        target = term if k else made
-        steps.append(partial(x.take, column, axis, target, "clip"))
-        steps.append(partial(np.multiply, target, weight, target))
-        if k:
-            steps.append(partial(np.add, made, term, made))
+    plan = sorted(plan, key=lambda table: _place(table, order, x.shape))
+    for number, table in enumerate(plan):
+        axis, last = order.index(table.axis), number == len(plan) - 1
+        shape = (*x.shape[:axis], len(table.index), *x.shape[axis + 1 :])
+        between = x.dtype if nearest else np.dtype(np.float32)
+        made = y if last else ctx.borrow(math.prod(shape) * between.itemsize).view(between).reshape(shape)
+        steps.append(_along(x, made, table, axis, nearest, ctx))
+        x = made
     return steps
+
+
+def _place(table: AxisTable, order: Sequence[int], shape: Sequence[int]) -> tuple[float, int]:
+    """By which axes are sorted: those that shrink come first, those that grow last. The elements of an axis along
+    memory are gathered one by one, so of axes that grow alike it comes first, and of those that shrink last."""
+    at = order.index(table.axis)
+    growth = len(table.index) / shape[at]
+    return growth, at if growth < 1 else -at
+
+
+def _along(
+    x: Array, made: Array, table: AxisTable, axis: int, nearest: bool, ctx: EngineContext
+) -> EngineStep:
+    before, after = math.prod(x.shape[:axis]), math.prod(x.shape[axis + 1 :])
+    indices = np.ascontiguousarray(table.index.T, np.int32)
+    weights = np.ascontiguousarray(table.weight.T, np.float32)
+    n, count = x.shape[axis], made.shape[axis]
+    keep = (x, made, indices, weights)
+    if nearest and not (after == 1 and name_of(x) in STORED):
+        spec = Gather(x.itemsize, 4, after == 1, ctx.machine.vector_bytes)
+        words = (address(x), address(indices), address(made), count, n, after)
+        return EngineStep(
+            spec, words, before * count, grain_of(after + 16), keep, cost_ns=5 + after * x.itemsize * 0.1
+        )
+    along = after == 1
+    resized = ResizeAxis(name_of(x), name_of(made), table.taps, along, ctx.machine.lanes())
+    words = (*map(address, keep), n, count, after)
+    numel = count if along else after
+    return EngineStep(
+        resized,
+        words,
+        before if along else before * count,
+        grain_of(numel),
+        keep,
+        cost_ns=numel * table.taps * 0.4,
+    )

@@ -1,104 +1,111 @@
-"""rope on the CPU: pairs are rotated in blocks, by the cos and sin of their positions from the tables."""
+"""rope: pairs of a row are turned by the angles of its position, whose cosines and sines stand in tables."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from functools import partial
+from dataclasses import dataclass
 
-import numpy as np
-
-from rlx.backends.cpu.context import Array, BindContext, Step
-from rlx.backends.cpu.kernels import cpu_kernel
-from rlx.backends.cpu.rows import BLOCK, target_part, wide_part, working
+from rlx.backends.cpu.context import Array
+from rlx.backends.cpu.ir import I32, I64, PTR, Kernel, Value
+from rlx.backends.cpu.rowwise import STORED, contiguous, grain_of, load_wide, name_of, store_wide
+from rlx.backends.cpu.step import EngineContext, EngineStep, address, engine
 from rlx.ir import Node
-from rlx.ops.rope.rotate import MAX_POSITIONS, halves
 
 
-@cpu_kernel("rope")
-def bind_rope(node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: BindContext) -> list[Step]:
-    x, out = ins[0], outs[0]
-    attrs = node.attrs
-    axis, sections, interleaved = attrs["axis"], attrs["sections"], attrs["interleaved"]
-    half, n, size = ins[1].shape[1], x.shape[axis], x.shape[-1]
-    dtype = working(x.dtype)
-    steps, tables = _tables(node, ins[1:], ctx, np.dtype(dtype))
-    if attrs["inverse"]:
-        turned = ctx.scratch(tables[1].shape, dtype)
-        steps.append(partial(np.negative, tables[1], turned))
-        tables[1] = turned
-    per_batch = tables[0].ndim == 3
+@dataclass(frozen=True, slots=True)
+class Rope:
+    """(outer, n, inner) rows: an item is a position of an outer index. Words: x, y, cos, sin, positions, n, inner,
+    elements of a row, pairs of a section, sections, offset, last row of the tables, outer indices of a batch.
+    `positions`: "", or "first", "place" or "batch" for those given as a number, for each place, or for each batch."""
+
+    dtype: str
+    table: str
+    positions: str
+    interleaved: bool
+    inverse: bool
+    lanes: int
+
+    def ir(self) -> str:
+        k, lanes = Kernel("kernel"), self.lanes
+        xs, ys, cos, sin, given = (k.word(i, PTR) for i in range(5))
+        n, inner, size, per, sections, offset, last, members = (k.word(i) for i in range(5, 13))
+        half = per * sections
+        with k.loop(k.first, k.last) as item:
+            outer = k.binary("udiv", item, n)
+            i = item - outer * n
+            place = offset
+            if self.positions in ("", "first"):
+                place = place + i
+            if self.positions:
+                index = {"first": k.const(I64, 0), "place": i}.get(self.positions)
+                if index is None:
+                    index = k.binary("udiv", outer, members) * n + i
+                place = place + k.cast("sext", k.load(I32, k.at(given, index, I32)), I64)
+            place = k.select(k.cmp("slt", place, 0), k.const(I64, 0), place)
+            angles = k.select(k.cmp("slt", place, last), place, last) * half
+            with k.loop(0, inner) as row:
+                at = (item * inner + row) * size
+                x, y = k.at(xs, at, STORED[self.dtype]), k.at(ys, at, STORED[self.dtype])
+                with k.loop(0, sections) as section, k.loop(0, per, lanes) as pair:
+                    left = per - pair
+                    mask = k.tail(k.select(k.cmp("slt", left, lanes), left, lanes), lanes)
+                    angle = angles + section * per + pair
+                    c, s = (load_wide(k, t, self.table, angle, lanes, mask) for t in (cos, sin))
+                    start = section * per * 2
+                    if self.interleaved:
+                        self._neighbours(k, x, y, start + pair * 2, left * 2, c, s)
+                    else:
+                        first, second = start + pair, start + per + pair
+                        a, b = (load_wide(k, x, self.dtype, j, lanes, mask) for j in (first, second))
+                        for v, j in zip(self._turned(a, b, c, s), (first, second), strict=True):
+                            store_wide(k, v, y, self.dtype, j, mask)
+                with k.loop(half * 2, size, lanes) as j:
+                    left = size - j
+                    mask = k.tail(k.select(k.cmp("slt", left, lanes), left, lanes), lanes)
+                    store_wide(k, load_wide(k, x, self.dtype, j, lanes, mask), y, self.dtype, j, mask)
+        return k.text()
+
+    def _turned(self, a: Value, b: Value, c: Value, s: Value) -> tuple[Value, Value]:
+        if self.inverse:
+            s = -s
+        return a * c - b * s, b * c + a * s
+
+    def _neighbours(self, k: Kernel, x: Value, y: Value, at: Value, left: Value, c: Value, s: Value) -> None:
+        """Turns pairs of neighbours: two vectors of `left` elements at most."""
+        lanes = self.lanes
+        masks = []
+        for part in (0, lanes):
+            count = left - part
+            count = k.select(k.cmp("slt", count, lanes), count, lanes)
+            masks.append(k.tail(k.select(k.cmp("sgt", count, 0), count, 0), lanes))
+        low, high = (
+            load_wide(k, x, self.dtype, at + part, lanes, m)
+            for part, m in zip((0, lanes), masks, strict=True)
+        )
+        a, b = (k.shuffle(low, high, range(start, 2 * lanes, 2)) for start in (0, 1))
+        a, b = self._turned(a, b, c, s)
+        both = [i // 2 + lanes * (i % 2) for i in range(2 * lanes)]
+        for part, order, m in ((0, both[:lanes], masks[0]), (lanes, both[lanes:], masks[1])):
+            store_wide(k, k.shuffle(a, b, order), y, self.dtype, at + part, m)
+
+
+@engine("rope")
+def bind_rope(
+    node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: EngineContext
+) -> list[EngineStep] | None:
+    x, cos, sin, *positions = ins
+    y, attrs = outs[0], node.attrs
+    axis, sections, dtype = attrs["axis"], attrs["sections"], name_of(x)
+    if not {dtype, name_of(cos)} <= STORED.keys() or name_of(cos) != name_of(sin) or not contiguous(*ins, y):
+        return None
+    n, size, half = x.shape[axis], x.shape[-1], cos.shape[1]
     outer, inner = math.prod(x.shape[:axis]), math.prod(x.shape[axis + 1 : -1])
-    members = outer // x.shape[0] if axis else 1
-    rows, results = (a.reshape(outer, n, inner, size) for a in (x, out))
-    pair = (n, 1, sections, half // sections)
-    step = max(1, min(members if per_batch else outer, BLOCK // max(n * inner * size, 1)))
-    whole = members if per_batch else outer  # so many outer indices share the same rows of the tables
-    blocks = [
-        slice(first + i, first + min(i + step, whole))
-        for first in range(0, outer, whole)
-        for i in range(0, whole, step)
-    ]
-    marks = ctx.mark()
-
-    def piece(number: int, thread: int) -> list[Step]:
-        ctx.back_to(marks, thread)
-        part = blocks[number]
-        given, calls = wide_part(rows[part], ctx, thread)
-        made, after = target_part(results[part], ctx, thread)
-        at = part.start // members if per_batch else ...
-        c, s = (t[at].reshape(pair) for t in tables)
-        a, b = halves(given, half, interleaved, sections)
-        first, second = halves(made, half, interleaved, sections)
-        ac, bs, bc = (ctx.scratch(a.shape, dtype, thread) for _ in range(3))
-        # The first half is written last, since `made` may be the same memory as `given`.
-        calls += [
-            partial(np.multiply, a, c, ac),
-            partial(np.multiply, b, s, bs),
-            partial(np.multiply, b, c, bc),
-            partial(np.subtract, ac, bs, ac),
-            partial(np.multiply, a, s, bs),
-            partial(np.add, bc, bs, second),
-            partial(np.copyto, first, ac),
-        ]
-        if 2 * half < size and not np.may_share_memory(given, made):
-            calls.append(partial(np.copyto, made[..., 2 * half :], given[..., 2 * half :]))
-        return [*calls, *after]
-
-    return steps + ctx.split(len(blocks), 2.0 * x.size, piece)
-
-
-def _tables(
-    node: Node, given: Sequence[Array], ctx: BindContext, dtype: np.dtype[np.generic]
-) -> tuple[list[Step], list[Array]]:
-    """The rows of cos and sin for each position, (n, half) or (batch, n, half), in the working dtype."""
-    cos, sin, *positions = given
-    axis, offset = node.attrs["axis"], node.attrs["offset"]
-    n, last = node.inputs[0].shape[axis], max(cos.shape[0] - 1, 0)
-    steps: list[Step] = []
-    taken = []
-    place = None
-    if positions:
-        (p,) = positions
-        shape = p.shape if p.ndim else (n,)
-        place = ctx.scratch(shape, np.intp)
-        first = np.arange(n, dtype=np.intp) + offset if p.ndim == 0 else np.asarray(offset, np.intp)
-        near, zero, end = (np.asarray(v, np.intp) for v in (MAX_POSITIONS, 0, last))
-        steps = [
-            partial(np.copyto, place, p, "same_kind"),
-            partial(np.clip, place, -near, near, place),
-            partial(np.add, place, first, place),
-            partial(np.clip, place, zero, end, place),
-        ]
-    for table in (cos, sin):
-        if place is None:
-            rows = table[offset : offset + n]
-        else:
-            rows = ctx.scratch((*place.shape, table.shape[1]), table.dtype)
-            steps.append(partial(table.take, place, 0, rows, "clip"))
-        if rows.dtype != dtype:
-            wide = ctx.scratch(rows.shape, dtype)
-            steps.append(partial(np.copyto, wide, rows, "unsafe"))
-            rows = wide
-        taken.append(rows)
-    return steps, taken
+    how = ("first", "place", "batch")[positions[0].ndim] if positions else ""
+    spec = Rope(dtype, name_of(cos), how, attrs["interleaved"], attrs["inverse"], ctx.machine.lanes())
+    words = (
+        *map(address, (x, y, cos, sin, positions[0] if positions else cos)), n, inner, size, half // sections, sections,
+        attrs["offset"], max(cos.shape[0] - 1, 0), max(1, outer // x.shape[0] if axis else 1),
+    )  # fmt: skip
+    row = inner * size
+    return [EngineStep(spec, words, outer * n, grain_of(row), cost_ns=row * 0.5)]

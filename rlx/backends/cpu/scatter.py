@@ -1,66 +1,107 @@
-"""scatter and scatter_elements on the CPU, by NumPy's assignment and `ufunc.at`."""
+"""scatter and scatter_elements: updates go where their indices say, in the order of the indices.
+
+An item is a vector of columns behind the scattered axis, or one column: it applies all updates of these, so that no
+two items write the same element, and the order does not depend on threads.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from functools import partial
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 
-from rlx.backends.cpu.context import Array, BindContext, Step
-from rlx.backends.cpu.kernels import cpu_kernel
-from rlx.backends.cpu.rows import working
+from rlx.backends.cpu import trees
+from rlx.backends.cpu.context import Array
+from rlx.backends.cpu.ir import I32, I64, PTR, Kernel, Value
+from rlx.backends.cpu.movement import copies
+from rlx.backends.cpu.rowwise import contiguous
+from rlx.backends.cpu.step import EngineContext, EngineStep, address, engine
+from rlx.dtypes import DType, as_dtype
 from rlx.ir import Node
-from rlx.ops.numeric import join_at
 
-_UFUNCS: dict[str, Any] = {"add": np.add, "mul": np.multiply, "min": np.minimum, "max": np.maximum}
+_INDICES = {4: I32, 8: I64}
 
 
-@cpu_kernel("scatter", "scatter_elements")
-def bind_scatter(node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: BindContext) -> list[Step]:
+@dataclass(frozen=True, slots=True)
+class Scatter:
+    """Words: indices, updates, out, updates of a column, length of the axis in out, columns. `own`: each column has
+    indices of its own. An index may count from the end; updates of one that is out of range are left out."""
+
+    dtype: DType
+    index: int
+    reduction: str
+    own: bool
+    lanes: int
+
+    def ir(self) -> str:
+        k, lanes, size = Kernel("kernel"), self.lanes, self.dtype.itemsize
+        indices, updates, out = (k.word(i, PTR) for i in range(3))
+        count, length, columns = (k.word(i) for i in range(3, 6))
+        blocks = k.binary("udiv", columns + (lanes - 1), k.const(I64, lanes))
+        kind = trees.stored_bits(self.dtype).of(lanes)
+        with k.loop(k.first, k.last) as item:
+            head = k.binary("udiv", item, blocks)
+            column = (item - head * blocks) * lanes
+            mask = None if lanes == 1 else k.tail(k.min(columns - column, lanes), lanes)
+            source = k.at(updates, (head * count * columns + column) * size)
+            target = k.at(out, (head * length * columns + column) * size)
+            step = columns * size
+            with k.loop(0, count) as i:
+                at = (head * count + i) * columns + column if self.own else i
+                given = k.load(_INDICES[self.index], k.at(indices, at, _INDICES[self.index]))
+                place = k.cast("sext", given, I64)
+                place = k.select(k.cmp("slt", place, 0), place + length, place)
+                with k.when(k.cmp("ult", place, length)):
+                    new, where = k.load(kind, k.at(source, i * step), mask), k.at(target, place * step)
+                    if self.reduction != "none":
+                        new = self._joined(k, k.load(kind, where, mask), new)
+                    k.store(new, where, mask)
+        return k.text()
+
+    def _joined(self, k: Kernel, old: Value, new: Value) -> Value:
+        if self.reduction in ("min", "max"):
+            return k.min(old, new) if self.reduction == "min" else k.max(old, new)
+        return old + new if self.reduction == "add" else old * new
+
+
+@engine("scatter")
+def bind_scatter(
+    node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: EngineContext
+) -> list[EngineStep] | None:
+    return _steps(node, ins, outs[0], ctx, False)
+
+
+@engine("scatter_elements")
+def bind_scatter_elements(
+    node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: EngineContext
+) -> list[EngineStep] | None:
+    return _steps(node, ins, outs[0], ctx, True)
+
+
+def _steps(
+    node: Node, ins: Sequence[Array], out: Array, ctx: EngineContext, own: bool
+) -> list[EngineStep] | None:
+    """`own`: each column has indices of its own."""
     indices, updates = ins[:2]
-    out, x = outs[0], ins[2] if len(ins) == 3 else None
-    axis, n, reduction = node.attrs["axis"], node.attrs["length"], node.attrs["reduction"]
-    dtype = out.dtype if reduction == "none" else working(out.dtype) if out.dtype.kind in "fV" else out.dtype
-    made = out if out.dtype == dtype else ctx.scratch(out.shape, dtype)
-    steps: list[Step] = [partial(np.copyto, made, np.zeros((), dtype) if x is None else x)]
-    if x is not None and made is out and x.__array_interface__["data"] == out.__array_interface__["data"]:
-        steps = []
-    if updates.size:
-        steps.append(_joined(node, indices, updates, made, axis, n, reduction))
-    if made is not out:
-        steps.append(partial(np.copyto, out, made, "unsafe"))
-    return steps
-
-
-def _joined(
-    node: Node, indices: Array, updates: Array, made: Array, axis: int, n: int, reduction: str
-) -> Step:
-    """Applies the updates in the order of the indices: NumPy's `at` adds each, and an assignment keeps the last."""
-    if node.op.name == "scatter":
-        head = int(np.prod(updates.shape[:axis], dtype=np.int64))
-        source = updates.reshape(head, indices.size, -1).transpose(1, 0, 2)
-        target = made.reshape(head, n, -1).transpose(1, 0, 2)
-        flat = indices.reshape(-1)
-        others: list[Array] = []
-    else:
-        source, target, flat = updates, made, indices
-        others = list(np.indices(indices.shape, np.intp, sparse=True))
-
-    def run() -> None:
-        wanted = flat.astype(np.int64)
-        wanted += np.where(wanted < 0, n, 0)
-        valid = (wanted >= 0) & (wanted < n)
-        whole = bool(valid.all())
-        key: Any = wanted if whole else wanted[valid]
-        if others:
-            places = [key if i == axis else np.broadcast_to(o, flat.shape) for i, o in enumerate(others)]
-            key = tuple(p if whole or i == axis else p[valid] for i, p in enumerate(places))
-        given = source if whole else source[valid]
-        if reduction == "none":
-            target[key] = given
-        else:
-            join_at(_UFUNCS[reduction], target, key, given.astype(target.dtype, copy=False))
-
-    return run
+    axis, reduction = node.attrs["axis"], node.attrs["reduction"]
+    dtype = as_dtype(out.dtype)
+    ordered = reduction in ("min", "max")
+    if not contiguous(*ins, out) or indices.itemsize not in _INDICES or dtype.itemsize not in (1, 2, 4, 8):
+        return None
+    if reduction != "none" and (dtype.is_half or (ordered and dtype.name.startswith("u"))):
+        return None
+    if any(np.may_share_memory(x, out) for x in ins[:2]):
+        return None
+    before = copies(ins[2] if len(ins) == 3 else np.broadcast_to(np.zeros(1, out.dtype), out.shape), out, ctx)
+    if before is None:
+        return None
+    columns = math.prod(out.shape[axis + 1 :])
+    heads, count = math.prod(out.shape[:axis]), indices.shape[axis] if own else indices.size
+    lanes = 1 if own or columns == 1 else ctx.machine.lanes(8 * dtype.itemsize)
+    spec = Scatter(dtype, indices.itemsize, reduction, own, lanes)
+    words = (address(indices), address(updates), address(out), count, node.attrs["length"], columns)
+    items = heads * -(-columns // lanes)
+    step = EngineStep(spec, words, items, 1, (indices, updates, out), name="scatter", cost_ns=2.0 * count + 1)
+    return [*before, step] if updates.size else before

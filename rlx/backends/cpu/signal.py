@@ -1,190 +1,61 @@
-"""Frames, their sum, power and transforms on the CPU, by strided views; convolution in blocks; peaks."""
+"""frame and windowed_frames, copies and products of a view of the signal whose frames overlap; segment_spectra."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
+from functools import cache
 
 import numpy as np
-from numpy.lib.stride_tricks import as_strided
 
-from rlx.backends.cpu.context import Array, BindContext, Step
-from rlx.backends.cpu.fft import complex_view, library
-from rlx.backends.cpu.kernels import cpu_kernel
-from rlx.backends.cpu.movement import copies
-from rlx.backends.cpu.rows import working
+from rlx.backends.cpu.context import Array
+from rlx.backends.cpu.elementwise import tree_step
+from rlx.backends.cpu.fft import transform_step
+from rlx.backends.cpu.host.signal import frames_of
+from rlx.backends.cpu.rowwise import contiguous
+from rlx.backends.cpu.step import EngineContext, EngineStep, engine
+from rlx.dtypes import as_dtype
 from rlx.ir import Node
-from rlx.ops.signal.frames import frame_count
-from rlx.ops.signal.peaks import find_peaks
-from rlx.ops.signal.power import blocks, sides, weighted
-from rlx.ops.signal.transforms import reaches
+from rlx.ir import expr as ex
 
-_NS = 0.5  # a sample of a segment takes about so many nanoseconds for each binary digit of the transform's length
+_SIGNALS = 64  # at most: each is a step
 
 
-def frames_of(x: Array, shape: tuple[int, ...], hop: int) -> Array:
-    """The view of a signal as (..., frames, samples)."""
-    return as_strided(x, (*x.shape[:-1], *shape), (*x.strides[:-1], hop * x.strides[-1], x.strides[-1]))
+@engine("frame", "windowed_frames")
+def bind_frames(
+    node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: EngineContext
+) -> list[EngineStep] | None:
+    out = outs[0]
+    seen = [frames_of(ins[0], out.shape[-2:], node.attrs["hop"]), *ins[1:]]
+    args = [ex.arg(i, as_dtype(a.dtype)) for i, a in enumerate(seen)]
+    tree = args[0] if len(args) == 1 else ex.call("mul", *args)
+    step = tree_step([tree], seen, [out], ctx)
+    return None if step is None else [step]
 
 
-@cpu_kernel("frame")
-def bind_frame(node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: BindContext) -> list[Step]:
-    if outs[0].size == 0:
-        return []
-    return copies(frames_of(ins[0], outs[0].shape[-2:], node.attrs["hop"]), outs[0], ctx)
-
-
-@cpu_kernel("windowed_frames")
-def bind_windowed_frames(node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: BindContext) -> list[Step]:
-    (x, window), out = ins, outs[0]
-    return [partial(np.multiply, frames_of(x, out.shape[-2:], node.attrs["hop"]), window, out)] if out.size else []
-
-
-@cpu_kernel("overlap_add")
-def bind_overlap_add(node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: BindContext) -> list[Step]:
-    """Adds parts of at most `hop` samples of every frame at once: within such a part no two frames overlap. The last
-    part goes first, since an output's earlier frames reach it with their later samples."""
-    x, out, hop = ins[0], outs[0], node.attrs["hop"]
-    dtype = working(out.dtype)
-    total = out if out.dtype == dtype else ctx.scratch(out.shape, dtype)
-    steps: list[Step] = [partial(np.copyto, total, 0)]
-    if x.size:
-        for start in reversed(range(0, x.shape[-1], hop)):
-            part = x[..., start : start + hop]
-            where = frames_of(total[..., start:], part.shape[-2:], hop)
-            steps.append(partial(np.add, where, part, where))
-    if total is not out:
-        steps.append(partial(np.copyto, out, total, "unsafe"))
-    return steps
-
-
-@cpu_kernel("segment_power")
-def bind_segment_power(node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: BindContext) -> list[Step]:
-    """Blocks of segments that stay in a cache, each transformed by the library and added."""
-    (x, window), out = ins, outs[0]
-    if out.size == 0:
-        return []
-    attrs, length = node.attrs, len(window)
-    count = frame_count(x.shape[-1], length, attrs["hop"])
-    seen = frames_of(x.reshape(-1, x.shape[-1]), (count, length), attrs["hop"])
-    target = out.reshape(-1, out.shape[-1])
-    weight = sides(attrs["nfft"]).astype(out.dtype)
-    parts = blocks(count, length)
-
-    def add(row: int) -> None:
-        total = np.zeros(len(weight))
-        for part in parts:
-            z = library().rfft(weighted(seen[row, part], window, attrs["detrend"]), attrs["nfft"])
-            total += np.sum(z.real * z.real + z.imag * z.imag, 0)
-        np.multiply(total, weight, target[row], casting="same_kind")
-
-    def bind(row: int, thread: int) -> list[Step]:
-        return [partial(add, row)]
-
-    return ctx.split(len(target), _NS * x.size * max(1, length // attrs["hop"]) * attrs["nfft"].bit_length(), bind)
-
-
-@cpu_kernel("segment_spectra")
-def bind_segment_spectra(node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: BindContext) -> list[Step]:
-    """Blocks of segments that stay in a cache, each transformed by the library and written across."""
-    (x, window), out = ins, outs[0]
-    if out.size == 0:
-        return []
-    hop, nfft, count, n, length = node.attrs["hop"], node.attrs["nfft"], out.shape[-2], x.shape[-1], len(window)
-    signal, target = x.reshape(-1, n), complex_view(out).reshape(-1, *out.shape[-3:-1])
-    wide = ctx.scratch((len(signal), max((count - 1) * hop + length, node.attrs["start"] + n)), x.dtype)
-    seen = frames_of(wide, (count, length), hop)
-    parts = blocks(count, nfft)
-
-    def transform(row: int, part: slice) -> None:
-        np.copyto(target[row, :, part], library().rfft(seen[row, part] * window, nfft).T, "same_kind")
-
-    def bind(piece: int, thread: int) -> list[Step]:
-        return [partial(transform, piece // len(parts), parts[piece % len(parts)])]
-
-    begin = partial(_between_zeros, signal, wide, node.attrs["start"])
-    work = _NS * len(signal) * count * nfft * nfft.bit_length()
-    return [begin, *ctx.split(len(signal) * len(parts), work, bind)]
-
-
-def _between_zeros(x: Array, wide: Array, start: int) -> None:
-    """Copies lines into longer ones, from place `start` on; the rest is 0."""
-    wide[:, :start] = 0
-    wide[:, start : start + x.shape[-1]] = x
-    wide[:, start + x.shape[-1] :] = 0
-
-
-@cpu_kernel("segment_signal")
-def bind_segment_signal(node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: BindContext) -> list[Step]:
-    """Blocks of segments transformed back by the library. A block writes the samples that no later one reaches, with
-    the segments before it that reach them."""
-    (z, window), out = ins, outs[0]
-    if out.size == 0:
-        return []
-    hop, nfft, start, count, length = (
-        node.attrs["hop"], node.attrs["nfft"], node.attrs["start"], z.shape[-2], len(window),
-    )  # fmt: skip
-    source, target = complex_view(z).reshape(-1, *z.shape[-3:-1]), out.reshape(-1, out.shape[-1])
-    before = reaches(length, hop) - 1
-    each = max(1, (1 << 16) // nfft)
-    parts = range(0, -(-(start + target.shape[-1]) // hop), each)
-
-    def transform(row: int, first: int) -> None:
-        from_, to = max(0, first - before), min(count, first + each)
-        low, high = max(first * hop, start), min((first + each) * hop, start + target.shape[-1])
-        if high <= low:
-            return
-        total = np.zeros((first + each + before - from_) * hop + length, out.dtype)
-        if to > from_:
-            made = library().irfft(source[row, :, from_:to].T, nfft)[:, :length] * window
-            for i in range(0, length, hop):
-                part = made[:, i : i + hop]
-                where = frames_of(total[i:], part.shape, hop)
-                np.add(where, part, where, casting="same_kind")
-        target[row, low - start : high - start] = total[low - from_ * hop : high - from_ * hop]
-
-    def bind(piece: int, thread: int) -> list[Step]:
-        return [partial(transform, piece // len(parts), parts[piece % len(parts)])]
-
-    return ctx.split(len(source) * len(parts), _NS * z.size * nfft.bit_length(), bind)
-
-
-@cpu_kernel("block_convolution")
-def bind_block_convolution(node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: BindContext) -> list[Step]:
-    """Blocks that stay in a cache, transformed by the library, times the filter's transform and back (overlap-save)."""
-    (x, filters), out, nfft = ins, outs[0], node.attrs["nfft"]
-    if out.size == 0:
-        return []
-    n, taps, size = x.shape[-1], filters.shape[-1], out.shape[-1]
-    step = nfft - taps + 1
-    count = -(-size // step)
-    signal, target = x.reshape(-1, n), out.reshape(-1, size)
-    wide = ctx.scratch((len(signal), count * step + taps - 1), x.dtype)
-    seen = frames_of(wide, (count, nfft), step)
-    parts = blocks(count, nfft)
-    spectra: list[Array] = []
-
-    def begin() -> None:
-        _between_zeros(signal, wide, taps - 1)
-        made = library().rfft(filters.reshape(-1, taps), nfft)
-        spectra[:] = np.broadcast_to(made, (len(signal), made.shape[-1]))
-
-    def convolve(row: int, part: slice) -> None:
-        made = library().irfft(library().rfft(seen[row, part]) * spectra[row], nfft)[:, taps - 1 :].reshape(-1)
-        low, high = part.start * step, min(part.stop * step, size)
-        target[row, low:high] = made[: high - low]
-
-    def bind(piece: int, thread: int) -> list[Step]:
-        return [partial(convolve, piece // len(parts), parts[piece % len(parts)])]
-
-    work = 2 * _NS * len(signal) * count * nfft * nfft.bit_length()
-    return [begin, *ctx.split(len(signal) * len(parts), work, bind)]
-
-
-@cpu_kernel("peaks")
-def bind_peaks(node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: BindContext) -> list[Step]:
-    def find() -> None:
-        for out, found in zip(outs, find_peaks(ins[0]), strict=True):
-            np.copyto(out, found)
-
-    return [find] if ins[0].size else []
+@engine("segment_spectra")
+def bind_segment_spectra(
+    node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: EngineContext
+) -> list[EngineStep] | None:
+    """One step for each signal, which is copied between zeros before, where segments reach beyond it."""
+    (x, window), out, attrs = ins, outs[0], node.attrs
+    if x.dtype != np.float32 or not contiguous(x, window, out) or not 0 < x.size <= _SIGNALS * x.shape[-1]:
+        return None
+    start, count, n = attrs["start"], attrs["count"], x.shape[-1]
+    signals, made = x.reshape(-1, n), out.reshape(-1, *out.shape[-3:])
+    size = max((count - 1) * attrs["hop"] + len(window), start + n)
+    steps: list[EngineStep | None] = []
+    if size > n:
+        memory = ctx.borrow(4 * len(signals) * size)[: 4 * len(signals) * size]
+        wide, f32 = memory.view(np.float32).reshape(-1, size), as_dtype(x.dtype)
+        steps.append(tree_step([ex.lit(0, f32)], [], [wide], ctx))
+        steps.append(tree_step([ex.arg(0, f32)], [signals], [wide[:, start : start + n]], ctx))
+        signals = wide
+    borrow = cache(ctx.borrow)  # one signal's step after the other's use the same memory
+    for signal, target in zip(signals, made, strict=True):
+        steps.append(
+            transform_step(
+                signal, target, attrs["nfft"], count, ctx, real="in", window=window, hop=attrs["hop"], borrow=borrow
+            )
+        )
+    known = [step for step in steps if step is not None]
+    return known if len(known) == len(steps) else None

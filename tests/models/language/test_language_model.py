@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from rlx.backends.cpu.engine.choice import usable
+from rlx.backends.cpu.choice import usable
 from rlx.cli import bandwidth
 from rlx.cli.app import app
 from rlx.cli.generate import show_stats

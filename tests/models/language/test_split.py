@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from rlx import Session
-from rlx.backends.cpu.engine.choice import usable
+from rlx.backends.cpu.choice import usable
 from rlx.cli.app import app
 from rlx.cli.generate import show_stats
 from rlx.errors import DTypeError, OutOfDeviceMemory, RlxError, ShapeError

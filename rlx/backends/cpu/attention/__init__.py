@@ -1,0 +1,1 @@
+"""Attention: `blocks` of queries along the lanes of vectors, or single `rows` with a head's elements along them."""

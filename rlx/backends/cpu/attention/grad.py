@@ -1,154 +1,197 @@
-"""Attention's backward pass: for each key head, blocks of queries in order. Probabilities are recomputed."""
+"""Attention's backward pass as products of matrices for each key head, and one kernel over the rows of scores.
+
+The queries of the heads that share keys are the rows of one matrix. Scores are computed anew, and lie in memory that
+the program's other nodes use too: long sequences, whose scores would be large, are left to NumPy, which takes them in
+blocks.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import partial
-from typing import Any
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
-from rlx.backends.cpu.attention.cache import capped, product
-from rlx.backends.cpu.context import Array, BindContext, Step
-from rlx.backends.cpu.kernels import cpu_kernel
-from rlx.backends.cpu.rows import working
+from rlx.backends.cpu.context import Array
+from rlx.backends.cpu.gemm.product import (
+    Product,
+    choose_tile,
+    in_place,
+    product_steps,
+)
+from rlx.backends.cpu.gemm.transpose import transpose_step
+from rlx.backends.cpu.ir import F32, I8, I64, PTR, Kernel, Value
+from rlx.backends.cpu.rowwise import (
+    accumulators,
+    added,
+    blocks,
+    contiguous,
+    exp_of_difference,
+    folded,
+    grain_of,
+    greater,
+    kept,
+    name_of,
+)
+from rlx.backends.cpu.step import Declined, EngineContext, EngineStep, address, engine, f32_word
 from rlx.ir import Node
 from rlx.ops.attention.parts import rest
 
-_BLOCK = 1 << 17  # scores in one block
+_SCORES = 1 << 25  # bytes of the scores of all heads
 
 
-@cpu_kernel("attention_grad")
+@dataclass(frozen=True, slots=True)
+class ScoresGradient:
+    """Rows of scores and of their probabilities' gradients become probabilities P and scale · P (dP - Σ P dP). Words:
+    scores, gradients, keys, scale, queries, the first of them that sees a key less the keys (causal), the window, and
+    the mask's address, its strides of batches, heads and queries in bytes, and the number of heads. `mask`: "f32" is
+    added, where a "bool" is false no key is seen."""
+
+    causal: bool
+    windowed: bool
+    mask: str
+    lanes: int
+
+    def ir(self) -> str:
+        k, lanes = Kernel("kernel"), self.lanes
+        n, scale, queries, before = k.word(2), k.splat(k.word(3, F32), lanes), k.word(4), k.word(5)
+        with k.loop(k.first, k.last) as row:
+            p, ds = (k.at(k.word(i, PTR), row * n, F32) for i in range(2))
+            seen = n
+            line = k.binary("udiv", row, queries)
+            query = row - line * queries
+            if self.causal:
+                seen = k.max(k.min(query + before, n), 0)
+            if self.windowed:
+                seen = k.max(k.min(query + before + k.word(6), seen), 0)
+
+            def load(base: Value, i: Value, mask: Value | None) -> Value:
+                return k.load(F32.of(lanes), k.at(base, i, F32), mask)
+
+            def store(v: Value, base: Value, i: Value, mask: Value | None) -> None:
+                k.store(v, k.at(base, i, F32), mask)
+
+            tops = accumulators(k, lanes, -math.inf)
+
+            def score(i: Value, mask: Value | None, p: Value = p, line: Value = line, query: Value = query) -> Value:
+                v = load(p, i, mask) * scale
+                if self.mask:
+                    batch = k.binary("udiv", line, k.word(11))
+                    head = line - batch * k.word(11)
+                    at = k.at(k.word(7, PTR), batch * k.word(8) + head * k.word(9) + query * k.word(10))
+                    kind = F32 if self.mask == "f32" else I8
+                    given = k.load(kind.of(lanes), k.at(at, i, kind), mask)
+                    v = v + given if self.mask == "f32" else k.select(k.cmp("ne", given, 0), v, -math.inf)
+                if self.windowed:  # keys before the first that is near enough
+                    first = query + before - 1 - k.word(6)
+                    numbers = k.splat(i, lanes) + k.lanes(I64, range(lanes))
+                    v = k.select(k.cmp("sge", numbers, k.splat(first, lanes)), v, -math.inf)
+                return v
+
+            def raise_top(i: Value, u: int, mask: Value | None, score: Callable[..., Value] = score) -> None:
+                v = kept(k, score(i, mask), mask, -math.inf)
+                tops[u].value = k.select(k.cmp("uno", v, v), v, greater(k, v, tops[u].value))
+
+            blocks(k, seen, lanes, raise_top)
+            top = folded(k, tops, lambda a, b: k.max(a, b))
+            # Where all scores are -inf, none is a probability.
+            top = k.splat(k.max(top, -3.4028234663852886e38), lanes)
+            sums = accumulators(k, lanes)
+
+            def exponential(
+                i: Value, u: int, mask: Value | None, p: Value = p, top: Value = top,
+                score: Callable[..., Value] = score,
+            ) -> None:  # fmt: skip
+                e = kept(k, exp_of_difference(k, score(i, mask) - top), mask)
+                store(e, p, i, mask)
+                sums[u].value = sums[u].value + e
+
+            total = added(k, seen, lanes, sums, exponential)
+            inverse = k.splat(1.0 / k.max(total, 1.1754943508222875e-38), lanes)
+            means = accumulators(k, lanes)
+
+            def share(
+                i: Value, u: int, mask: Value | None, p: Value = p, ds: Value = ds, inverse: Value = inverse
+            ) -> None:
+                v = load(p, i, mask) * inverse
+                store(v, p, i, mask)
+                means[u].value = k.fma(v, load(ds, i, mask), means[u].value)
+
+            mean = k.splat(added(k, seen, lanes, means, share), lanes)
+
+            def write(
+                i: Value, u: int, mask: Value | None, p: Value = p, ds: Value = ds, mean: Value = mean
+            ) -> None:
+                store(load(p, i, mask) * (load(ds, i, mask) - mean) * scale, ds, i, mask)
+
+            blocks(k, seen, lanes, write)
+            if self.causal or self.windowed:
+                zero = k.const(F32.of(lanes), 0.0)
+                with k.loop(seen, n, lanes) as i:
+                    mask = k.tail(k.min(n - i, lanes), lanes)
+                    store(zero, p, i, mask)
+                    store(zero, ds, i, mask)
+        return k.text()
+
+
+@engine("attention_grad")
 def bind_attention_grad(
-    node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: BindContext
-) -> list[Step]:
-    q, k = ins[1:3]
-    if q.size == 0 or k.size == 0:
-        return [partial(np.copyto, out, 0, "unsafe") for out in outs]
-    pieces = [(b, h) for b in range(k.shape[0]) for h in range(k.shape[1])]
-    work = q.shape[0] * q.shape[1] * q.shape[2] * k.shape[2] * (2.0 + 10 * q.shape[3] / 150)
-    marks = ctx.mark()
+    node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: EngineContext
+) -> list[EngineStep] | None:
+    attrs = node.attrs
+    if rest("attention", node.inputs[4:])[1] is not None:
+        raise Declined("lengths")
+    if attrs.get("softcap") is not None or attrs.get("tokens"):
+        raise Declined("a softcap or tokens first")
+    if any(a.dtype != np.float32 or a.size == 0 for a in (*ins[:4], *outs)) or not contiguous(*ins[:4], *outs):
+        return None
+    batch, heads, n_q, size = ins[1].shape
+    key_heads, n_k = ins[2].shape[1:3]
+    masks = [np.broadcast_to(a, (batch, heads, n_q, n_k)) for a in ins[4:]]
+    if any(a.dtype not in (np.float32, np.bool_) or (n_k > 1 and a.strides[3] != a.itemsize) for a in masks):
+        raise Declined("a mask of this dtype, or that is the same for all keys")
+    matrices, rows = batch * key_heads, heads // key_heads * n_q
+    scores = matrices * rows * n_k
+    if 4 * scores > _SCORES or ins[3].shape[3] != size:
+        raise Declined(f"{4 * scores} bytes of scores")
+    d, q = (a.reshape(matrices, rows, size) for a in ins[:2])
+    key, value = (a.reshape(matrices, n_k, size) for a in ins[2:4])
+    dq, dk, dv = (o.reshape(matrices, -1, size) for o in outs)
+    steps: list[EngineStep] = []
 
-    def bind(piece: int, thread: int) -> list[Step]:
-        ctx.back_to(marks, thread)
-        return [_KeyHead(node, ins, outs, *pieces[piece], ctx, thread)]
+    def memory(*shape: int) -> Array:
+        return ctx.borrow(4 * math.prod(shape)).view(np.float32).reshape(shape)
 
-    return ctx.split(len(pieces), work, bind)
+    def transposed(x: Array, made: Array) -> Array:
+        count, m, n = x.shape
+        steps.append(
+            transpose_step(x, made, ctx, m, n, x.strides[1], made.strides[1], count, (1, 0, x.strides[0]),
+                           (0, made.strides[0]))
+        )  # fmt: skip
+        return made
 
+    def multiply(a: Array, b: Array, out: Array) -> None:
+        m, terms = a.shape[1:]
+        table = (address(a) + np.arange(m) * a.strides[1])[:, None].astype(np.int64)
+        tile = choose_tile(ctx.machine, m, b.shape[2])
+        product = Product(table, terms, 4, out, a.strides[0], keep=(a,))
+        panels = in_place(b, tile.vectors * ctx.machine.lanes())
+        steps.extend(product_steps(product, panels, tile, ctx, "product"))
 
-class _KeyHead:
-    """dk and dv of one key head, summed over its query heads in their order, and dq of these query heads."""
-
-    def __init__(
-        self,
-        node: Node,
-        ins: Sequence[Array],
-        outs: Sequence[Array],
-        b: int,
-        h: int,
-        ctx: BindContext,
-        thread: int,
-    ) -> None:
-        mask, lengths = rest("attention", node.inputs[4:])
-        d, q, k, v = ins[:4]
-        group = q.shape[1] // k.shape[1]
-        heads = slice(h * group, (h + 1) * group)
-        self.d, self.q, self.k, self.v = d[b, heads], q[b, heads], k[b, h], v[b, h]
-        self.dq, self.dk, self.dv = outs[0][b, heads], outs[1][b, h], outs[2][b, h]
-        whole = None if mask is None else np.broadcast_to(ins[4], (*q.shape[:3], k.shape[2]))
-        self.mask = None if whole is None else whole[b, heads]
-        self.length = None if lengths is None else ins[-1].reshape(-1)[(b if ins[-1].size > 1 else 0) :][:1]
-        self.causal: bool = node.attrs["causal"]
-        self.window: int | None = node.attrs.get("window")
-        self.softcap: float | None = node.attrs.get("softcap")
-        self.scale: float = node.attrs["scale"]
-        self.ctx = ctx
-        n_q, n_k, size = q.shape[2], k.shape[2], q.shape[3]
-        self.dtype = working(q.dtype)
-        self.rows = min(n_q, max(1, _BLOCK // n_k))
-        self.key, self.at = np.arange(n_k), np.arange(-n_q, 0)[:, None]
-
-        def scratch(*shape: int, kind: Any = self.dtype) -> Array:
-            return ctx.scratch(shape, kind, thread)
-
-        self.p, self.ds, self.bent = (scratch(self.rows, n_k) for _ in range(3))
-        self.hidden = scratch(self.rows, n_k, kind=np.bool_)
-        self.edge = scratch(self.rows, 1, kind=np.int64)
-        self.column = scratch(self.rows, 1)
-        self.wide_k, self.wide_v, self.made_k, self.made_v = (scratch(n_k, size) for _ in range(4))
-        self.wide_q, self.wide_d, self.made_q = (scratch(self.rows, size) for _ in range(3))
-
-    def __call__(self) -> None:
-        n_k = len(self.k)
-        end = n_k if self.length is None else min(max(int(self.length[0]), 0), n_k)
-        for source, target in ((self.k, self.wide_k), (self.v, self.wide_v)):
-            np.copyto(target, source)
-            target[end:] = 0  # keys beyond `kv_len` may hold NaN, which a probability of 0 would not cancel
-        self.made_k[...] = 0
-        self.made_v[...] = 0
-        for head in range(len(self.q)):
-            for start in range(0, len(self.at), self.rows):
-                self._block(head, slice(start, min(start + self.rows, len(self.at))), end)
-        np.copyto(self.dk, self.made_k, "unsafe")
-        np.copyto(self.dv, self.made_v, "unsafe")
-
-    def _block(self, head: int, rows: slice, end: int) -> None:
-        count, ctx = rows.stop - rows.start, self.ctx
-        p, ds, column = self.p[:count], self.ds[:count], self.column[:count]
-        q, d, made = self.wide_q[:count], self.wide_d[:count], self.made_q[:count]
-        np.copyto(q, self.q[head, rows])
-        np.copyto(d, self.d[head, rows])
-        product(q, self.wide_k.T, p, ctx, self.scale)
-        bent = self.bent[:count]
-        if self.softcap is not None:
-            for step in capped(p, self.softcap):
-                step()
-            np.divide(p, np.asarray(self.softcap, self.dtype), bent)
-        if self.mask is not None:
-            self._mask(p, self.mask[head, rows])
-        self._hide(p, rows, end)
-        np.maximum.reduce(p, axis=1, out=column, keepdims=True)
-        np.maximum(column, np.finfo(self.dtype).min, out=column)
-        np.subtract(p, column, p)
-        np.exp(p, p)
-        np.add.reduce(p, axis=1, out=column, keepdims=True)
-        np.maximum(column, np.finfo(self.dtype).tiny, out=column)
-        np.divide(p, column, p)
-        product(p.T, d, self.made_v, ctx, onto=True)
-        product(d, self.wide_v.T, ds, ctx)
-        # dS = P (dP - Σ P dP)
-        np.multiply(ds, p, ds)
-        np.add.reduce(ds, axis=1, out=column, keepdims=True)
-        np.multiply(p, column, p)
-        np.subtract(ds, p, ds)
-        if self.softcap is not None:
-            np.multiply(bent, bent, bent)
-            np.subtract(np.asarray(1, self.dtype), bent, bent)
-            np.multiply(ds, bent, ds)
-        product(ds, self.wide_k, made, ctx, self.scale)
-        np.copyto(self.dq[head, rows], made, "unsafe")
-        product(ds.T, q, self.made_k, ctx, self.scale, onto=True)
-
-    def _mask(self, scores: Array, mask: Array) -> None:
-        if mask.dtype == np.bool_:
-            hidden = self.hidden[: len(scores)]
-            np.logical_not(mask, hidden)
-            np.copyto(scores, -np.inf, where=hidden)
-        else:
-            added = self.ds[: len(scores)]
-            np.copyto(added, mask, "unsafe")
-            np.add(scores, added, scores)
-
-    def _hide(self, scores: Array, rows: slice, end: int) -> None:
-        """Writes -inf for the keys that the length, `causal` and `window` hide from a query."""
-        scores[:, end:] = -np.inf
-        hidden, edge, at = self.hidden[: len(scores)], self.edge[: len(scores)], self.at[rows]
-        if self.causal:
-            np.add(at, end, edge)
-            np.greater(self.key, edge, hidden)
-            np.copyto(scores, -np.inf, where=hidden)
-        if self.window is not None:
-            for sign, compare in ((-1, np.less), (1, np.greater)):
-                np.add(at, end + sign * self.window, edge)
-                compare(self.key, edge, hidden)
-                np.copyto(scores, -np.inf, where=hidden)
+    p, ds, turned = memory(matrices, rows, n_k), memory(matrices, rows, n_k), memory(matrices, n_k, rows)
+    across = memory(matrices, size, n_k)
+    multiply(q, transposed(key, across), p)
+    multiply(d, transposed(value, across), ds)
+    window = attrs.get("window")
+    spec = ScoresGradient(
+        attrs["causal"], window is not None, name_of(masks[0]) if masks else "", ctx.machine.lanes()
+    )
+    words = [address(p), address(ds), n_k, f32_word(attrs["scale"]), n_q, n_k - n_q + 1, window or 0]
+    for mask in masks:
+        words += [address(mask), *mask.strides[:3], heads]
+    steps.append(EngineStep(spec, words, matrices * rows, grain_of(n_k), (p, ds, *masks), cost_ns=n_k * 1.2))
+    multiply(transposed(p, turned), d, dv)
+    multiply(ds, key, dq)
+    multiply(transposed(ds, turned), q, dk)
+    return steps

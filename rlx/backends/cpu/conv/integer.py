@@ -1,38 +1,165 @@
-"""Convolutions of 8-bit integers by NumPy's BLAS for floats, exactly: columns of one image and group at a time."""
+"""Binds `integer_conv`: as an indirect product of words, each of which holds neighbouring channels of a pixel. Around
+the image stands x's zero point."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
-from rlx.backends.cpu.context import Array, BindContext, Step
-from rlx.backends.cpu.kernels import cpu_kernel
-from rlx.ir import Node
-from rlx.ops.windows import windows
+from rlx.backends.cpu.context import Array
+from rlx.backends.cpu.conv.bind import beside_image
+from rlx.backends.cpu.conv.images import (
+    channels_last,
+    from_channels_last,
+    room_for_rows,
+    to_channels_last,
+    window_addresses,
+)
+from rlx.backends.cpu.conv.integer_depthwise import IntegerDepthwise
+from rlx.backends.cpu.gemm.kernel import Operand
+from rlx.backends.cpu.gemm.product import (
+    Product,
+    choose_tile,
+    product_steps,
+    with_following,
+)
+from rlx.backends.cpu.integers import (
+    Form,
+    Weights,
+    adjust_rows,
+    adjusted,
+    form_of,
+    pack_words,
+    weights,
+)
+from rlx.backends.cpu.step import Declined, EngineContext, EngineStep, address, engine
+from rlx.dtypes import as_dtype, i32
+from rlx.ir import Expr, Node
+from rlx.ir import expr as ex
+
+_FEW_CHANNELS = 8  # up to so many, a row of the filter is one tap of an image with zero points around it
 
 
-@cpu_kernel("integer_conv")
+@engine("integer_conv", takes_following=True, images="makes")
 def bind_integer_conv(
-    node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: BindContext
-) -> list[Step]:
-    (x, w, x_zero, w_zero), out = ins, outs[0]
-    attrs, kernel, (o, inner) = node.attrs, w.shape[2:], w.shape[:2]
-    groups, terms = attrs["groups"], inner * math.prod(kernel)
-    target = out.reshape(len(x), groups, o // groups, -1)
+    node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: EngineContext
+) -> list[EngineStep] | None:
+    (x, w, *zeros), out, following = ins, outs[0], ctx.following
+    if w.size == 0 or x.size == 0:
+        raise Declined("no elements")
+    if not ctx.is_fixed(node.inputs[1]):
+        raise Declined("a weight that is computed")
+    padded = any(map(any, node.attrs["pads"]))
+    form = form_of(node.inputs[0], node.inputs[2:], w.dtype == np.int8, ctx.machine, padded)
+    if form.how != "vnni" and not ctx.is_fixed(node.inputs[3]):
+        raise Declined("zero points of the weight that are computed")
+    steps: list[EngineStep] = []
+    given = weights(w, zeros, form, ctx, steps)
+    beside: list[tuple[Array, bool]] = [(a, False) for a in given.operands()]
+    tree = with_following(ex.arg(0, i32) + ex.arg(1, i32) if beside else None, len(beside), following, i32)
+    if following is not None:
+        beside += [beside_image(a, out) for a in following.operands]
+        out = following.out
+    last = channels_last(out)
+    made = last
+    if made is None:
+        made = ctx.borrow(out.nbytes).view(out.dtype).reshape(out.shape[0], *out.shape[2:], out.shape[1])
+    groups = node.attrs["groups"]
+    alone = groups > 1 and groups == w.shape[0] == x.shape[1]
+    if alone and any(matrix for _, matrix in beside):
+        raise Declined("an image beside a depthwise convolution")
+    bind = _depthwise if alone else _dense
+    bind(node, x, given, made, beside, tree, ctx, steps)
+    if last is None:
+        steps.append(from_channels_last(made, out, ctx))
+    return steps
 
-    def run() -> None:
-        largest = 255 + max(int(np.abs(z.astype(np.int64)).max()) for z in (x_zero, w_zero))
-        bound = largest * largest * terms  # of a sum, which a float must hold exactly
-        kind: Any = np.float32 if bound < 1 << 24 else np.float64 if bound < 1 << 53 else np.int64
-        left = (w.reshape(o, -1).astype(kind) - w_zero.astype(kind)[:, None]).reshape(groups, o // groups, terms)
-        for i in range(len(x)):
-            whole = x[i : i + 1].astype(kind) - x_zero.astype(kind)
-            seen = windows(whole, kernel, attrs["strides"], attrs["dilations"], attrs["pads"], out.shape[2:])
-            columns = seen.reshape(groups, terms, -1)
-            for g in range(groups):
-                np.copyto(target[i, g], (left[g] @ columns[g]).astype(np.int64), "unsafe")
 
-    return [run]
+def _image(
+    x: Array, zero: Array, form: Form, ctx: EngineContext, steps: list[EngineStep],
+    room: Sequence[tuple[int, int]] | None, wide: int,
+) -> Array:  # fmt: skip
+    """x as (N, *S, C) in the form's dtype, with `room` around it, or else with at least `wide` channels."""
+    found, (n, c, *sizes) = channels_last(x), x.shape
+    if found is None:
+        if not x.flags.c_contiguous:
+            raise Declined("strides of the image")
+        flat = adjusted(x.reshape(1, -1), zero, form, ctx, steps).reshape(x.shape)
+        found = to_channels_last(flat, ctx, steps, room, form.around)
+        if room is not None or wide == c:
+            return found
+        size = form.dtype.itemsize
+        as_bytes = found.view(np.uint8).reshape(-1, c * size)
+        rows = adjusted(as_bytes, zero, Form("vnni", False, 0), ctx, steps, wide * size).view(form.dtype)
+    elif room is not None:
+        around = [a + size + b for size, (a, b) in zip(sizes, room, strict=True)]
+        count, size = n * math.prod(around) * c, form.dtype.itemsize
+        made = ctx.acquire(count * size + 64)[: count * size].view(form.dtype).reshape(n, *around, c)
+        made[...] = form.around
+        inside = made[(slice(None), *(slice(a, a + m) for m, (a, _) in zip(sizes, room, strict=True)))]
+        lines = sizes[0] if len(sizes) > 1 else 1
+        for source, target in zip(found, inside, strict=True):
+            from_to = (source.reshape(lines, -1), target.reshape(lines, *target.shape[-2:]))
+            adjust_rows(*from_to, target.strides[0] if lines > 1 else 0, zero, form, ctx, steps)
+        return made
+    else:
+        rows = adjusted(found.reshape(-1, c), zero, form, ctx, steps, wide)
+    return rows.reshape(n, *sizes, wide)
+
+
+def _dense(
+    node: Node, x: Array, given: Weights, made: Array, beside: Sequence[tuple[Array, bool]], tree: Expr | None,
+    ctx: EngineContext, steps: list[EngineStep],
+) -> None:  # fmt: skip
+    attrs, groups, form, w = node.attrs, node.attrs["groups"], given.form, given.w
+    kernel, c, (o, inner) = w.shape[2:], x.shape[1], w.shape[:2]
+    counts, pads, strides, dilations = made.shape[1:-1], attrs["pads"], attrs["strides"], attrs["dilations"]
+    border = np.full(c + 64, form.around, form.dtype)
+    if groups == 1 and c <= _FEW_CHANNELS and kernel[-1] > 1 and dilations[-1] == 1 and len(kernel) <= 2:
+        image = _image(x, given.zeros[0], form, ctx, steps, room_for_rows(node, x, kernel, counts), c)
+        nothing = [(0, 0)] * len(kernel)
+        rows = window_addresses(image, (*kernel[:-1], 1), strides, dilations, nothing, counts, 0)
+        taps, terms = math.prod(kernel[:-1]), kernel[-1] * c
+    else:
+        # The last word of a pixel may have channels behind those of its group, whose weights are 0.
+        wide = -(-(c - inner % -form.in_word) // form.in_word) * form.in_word
+        image = _image(x, given.zeros[0], form, ctx, steps, None, wide)
+        rows = window_addresses(image, kernel, strides, dilations, pads, counts, address(border))
+        taps, terms = math.prod(kernel), inner
+    tile = choose_tile(ctx.machine, len(rows), o // groups)
+    panels = pack_words(given, groups, taps, terms, tile.vectors * ctx.machine.lanes(), ctx)
+    operands = [(a, o * a.itemsize * matrix, o // groups * a.itemsize) for a, matrix in beside]
+    result = made.reshape(-1, groups, o // groups).transpose(1, 0, 2)
+    product = Product(
+        rows, -(-terms // form.in_word), 4, result, inner * form.dtype.itemsize, tree, operands, (border, image),
+        form.how,
+    )  # fmt: skip
+    steps += product_steps(product, panels, tile, ctx, f"integer conv {form.how} {tile.rows}x{tile.vectors}")
+
+
+def _depthwise(
+    node: Node, x: Array, given: Weights, made: Array, beside: Sequence[tuple[Array, bool]], tree: Expr | None,
+    ctx: EngineContext, steps: list[EngineStep],
+) -> None:  # fmt: skip
+    attrs, form, w, lanes = node.attrs, given.form, given.w, ctx.machine.lanes()
+    c, kernel = x.shape[1], w.shape[2:]
+    image = _image(x, given.zeros[0], form, ctx, steps, None, c)
+    border = np.full(c + 64, form.around, form.dtype)
+    counts, taps = made.shape[1:-1], math.prod(kernel)
+    geometry = attrs["strides"], attrs["dilations"], attrs["pads"]
+    table = np.ascontiguousarray(window_addresses(image, kernel, *geometry, counts, address(border)))
+    wide = -(-c // lanes) * lanes
+    packed = pack_words(given, 1, 1, taps, wide, ctx)
+    operands = tuple(Operand(as_dtype(a.dtype)) for a, _ in beside)
+    spec = IntegerDepthwise(lanes, taps, form.how, c % lanes != 0, operands, tree, as_dtype(made.dtype))
+    block = max(1, min(counts[-1], len(table)))
+    args = [
+        address(table), packed.at, address(made), len(table), c, c * made.itemsize, packed.step, block,
+        *(address(a) for a, _ in beside),
+    ]  # fmt: skip
+    items = -(-len(table) // block) * (wide // lanes)
+    keep = (table, image, made, border, *packed.keep, *(a for a, _ in beside))
+    name = f"integer conv depthwise {form.how}"
+    steps.append(EngineStep(spec, args, items, 1, keep, packed.prepare, name, block * taps))

@@ -1,0 +1,183 @@
+"""Binds attention: few queries row by row, others in blocks; those of several heads that share keys together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from rlx.backends.cpu.attention.blocks import Attention
+from rlx.backends.cpu.attention.rows import AttentionRow
+from rlx.backends.cpu.attention.words import WORDS
+from rlx.backends.cpu.compile import KernelSpec
+from rlx.backends.cpu.context import Array
+from rlx.backends.cpu.elementwise import tree_step
+from rlx.backends.cpu.rowwise import STORED, name_of
+from rlx.backends.cpu.step import Declined, EngineContext, EngineStep, address, engine, f32_word
+from rlx.dtypes import as_dtype, f32
+from rlx.ir import Node
+from rlx.ir.expr import arg, cast
+from rlx.ops.attention.parts import NO_TOKENS, ByToken, heads_first, rest
+from rlx.ops.packed_attention import BLOCK
+
+_LARGEST = 512  # elements of a head: a block's lie on the stack, and a row's are a vector after the other in the code
+_FEW = 2  # queries, of all heads that share keys, which leave most lanes of a block empty
+
+
+@engine("attention")
+def bind_attention(
+    node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: EngineContext
+) -> list[EngineStep] | None:
+    given, lengths = rest("attention", node.inputs[3:])
+    tokens: ByToken = node.attrs.get("tokens", NO_TOKENS)
+    y = outs[0].swapaxes(1, 2) if ByToken.Y in tokens else outs[0]
+    q, k, v, *others = heads_first(ins, tokens)
+    dtype = name_of(q)
+    mask = None if given is None else np.broadcast_to(others[0], (*q.shape[:3], k.shape[2]))
+    if dtype not in STORED or k.shape[2] == 0 or not all(_steps(a)[3] == 1 for a in (q, k, v, y)):
+        return None
+    if q.shape[3] > _LARGEST:
+        raise Declined(f"heads of {q.shape[3]} elements; the kernels take {_LARGEST}")
+    if mask is not None and (name_of(mask) not in (*STORED, "bool") or _steps(mask)[3] not in (0, 1)):
+        return None
+    return _Bound(node, q, k, v, y, mask, others[-1] if lengths is not None else None, dtype, ctx).steps()
+
+
+@engine("packed_attention")
+def bind_packed(
+    node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: EngineContext
+) -> list[EngineStep] | None:
+    given, lengths = rest("packed_attention", node.inputs[5:])
+    q, k, k_scales, v, v_scales = (x.swapaxes(1, 2) for x in ins[:5])
+    y, dtype, others = outs[0].swapaxes(1, 2), name_of(q), ins[5:]
+    mask = None if given is None else np.broadcast_to(others[0], (*q.shape[:3], k.shape[2]))
+    if k.shape[2] == 0 or q.shape[2] > _FEW or not all(_steps(a)[3] == 1 for a in (q, k, v, y)):
+        return None
+    if q.shape[3] > _LARGEST:
+        raise Declined(f"heads of {q.shape[3]} elements; the kernels take {_LARGEST}")
+    if mask is not None and (name_of(mask) not in (*STORED, "bool") or _steps(mask)[3] not in (0, 1)):
+        return None
+    # A scale's place follows from that of its integers.
+    if any([BLOCK * n for n in _steps(s)[:3]] != _steps(x)[:3] for x, s in ((k, k_scales), (v, v_scales))):
+        return None
+    bound = _Bound(node, q, k, v, y, mask, others[-1] if lengths is not None else None, dtype, ctx)
+    bound.scales = (k_scales, v_scales)
+    return [bound.step(0, bound.rows, 0)]
+
+
+def _steps(a: Array) -> list[int]:
+    """Strides in elements; 0 along an axis of one element but for the last."""
+    found = [s // a.itemsize if n > 1 else 0 for s, n in zip(a.strides, a.shape, strict=True)]
+    return [*found[:-1], found[-1] or (1 if a.shape[-1] == 1 else 0)]
+
+
+class _Bound:
+    """An attention as steps: one for whole blocks of queries, one for those that are left."""
+
+    def __init__(
+        self,
+        node: Node,
+        q: Array,
+        k: Array,
+        v: Array,
+        y: Array,
+        mask: Array | None,
+        lengths: Array | None,
+        dtype: str,
+        ctx: EngineContext,
+    ) -> None:
+        self.node, self.q, self.k, self.v, self.y = node, q, k, v, y
+        self.mask, self.lengths, self.dtype, self.ctx = mask, lengths, dtype, ctx
+        self.group = q.shape[1] // k.shape[1]
+        # The few queries of several heads that share keys lie in the same vectors.
+        self.folded = self.group > 1 and q.shape[2] < ctx.machine.lanes()
+        self.rows = q.shape[2] * (self.group if self.folded else 1)
+        self.packed = False
+        self.scales: tuple[Array, ...] = ()  # of keys and values of 8 bits
+
+    def steps(self) -> list[EngineStep]:
+        lanes = self.ctx.machine.lanes()
+        if self.rows <= _FEW:
+            return [self.step(0, self.rows, 0)]
+        needed = -(-self.rows // lanes)
+        most = 4 if self.q.shape[3] <= 64 and self.ctx.machine.registers == 32 else 3  # as the caches hold
+        vectors = min(most, needed)
+        whole = self.rows // (vectors * lanes)
+        if most == 4 and needed == whole * most + 1 and needed > 1:
+            whole -= 1  # a single vector that is left makes the last block one of five
+        left = self.rows - whole * vectors * lanes
+        steps = self._pack()
+        if whole:
+            steps.append(self.step(0, whole * vectors * lanes, vectors))
+        if left:
+            steps.append(self.step(self.rows - left, left, -(-left // lanes)))
+        return steps
+
+    def _pack(self) -> list[EngineStep]:
+        """Lays a head's keys and values one behind the other, as f32, where enough queries read them: rows that lie a
+        power of two apart would share few sets of the caches."""
+        few = self.rows < 12 * self.ctx.machine.lanes()
+        if few or (self.lengths is not None and 16 * self.rows < self.k.shape[2]):
+            return []
+        self.packed = True
+        steps: list[EngineStep] = []
+        for name in ("k", "v"):
+            x: Array = getattr(self, name)
+            if x.dtype == np.float32 and _steps(x)[2] in (0, x.shape[3]):
+                continue
+            made = self.ctx.borrow(4 * x.size).view(np.float32).reshape(x.shape)
+            dtype = as_dtype(x.dtype)
+            step = tree_step([cast(arg(0, dtype), f32)], [x], [made], self.ctx)
+            assert step is not None
+            steps.append(step)
+            setattr(self, name, made)
+        return steps
+
+    def step(self, start: int, count: int, vectors: int) -> EngineStep:
+        node, q, k, v, y, mask = self.node, self.q, self.k, self.v, self.y, self.mask
+        (batch, heads, n_q, size), n_k = q.shape, k.shape[2]
+        machine = self.ctx.machine
+        qs, ks, vs, ys = map(_steps, (q, k, v, y))
+        ms = [0, 0, 0, 0] if mask is None else [s // mask.itemsize for s in mask.strides]
+        causal, window, cap = node.attrs["causal"], node.attrs.get("window"), node.attrs.get("softcap")
+        span = max(1, vectors * machine.lanes())
+        blocks = -(-count // span)
+        # The rows of all blocks; lanes behind the last row repeat it.
+        row = np.minimum(np.arange(blocks * span), count - 1) + start
+        head, query = np.divmod(row, n_q) if self.folded else (np.zeros_like(row), row)
+        tables: dict[str, Any] = {
+            "q_offsets": head * qs[1] + query * qs[2],
+            "y_offsets": head * ys[1] + query * ys[2],
+            "mask_offsets": head * ms[1] + query * ms[2],
+            "places": (query - n_q).astype(np.int32),
+            "least": (query - n_q).reshape(blocks, span).min(1),
+            "most": (query - n_q).reshape(blocks, span).max(1),
+        }
+        name, by_query = "" if mask is None else name_of(mask), bool(tables["mask_offsets"].any())
+        flags = causal, window is not None, cap is not None, self.lengths is not None, machine.lanes()
+        spec: KernelSpec = Attention(
+            self.dtype, size, vectors, name, by_query, *flags, machine.registers, self.packed
+        )
+        if not vectors:
+            spec = AttentionRow(self.dtype, size, name, ms[3] == 1, *flags, packed=bool(self.scales))
+        outer = self.group if self.folded else 1  # query heads of an item
+        arrays = {"q": q, "k": k, "v": v, "y": y, "mask": mask, "lengths": self.lengths, **tables}
+        words = {name: 0 if a is None else address(a) for name, a in arrays.items()}
+        words |= {
+            "heads": heads // outer, "blocks": blocks, "group": 1 if self.folded else self.group, "n_k": n_k,
+            "rows": count, "window": min(window or 0, n_q + n_k), "q_batch": qs[0], "q_head": qs[1] * outer,
+            "k_batch": ks[0], "k_head": ks[1], "k_row": ks[2], "v_batch": vs[0], "v_head": vs[1], "v_row": vs[2],
+            "y_batch": ys[0], "y_head": ys[1] * outer, "mask_batch": ms[0], "mask_head": ms[1] * outer,
+            "mask_key": ms[3], "length_stride": int(self.lengths is not None and self.lengths.size > 1),
+            "scale": f32_word(node.attrs["scale"]), "cap": f32_word(cap or 1.0),
+        }  # fmt: skip
+        cost = span * n_k * (size * 0.02 + 0.3) * 16 / machine.lanes()
+        items = batch * heads // outer * blocks
+        return EngineStep(
+            spec,
+            [words[name] for name in WORDS] + [address(a) for a in self.scales],
+            items,
+            keep=(*tables.values(), *arrays.values(), *self.scales),
+            cost_ns=cost,
+        )

@@ -1,0 +1,227 @@
+"""Attention of few queries, as in decoding: a head's elements lie along the lanes, so that keys and values are read
+once and whole vectors at a time. An item is one query of one head. Keys and values may be integers of 8 bits, whose
+blocks of 32 share a scale: a block's products are added up before its scale multiplies them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from rlx.backends.cpu.attention.words import LOWEST, POINTERS, TINY, WORDS, mask_type
+from rlx.backends.cpu.formulas import apply
+from rlx.backends.cpu.ir import F32, I8, I16, I32, I64, PTR, Kernel, Value, Variable
+from rlx.backends.cpu.rowwise import (
+    STORED,
+    exp_of_difference,
+    greater,
+    load_wide,
+    room,
+    store_wide,
+    widened,
+)
+from rlx.ops.packed_attention import BLOCK
+
+_KEYS = 256  # in a block; their scores lie on the stack
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionRow:
+    """As `Attention`, whose words it has: a block of queries is one query here. `spread`: the mask differs from key to
+    key. `packed`: k and v are integers; two more words are the scales of each."""
+
+    dtype: str
+    size: int
+    mask: str
+    spread: bool
+    causal: bool
+    window: bool
+    cap: bool
+    lengths: bool
+    lanes: int
+    packed: bool = False
+
+    def ir(self) -> str:
+        return _Text(self).k.text()
+
+
+class _Text:
+    """The text of one kernel."""
+
+    def __init__(self, spec: AttentionRow) -> None:
+        self.spec, self.k = spec, Kernel("kernel")
+        k = self.k
+        self.w = {name: k.word(i, PTR if name in POINTERS else I64) for i, name in enumerate(WORDS[:-2])}
+        self.scale = k.splat(k.word(WORDS.index("scale"), F32), spec.lanes)
+        self.vector = F32.of(spec.lanes)
+        self.scores = room(k, 4 * (_KEYS + spec.lanes))
+        self.parts = range(0, spec.size, spec.lanes)
+        self.kept = I8 if spec.packed else STORED[spec.dtype]  # how k and v are stored
+        if spec.packed:
+            self.scales = {name: k.word(len(WORDS) + i, PTR) for i, name in enumerate("kv")}
+        with k.loop(k.first, k.last) as item:
+            self._item(item)
+
+    def _mask_of(self, part: int) -> Value | None:
+        left = self.spec.size - part
+        return None if left >= self.spec.lanes else self.k.tail(left, self.spec.lanes)
+
+    def _item(self, item: Value) -> None:
+        k, w, spec, lanes = self.k, self.w, self.spec, self.spec.lanes
+        kind = STORED[spec.dtype]
+        heads = k.binary("udiv", item, w["rows"])
+        row = item - heads * w["rows"]
+        b = k.binary("udiv", heads, w["heads"])
+        h = heads - b * w["heads"]
+        kv = k.binary("udiv", h, w["group"])
+        offset = {name: k.load(I64, k.at(w[name], row, I64)) for name in ("q_offsets", "y_offsets")}
+        q = k.at(w["q"], b * w["q_batch"] + h * w["q_head"] + offset["q_offsets"], kind)
+        y = k.at(w["y"], b * w["y_batch"] + h * w["y_head"] + offset["y_offsets"], kind)
+        self.first = {name: b * w[f"{name}_batch"] + kv * w[f"{name}_head"] for name in "kv"}
+        query = [load_wide(k, q, spec.dtype, p, lanes, self._mask_of(p)) for p in self.parts]
+        low, high = self._range(b, row)
+        best, total = k.variable(k.const(F32, LOWEST)), k.variable(k.const(F32, 0.0))
+        made = [k.variable(k.const(self.vector, 0.0)) for _ in self.parts]
+        with k.loop(low, high, _KEYS) as start:
+            count = high - start
+            count = k.select(k.cmp("slt", count, _KEYS), count, _KEYS)
+            top = self._score(query, b, h, row, start, count)
+            now = greater(k, top, best.value)
+            factor = k.extract(exp_of_difference(k, k.splat(best.value - now, lanes)), 0)
+            best.value = now
+            added = self._exponentials(now, count)
+            total.value = total.value * factor + added
+            self._add_values(start, count, made, factor)
+        t = total.value
+        inverse = k.splat(1.0 / k.select(k.cmp("olt", t, TINY), k.const(F32, TINY), t), lanes)
+        for p, one in zip(self.parts, made, strict=True):
+            store_wide(k, one.value * inverse, y, spec.dtype, p, self._mask_of(p))
+
+    def _range(self, b: Value, row: Value) -> tuple[Value, Value]:
+        """The keys that the query sees."""
+        k, w, spec = self.k, self.w, self.spec
+        length = w["n_k"]
+        if spec.lengths:
+            given = k.cast("sext", k.load(I32, k.at(w["lengths"], b * w["length_stride"], I32)), I64)
+            given = k.select(k.cmp("slt", given, length), given, length)
+            length = k.select(k.cmp("sgt", given, 0), given, 0)
+        low, high = k.const(I64, 0), length
+        at = k.cast("sext", k.load(I32, k.at(w["places"], row, I32)), I64) + length
+        if spec.causal or spec.window:
+            end = at + 1 if spec.causal else at + w["window"] + 1
+            high = k.select(k.cmp("slt", end, high), end, high)
+        if spec.window:
+            begin = at - w["window"]
+            low = k.select(k.cmp("sgt", begin, 0), begin, 0)
+        return low, high
+
+    def _blocks(self, name: str, row: Value) -> Iterator[tuple[Value | None, list[tuple[int, Value]]]]:
+        """The vectors of a row of k or v as f32, with their numbers: each block's, and the scale that they lack; all,
+        and None, where k and v are floats."""
+        k, spec = self.k, self.spec
+        offset = self.first[name] + row * self.w[f"{name}_row"]
+        base = k.at(self.w[name], offset, self.kept)
+        if not spec.packed:
+            yield None, [(i, load_wide(k, base, spec.dtype, p, spec.lanes, self._mask_of(p)))
+                         for i, p in enumerate(self.parts)]  # fmt: skip
+            return
+        scales = k.at(self.scales[name], k.binary("udiv", offset, k.const(I64, BLOCK)), I16)
+        for block in range(spec.size // BLOCK):
+            scale = widened(k, k.load(I16, k.at(scales, block, I16)), "f16")
+            vectors = [(i, k.load(I8.of(spec.lanes), k.at(base, p, I8)))
+                       for i, p in enumerate(self.parts) if p // BLOCK == block]  # fmt: skip
+            yield scale, [(i, k.cast("sitofp", k.cast("sext", v, I32), F32)) for i, v in vectors]
+
+    def _score(self, query: list[Value], b: Value, h: Value, row: Value, start: Value, count: Value) -> Value:
+        """Stores the scores of a block of keys, and gives the greatest."""
+        k, w, spec, lanes = self.k, self.w, self.spec, self.spec.lanes
+        tops = k.variable(k.const(self.vector, -math.inf))
+        if spec.mask:
+            base = b * w["mask_batch"] + h * w["mask_head"] + k.load(I64, k.at(w["mask_offsets"], row, I64))
+        with k.loop(0, count, lanes) as j:
+            sums = []
+            for i in range(lanes):  # keys behind the last one repeat it
+                at = k.select(k.cmp("slt", j + i, count), j + i, count - 1)
+                total = k.const(self.vector, 0.0)
+                for scale, vectors in self._blocks("k", start + at):
+                    part = total if scale is None else k.const(self.vector, 0.0)
+                    for n, v in vectors:
+                        part = k.fma(v, query[n], part)
+                    total = part if scale is None else k.fma(part, k.splat(scale, lanes), total)
+                sums.append(total)
+            s = _sums(k, sums) * self.scale
+            left = count - j
+            inside = k.tail(k.select(k.cmp("slt", left, lanes), left, lanes), lanes)
+            if spec.cap:
+                cap = k.splat(k.word(WORDS.index("cap"), F32), lanes)
+                s = apply(k, "m_tanh", s / cap) * cap
+            if spec.mask:
+                m = self._mask(base + (start + j) * w["mask_key"], inside)
+                s = k.select(m, s, -math.inf) if spec.mask == "bool" else s + m
+            s = k.select(inside, s, -math.inf)
+            tops.value = greater(k, s, tops.value)
+            k.store(s, k.at(self.scores, j, F32))
+        return k.fold(tops.value, lambda a, c: greater(k, a, c))
+
+    def _mask(self, offset: Value, inside: Value) -> Value:
+        """The mask's elements of a vector of keys: i1 of a bool, else f32."""
+        k, spec, kind = self.k, self.spec, mask_type(self.spec.mask)
+        where = k.at(self.w["mask"], offset, kind)
+        v = (
+            k.load(kind.of(spec.lanes), where, inside)
+            if spec.spread
+            else k.splat(k.load(kind, where), spec.lanes)
+        )
+        if spec.mask == "bool":
+            return k.cmp("ne", v, 0)
+        return v if spec.mask == "f32" else widened(k, v, spec.mask)
+
+    def _exponentials(self, top: Value, count: Value) -> Value:
+        """scores = exp(scores - top), and their sum; scores behind the last one are -inf."""
+        k, lanes = self.k, self.spec.lanes
+        shift, total = k.splat(top, lanes), k.variable(k.const(self.vector, 0.0))
+        with k.loop(0, count, lanes) as j:
+            at = k.at(self.scores, j, F32)
+            e = exp_of_difference(k, k.load(self.vector, at) - shift)
+            total.value = total.value + e
+            k.store(e, at)
+        return k.fold(total.value, lambda a, b: a + b)
+
+    def _add_values(self, start: Value, count: Value, made: list[Variable], factor: Value) -> None:
+        """made = made·factor + Σ values[start + j]·scores[j], with two sums for each vector."""
+        k, lanes = self.k, self.spec.lanes
+        other = [k.variable(k.const(self.vector, 0.0)) for _ in made]
+        scale = k.splat(factor, lanes)
+        for one in made:
+            one.value = one.value * scale
+
+        def add(j: Value, sums: list[Variable]) -> None:
+            p = k.splat(k.load(F32, k.at(self.scores, j, F32)), lanes)
+            for factor, vectors in self._blocks("v", start + j):
+                by = p if factor is None else p * k.splat(factor, lanes)
+                for n, v in vectors:
+                    sums[n].value = k.fma(v, by, sums[n].value)
+
+        even = count & -2
+        with k.loop(0, even, 2) as j:
+            add(j, made)
+            add(j + 1, other)
+        with k.loop(even, count) as j:
+            add(j, made)
+        for one, two in zip(made, other, strict=True):
+            one.value = one.value + two.value
+
+
+def _sums(k: Kernel, rows: list[Value]) -> Value:
+    """The sum of each vector's lanes, as a vector: in each round two vectors become one of their pairwise sums."""
+    lanes = len(rows)
+    step = 1
+    while len(rows) > 1:
+        # After a round, lane i holds a partial sum of the row whose number has the low bits of i.
+        low = [i if not i & step else lanes + i - step for i in range(lanes)]
+        high = [i + step if not i & step else lanes + i for i in range(lanes)]
+        rows = [
+            k.shuffle(a, b, low) + k.shuffle(a, b, high) for a, b in zip(rows[::2], rows[1::2], strict=True)
+        ]
+        step *= 2
+    return rows[0]

@@ -1,0 +1,60 @@
+"""Whether a program on the CPU uses the compiled engine: what was asked for, and what there is."""
+
+from __future__ import annotations
+
+import logging
+import os
+from functools import cache
+from importlib.util import find_spec
+
+from rlx.backends.cpu.machine import this_machine
+from rlx.errors import RlxError, UnsupportedOp
+
+_log = logging.getLogger(__name__)
+
+ENGINE_ENV = "RLX_CPU"
+ENGINES = ("numpy", "compiled")
+# What programs use where neither Session(engine=) nor RLX_CPU says it.
+DEFAULT = "compiled"
+
+
+class CannotCompile(Exception):
+    """The engine has no machine code for a program, which NumPy then runs."""
+
+
+def usable(engine: str | None) -> bool:
+    """Whether a program uses the engine. Raises: RlxError for a value of RLX_CPU that is none of ENGINES."""
+    asked = engine or os.environ.get(ENGINE_ENV)
+    chosen = asked or DEFAULT
+    if chosen not in ENGINES:
+        raise RlxError(f"{ENGINE_ENV}={chosen!r} is none of {', '.join(ENGINES)}")
+    if chosen != "compiled":
+        return False
+    why = why_not()
+    if asked and why:
+        _warn(why)
+    return why is None
+
+
+@cache
+def _warn(why: str) -> None:
+    """Says once why who asked for kernels gets NumPy's: its results are right, but late."""
+    _log.warning("%s; NumPy runs programs on the CPU", why)
+
+
+@cache
+def why_not() -> str | None:
+    """Why the engine cannot be used here; None where it can."""
+    if this_machine() is None:
+        return "there are kernels for Linux on x86-64 with AVX2 and on AArch64"
+    if find_spec("llvmlite") is None:
+        return "llvmlite is not installed; the extra rlx[cpu] has it"
+    from rlx.backends.cpu.code_memory import (
+        map_code,  # which systems without kernels may lack parts of
+    )
+
+    try:
+        map_code([bytes(64)])
+    except UnsupportedOp as error:
+        return str(error)
+    return None

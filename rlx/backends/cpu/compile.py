@@ -1,0 +1,165 @@
+"""Kernels from specs to addresses: from the disk's cache, or compiled by llvmlite into position-independent code."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import threading
+from collections.abc import Iterable, Sequence
+from functools import cache
+from importlib.resources import files
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Protocol
+
+from rlx.backends.cpu.code_memory import map_code
+from rlx.backends.cpu.elf import link
+from rlx.backends.cpu.machine import Machine
+from rlx.host.diskcache import DiskCache, Part
+from rlx.host.locks import renewed
+from rlx.host.progress import report
+from rlx.ir import Expr
+from rlx.ir.expr import linearize
+
+KIND = "cpu"  # of the disk's cache
+# LLVM's own pipeline takes five times as long, and no kernel was faster for it: they are written as they should run.
+_PASSES = (
+    "always_inliner", "sroa", "instruction_combine", "simplify_cfg", "new_gvn", "instruction_combine", "simplify_cfg",
+    "aggressive_dce",
+)  # fmt: skip
+SYMBOL = "kernel"  # the function that each module defines
+
+
+class KernelSpec(Protocol):
+    """What a kernel is specialized for: a frozen dataclass of numbers, names, dtypes, expressions, tuples and such."""
+
+    def ir(self) -> str:
+        """The LLVM module with the function `kernel` (`ir.Kernel("kernel")`)."""
+        ...
+
+
+class _Loaded:
+    """The kernels in this process's memory."""
+
+    def __init__(self) -> None:
+        self.lock = renewed(self, "lock", threading.Lock)
+        self.addresses: dict[tuple[KernelSpec, Machine], int] = {}
+        self.sizes: dict[tuple[KernelSpec, Machine], int] = {}
+
+
+_LOADED = _Loaded()
+
+
+def addresses(specs: Sequence[KernelSpec], machine: Machine) -> list[int]:
+    """The address of each kernel, loaded or compiled for the machine where it is not in memory yet. They stay for the
+    process."""
+    with _LOADED.lock:
+        known = _LOADED.addresses
+        missing = [s for s in dict.fromkeys(specs) if (s, machine) not in known]
+        if missing:
+            made = images(missing, machine)
+            for spec, place, image in zip(missing, map_code(made), made, strict=True):
+                known[spec, machine] = place
+                _LOADED.sizes[spec, machine] = len(image)
+        return [known[s, machine] for s in specs]
+
+
+def code_bytes(specs: Iterable[KernelSpec], machine: Machine) -> int:
+    """Bytes of the machine code of kernels that are loaded."""
+    return sum(_LOADED.sizes.get((s, machine), 0) for s in set(specs))
+
+
+def images(specs: Sequence[KernelSpec], machine: Machine) -> list[bytes]:
+    """The machine code of each kernel, from the cache or compiled."""
+    store = DiskCache(KIND)
+    keys = [key_parts(s, machine) for s in specs]
+    found = [store.get(key) for key in keys]
+    missing = [n for n, image in enumerate(found) if image is None]
+    for done, n in enumerate(missing):
+        report("kernels", done, len(missing))
+        text = specs[n].ir()
+        # A spec's key changes with any source of the engine, its text seldom does.
+        by_text: list[Part] = [_digest("compile.py", "elf.py"), machine.arch, machine.llvm_features, text]
+        made = store.get(by_text)
+        if made is None:
+            made = machine_code(text, machine)
+            store.put(by_text, made)
+        found[n] = made
+        store.put(keys[n], made)
+    return [image for image in found if image is not None]
+
+
+def key_parts(spec: KernelSpec, machine: Machine) -> list[Part]:
+    """What a kernel's machine code depends on."""
+    return [_digest(), machine.arch, machine.llvm_features, canonical(spec)]
+
+
+@cache
+def _digest(*names: str) -> bytes:
+    """A digest of llvmlite's version and of the sources that make kernels: these files of this folder, or all of it and
+    the headers of the formulas."""
+    found = find_spec("llvmlite")
+    assert found is not None and found.origin is not None
+    # Its version, without the third of all time that importlib.metadata would take here.
+    stated = Path(found.origin).with_name("_version.py")
+    if not stated.exists():
+        from importlib.metadata import version
+
+        digest = hashlib.sha256(version("llvmlite").encode())
+    else:
+        digest = hashlib.sha256(stated.read_bytes())
+    backends = files("rlx.backends")
+    folders = [backends / "cpu"] + ([] if names else [backends / "device_code"])
+    while folders:
+        for file in sorted(folders.pop().iterdir(), key=lambda f: f.name):
+            if file.is_dir() and not file.name.startswith(("__", "host")) and not names:
+                folders.append(file)
+            elif file.name.endswith((".py", ".h")) and (not names or file.name in names):
+                digest.update(file.name.encode() + b"\0" + hashlib.sha256(file.read_bytes()).digest())
+    return digest.digest()
+
+
+def canonical(x: Any) -> str:
+    """A text that is equal for equal specs only. Expressions are lists of their nodes, since their parts are shared."""
+    if isinstance(x, Expr):
+        order = linearize([x])
+        number = {e: n for n, e in enumerate(order)}
+        nodes = (f"{e.prim}:{e.dtype}:{e.value!r}:{[number[a] for a in e.args]}" for e in order)
+        return f"[{';'.join(nodes)}]"
+    if dataclasses.is_dataclass(x) and not isinstance(x, type):
+        inside = (f"{f.name}={canonical(getattr(x, f.name))}" for f in dataclasses.fields(x))
+        return f"{type(x).__module__}.{type(x).__qualname__}({','.join(inside)})"
+    if isinstance(x, tuple | list):
+        return f"({','.join(map(canonical, x))})"
+    if isinstance(x, frozenset):
+        return f"{{{','.join(sorted(map(canonical, x)))}}}"
+    return repr(x)
+
+
+def machine_code(text: str, machine: Machine) -> bytes:
+    """The position-independent image of a module; its function `kernel` is at the image's start."""
+    binding, target = _target(machine)
+    module = binding.parse_assembly(text)
+    module.verify()
+    module.triple = machine.triple
+    builder = binding.create_pass_builder(target, binding.create_pipeline_tuning_options(speed_level=2))
+    passes = binding.create_new_module_pass_manager()
+    for name in _PASSES:
+        getattr(passes, f"add_{name}_pass")()
+    passes.run(module, builder)
+    return link(target.emit_object(module), SYMBOL)
+
+
+@cache
+def _target(machine: Machine) -> tuple[Any, Any]:
+    import llvmlite.binding as binding  # where it is used: what the cache holds needs no compiler
+
+    binding.initialize_all_targets()
+    binding.initialize_all_asmprinters()
+    binding.initialize_native_asmparser()  # for the system calls of `runner`
+    generic = "x86-64" if machine.arch == "x86_64" else "generic"
+    target = binding.Target.from_triple(machine.triple)
+    made = target.create_target_machine(
+        cpu=generic, features=machine.llvm_features, opt=3, reloc="pic", codemodel="small"
+    )
+    return binding, made

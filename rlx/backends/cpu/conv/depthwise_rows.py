@@ -1,0 +1,121 @@
+"""Depthwise convolution of several neighbouring positions at once: a pixel that their windows share is loaded once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rlx.backends.cpu import trees
+from rlx.backends.cpu.gemm.kernel import Operand
+from rlx.backends.cpu.ir import F32, I64, PTR, Kernel, Value
+from rlx.backends.cpu.machine import Machine
+from rlx.dtypes import DType, f32
+from rlx.ir import Expr
+
+# `table`: for each row of the result and each row of the filter the addresses of `span` pixels, all that the row of the
+# result reads. `whole` positions of a row are computed `across` at once. Steps are in bytes.
+WORDS = ("table", "w", "out", "span", "whole", "width", "channels", "out_row", "w_row")
+
+
+@dataclass(frozen=True, slots=True)
+class DepthwiseRows:
+    """Sums over `rows` · `columns` taps for `vectors` · `lanes` channels; `w` has the weights (rows, columns, C).
+    An item is a row of the result for a group of channels. Sums are in the order of the taps."""
+
+    lanes: int
+    vectors: int
+    rows: int
+    columns: int
+    stride: int
+    dilation: int
+    across: int
+    tail: int  # positions behind the whole groups of a row
+    masked: bool
+    operands: tuple[Operand, ...] = ()  # of the epilogue, behind the words above
+    epilogue: Expr | None = None
+    out: DType = f32
+
+    def ir(self) -> str:
+        k, lanes = Kernel("kernel"), self.lanes
+        width = lanes * self.vectors
+        w = {name: k.word(i, PTR if i < 3 else I64) for i, name in enumerate(WORDS)}
+        groups = k.binary("udiv", w["channels"] + (width - 1), k.const(I64, width))
+        with k.loop(k.first, k.last) as item:
+            row = k.binary("udiv", item, groups)
+            channel = (item - row * groups) * width
+            masks: list[Value | None] = [None] * self.vectors
+            if self.masked:
+                left = w["channels"] - channel
+                counts = [k.min(k.max(left - n * lanes, 0), lanes) for n in range(self.vectors)]
+                masks = [k.tail(c, lanes) for c in counts]
+            beside = [
+                [self._operand(k, i, operand, channel, n, masks[n]) for n in range(self.vectors)]
+                for i, operand in enumerate(self.operands)
+            ]
+            table = k.at(w["table"], row * (w["span"] * self.rows), I64)
+            out = k.at(w["out"], row * w["width"] * w["out_row"] + channel * self.out.itemsize)
+            weights = k.at(w["w"], channel, F32)
+
+            def positions(first: Value, count: int) -> None:
+                sums = self._sums(k, w, k.at(table, first * self.stride, I64), weights, channel, masks, count)
+                for j, line in enumerate(sums):
+                    place = k.at(out, (first + j) * w["out_row"])
+                    for n, made in enumerate(line):
+                        if self.epilogue is not None:
+                            (made,) = trees.print_trees(k, [self.epilogue], [made, *(b[n] for b in beside)])
+                        trees.store(k, made, self.out, k.at(place, n * lanes * self.out.itemsize), masks[n])
+
+            with k.loop(0, w["whole"], self.across) as first:
+                positions(first, self.across)
+            if self.tail:
+                positions(w["whole"], self.tail)
+        return k.text()
+
+    def _operand(
+        self, k: Kernel, i: int, operand: Operand, channel: Value, n: int, mask: Value | None
+    ) -> Value:
+        size = operand.dtype.itemsize
+        at = k.at(k.word(len(WORDS) + i, PTR), channel * size)
+        return trees.load(k, operand.dtype, k.at(at, n * self.lanes * size), self.lanes, mask)
+
+    def _sums(
+        self, k: Kernel, w: dict[str, Value], table: Value, weights: Value, channel: Value,
+        masks: list[Value | None], count: int,
+    ) -> list[list[Value]]:  # fmt: skip
+        """The sums of `count` positions, whose first pixel is the first of `table`."""
+        vector = F32.of(self.lanes)
+        sums = [[k.const(vector, 0)] * self.vectors for _ in range(count)]
+        users: dict[int, list[tuple[int, int]]] = {}  # of each pixel: position and column of the filter
+        for j in range(count):
+            for column in range(self.columns):
+                users.setdefault(j * self.stride + column * self.dilation, []).append((j, column))
+        for row in range(self.rows):
+            line = k.at(table, w["span"] * row, I64)
+            first = row * self.columns
+            factors = [
+                [
+                    k.load(vector, k.at(k.at(weights, w["w_row"] * (first + c)), n * self.lanes, F32), masks[n])
+                    for n in range(self.vectors)
+                ]
+                for c in range(self.columns)
+            ]
+            for pixel in sorted(users):
+                at = k.at(k.load(PTR, k.at(line, pixel, I64)), channel, F32)
+                for n in range(self.vectors):
+                    x = k.load(vector, k.at(at, n * self.lanes, F32), masks[n])
+                    for j, column in users[pixel]:
+                        sums[j][n] = k.fma(x, factors[column][n], sums[j][n])
+        return sums
+
+
+def vectors_at_once(machine: Machine, taps: int, channels: int) -> int:
+    """Two vectors of channels share the loads of addresses, where registers hold their weights and none is empty."""
+    lanes = machine.lanes()
+    even = -(-channels // lanes) % 2 == 0
+    return 2 if machine.registers == 32 and taps <= 9 and even else 1
+
+
+def positions_at_once(machine: Machine, taps: int, columns: int, vectors: int, width: int) -> int:
+    """How many positions of a row are computed at once: as many as registers hold sums for beside all weights, or
+    beside those of a row of the filter."""
+    held = taps if taps * vectors <= machine.registers - 7 else columns
+    return max(1, min(4, (machine.registers - 2) // vectors - held, width))

@@ -1,0 +1,126 @@
+"""The edges of transposed convolutions with weights that are not finite.
+
+A product reads zeros where a tap lies outside of the image, and zero times infinity is NaN, while the tap adds nothing
+to a transposed convolution. Where a weight is infinite or NaN, the elements with such taps are computed again.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from rlx.backends.cpu import trees
+from rlx.backends.cpu.context import Array
+from rlx.backends.cpu.ir import F32, I1, I32, I64, PTR, Kernel
+from rlx.backends.cpu.rowwise import load_wide, name_of
+from rlx.backends.cpu.step import EngineContext, EngineStep, address
+from rlx.dtypes import DType, as_dtype
+from rlx.ir import Expr
+
+# Steps are in bytes: from a channel of the image to the next in w, from an output to the next.
+WORDS = ("flag", "table", "out", "w", "offsets", "outside", "taps", "rows", "inner", "groups", "w_row", "w_column")
+
+
+@dataclass(frozen=True, slots=True)
+class NotFinite:
+    """Whether one of n elements is infinite or NaN, as an i32. Words: x, flag, n. There is one item."""
+
+    dtype: str
+    lanes: int
+
+    def ir(self) -> str:
+        k = Kernel("kernel")
+        x, flag, n = k.word(0, PTR), k.word(1, PTR), k.word(2)
+        with k.loop(k.first, k.last):
+            found = k.variable(k.const(I1.of(self.lanes), False))
+            with k.loop(0, n, self.lanes) as i:
+                v = load_wide(k, x, self.dtype, i, self.lanes, k.tail(k.min(n - i, self.lanes), self.lanes))
+                found.value = found.value | ~k.cmp("olt", k.unary("fabs", v), math.inf)
+            k.store(k.cast("zext", k.any(found.value), I32), flag)
+        return k.text()
+
+
+@dataclass(frozen=True, slots=True)
+class EdgeKernel:
+    """The elements of out (positions, groups · inner) with a tap at the address `outside`, from the other taps. An item
+    is a position; nothing is done where the flag is 0."""
+
+    dtype: DType
+    bias: tuple[DType, ...]
+    epilogue: Expr | None
+    out: DType
+
+    def ir(self) -> str:
+        k = Kernel("kernel")
+        w = {name: k.word(i, PTR if i < 5 else I64) for i, name in enumerate(WORDS)}
+        with k.when(k.cmp("ne", k.load(I32, w["flag"]), 0)), k.loop(k.first, k.last) as position:
+            places = k.at(w["table"], position * w["taps"], I64)
+            lacks = k.variable(k.const(I1, False))
+            with k.loop(0, w["taps"]) as tap:
+                lacks.value = lacks.value | k.cmp("eq", k.load(I64, k.at(places, tap, I64)), w["outside"])
+            with k.when(lacks.value), k.loop(0, w["groups"]) as group, k.loop(0, w["inner"]) as column:
+                total = k.variable(k.const(F32, 0.0))
+                with k.loop(0, w["taps"]) as tap:
+                    place = k.at(places, tap, I64)
+                    with k.when(k.cmp("ne", k.load(I64, place), w["outside"])), k.loop(0, w["rows"]) as row:
+                        channel = group * w["rows"] + row
+                        at = channel * w["w_row"] + column * w["w_column"] + k.load(I64, k.at(w["offsets"], tap, I64))
+                        factor = trees.load(k, self.dtype, k.at(w["w"], at), 1)
+                        x = k.load(F32, k.at(k.load(PTR, place), channel, F32))
+                        total.value = k.fma(x, factor, total.value)
+                made, output = total.value, group * w["inner"] + column
+                beside = [
+                    trees.load(k, d, k.at(k.word(len(WORDS) + i, PTR), output * d.itemsize), 1)
+                    for i, d in enumerate(self.bias)
+                ]
+                if self.epilogue is not None:
+                    (made,) = trees.print_trees(k, [self.epilogue], [made, *beside])
+                place = (position * (w["groups"] * w["inner"]) + output) * self.out.itemsize
+                trees.store(k, made, self.out, k.at(w["out"], place))
+        return k.text()
+
+
+class Edges:
+    """The steps for one weight (C, O / groups, *K)."""
+
+    def __init__(
+        self, w: Array, groups: int, bias: tuple[Array, ...], epilogue: Expr | None, fixed: bool, ctx: EngineContext
+    ) -> None:  # fmt: skip
+        self.w, self.groups, self.bias, self.epilogue = w, groups, bias, epilogue
+        self.fixed, self.ctx = fixed, ctx
+        self._flag: Array | None = None
+
+    def steps(self, table: Array, outside: int, part: Array, out: Array) -> list[EngineStep]:
+        """The steps behind those that write a phase: `table` has the addresses (positions, taps), `part` is the view
+        (C, O / groups, *taps) of the weight that belongs to it."""
+        if not (table == outside).any():
+            return []
+        steps: list[EngineStep] = []
+        prepare = None
+        if self._flag is None:
+            flag = self._flag = self.ctx.acquire(4).view(np.int32)
+            if self.fixed:
+
+                def prepare() -> None:
+                    flag[0] = not np.isfinite(self.w).all()
+            else:
+                spec = NotFinite(name_of(self.w), self.ctx.machine.lanes())
+                sizes = (address(self.w), address(flag), self.w.size)
+                steps.append(EngineStep(spec, sizes, 1, 1, (self.w, flag), name="finite", cost_ns=self.w.size / 10))
+        offsets: Array = np.zeros(part.shape[2:], np.int64)
+        for axis, stride in enumerate(part.strides[2:]):
+            behind = (1,) * (offsets.ndim - 1 - axis)
+            offsets += (np.arange(part.shape[2 + axis]) * stride).reshape((-1, *behind))
+        places = np.ascontiguousarray(table)
+        c, inner, taps = *part.shape[:2], offsets.size
+        words = [
+            address(self._flag), address(places), address(out), address(part), address(offsets), outside, taps,
+            c // self.groups, inner, self.groups, *part.strides[:2], *(address(b) for b in self.bias),
+        ]  # fmt: skip
+        beside = tuple(as_dtype(b.dtype) for b in self.bias)
+        kernel = EdgeKernel(as_dtype(part.dtype), beside, self.epilogue, as_dtype(out.dtype))
+        keep = (self._flag, places, offsets, self.w, out, *self.bias)
+        steps.append(EngineStep(kernel, words, len(places), 64, keep, prepare, "edges", 1.0))
+        return steps

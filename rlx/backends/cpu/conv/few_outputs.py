@@ -1,0 +1,159 @@
+"""Transposed convolutions with few outputs: all taps of all places by one product, which are then added up.
+
+A vector has a lane for each place there, since outputs would leave most of its lanes empty. Row (output, tap) of the
+product holds what each place of x gives to one element of the result; elements of a phase, which are a stride apart,
+add up the same taps of neighbouring places.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+import numpy as np
+
+from rlx.backends.cpu import trees
+from rlx.backends.cpu.context import Array
+from rlx.backends.cpu.elementwise import tree_step
+from rlx.backends.cpu.gemm.product import (
+    Product,
+    choose_tile,
+    in_place,
+    pack_each_run,
+    product_steps,
+    widened,
+)
+from rlx.backends.cpu.gemm.transpose import transpose_step
+from rlx.backends.cpu.ir import F32, I64, PTR, Kernel, Value
+from rlx.backends.cpu.step import Declined, EngineContext, EngineStep, address
+from rlx.dtypes import DType, as_dtype, f32
+from rlx.ir import Expr
+from rlx.ir import expr as ex
+
+_MOST_PHASES = 8  # of the last axis, whose vectors are interleaved
+_MOST_TAPS = 64  # of the last axis: each is a load in the kernel's text
+_TOGETHER = 8 << 20  # bytes of products, of several images where these are small
+
+Taps = tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AddTapsKernel:
+    """An item is a row of the result. `phases` has for each phase of the last axis its taps, of `inner`, and at which
+    place the first element's is; `outer` is the number of axes before. Words: products, out, bias; places, outputs,
+    taps, the last axis' size in x and in the result; of each outer axis both sizes, taps, stride, dilation, padding."""
+
+    lanes: int
+    phases: tuple[Taps, ...]
+    inner: int
+    outer: int
+    tree: Expr | None = None  # of the sum, and of the bias if there is one
+    bias: DType | None = None
+    out: DType = f32
+
+    def ir(self) -> str:
+        k, lanes = Kernel("kernel"), self.lanes
+        products, out, bias = (k.word(i, PTR) for i in range(3))
+        places, outputs, taps, size, out_size = (k.word(3 + i) for i in range(5))
+        axes = [[k.word(8 + 6 * a + i) for i in range(6)] for a in range(self.outer)]
+        vector, stride = F32.of(lanes), len(self.phases)
+        numbers = k.lanes(I64, range(lanes))
+        with k.loop(k.first, k.last) as item:
+            left, at_axes = item, list[Value]()
+            for axis in reversed(axes):
+                rest = k.binary("udiv", left, axis[1])
+                at_axes.insert(0, left - rest * axis[1])
+                left = rest
+            channel = left - k.binary("udiv", left, outputs) * outputs
+            base = k.at(products, left * taps * places, F32)
+            row = k.at(out, item * out_size * self.out.itemsize)
+            beside = []
+            if self.bias is not None:
+                one = trees.load(k, self.bias, k.at(bias, channel * self.bias.itemsize), 1)
+                beside = [k.splat(one, lanes)]
+            with k.loop(0, k.binary("udiv", out_size + (stride - 1), k.const(I64, stride)), lanes) as q:
+                sums = [k.variable(k.const(vector, 0)) for _ in self.phases]
+                with ExitStack() as inside:
+                    tap, place = k.const(I64, 0), k.const(I64, 0)
+                    for here, (there, _, count, step, dilation, pad) in zip(at_axes, axes, strict=True):
+                        number = inside.enter_context(k.loop(0, count))
+                        distance = here + pad - number * dilation
+                        found = k.binary("sdiv", distance, step)
+                        # In x, and no place between two of its elements; the quotient is rounded towards zero.
+                        fits = k.cmp("eq", found * step, distance) & k.cmp("ult", found, there)
+                        inside.enter_context(k.when(fits))
+                        tap, place = tap * count + number, place * there + found
+                    start = k.at(base, tap * self.inner * places + place * size, F32)
+                    for total, phase in zip(sums, self.phases, strict=True):
+                        for number_of, offset in phase:
+                            mask = k.cmp("ult", numbers + k.splat(q + offset, lanes), k.splat(size, lanes))
+                            at = k.at(start, places * number_of + (q + offset), F32)
+                            total.value = total.value + k.load(vector, at, mask)
+                made = [total.value for total in sums]
+                if self.tree is not None:
+                    made = [trees.print_trees(k, [self.tree], [total, *beside])[0] for total in made]
+                for n, part in enumerate(_interleaved(k, made)):
+                    first = q * stride + n * lanes
+                    mask = k.tail(k.min(k.max(out_size - first, 0), lanes), lanes)
+                    trees.store(k, part, self.out, k.at(row, first * self.out.itemsize), mask)
+        return k.text()
+
+
+def _interleaved(k: Kernel, parts: Sequence[Value]) -> list[Value]:
+    """First all first lanes, then all second ones, and so on."""
+    count, lanes = len(parts), parts[0].type.lanes
+    if count == 1:
+        return [*parts]
+    padded = [*parts, *[parts[0]] * ((1 << (count - 1).bit_length()) - count)]
+    whole = k.joined(padded)
+    order = [i % count * lanes + i // count for i in range(count * lanes)]
+    return [k.shuffle(whole, None, order[n * lanes : (n + 1) * lanes]) for n in range(count)]
+
+
+def few_output_steps(
+    x: Array, w: Array, bias: Array | None, out: Array, phases: Sequence[Taps], axes: Sequence[Sequence[int]],
+    tree: Expr | None, ctx: EngineContext,
+) -> list[EngineStep]:  # fmt: skip
+    """x (N, C, *S) in f32, w (C, O, *K), out (N, O, *T). `phases` are the last axis', as AddTapsKernel has them, and
+    `axes` the numbers of each axis before."""
+    (n, c, *sizes), (_, o, *kernel) = x.shape, w.shape
+    if len(phases) > _MOST_PHASES or kernel[-1] > _MOST_TAPS:
+        raise Declined(f"{o} outputs with strides of {len(phases)}")
+    taps, places = math.prod(kernel), math.prod(sizes)
+    steps: list[EngineStep] = []
+    if w.dtype != np.float32:
+        w = widened(w, ctx, steps)
+    rows = o * taps
+    turned = ctx.borrow(w.nbytes).view(np.float32).reshape(rows, c)
+    steps.append(transpose_step(w, turned, ctx, c, rows, w.strides[0], turned.strides[0], 1, (1, 0, 0), (0, 0)))
+    each = min(n, max(1, _TOGETHER // (4 * rows * places)))
+    products = ctx.borrow(4 * each * rows * places).view(np.float32).reshape(each, rows, places)
+    tile = choose_tile(ctx.machine, rows, places)
+    width = tile.vectors * ctx.machine.lanes()
+    flat = np.moveaxis(x, 1, -1).reshape(n, places, c).swapaxes(1, 2)
+    if not np.may_share_memory(flat, x):
+        raise Declined(f"strides of x: {x.strides}")
+    table = (address(turned) + np.arange(rows, dtype=np.int64) * turned.strides[0])[:, None]
+    made = out
+    if not out.flags.c_contiguous:
+        made = ctx.borrow(out.nbytes).view(out.dtype).reshape(out.shape)
+    spec = AddTapsKernel(
+        ctx.machine.lanes(), tuple(phases), kernel[-1], len(axes), tree,
+        None if bias is None else as_dtype(bias.dtype), as_dtype(out.dtype),
+    )  # fmt: skip
+    sizes_of = [places, o, taps, sizes[-1], out.shape[-1], *(number for axis in axes for number in axis)]
+    for first in range(0, n, each):
+        given, part = flat[first : first + each], made[first : first + each]
+        panels = in_place(given, width) if flat.strides[2] == 4 else pack_each_run(given[:, None], width, ctx)
+        product = Product(table, c, 4, products[: len(given)], 0, keep=(turned, x))
+        steps += product_steps(product, panels, tile, ctx, f"conv {tile.rows}x{tile.vectors}")
+        words = [address(products), address(part), 0 if bias is None else address(bias), *sizes_of]
+        items, cost = part.size // out.shape[-1], out.shape[-1] * taps / len(phases) / 8.0
+        steps.append(EngineStep(spec, words, items, 1, (products, made, bias), name="conv taps", cost_ns=cost))
+    if made is not out:
+        copy = tree_step([ex.arg(0, as_dtype(out.dtype))], [made], [out], ctx)
+        assert copy is not None
+        steps.append(copy)
+    return steps

@@ -1,1 +1,0 @@
-"""The compiled engine: kernels written as LLVM IR, ahead of NumPy's binders. `step` has the registry of its binders."""

@@ -1,0 +1,150 @@
+"""Binds `matmul`: products of floats of at most 32 bits, and of i32, with their epilogue."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from rlx.backends.cpu.context import Array
+from rlx.backends.cpu.gemm.product import (
+    Addresses,
+    Panels,
+    Product,
+    Tile,
+    choose_tile,
+    in_place,
+    narrow_float,
+    pack_each_run,
+    pack_fixed,
+    product_steps,
+    widened,
+    with_following,
+)
+from rlx.backends.cpu.gemm.transpose import transpose_step
+from rlx.backends.cpu.host.matmul.dense import epilogue_of
+from rlx.backends.cpu.packed.bind import FEW_ROWS, dot_steps
+from rlx.backends.cpu.packed.panels import panel_steps
+from rlx.backends.cpu.packed.tiles import tile_steps
+from rlx.backends.cpu.step import Declined, EngineContext, EngineStep, address, engine
+from rlx.dtypes import as_dtype, f32, i32
+from rlx.ir import Node
+
+_TURNED = 32  # rows and terms from which a transposed matrix is worth a copy
+# Rows from which an f32 weight that lies row by row is turned into panels in each run, for less than a tenth of the
+# product's time: programs of few rows read it where it lies, and then nobody needs a second copy.
+_MANY_ROWS = 128
+
+
+@engine("matmul", takes_following=True)
+def bind_matmul(
+    node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: EngineContext
+) -> list[EngineStep] | None:
+    out = outs[0]
+    integers = all(x.dtype == np.int32 for x in (*ins, out))
+    if not integers and any(not narrow_float(x.dtype) for x in (*ins, out)):
+        raise Declined(f"{ins[0].dtype} @ {ins[1].dtype}")
+    if not out.flags.c_contiguous:
+        raise Declined("strides of the result")
+    a = np.swapaxes(ins[0], -1, -2) if node.attrs["transpose_a"] else ins[0]
+    b = np.swapaxes(ins[1], -1, -2) if node.attrs["transpose_b"] else ins[1]
+    if a.shape[-1] == 0 or a.size == 0 or b.size == 0:
+        raise Declined("no elements")
+    following = ctx.following
+    tree = with_following(epilogue_of(node), len(ins) - 2, following, i32 if integers else f32)
+    fixed = ctx.is_fixed(node.inputs[1])
+    operands = [(ins[2], 0, 0)] if len(ins) == 3 else []
+    (m, k), n = a.shape[-2:], b.shape[-1]
+    batch = out.shape[:-2]
+    steps: list[EngineStep] = []
+    merged = math.prod(b.shape[:-2]) == 1
+    if following is not None:
+        if not merged or not following.out.flags.c_contiguous:
+            raise Declined("a batch before another node")
+        operands += [beside(x, out) for x in following.operands]
+        out = following.out
+    if not integers and merged and math.prod(batch) * m <= FEW_ROWS and _by_rows(a, b, out):
+        if following is not None:
+            raise Declined("few rows before another node")
+        x, made = a.reshape(-1, k), out.reshape(-1, n)
+        weight = b.reshape(b.shape[-2:]).T
+        bias = ins[2] if len(ins) == 3 else None
+        return dot_steps(x, weight, as_dtype(b.dtype), made, bias, tree, ctx, "matvec")
+    halves = b.itemsize == 2 and merged and _by_rows(a, b, out)
+    if halves and ctx.machine.has_tiles and epilogue_of(node) is None:
+        if following is not None:
+            raise Declined("tiles before another node")  # their sums have other bits, which no plan may decide
+        weight = b.reshape(b.shape[-2:]).T
+        return tile_steps(a.reshape(-1, k), weight, as_dtype(b.dtype), out.reshape(-1, n), ctx, "matmul")
+    if a.itemsize == 2:
+        a = widened(a, ctx, steps)
+    if merged and math.prod(batch) == 1 and m >= _TURNED and k >= _TURNED and a.strides[-2] == a.itemsize:
+        a = _turned(a.reshape(m, k), ctx, steps).reshape(a.shape)
+    if merged:  # one b: all axes before the last are rows
+        rows: Addresses = np.zeros((), np.int64)
+        for size, stride in zip(a.shape[:-1], a.strides[:-1], strict=True):
+            rows = rows[..., None] + np.arange(size) * stride
+        rows = np.broadcast_to(rows, (*batch, m)).reshape(-1, 1) + address(a)
+        many = fixed and len(rows) >= _MANY_ROWS and _by_rows(a, b, out)
+        if halves or many:  # decoded for many rows at once, so that no other copy of a weight is kept
+            weight = b.reshape(b.shape[-2:]).T
+            product = Product(rows, k, a.strides[-1], out.reshape(1, -1, n), 0, tree, operands, (a,))
+            return steps + panel_steps(product, weight, as_dtype(b.dtype), ctx, "matmul")
+        places = [(rows, 0, b.reshape(1, k, n), out.reshape(1, -1, n))]
+    else:
+        wide_a, wide_b = (np.broadcast_to(x, (*batch, *x.shape[-2:])) for x in (a, b))
+        rows = (np.arange(m) * a.strides[-2])[:, None]
+        outer = batch[:-1]
+        if math.prod(outer) > 64:
+            raise Declined(f"a batch of {batch}")
+        places = [
+            (rows + address(wide_a[i]), wide_a.strides[-3], wide_b[i], out[i]) for i in np.ndindex(*outer)
+        ]
+    streamed = b.nbytes if fixed and merged else 0
+    tile, how = choose_tile(ctx.machine, len(places[0][0]), n, streamed), "whole" if integers else "fma"
+    packed: dict[int, Panels] = {}  # products may share a matrix, which is packed once, before the first of them
+    for table, apart, right, result in places:
+        product = Product(table, k, a.strides[-1], result, apart, tree, operands, (a,), how)
+        panels = packed.get(address(right))
+        if panels is None:
+            panels = _panels(right, tile, len(table), fixed, ctx)
+            packed[address(right)] = replace(panels, steps=(), prepare=None)
+        steps += product_steps(product, panels, tile, ctx, "matmul")
+    return steps
+
+
+def beside(x: Array, out: Array) -> tuple[Array, int, int]:
+    """An operand of the following node as one of the epilogue: of the result's shape, or a row."""
+    if x.shape == out.shape and x.flags.c_contiguous:
+        return x, out.shape[-1] * x.itemsize, 0
+    if x.ndim > 0 and x.size == x.shape[-1] == out.shape[-1]:
+        return x, 0, 0
+    raise Declined(f"{x.shape} beside {out.shape}")
+
+
+def _turned(a: Array, ctx: EngineContext, steps: list[EngineStep]) -> Array:
+    """A transposed matrix with its terms next to each other: a tile's reads of one that lies across would each be of
+    another cache line, and lines of a power of two apart displace each other."""
+    m, k = a.shape
+    made = ctx.borrow(a.nbytes).view(a.dtype).reshape(m, k)
+    steps.append(transpose_step(a, made, ctx, k, m, a.strides[1], made.strides[0], 1, (1, 0, 0), (0, 0)))
+    return made
+
+
+def _by_rows(a: Array, b: Array, out: Array) -> bool:
+    """Whether few rows are best multiplied with b's columns where they lie: with neighbouring terms."""
+    rows = a.flags.c_contiguous and out.flags.c_contiguous
+    return rows and b.strides[-2] == b.itemsize and b.strides[-1] == b.itemsize * b.shape[-2]
+
+
+def _panels(b: Array, tile: Tile, m: int, fixed: bool, ctx: EngineContext) -> Panels:
+    """b (batch, k, n) as the kernel reads it. Batches that are one matrix again and again have a stride of 0."""
+    width = tile.vectors * ctx.machine.lanes()
+    if fixed:
+        packed = pack_fixed((b[:1] if b.strides[0] == 0 else b)[:, None], width, ctx)
+        return replace(packed, batch=0) if b.strides[0] == 0 else packed
+    if b.strides[2] == b.itemsize or b.shape[2] == 1:
+        return in_place(b, width)
+    return pack_each_run(b[:, None], width, ctx)

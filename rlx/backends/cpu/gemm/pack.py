@@ -1,0 +1,47 @@
+"""Packs an operand of any strides into panels: what is computed in each run, weights when they change."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rlx.backends.cpu.ir import I16, I32, I64, PTR, Kernel, Type
+
+# Rows of a panel are numbered by an outer and an inner index; strides are in bytes.
+WORDS = (
+    "x", "out", "columns", "column", "outer", "outer_step", "inner", "inner_step", "batch_step", "panels", "out_step",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class PackKernel:
+    """An item is a panel of a matrix; columns behind the last are zero."""
+
+    lanes: int
+    vectors: int
+    nbytes: int = 4  # of an element: 2 or 4
+
+    def ir(self) -> str:
+        k, lanes = Kernel("kernel"), self.lanes
+        element = I32 if self.nbytes == 4 else I16
+        vector, width = element.of(lanes), self.lanes * self.vectors
+        w = {name: k.word(i, PTR if i < 2 else I64) for i, name in enumerate(WORDS)}
+        numbers = k.lanes(I64, range(lanes))
+        with k.loop(k.first, k.last) as item:
+            batch = k.binary("udiv", item, w["panels"])
+            first = (item - batch * w["panels"]) * width
+            x = k.at(w["x"], batch * w["batch_step"] + first * w["column"])
+            masks, offsets = [], []
+            for n in range(self.vectors):
+                masks.append(k.tail(k.min(k.max(w["columns"] - first - n * lanes, 0), lanes), lanes))
+                offsets.append((numbers + n * lanes) * k.splat(w["column"], lanes))
+            out = k.variable(k.at(w["out"], item * w["out_step"]))
+            with k.loop(0, w["outer"]) as i, k.loop(0, w["inner"]) as j:
+                row = k.at(x, i * w["outer_step"] + j * w["inner_step"])
+                at = out.value
+                for n in range(self.vectors):
+                    places = k.op(Type("ptr", lanes), f"getelementptr i8, {row}, {offsets[n]}")
+                    name = f"llvm.masked.gather.{vector.suffix}.v{lanes}p0"
+                    found = k.call(name, vector, places, f"i32 {self.nbytes}", masks[n], k.const(vector, 0))
+                    k.store(found, k.at(at, n * lanes, element))
+                out.value = k.at(at, width * self.nbytes)
+        return k.text()

@@ -1,0 +1,291 @@
+"""Steps of a product: the tile, the table of a's rows, the panels of b."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import accumulate
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from rlx.backends.cpu.context import Array
+from rlx.backends.cpu.elementwise import tree_step
+from rlx.backends.cpu.gemm.kernel import GemmKernel, Operand
+from rlx.backends.cpu.gemm.pack import PackKernel
+from rlx.backends.cpu.gemm.transpose import panels_step
+from rlx.backends.cpu.machine import Machine
+from rlx.backends.cpu.step import Declined, EngineContext, EngineStep, Following, address
+from rlx.backends.cpu.trees import printable
+from rlx.driver.device import Bytes
+from rlx.dtypes import DType, as_dtype, f32
+from rlx.ir import Expr
+from rlx.ir import expr as ex
+from rlx.ir.expr import linearize, substitute
+
+Addresses = npt.NDArray[np.int64]
+
+_LONGEST = 4608  # terms that one f32 adds up; NMSE grows with their number, and is 2e-12 there
+_CACHED = 1 << 20  # bytes of panels that stay in the second-level cache beside everything else
+_FIRST_LEVEL = 24_576  # bytes of a panel that stays in the first-level cache
+_CYCLES = 2.5  # in a nanosecond, about
+_LINE = 64  # bytes of a cache line
+_SMALL_PANELS = 1 << 18  # bytes of panels that stay in a cache from one run to the next
+_AHEAD = 4096  # bytes of panels that are asked for before they are read
+_FAR_AHEAD = 4 * _AHEAD  # where they come from memory
+_SKIPPED = 0.1  # of all taps of all tiles in the padding: fewer are not worth a branch
+_ROWS_AHEAD = 8  # rows of b, where it is read in place
+
+
+def narrow_float(dtype: np.dtype[Any]) -> bool:
+    """Whether it is a float of at most 32 bits."""
+    return dtype.name in ("float32", "float16", "bfloat16")
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """Rows and vectors of a tile, and about how many cycles a product takes with it for each term."""
+
+    rows: int
+    vectors: int
+    cycles: float
+
+
+def choose_tile(machine: Machine, m: int, n: int, nbytes: int = 0) -> Tile:
+    """The tile with the least time for m rows and n columns: of the edges' tiles only what is stored is useful. Of a
+    weight of `nbytes`, which each run reads from memory, few rows are one tile, which reads while it computes."""
+    lanes, room = machine.lanes(), machine.registers
+    best: Tile | None = None
+    if nbytes > _SMALL_PANELS and 8 <= m <= (24 if room == 32 else 12):
+        return Tile(m, 1, -(-n // lanes) * _cycles(m, 1))
+    for vectors in range(1, 9):
+        # Beside the sums, registers hold a row of the panel and one element of a.
+        most = (room - vectors - (2 if vectors < 4 else 1)) // vectors
+        most = min(most, 24 // vectors if room == 32 else 12 // vectors)
+        panels = -(-n // (vectors * lanes))
+        for rows in {r for r in (1, 2, 3, 4, 5, 6, 8, 12) if r <= most} | {min(most, m)} - {0}:
+            whole, tail = divmod(m, rows)
+            cycles = panels * (whole * _cycles(rows, vectors) + (_cycles(tail, vectors) if tail else 0.0))
+            if best is None or cycles < best.cycles:
+                best = Tile(rows, vectors, cycles)
+    assert best is not None
+    return best
+
+
+def _cycles(rows: int, vectors: int) -> float:
+    """Cycles a term: two multiply-adds in a cycle, each of which takes four, two and a half loads, and half a vector of
+    the panel from the second-level cache. Of tiles that are equal otherwise, those with fewer loads are faster."""
+    loads = rows + vectors
+    return max(rows * vectors / 2, 4.0, (loads + rows) / 2.5, 2.0 * vectors) + 0.3 + 0.03 * loads
+
+
+@dataclass(slots=True)
+class Panels:
+    """b as the kernel reads it."""
+
+    at: int
+    dtype: DType
+    step: int  # bytes from a row to the next
+    panel: int  # bytes from a panel to the next
+    batch: int  # bytes from a matrix to the next
+    ahead: int = _AHEAD
+    in_place: bool = False
+    steps: tuple[EngineStep, ...] = ()
+    prepare: Callable[[], object] | None = None
+    keep: tuple[object, ...] = ()
+    memory: tuple[Bytes, ...] = ()  # of all panels, where they are filled before a run
+
+
+def pack_fixed(b: Array, width: int, ctx: EngineContext) -> Panels:
+    """Weights (batch, *outer terms, inner terms, columns), any strides, packed when they change."""
+    return pack_fixed_parts(b, [(b, width)], ("panels", width), ctx)[0]
+
+
+def pack_fixed_parts(
+    weight: Array, parts: Sequence[tuple[Array, int]], order: Hashable, ctx: EngineContext
+) -> list[Panels]:
+    """Parts of a weight, each as `pack_fixed` takes it, and the width of its panels. Together they are the whole
+    weight, which they may take the place of; `order` names them."""
+    ends = [*accumulate(-(-_packed_bytes(b, width) // _LINE) * _LINE for b, width in parts)]
+    starts = [0, *ends[:-1]]
+
+    def steps(memory: Bytes) -> list[EngineStep]:
+        packing = (_packing(b, memory[at:], width, ctx) for at, (b, width) in zip(starts, parts, strict=True))
+        return [step for some in packing for step in some]
+
+    def unpack(memory: Bytes) -> None:
+        for at, (b, width) in zip(starts, parts, strict=True):
+            panels = -(-b.shape[-1] // width)
+            given = memory[at : at + _packed_bytes(b, width)].view(b.dtype)
+            made = given.reshape(len(b), panels, *b.shape[1:-1], width)
+            for p in range(panels):
+                part = b[..., p * width : (p + 1) * width]
+                part[...] = made[:, p, ..., : part.shape[-1]]
+
+    memory = ctx.weights.pack(weight, order, ends[-1], steps, unpack)
+    if memory is None:  # its bytes are not all there, or others lie between: as any other operand
+        return [pack_each_run(b, width, ctx) for b, width in parts]
+    made = []
+    for at, (b, width) in zip(starts, parts, strict=True):
+        own = memory[at : at + _packed_bytes(b, width)]
+        made.append(replace(_panels(b, width, own), memory=(own,)))
+    return made
+
+
+def pack_each_run(b: Array, width: int, ctx: EngineContext) -> Panels:
+    """b (batch, *outer terms, inner terms, columns) of any strides, packed in each run."""
+    memory = ctx.borrow(_packed_bytes(b, width))
+    return replace(_panels(b, width, memory), steps=tuple(_packing(b, memory, width, ctx)))
+
+
+def _packed_bytes(b: Array, width: int) -> int:
+    *others, columns = b.shape
+    nbytes: int = math.prod(others) * -(-columns // width) * width * b.itemsize
+    return nbytes
+
+
+def _panels(b: Array, width: int, memory: Bytes) -> Panels:
+    step, terms, panels = width * b.itemsize, math.prod(b.shape[1:-1]), -(-b.shape[-1] // width)
+    return Panels(address(memory), as_dtype(b.dtype), step, terms * step, panels * terms * step, keep=(memory,))
+
+
+def _packing(b: Array, memory: Bytes, width: int, ctx: EngineContext) -> list[EngineStep]:
+    """The steps that write the panels."""
+    batch, *first, outer, inner, columns = b.shape
+    panels, lanes, size = -(-columns // width), ctx.machine.lanes(), b.itemsize
+    panel = math.prod(b.shape[1:-1]) * width * size
+    if math.prod(first) * outer == 1 and (b.strides[-2] == size or inner == 1):
+        each = b.reshape(batch, inner, columns).swapaxes(1, 2)
+        return [panels_step(each[i], memory, i * panels * panel, panel, width, ctx) for i in range(batch)]
+    kernel, cost = PackKernel(lanes, width // lanes, size), outer * inner * width * 0.5
+    steps = []
+    for i, place in enumerate(np.ndindex(*first)):
+        part = b[(slice(None), *place)]
+        words = (
+            address(part), address(memory) + i * outer * inner * width * size, columns, part.strides[3], outer,
+            part.strides[1], inner, part.strides[2], part.strides[0], panels, panel,
+        )  # fmt: skip
+        steps.append(EngineStep(kernel, words, batch * panels, 1, (memory, b), name="pack", cost_ns=cost))
+    return steps
+
+
+def in_place(b: Array, width: int) -> Panels:
+    """b (batch, terms, columns) with columns next to each other, read where it lies."""
+    step = b.strides[1]
+    return Panels(
+        address(b),
+        as_dtype(b.dtype),
+        step,
+        width * b.itemsize,
+        b.strides[0],
+        _ROWS_AHEAD * step,
+        True,
+        keep=(b,),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """What a product computes, beside b: out[m] = epilogue(sum over taps t of a[m, t] · b[t])."""
+
+    rows: Addresses  # (m, taps): where each row of a has the terms of each tap
+    terms: int
+    step_a: int
+    out: Array  # (batch, m, n), the last axis contiguous
+    batch_a: int
+    epilogue: Expr | None = None
+    # The epilogue's arguments from the second on: (array, bytes from a row to the next, from a batch to the next).
+    operands: Sequence[tuple[Array, int, int]] = ()
+    keep: tuple[object, ...] = ()
+    how: str = "fma"  # as GemmKernel's; of integers a term is a word of 32 bits
+    outside: int = 0  # the address of a row's terms that are zeros, in the padding of an image; 0 where there are none
+
+
+def product_steps(p: Product, b: Panels, tile: Tile, ctx: EngineContext, name: str) -> list[EngineStep]:
+    machine = ctx.machine
+    batch, m, n = p.out.shape
+    taps, lanes = p.rows.shape[1], machine.lanes()
+    width = tile.vectors * lanes
+    tiles, panels = -(-m // tile.rows), -(-n // width)
+    length = taps * p.terms
+    flush = -(-p.terms // -(-p.terms // _LONGEST))
+    panel_bytes = length * width * 4
+    panels_first = taps > 1 or (panel_bytes > _FIRST_LEVEL and panel_bytes * panels > _CACHED)
+    # Groups of a convolution lie side by side: threads that took a group each would write parts of the same lines.
+    side_by_side = batch > 1 and 0 < p.out.strides[0] < p.out.strides[1]
+    inside = side_by_side and panel_bytes * panels * batch <= _CACHED
+    table = row_table(p.rows, tile.rows)
+    skipped = _outside(table, p, b)
+    spec = GemmKernel(
+        lanes, tile.rows, tile.vectors, m % tile.rows, n % width != 0, b.in_place and n % width != 0,
+        b.dtype, p.step_a != 4, p.how == "fma" and length > _LONGEST, panels_first and not inside, inside, m >= 64,
+        tuple(Operand(as_dtype(a.dtype), row != 0) for a, row, _ in p.operands), p.epilogue,
+        as_dtype(p.out.dtype), p.how, (n - (panels - 1) * width) // lanes if n % width else 0, skipped is not None,
+    )  # fmt: skip
+    ahead = _FAR_AHEAD if tiles == 1 and not b.in_place else b.ahead
+    words = [
+        address(table), b.at, address(p.out), m, n, tiles, panels, taps, p.terms, p.step_a, b.step, b.panel,
+        p.out.strides[1], p.batch_a, b.batch, p.out.strides[0], flush, ahead, batch,
+    ]  # fmt: skip
+    for array, row, apart in p.operands:
+        words += [address(array), row, apart]
+    keep = (table, p.out, *p.keep, *b.keep, *(a for a, _, _ in p.operands))
+    cost = _cycles(tile.rows, tile.vectors) * length / _CYCLES
+    prepare = b.prepare
+    if skipped is not None:
+        cost *= 1 - float(skipped.mean())
+        prepare = partial(_skip_outside, table, skipped, p.outside, b)
+    step = EngineStep(spec, words, batch * tiles * panels, 1, keep, prepare, name, cost)
+    return [*b.steps, step]
+
+
+def _outside(table: Addresses, p: Product, b: Panels) -> npt.NDArray[np.bool_] | None:
+    """Which taps of which tiles lie in the padding with all their rows, (tiles + 1, taps), if those are worth a branch.
+    Only where b's panels are filled before a run is it known that b is finite, so that zeros times b add nothing."""
+    if not p.outside or b.prepare is not None or b.steps or b.in_place:
+        return None
+    found: npt.NDArray[np.bool_] = (table == p.outside).all(axis=2)
+    return found if found.mean() > _SKIPPED else None
+
+
+def _skip_outside(table: Addresses, skipped: npt.NDArray[np.bool_], outside: int, b: Panels) -> None:
+    """Marks those taps, unless b has an infinity or NaN, of which the zeros of the padding make NaN."""
+    finite = all(np.isfinite(memory.view(b.dtype.np)).all() for memory in b.memory)
+    table[:, :, 0][skipped] = 0 if finite else outside
+
+
+def row_table(rows: Addresses, height: int) -> Addresses:
+    """The addresses by tile, tap and row of the tile. Rows behind the last are the last again, and so is a tile behind
+    the last, of which the kernel prefetches rows."""
+    m, taps = rows.shape
+    tiles = -(-m // height)
+    every = np.minimum(np.arange((tiles + 1) * height), m - 1)
+    return np.ascontiguousarray(rows[every].reshape(tiles + 1, height, taps).transpose(0, 2, 1))
+
+
+def widened(a: Array, ctx: EngineContext, steps: list[EngineStep]) -> Array:
+    """Halves as f32, in memory of their own."""
+    wide = ctx.borrow(a.size * 4).view(np.float32).reshape(a.shape)
+    step = tree_step([ex.cast(ex.arg(0, as_dtype(a.dtype)), f32)], [a], [wide], ctx)
+    assert step is not None
+    steps.append(step)
+    return wide
+
+
+def with_following(
+    tree: Expr | None, count: int, following: Following | None, sums: DType = f32
+) -> Expr | None:
+    """An epilogue of `count` operands and the elementwise node behind it as one tree, whose operands come after them.
+    Raises: Declined for what an epilogue cannot compute."""
+    if following is not None:
+        if any(x.itemsize > 4 for x in (*following.operands, following.out)):
+            raise Declined("operands of 64 bits of the following node")
+        own = ex.arg(0, sums) if tree is None else tree
+        beside = [ex.arg(1 + count + i, as_dtype(x.dtype)) for i, x in enumerate(following.operands)]
+        tree = substitute(following.tree, [own, *beside])
+    if tree is not None and (not printable([tree]) or any(e.prim == "index" for e in linearize([tree]))):
+        raise Declined("its epilogue")
+    return tree

@@ -1,0 +1,159 @@
+"""Transposition of matrices of 8-, 16- or 32-bit elements, in blocks that lie in registers.
+
+It packs the second operand of a product, where that is computed in each run and lies with k last, and it moves images
+between channels first and channels last. A batch of matrices has two levels: batch b is `b % inner` steps of one
+distance and `b // inner` steps of another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rlx.backends.cpu.context import Array
+from rlx.backends.cpu.ir import I8, I16, I32, I64, PTR, Kernel, Value
+from rlx.backends.cpu.step import EngineContext, EngineStep, address
+
+# Strides are in bytes. A batch has `rows` rows, of all the rows of all batches no more than `all_rows`.
+WORDS = (
+    "x", "out", "rows", "columns", "x_row", "out_row", "inner", "x_inner", "x_outer", "out_inner", "out_outer",
+    "all_rows", "part_rows", "parts",
+)  # fmt: skip
+_FEW_ROWS = 4  # up to so many are interleaved
+_PART = 16_384  # bytes of an item's columns that are worth a chunk: less is one item
+
+
+@dataclass(frozen=True, slots=True)
+class TransposeKernel:
+    """out[j, i] = x[i, j] for blocks of `lanes` columns: an item are `part_rows` rows of a batch's columns from j to
+    j + lanes; the last of its `parts` has fewer."""
+
+    lanes: int
+    nbytes: int = 4  # of an element: 1, 2 or 4
+
+    def ir(self) -> str:
+        k, lanes = Kernel("kernel"), self.lanes
+        element = {1: I8, 2: I16, 4: I32}[self.nbytes]
+        w = {name: k.word(i, PTR if i < 2 else I64) for i, name in enumerate(WORDS)}
+        blocks = k.binary("udiv", w["columns"] + (lanes - 1), k.const(I64, lanes))
+        with k.loop(k.first, k.last) as item:
+            row_part = k.binary("udiv", item, blocks)
+            first = (item - row_part * blocks) * lanes
+            batch = k.binary("udiv", row_part, w["parts"])
+            begin = (row_part - batch * w["parts"]) * w["part_rows"]
+            outer = k.binary("udiv", batch, w["inner"])
+            inner = batch - outer * w["inner"]
+            x = k.at(k.at(w["x"], inner * w["x_inner"] + outer * w["x_outer"]), first * self.nbytes)
+            out = k.at(w["out"], inner * w["out_inner"] + outer * w["out_outer"] + first * w["out_row"])
+            here = k.min(w["columns"] - first, lanes)
+            mask = k.tail(here, lanes)
+            count = k.min(w["rows"], w["all_rows"] - batch * w["rows"])
+            end = k.min(begin + w["part_rows"], count)
+            whole = k.select(k.cmp("eq", here, lanes), begin + (end - begin & -lanes), begin)
+            with k.loop(begin, whole, lanes) as i:
+                rows = [k.load(element.of(lanes), k.at(x, (i + r) * w["x_row"])) for r in range(lanes)]
+                for r, row in enumerate(transposed(k, rows)):
+                    k.store(row, k.at(k.at(out, w["out_row"] * r), i * self.nbytes))
+            with k.loop(whole, end, lanes) as i:
+                rows = [k.min(i + r if r else i, count - 1) for r in range(lanes)]
+                block = [k.load(element.of(lanes), k.at(x, row * w["x_row"]), mask) for row in rows]
+                made = transposed(k, block)
+                kept = k.tail(k.min(count - i, lanes), lanes)
+                for r, row in enumerate(made):
+                    with k.when(k.cmp("slt", k.const(I64, r), here)):
+                        k.store(row, k.at(k.at(out, w["out_row"] * r), i * self.nbytes), kept)
+        return k.text()
+
+
+@dataclass(frozen=True, slots=True)
+class InterleaveKernel:
+    """TransposeKernel for a few `rows` whose columns follow each other in the result without a gap, as the pixels of an
+    image of few channels do: vectors of the rows are interleaved. The words are the same; parts are not used."""
+
+    lanes: int
+    rows: int
+    nbytes: int = 4
+
+    def ir(self) -> str:
+        k, lanes, n = Kernel("kernel"), self.lanes, self.rows
+        element = {1: I8, 2: I16, 4: I32}[self.nbytes]
+        w = {name: k.word(i, PTR if i < 2 else I64) for i, name in enumerate(WORDS)}
+        blocks = k.binary("udiv", w["columns"] + (lanes - 1), k.const(I64, lanes))
+        with k.loop(k.first, k.last) as item:
+            batch = k.binary("udiv", item, blocks)
+            first = (item - batch * blocks) * lanes
+            outer = k.binary("udiv", batch, w["inner"])
+            inner = batch - outer * w["inner"]
+            x = k.at(k.at(w["x"], inner * w["x_inner"] + outer * w["x_outer"]), first * self.nbytes)
+            out = k.at(w["out"], inner * w["out_inner"] + outer * w["out_outer"] + first * w["out_row"])
+            here = k.min(w["columns"] - first, lanes)
+            mask = k.tail(here, lanes)
+            rows = [k.load(element.of(lanes), k.at(x, w["x_row"] * r), mask) for r in range(n)]
+            for part in range(n):
+                # Element e of the part is element e // n of row e % n; rows join the vector one after the other.
+                places = [divmod(part * lanes + e, n) for e in range(lanes)]
+                made = k.shuffle(rows[0], None, [column for column, _ in places])
+                for r in range(1, n):
+                    order = [lanes + column if row == r else e for e, (column, row) in enumerate(places)]
+                    made = k.shuffle(made, rows[r], order)
+                kept = k.tail(k.min(k.max(here * n - part * lanes, 0), lanes), lanes)
+                k.store(made, k.at(out, part * lanes * self.nbytes), kept)
+        return k.text()
+
+
+def transposed(k: Kernel, rows: Sequence[Value]) -> list[Value]:
+    """The columns of a square of vectors, by exchanging halves, quarters and so on of pairs of rows."""
+    made, n, step = list(rows), len(rows), 1
+    while step < n:
+        low = [j if not j & step else n + j - step for j in range(n)]
+        high = [j + step if not j & step else n + j for j in range(n)]
+        for i in range(n):
+            if not i & step:
+                a, b = made[i], made[i + step]
+                made[i], made[i + step] = k.shuffle(a, b, low), k.shuffle(a, b, high)
+        step *= 2
+    return made
+
+
+def transpose_step(
+    x: Array, out: Array, ctx: EngineContext, rows: int, columns: int, x_row: int, out_row: int, batch: int,
+    x_batch: tuple[int, int, int], out_batch: tuple[int, int],
+) -> EngineStep:  # fmt: skip
+    """out[j, i] = x[i, j] for a batch of matrices. `x_batch` are the matrices of the inner level and the steps of both
+    levels, in bytes;
+    `out_batch` are both steps of the results."""
+    lanes = ctx.machine.lanes()
+    inner, x_inner, x_outer = x_batch
+    if 1 < rows <= _FEW_ROWS and out_row == rows * x.itemsize:
+        words = (
+            address(x), address(out), rows, columns, x_row, out_row, inner, x_inner, x_outer, *out_batch, batch * rows,
+            rows, 1,
+        )  # fmt: skip
+        blocks = batch * -(-columns // lanes)
+        kernel = InterleaveKernel(lanes, rows, x.itemsize)
+        return EngineStep(kernel, words, blocks, 8, (x, out), name="transpose", cost_ns=4.0 * rows)
+    # Enough parts that several threads have about equal work.
+    part = max(lanes, -(-min(rows, _PART // (lanes * x.itemsize)) // lanes * lanes))
+    parts = max(1, -(-rows // part))
+    words = (
+        address(x), address(out), rows, columns, x_row, out_row, inner, x_inner, x_outer, *out_batch, batch * rows,
+        part, parts,
+    )  # fmt: skip
+    items = batch * parts * -(-columns // lanes)
+    cost = 2.0 * lanes * -(-min(part, rows) // lanes)
+    return EngineStep(
+        TransposeKernel(lanes, x.itemsize), words, items, 1, (x, out), name="transpose", cost_ns=cost
+    )
+
+
+def panels_step(x: Array, memory: Array, at: int, panel: int, width: int, ctx: EngineContext) -> EngineStep:
+    """Writes x (columns, terms), whose terms are next to each other, as panels of `width` columns: for each term a row.
+    The first panel is `at` bytes behind the begin of `memory`, and each next one `panel` bytes further on."""
+    (columns, terms), lanes, between = x.shape, ctx.machine.lanes(), x.strides[0]
+    panels = -(-columns // width)
+    words = (
+        address(x), address(memory) + at, width, terms, between, width * x.itemsize, panels, width * between, 0,
+        panel, 0, columns, width, 1,
+    )  # fmt: skip
+    items = panels * -(-terms // lanes)
+    return EngineStep(TransposeKernel(lanes, x.itemsize), words, items, 4, (memory, x), name="pack", cost_ns=40.0)

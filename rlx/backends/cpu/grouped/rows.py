@@ -1,0 +1,84 @@
+"""Grouped products of few rows: an expert's weight is read row by row, decoded in registers, for some rows of x."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from rlx.backends.cpu import trees
+from rlx.backends.cpu.context import Array
+from rlx.backends.cpu.grouped.tiles import TILE_WORDS, tile_table
+from rlx.backends.cpu.ir import F32, I64, PTR, Kernel, Value
+from rlx.backends.cpu.packed.bind import rows_together
+from rlx.backends.cpu.packed.kernel import DotKernel
+from rlx.backends.cpu.step import EngineContext, EngineStep, address
+from rlx.dtypes import DType, as_dtype
+
+# Steps are in bytes; `blocks` are the items of a tile.
+WORDS = ("x", "w", "out", "tiles", "columns", "units", "x_row", "w_row", "out_row", "w_expert", "blocks")
+_TALL = 4  # rows of x for which a weight's row is decoded once; two and three cost as much
+
+
+@dataclass(frozen=True, slots=True)
+class GroupedDotKernel:
+    """An item is as many rows of an expert's weight as a vector has lanes, times the rows of a tile, up to `rows`. The
+    order of a sum does not depend on how many there are."""
+
+    dot: DotKernel  # of one row of x
+    rows: int
+
+    def ir(self) -> str:
+        k, dot = Kernel("kernel"), self.dot
+        lanes = dot.lanes
+        words = {name: k.word(i, PTR if i < 4 else I64) for i, name in enumerate(WORDS)}
+        one = dot.prepared(k)
+        several = replace(dot, rows=self.rows, together=1).prepared(k) if self.rows > 1 else None
+        with k.loop(k.first, k.last) as item:
+            tile = k.binary("udiv", item, words["blocks"])
+            first = (item - tile * words["blocks"]) * lanes
+            expert, row, count = (
+                k.load(I64, k.at(words["tiles"], tile * TILE_WORDS + i, I64)) for i in range(TILE_WORDS)
+            )
+            here = k.min(words["columns"] - first, lanes)
+            w = words | {
+                "x": k.at(words["x"], row * words["x_row"]),
+                "w": k.at(words["w"], k.max(expert, 0) * words["w_expert"]),
+                "out": k.at(words["out"], row * words["out_row"]),
+            }
+            with k.when(k.cmp("slt", expert, 0)):
+                self._clear(k, w, first, here, count)
+            with k.when(k.cmp("sge", expert, 0)):
+                with k.when(k.cmp("eq", count, 1)):
+                    one(w, first, here)
+                if several is not None:
+                    with k.when(k.cmp("sgt", count, 1)):
+                        several(w, first, here, [k.min(k.const(I64, m), count - 1) for m in range(self.rows)])
+        return k.text()
+
+    def _clear(self, k: Kernel, w: dict[str, Value], first: Value, here: Value, count: Value) -> None:
+        mask, zero = k.tail(here, self.dot.lanes), k.const(F32.of(self.dot.lanes), 0)
+        with k.loop(0, count) as m:
+            trees.store(k, zero, self.dot.out, k.at(w["out"], w["out_row"] * m + first * self.dot.out.itemsize), mask)
+
+
+def row_steps(
+    x: Array, w: Array, sizes: Array, dtype: DType, out: Array, ctx: EngineContext, name: str
+) -> list[EngineStep]:
+    """x (m, k) and out (m, n) with contiguous rows, w (experts, n, bytes or elements of a row)."""
+    lanes, (m, terms), (_, n, _) = ctx.machine.lanes(), x.shape, w.shape
+    height = min(_TALL, m)
+    together = rows_together(1, x, dtype)
+    dot = DotKernel(
+        lanes, 1, dtype, as_dtype(x.dtype), as_dtype(out.dtype), lookup=dtype.is_packed and ctx.machine.has_lookup,
+        together=together, ahead=not dtype.is_packed and not ctx.machine.looks_ahead,
+        chains=1 if together > 1 else 0 if m == 1 else 2,
+    )  # fmt: skip
+    table, tiles, find = tile_table(sizes, m, height, ctx)
+    blocks = -(-n // lanes)
+    words = (
+        address(x), address(w), address(out), address(table), n, terms // dtype.storage.elements, x.strides[0],
+        w.strides[1], out.strides[0], w.strides[0], blocks,
+    )  # fmt: skip
+    spec = GroupedDotKernel(dot, height)
+    cost = terms * 3 / 5
+    product = EngineStep(spec, words, tiles * blocks, 1, (x, w, out, table), name=name, cost_ns=cost)
+    return [find, product]

@@ -1,0 +1,60 @@
+"""Tiles of groups: which rows of x are multiplied by which expert's weight, found in each run from the groups' sizes.
+
+A tile is some consecutive rows of one group. How many there are is known only in a run, but not how many there can be:
+kernels have items for so many, and those of tiles that are not there do nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rlx.backends.cpu.context import Array
+from rlx.backends.cpu.ir import I32, I64, PTR, Kernel, Value
+from rlx.backends.cpu.step import EngineContext, EngineStep, address
+from rlx.driver.device import Bytes
+
+TILE_WORDS = 3  # the expert, -1 of rows behind the last group; the first row; the number of rows
+
+
+@dataclass(frozen=True, slots=True)
+class TilesKernel:
+    """Writes the table of all tiles of at most `height` rows: one item. Sizes below 0 count as 0, and groups end at the
+    last row."""
+
+    height: int
+
+    def ir(self) -> str:
+        k = Kernel("kernel")
+        sizes, table, experts, rows, most = (k.word(i, PTR if i < 2 else I64) for i in range(5))
+        with k.loop(k.first, k.last):
+            start, count = k.variable(k.const(I64, 0)), k.variable(k.const(I64, 0))
+
+            def put(expert: Value, first: Value, number: Value) -> None:
+                at = k.at(table, count.value * TILE_WORDS, I64)
+                for i, word in enumerate((expert, first, number)):
+                    k.store(word, k.at(at, i, I64))
+                count.value = count.value + 1
+
+            with k.loop(0, experts + 1) as e:
+                is_group = k.cmp("slt", e, experts)
+                given = k.cast("sext", k.load(I32, k.at(sizes, k.min(e, experts - 1), I32)), I64)
+                size = k.select(is_group, k.max(given, 0), rows)
+                stop = k.min(start.value + size, rows)
+                expert = k.select(is_group, e, -1)
+                with k.loop(start.value, stop, self.height) as first:
+                    put(expert, first, k.min(stop - first, self.height))
+                start.value = stop
+            with k.loop(count.value, most):
+                none = k.const(I64, 0)
+                put(none, none, none)
+        return k.text()
+
+
+def tile_table(sizes: Array, rows: int, height: int, ctx: EngineContext) -> tuple[Bytes, int, EngineStep]:
+    """The table, how many tiles it has, and the step that writes it."""
+    groups = min(len(sizes) + 1, rows)
+    most = (rows + (height - 1) * groups) // height
+    table = ctx.borrow(8 * TILE_WORDS * most)
+    words = (address(sizes), address(table), len(sizes), rows, most)
+    step = EngineStep(TilesKernel(height), words, 1, 1, (sizes, table), name="tiles", cost_ns=2.0 * (len(sizes) + most))
+    return table, most, step

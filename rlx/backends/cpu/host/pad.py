@@ -1,0 +1,99 @@
+"""pad on the CPU: the output is cut into boxes, each a strided copy of the input or filled with the pad value."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from functools import partial
+
+import numpy as np
+import numpy.typing as npt
+
+from rlx.backends.cpu.context import Array, BindContext, Step
+from rlx.backends.cpu.host.kernels import cpu_kernel
+from rlx.backends.cpu.host.movement import copies
+from rlx.ir import Node
+from rlx.ops.pad import filling, sources
+
+_BOXES = 256  # at most; with more (a short axis mirrored many times) `pad` gathers by index instead
+
+
+@cpu_kernel("pad")
+def bind_pad(node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: BindContext) -> list[Step]:
+    x, out = ins[0], outs[0]
+    pairs = boxes(node, x, out)
+    if pairs is None:
+        pads, mode = node.attrs["pads"], node.attrs["mode"]
+        tables = [sources(n, a, b, mode) for n, (a, b) in zip(x.shape, pads, strict=True)]
+        return _by_index(x, out, [(axis, t) for axis, t in enumerate(tables) if any(pads[axis])], ctx)
+    return [step for source, target in pairs for step in copies(source, target, ctx)]
+
+
+def boxes(node: Node, x: Array, out: Array) -> list[tuple[Array, Array]] | None:
+    """The parts of the output beside what each is a copy of; None where they are too many."""
+    pads, mode = node.attrs["pads"], node.attrs["mode"]
+    if mode == "constant":
+        return _constant(x, out, pads, filling(node.attrs["value"], node.output.dtype))
+    tables = [sources(n, a, b, mode) for n, (a, b) in zip(x.shape, pads, strict=True)]
+    runs = [_runs(t) for t in tables]
+    if math.prod(map(len, runs)) > _BOXES:
+        return None
+    pairs = []
+    for box in itertools.product(*runs):
+        target = out[tuple(slice(at, at + n) for at, n, _, _ in box)]
+        source = x[tuple(_cut(first, step, n) for _, n, first, step in box)]
+        pairs.append((np.broadcast_to(source, target.shape), target))
+    return pairs
+
+
+def _constant(
+    x: Array, out: Array, pads: Sequence[tuple[int, int]], value: Array
+) -> list[tuple[Array, Array]]:
+    """The border, two slabs for each axis, beside the value, and the box that is left beside x."""
+    pairs = []
+    rest = out
+    for axis, ((before, _), n) in enumerate(zip(pads, x.shape, strict=True)):
+        head = (slice(None),) * axis
+        for part in (slice(0, before), slice(before + n, None)):
+            slab = rest[(*head, part)]
+            if slab.size:
+                pairs.append((np.broadcast_to(value.astype(out.dtype, copy=False), slab.shape), slab))
+        rest = rest[(*head, slice(before, before + n))]
+    return [*pairs, (x, rest)] if x.size else pairs
+
+
+def _runs(table: npt.NDArray[np.int64]) -> list[tuple[int, int, int, int]]:
+    """An axis of the output as runs that step evenly through the input: (start, length, first element, step), where
+    step is -1, 0 or 1."""
+    found: list[tuple[int, int, int, int]] = []
+    at = 0
+    while at < len(table):
+        end, step = at + 1, 1
+        if end < len(table) and abs(int(table[end] - table[at])) <= 1:
+            step = int(table[end] - table[at])
+            while end < len(table) and int(table[end] - table[end - 1]) == step:
+                end += 1
+        found.append((at, end - at, int(table[at]), step))
+        at = end
+    return found
+
+
+def _cut(first: int, step: int, n: int) -> slice:
+    if step == 0:
+        return slice(first, first + 1)
+    stop = first + step * n
+    return slice(first, None if stop < 0 else stop, step)
+
+
+def _by_index(
+    x: Array, out: Array, tables: Sequence[tuple[int, npt.NDArray[np.int64]]], ctx: BindContext
+) -> list[Step]:
+    steps: list[Step] = []
+    for number, (axis, table) in enumerate(tables):
+        last = number == len(tables) - 1
+        shape = (*x.shape[:axis], len(table), *x.shape[axis + 1 :])
+        made = out if last else ctx.scratch(shape, x.dtype)
+        steps.append(partial(x.take, table.astype(np.intp), axis, made, "clip"))
+        x = made
+    return steps

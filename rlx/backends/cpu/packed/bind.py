@@ -1,0 +1,91 @@
+"""Binds products with weights that are read row by row: `packed_matmul`, and few rows of a plain `matmul`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from rlx.backends.cpu.context import Array
+from rlx.backends.cpu.gemm.product import Product, narrow_float, widened
+from rlx.backends.cpu.packed.decode import decodes
+from rlx.backends.cpu.packed.digits import by_digits, digit_steps
+from rlx.backends.cpu.packed.kernel import DotKernel
+from rlx.backends.cpu.packed.panels import panel_steps
+from rlx.backends.cpu.packed.tiles import tile_steps
+from rlx.backends.cpu.step import Declined, EngineContext, EngineStep, address, engine
+from rlx.dtypes import DType, as_dtype
+from rlx.ir import Expr, Node
+
+_ROWS_IN_TURNS = 16  # of x, up to which each row of a packed weight is decoded for some of them at a time
+_IN_FIRST_LEVEL = 16_384  # bytes of a row of x that stay in the first-level cache beside a row of the weight
+FEW_ROWS = 8  # rows of x for which a row of the weight is decoded once
+
+
+def rows_together(rows: int, x: Array, dtype: DType) -> int:
+    """How many rows of the weight are read at once: several where a row of x leaves no room for them in the first-level
+    cache, so that it is read from the next one less often. In one stream the processor else looks ahead best, and with
+    fewer bits it is decoding that takes the time."""
+    bits = 8 * dtype.storage.nbytes // dtype.storage.elements
+    return 4 if rows == 1 and x.nbytes // len(x) > _IN_FIRST_LEVEL and bits >= 8 else 1
+
+
+def dot_steps(
+    x: Array,
+    w: Array,
+    dtype: DType,
+    out: Array,
+    bias: Array | None,
+    epilogue: Expr | None,
+    ctx: EngineContext,
+    name: str,
+) -> list[EngineStep]:
+    """x (m, k) and out (m, n) with contiguous rows, w (n, bytes or elements of a row)."""
+    lanes = ctx.machine.lanes()
+    m, units = len(x), x.shape[1] // dtype.storage.elements
+    steps = []
+    # Parts of about equal size: the fewer different ones, the fewer kernels.
+    parts = -(-m // FEW_ROWS)
+    each = -(-m // parts)
+    for start in range(0, m, each):
+        rows = min(each, m - start)
+        spec = DotKernel(
+            lanes, rows, dtype, as_dtype(x.dtype), as_dtype(out.dtype), None if bias is None else as_dtype(bias.dtype),
+            epilogue, dtype.is_packed and ctx.machine.has_lookup, rows_together(rows, x, dtype),
+            not dtype.is_packed and not ctx.machine.looks_ahead,
+        )  # fmt: skip
+        words = (
+            address(x[start:]), address(w), address(out[start:]), 0 if bias is None else address(bias), len(w), units,
+            x.strides[0], w.strides[0], out.strides[0],
+        )  # fmt: skip
+        cost = lanes * x.shape[1] * (rows + 2) / lanes / 5
+        items = -(-len(w) // lanes)
+        steps.append(EngineStep(spec, words, items, 1, (x, w, out, bias), name=name, cost_ns=cost))
+    return steps
+
+
+@engine("packed_matmul")
+def bind_packed_matmul(
+    node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: EngineContext
+) -> list[EngineStep] | None:
+    x, out = (a.reshape(math.prod(a.shape[:-1]), a.shape[-1]) for a in (ins[0], outs[0]))
+    dtype = node.inputs[1].dtype
+    if not node.attrs["transpose_q"] or not decodes(dtype, ctx.machine):
+        raise Declined(f"{dtype}{' transposed' if not node.attrs['transpose_q'] else ''}")
+    if not narrow_float(x.dtype) or x.shape[1] == 0 or len(x) == 0:
+        raise Declined(f"x is {x.dtype}{x.shape}")
+    if not ins[0].flags.c_contiguous or not outs[0].flags.c_contiguous:
+        raise Declined("strides")
+    if by_digits(dtype, len(x), x.shape[1], ctx.machine):
+        return digit_steps(x, ins[1], dtype, out, ctx, f"packed {dtype}")
+    if len(x) <= _ROWS_IN_TURNS:
+        return dot_steps(x, ins[1], dtype, out, None, None, ctx, f"packed {dtype}")
+    if ctx.machine.has_tiles:
+        return tile_steps(x, ins[1], dtype, out, ctx, f"packed {dtype}")
+    steps: list[EngineStep] = []
+    if x.dtype != np.float32:
+        x = widened(x, ctx, steps)
+    rows = (np.arange(len(x)) * x.strides[0] + address(x))[:, None]
+    product = Product(rows, x.shape[1], 4, out[None], 0, keep=(x,))
+    return steps + panel_steps(product, ins[1], dtype, ctx, f"packed {dtype}")

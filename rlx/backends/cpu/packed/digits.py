@@ -1,0 +1,255 @@
+"""Products of one row with packed weights by the integer matrix unit of x86 (AMX), with the precision of f32.
+
+Weights of 4 and 8 bits are integers with a scale for each 32 terms. Those 32 terms of x become integers of 31 bits
+beside a power of two, in four digits of 8 bits with a sign, so that no product and no sum of 32 products is rounded. A
+tile of the weight has 16 rows, 64 bytes of each; for 8 bits these lie in the weight itself. The other operand has four
+columns for each 32 terms, one a digit, and zeros where a column's terms are others. A row of the result so has the sums
+of 128 terms, and four vector instructions multiply them by their scales, as floats.
+
+An element is exact where it has at least 2^-6 of the size of the largest of its 32. A row of x in which 32 terms are of
+such different sizes that this would show, or are tiny, is multiplied element by element as on other processors
+(`kernel.DotKernel`), and so is a row of the weight whose result is not finite: the special values are then right.
+
+What a row of the weight gives does not depend on the rows beside it: where there are fewer than 16 of them the tile's
+other rows are the last one again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from rlx.backends.cpu import trees
+from rlx.backends.cpu.context import Array
+from rlx.backends.cpu.ir import F32, I1, I8, I32, I64, PTR, Kernel, Type, Value
+from rlx.backends.cpu.machine import Machine
+from rlx.backends.cpu.packed.decode import Rows
+from rlx.backends.cpu.packed.kernel import DotKernel, added
+from rlx.backends.cpu.packed.tiles import LANES, configure
+from rlx.backends.cpu.step import EngineContext, EngineStep, address
+from rlx.dtypes import DType, as_dtype, f32
+
+_TERMS = 128  # of two tiles
+_TILE = 1024
+_GROUP = 2 * _TILE + 128  # bytes of x's tiles, scales and sums
+_DIGITS = 4
+_BITS = 30  # of the magnitude of x's integers
+_COARSE = 16  # bits of the magnitude of an integer that may have a relative error of 2^-17 or more
+_LEAST = 64  # the exponent of the largest of 32 terms that are not tiny, as f32 has it: 2^-63
+_PITCH = 512 + 16  # numbers of a row that are prepared: in other sets of the cache than the next row's
+# Where the terms of the words of a tile's row stand among the 128: (tile, word) -> first of four.
+_ORDER: dict[str, Callable[[int, int], int]] = {
+    "q8_0": lambda t, w: 64 * t + 4 * w,
+    "q4_0": lambda t, w: w // 4 * 32 + 16 * t + w % 4 * 4,
+    "q4_k": lambda t, w: w // 8 * 64 + 32 * t + w % 8 * 4,
+}
+
+
+def by_digits(dtype: DType, m: int, terms: int, machine: Machine) -> bool:
+    """Whether a product is one of these."""
+    known = dtype.name in _ORDER and m == 1 and terms % _TERMS == 0
+    return known and machine.has_tiles and "amx-int8" in machine.features
+
+
+@dataclass(frozen=True, slots=True)
+class DigitsKernel:
+    """The tiles of x: an item is 128 terms, and whether these are better multiplied without digits, as an i32."""
+
+    weight: str
+    x: DType = f32
+
+    def ir(self) -> str:
+        k = Kernel("kernel")
+        x, out, flags = (k.word(i, PTR) for i in range(3))
+        bytes_, zero = k.reserve(_DIGITS * 32), k.const(I32.of(LANES), 0)
+        order = _ORDER[self.weight]
+        with k.loop(k.first, k.last) as item:
+            group = k.at(out, item * _GROUP)
+            for at in range(0, _GROUP, 64):
+                k.store(zero, k.at(group, at), align=64)
+            unfit = k.const(I1, False)
+            for s in range(4):
+                start = k.at(x, (item * _TERMS + 32 * s) * self.x.itemsize)
+                both = [trees.load(k, self.x, k.at(start, h * LANES * self.x.itemsize), LANES) for h in (0, 1)]
+                sizes = [k.bits(v, I32) & 0x7FFFFFFF for v in both]
+                most = k.fold(k.max(*sizes), lambda a, b: k.max(a, b))
+                exponent = k.max(most >> 23, _BITS)
+                shift = k.bits(254 + _BITS - 1 - exponent << 23, F32)
+                scale = k.bits(exponent - (_BITS - 1) << 23, F32)
+                nan = k.bits(k.const(I32, 0x7FC00000), F32)
+                scale = k.select(k.cmp("eq", exponent, 255), nan, scale)
+                rounded = [k.unary("roundeven", v * k.splat(shift, LANES)) for v in both]
+                # Of numbers of one size, hardly one in 32 is coarse; of a few large ones among others, most are.
+                coarse = [
+                    k.cmp("olt", k.unary("fabs", n), float(1 << _COARSE)) & k.cmp("une", n * scale, v)
+                    for n, v in zip(rounded, both, strict=True)
+                ]
+                there = [k.cmp("ne", size, 0) for size in sizes]
+                tiny = k.cmp("ne", most, 0) & k.cmp("slt", exponent, _LEAST)
+                unfit = unfit | tiny | k.cmp("ugt", _count(k, coarse) << 3, _count(k, there))
+                numbers = [k.cast("fptosi", v, I32) for v in rounded]
+                # The sum is that of the integers, so that what minimums take away is what they are part of.
+                high, low = (
+                    k.cast("sitofp", k.fold(a + b, lambda a, b: a + b), F32)
+                    for a, b in (
+                        [k.binary("ashr", n, k.const(n.type, 16)) for n in numbers], [n & 0xFFFF for n in numbers]
+                    )
+                )  # fmt: skip
+                total = k.fma(high, 65536.0, low) * scale
+                for h, left in enumerate(numbers):
+                    for digit in range(_DIGITS):
+                        low_byte = k.cast("trunc", left, I8)
+                        k.store(low_byte, k.at(bytes_, 32 * digit + LANES * h))
+                        left = k.binary("ashr", left - k.cast("sext", low_byte, I32), k.const(left.type, 8))
+                for t in range(2):
+                    for word_of in range(LANES):
+                        first = order(t, word_of)
+                        for digit in range(_DIGITS if first // 32 == s else 0):
+                            word = k.load(I32, k.at(bytes_, 32 * digit + first % 32))
+                            k.store(word, k.at(group, t * _TILE + 64 * word_of + 4 * (_DIGITS * s + digit)))
+                for digit in range(_DIGITS):
+                    k.store(scale * float(1 << 8 * digit), k.at(group, 2 * _TILE + 4 * (_DIGITS * s + digit)))
+                k.store(total, k.at(group, 2 * _TILE + 64 + 4 * _DIGITS * s))
+            k.store(k.cast("zext", unfit, I32), k.at(flags, item, I32))
+        return k.text()
+
+
+def _count(k: Kernel, masks: Sequence[Value]) -> Value:
+    """The number of lanes that are set."""
+    counts = [k.unary("ctpop", k.cast("bitcast", m, Type(f"i{LANES}"))) for m in masks]
+    return k.cast("zext", counts[0] + counts[1], I32)
+
+
+@dataclass(frozen=True, slots=True)
+class DigitsDotKernel:
+    """An item is 16 rows of the weight; of the last rows, where their number is no multiple of 16, more are read. With
+    `few` the weight has fewer than 16 rows."""
+
+    weight: DType
+    x: DType = f32
+    out: DType = f32
+    few: bool = False
+
+    def ir(self) -> str:
+        k, storage, lanes = Kernel("kernel"), self.weight.storage, LANES
+        w, x, out, columns, units, w_row = (k.word(i, PTR if i < 3 else I64) for i in range(6))
+        given, flags, groups = k.word(6, PTR), k.word(7, PTR), k.word(8)
+        configure(k)
+        plain = DotKernel(lanes, 1, self.weight, self.x, self.out, lookup=True).prepared(k)
+        none = k.const(I64, 0)  # steps between rows of x, of which there is one
+        words = {"x": given, "w": w, "out": out, "columns": columns, "units": units, "w_row": w_row, "x_row": none,
+                 "out_row": none}  # fmt: skip
+        flagged = k.variable(k.const(I32, 0))
+        with k.loop(0, groups) as g:
+            flagged.value = flagged.value | k.load(I32, k.at(flags, g, I32))
+        decoded = Rows(k, self.weight, lanes, True)
+        numbers, made = k.reserve(4 * _PITCH * lanes), k.reserve(4 * _TILE)
+        sums = k.reserve((decoded.most * storage.elements // _TERMS) * _TILE)
+        field, own = decoded.field_at, decoded.format.groups is None
+        each = decoded.count
+        vector, blocks = F32.of(lanes), max(1, _TERMS // storage.elements)  # of a group, where it has some
+        groups_of_block = max(1, storage.elements // _TERMS)
+        minimums = each == 16
+        spread = [s for s in range(4) for _ in range(_DIGITS)]
+        with k.loop(k.first, k.last) as item:
+            first_row = k.const(I64, 0) if self.few else k.min(item * lanes, columns - lanes)
+            numbered = [k.min(k.const(I64, r), columns - 1) if self.few else k.const(I64, r) for r in range(lanes)]
+            result, right = k.variable(k.const(vector, 0)), k.variable(k.const(I1.of(lanes), False))
+            bad = k.variable(k.cmp("ne", flagged.value, 0))
+            with k.when(k.cmp("eq", flagged.value, 0)):
+                base = k.at(w, first_row * w_row)
+                totals = [k.variable(k.const(vector, 0)) for _ in range(lanes)]
+                with k.loop(0, units, decoded.most) as begin:
+                    count = k.min(units - begin, decoded.most)
+                    with k.loop(0, lanes) as row:
+                        line = k.at(numbers, row * _PITCH, F32)
+                        decoded.put(line if own else field, line)
+                        there = k.min(row, columns - 1) if self.few else row
+                        decoded.prepare(decoded.planes(k.at(base, there * w_row), units), begin, count)
+                    parts = k.binary("udiv", count, k.const(I64, blocks)) * groups_of_block
+                    before = k.binary("udiv", begin, k.const(I64, blocks)) * groups_of_block
+                    # Two of everything, so that one group need not wait for the other; the last one may come twice.
+                    with k.loop(0, parts, 2) as g:
+                        for turn in range(2):
+                            part = k.min(g + turn, parts - 1)
+                            rows = [k.at(base, w_row * number) for number in numbered]
+                            self._multiply(k, turn, x, rows, w_row, before + part, k.at(made, 2 * turn * _TILE))
+                            k.do("llvm.x86.tilestored64", f"i8 {turn}", k.at(sums, part * _TILE), "i64 64")
+                    with k.loop(0, parts) as g:
+                        group, found_at = k.at(x, (before + g) * _GROUP), k.at(sums, g * _TILE)
+                        scales = k.load(vector, k.at(group, 2 * _TILE), align=64)
+                        terms = k.load(vector, k.at(group, 2 * _TILE + 64), align=64)
+                        place = g * (4 * each) if groups_of_block == 1 else (g >> 1) * each + (g & 1) * 4
+                        for r, total in enumerate(totals):
+                            found = k.cast("sitofp", k.load(I32.of(lanes), k.at(found_at, 64 * r), align=64), F32)
+                            found = found * scales
+                            at = k.at(numbers, place + r * _PITCH, F32)
+                            low = k.shuffle(k.load(F32.of(4), at), None, spread)
+                            total.value = k.fma(found, low, total.value)
+                            if minimums:
+                                high = k.shuffle(k.load(F32.of(4), k.at(at, 8, F32)), None, spread)
+                                total.value = k.fma(terms, high, total.value)
+                result.value = made_of_all = added([t.value for t in totals])
+                mine = k.cmp("uge", k.lanes(I64, range(lanes)), k.splat(item * lanes - first_row, lanes))
+                if self.few:
+                    mine = k.tail(columns, lanes)
+                infinite = k.cmp("uge", k.bits(made_of_all, I32) & 0x7FFFFFFF, 0x7F800000)
+                right.value = mine & ~infinite
+                bad.value = k.any(mine & infinite)
+            with k.when(bad.value):
+                plain(words, item * lanes, k.min(columns - item * lanes, lanes))
+            trees.store(k, result.value, self.out, k.at(out, first_row * self.out.itemsize), right.value)
+        k.do("llvm.x86.tilerelease")
+        return k.text()
+
+    def _multiply(
+        self, k: Kernel, turn: int, x: Value, rows: Sequence[Value], w_row: Value, group: Value, made: Value
+    ) -> None:
+        """Leaves the sums of a group in the tile numbered `turn`."""
+        whole = self.weight.name == "q8_0"
+        nbytes = 128 if whole else 64
+        tiles, lines = k.at(x, group * _GROUP), [k.at(row, group * nbytes) for row in rows]
+        # The next item's rows follow those of this one: a group asks for its part of them.
+        share = LANES * _TERMS * self.weight.storage.nbytes // self.weight.storage.elements
+        ahead = k.at(rows[0], w_row * LANES + group * share)
+        for at in range(0, share, 64):
+            k.prefetch(k.at(ahead, at), locality=2)
+        in_place = whole and not self.few
+        for r, line in enumerate([] if in_place else lines):
+            if whole:
+                values = [k.load(I8.of(64), k.at(line, 64 * t)) for t in range(2)]
+            else:
+                raw = k.load(I8.of(64), line)
+                words = k.cast("bitcast", raw, I32.of(LANES)) >> 4
+                halves = [raw & 15, k.cast("bitcast", words, I8.of(64)) & 15]
+                values = [half - 8 if self.weight.name == "q4_0" else half for half in halves]
+            for t, value in enumerate(values):
+                k.store(value, k.at(made, t * _TILE + 64 * r), align=64)
+        k.do("llvm.x86.tilezero", f"i8 {turn}")
+        for t in range(2):
+            mine, other = 2 + 2 * turn, 3 + 2 * turn
+            if in_place:
+                k.do("llvm.x86.tileloadd64", f"i8 {mine}", k.at(lines[0], 64 * t), w_row)
+            else:
+                k.do("llvm.x86.tileloadd64", f"i8 {mine}", k.at(made, t * _TILE), "i64 64")
+            k.do("llvm.x86.tileloadd64", f"i8 {other}", k.at(tiles, t * _TILE), "i64 64")
+            k.do("llvm.x86.tdpbssd", f"i8 {turn}", f"i8 {mine}", f"i8 {other}")
+
+
+def digit_steps(x: Array, w: Array, dtype: DType, out: Array, ctx: EngineContext, name: str) -> list[EngineStep]:
+    """x (1, k), a packed weight (n, bytes of a row), out (1, n)."""
+    n, terms = len(w), x.shape[1]
+    groups = terms // _TERMS
+    tiles = ctx.borrow(groups * (_GROUP + 4))
+    flags = address(tiles) + groups * _GROUP
+    cut = DigitsKernel(dtype.name, as_dtype(x.dtype))
+    multiply = DigitsDotKernel(dtype, as_dtype(x.dtype), as_dtype(out.dtype), few=n < LANES)
+    keep = (x, w, out, tiles)
+    words = (
+        address(w), address(tiles), address(out), n, terms // dtype.storage.elements, w.strides[0], address(x), flags,
+        groups,
+    )  # fmt: skip
+    return [
+        EngineStep(cut, (address(x), address(tiles), flags), groups, 4, keep, name="digits", cost_ns=100.0),
+        EngineStep(multiply, words, -(-n // LANES), 1, keep, name=name, cost_ns=terms * 0.8),
+    ]

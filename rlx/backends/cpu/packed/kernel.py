@@ -1,0 +1,180 @@
+"""Products of few rows with weights that lie row by row: out[m, n] = epilogue(x[m] · w[n]), w as it is in memory.
+
+A row of the weight is read once, decoded in registers, and multiplied by some rows of x. An item is as many rows of the
+weight as a vector has lanes, whose sums meet in a vector for the epilogue.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from rlx.backends.cpu import trees
+from rlx.backends.cpu.ir import F32, I64, PTR, Kernel, Value, Variable
+from rlx.backends.cpu.packed.decode import Rows
+from rlx.dtypes import DType, f32
+from rlx.ir import Expr
+
+# Steps are in bytes. `units` are the blocks of a row, or its vectors; `bias` is read where the epilogue has one.
+WORDS = ("x", "w", "out", "bias", "columns", "units", "x_row", "w_row", "out_row")
+_AHEAD = 4096  # bytes of a row that are asked for before they are read
+_LINE = 64
+Totals = list[list[list[Variable]]]  # of each row of the weight that is read at once, and of each row of x
+
+
+class Part(Protocol):
+    def __call__(self, w: dict[str, Value], first: Value, count: Value, of_x: Sequence[Value] = ()) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class DotKernel:
+    """`rows` rows of x; a packed weight is decoded `lanes` elements at a time, by a look-up where the processor can.
+    `together` rows of the weight, a power of two, are read at once. With `ahead` elements of their own dtype are asked
+    for before they are read, where x has one row."""
+
+    lanes: int
+    rows: int
+    weight: DType
+    x: DType = f32
+    out: DType = f32
+    bias: DType | None = None
+    epilogue: Expr | None = None
+    lookup: bool = False
+    together: int = 1
+    ahead: bool = False
+    chains: int = 0  # sums of an element that are added at the end; 0: as many as the rows leave registers for
+
+    def ir(self) -> str:
+        k, lanes = Kernel("kernel"), self.lanes
+        w = {name: k.word(i, PTR if i < 4 else I64) for i, name in enumerate(WORDS)}
+        part = self.prepared(k)
+        with k.loop(k.first, k.last) as item:
+            first = item * lanes
+            part(w, first, k.min(w["columns"] - first, lanes))
+        return k.text()
+
+    def prepared(self, k: Kernel) -> Part:
+        """What writes the code for `count` rows of the weight from `first` on: a function of the words and of both, and
+        of the numbers of x's rows, where these are not 0, 1, …."""
+        lanes, rows, together = self.lanes, self.rows, self.together
+        vector = F32.of(lanes)
+        chains = self.chains or (1 if together > 1 else 4 if rows == 1 else 2 if rows <= 6 else 1)
+        sums = k.reserve(4 * lanes * lanes * rows)
+        decoded = [Rows(k, self.weight, lanes, self.lookup) for _ in range(together if self.weight.is_packed else 0)]
+        apart = lanes // together  # rows that are read at once: neighbours would share pages
+
+        def part(w: dict[str, Value], first: Value, count: Value, of_x: Sequence[Value] = ()) -> None:
+            of_x = of_x or [k.const(I64, m) for m in range(rows)]
+            shifts = [w["x_row"] * n for n in of_x]
+            with k.loop(0, count if together == 1 else apart) as r:
+                numbers = [r] if together == 1 else [r + i * apart for i in range(together)]
+                places = numbers if together == 1 else [k.min(n, count - 1) for n in numbers]
+                given = [k.at(w["w"], (first + n) * w["w_row"]) for n in places]
+                totals = [[[k.variable(k.const(vector, 0)) for _ in range(chains)] for _ in range(rows)] for _ in given]
+                if decoded:
+                    self._packed(k, w, shifts, given, totals, decoded)
+                else:
+                    self._plain(k, w, shifts, given, totals)
+                for n, lines in zip(numbers, totals, strict=True):
+                    for m, line in enumerate(lines):
+                        total = line[0].value
+                        for other in line[1:]:
+                            total = total + other.value
+                        k.store(total, k.at(sums, (n + m * lanes) * lanes, F32))
+            mask = k.tail(count, lanes)
+            beside = []
+            if self.bias is not None:
+                beside = [trees.load(k, self.bias, k.at(w["bias"], first * self.bias.itemsize), lanes, mask)]
+            for m, number in enumerate(of_x):
+                made = added([k.load(vector, k.at(sums, (r + m * lanes) * lanes, F32)) for r in range(lanes)])
+                if self.epilogue is not None:
+                    (made,) = trees.print_trees(k, [self.epilogue], [made, *beside])
+                at = k.at(w["out"], w["out_row"] * number + first * self.out.itemsize)
+                trees.store(k, made, self.out, at, mask)
+
+        return part
+
+    def _packed(
+        self, k: Kernel, w: dict[str, Value], shifts: Sequence[Value], rows: Sequence[Value], totals: Totals,
+        decoded: Sequence[Rows],
+    ) -> None:  # fmt: skip
+        storage, units, most = self.weight.storage, w["units"], decoded[0].most
+        planes = [of.planes(row, units) for of, row in zip(decoded, rows, strict=True)]
+        # Turns are long enough for all chains of sums, and for a cache line.
+        turn = max(1, 128 // storage.elements)
+        lines = -(-turn * storage.nbytes // _LINE)
+        with k.loop(0, units, most) as first:
+            count = k.min(units - first, most)
+            for of, own in zip(decoded, planes, strict=True):
+                of.prepare(own, first, count)
+            whole = count & -turn
+
+            def add(i: Value, blocks: int) -> None:
+                for row in rows:
+                    ahead = k.at(row, (first + i) * storage.nbytes + _AHEAD)
+                    for line in range(lines if blocks > 1 or turn == 1 else 1):
+                        k.prefetch(k.at(ahead, line * _LINE))
+                number = 0
+                for u in range(blocks):
+                    found = [of.block(own, first, i + u) for of, own in zip(decoded, planes, strict=True)]
+                    x = k.at(w["x"], (first + (i + u)) * (storage.elements * self.x.itemsize))
+                    for e in range(0, storage.elements, self.lanes):
+                        made = [of.format.elements(block, e) for of, block in zip(decoded, found, strict=True)]
+                        self._add(k, shifts, made, k.at(x, e * self.x.itemsize), totals, number)
+                        number += 1
+
+            with k.loop(0, whole, turn) as i:
+                add(i, turn)
+            if turn > 1:
+                with k.loop(whole, count) as i:
+                    add(i, 1)
+
+    def _plain(
+        self, k: Kernel, w: dict[str, Value], shifts: Sequence[Value], rows: Sequence[Value], totals: Totals
+    ) -> None:
+        """Elements of their own dtype, some vectors in a turn, and then what is left."""
+        lanes, size = self.lanes, self.weight.itemsize
+        turn = lanes * 4
+        whole = w["units"] & -turn
+        with k.loop(0, whole, turn) as i:
+            here = [k.at(row, i * size) for row in rows]
+            # With one row of x some processors ask for lines far enough ahead, more of them at once than by
+            # instructions; more rows take longer than any looks ahead.
+            for line in range(0, turn * size, _LINE) if self.rows > 1 or (self.ahead and len(rows) == 1) else ():
+                k.prefetch(k.at(here[0], _AHEAD + line))
+            for u in range(4):
+                values = [trees.load(k, self.weight, k.at(at, u * lanes * size), lanes) for at in here]
+                x = k.at(w["x"], (i + u * lanes) * self.x.itemsize)
+                self._add(k, shifts, values, x, totals, u)
+        with k.loop(whole, w["units"], lanes) as i:
+            mask = k.tail(k.min(w["units"] - i, lanes), lanes)
+            values = [trees.load(k, self.weight, k.at(row, i * size), lanes, mask) for row in rows]
+            self._add(k, shifts, values, k.at(w["x"], i * self.x.itemsize), totals, 0, mask)
+
+    def _add(
+        self, k: Kernel, shifts: Sequence[Value], values: Sequence[Value], x: Value, totals: Totals, turn: int,
+        mask: Value | None = None,
+    ) -> None:  # fmt: skip
+        """Adds the products of a vector of each row of the weight with the same elements of each row of x."""
+        for m, shift in enumerate(shifts):
+            given = trees.load(k, self.x, k.at(x, shift), self.lanes, mask)
+            for value, lines in zip(values, totals, strict=True):
+                into = lines[m][turn % len(lines[m])]
+                into.value = k.fma(given, value, into.value)
+
+
+def added(rows: Sequence[Value]) -> Value:
+    """The sum of the lanes of each row, as one vector. Halves are added first, so that the order is that of `fold`."""
+    made, k = list(rows), rows[0].k
+    lanes = span = len(rows)
+    while span > 1:
+        half = span // 2
+        low = [s + i for s in range(0, lanes, span) for base in (0, lanes) for i in range(base, base + half)]
+        high = [i + half for i in low]
+        n = len(made) // 2
+        made = [
+            k.shuffle(a, b, low) + k.shuffle(a, b, high) for a, b in zip(made[:n], made[n:], strict=True)
+        ]
+        span = half
+    return made[0]

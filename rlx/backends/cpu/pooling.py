@@ -1,0 +1,268 @@
+"""max_pool and avg_pool over one to three spatial axes, for images with their channels first or last."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from rlx.backends.cpu.context import Array
+from rlx.backends.cpu.gemm.transpose import transpose_step
+from rlx.backends.cpu.ir import F32, I64, PTR, Kernel, Value, Variable
+from rlx.backends.cpu.rowwise import STORED, larger, load_wide, name_of, room, store_wide
+from rlx.backends.cpu.step import EngineContext, EngineStep, address, engine
+from rlx.ir import Node
+from rlx.ops.pool import divisors
+
+_WIDEST = 1 << 13  # elements of a row with its padding, which lie on the stack
+
+
+@dataclass(frozen=True, slots=True)
+class PoolLast:
+    """Images (N, H, W, C): an item is a row of the result. Words: x, y, tables (row, column) of each window's first
+    element, first tap and number of taps, divisors, height, width, channels, rows and columns of the result, row and
+    column dilation in elements of their axis."""
+
+    join: str
+    dtype: str
+    lanes: int
+
+    def ir(self) -> str:
+        k, lanes, dtype = Kernel("kernel"), self.lanes, self.dtype
+        x, y, down, right, by = (k.word(i, PTR) for i in range(5))
+        height, width, channels, rows, columns, row_step, column_step = (k.word(i) for i in range(5, 12))
+        neutral = k.const(F32.of(lanes), -math.inf if self.join == "max" else 0.0)
+
+        def entry(table: Value, i: Value, part: int) -> Value:
+            return k.load(I64, k.at(table, i * 2 + part, I64))
+
+        with k.loop(k.first, k.last) as item:
+            n = k.binary("udiv", item, rows)
+            oy = item - n * rows
+            top, down_count = entry(down, oy, 0), entry(down, oy, 1)
+            with k.loop(0, columns) as ox:
+                left, right_count = entry(right, ox, 0), entry(right, ox, 1)
+                corner = ((n * height + top) * width + left) * channels
+                target = (item * columns + ox) * channels
+
+                def window(
+                    c: Value, vectors: int, mask: Value | None, corner: Value = corner, target: Value = target,
+                    down_count: Value = down_count, right_count: Value = right_count, oy: Value = oy, ox: Value = ox,
+                ) -> None:  # fmt: skip
+                    held = [k.variable(neutral) for _ in range(vectors)]
+                    with k.loop(0, down_count) as ky, k.loop(0, right_count) as kx:
+                        at = corner + c + (ky * row_step * width + kx * column_step) * channels
+                        for u, one in enumerate(held):
+                            v = load_wide(k, x, dtype, at + u * lanes, lanes, mask)
+                            one.value = one.value + v if self.join == "add" else larger(k, one.value, v)
+                    for u, one in enumerate(held):
+                        v = one.value
+                        if self.join == "add":
+                            v = v / k.load(F32, k.at(by, oy * columns + ox, F32))
+                        store_wide(k, v, y, dtype, target + c + u * lanes, mask)
+
+                whole = channels & -(4 * lanes)
+                with k.loop(0, whole, 4 * lanes) as c:
+                    window(c, 4, None)
+                with k.loop(whole, channels, lanes) as c:
+                    window(c, 1, k.tail(channels - c, lanes))
+        return k.text()
+
+
+@dataclass(frozen=True, slots=True)
+class PoolFirst:
+    """Planes (N·C, H, W): an item is a row of the result. The rows under it are joined first, then elements of that
+    row, which has its padding around it. Words: as PoolLast's, and the padding on the left; `room` is its length at
+    most."""
+
+    join: str
+    dtype: str
+    stride: int
+    taps: int
+    room: int
+    lanes: int
+
+    def ir(self) -> str:
+        k, lanes, dtype = Kernel("kernel"), self.lanes, self.dtype
+        x, y, down, by = k.word(0, PTR), k.word(1, PTR), k.word(2, PTR), k.word(4, PTR)
+        height, width, rows, columns, row_step, column_step = (k.word(i) for i in (5, 6, 8, 9, 10, 11))
+        before = k.word(12)
+        neutral = k.const(F32.of(lanes), -math.inf if self.join == "max" else 0.0)
+        padded = room(k, 4 * (self.room + 8 * lanes))
+        with k.loop(0, self.room + 8 * lanes, lanes) as i:
+            k.store(neutral, k.at(padded, i, F32))
+        with k.loop(k.first, k.last) as item:
+            plane = k.binary("udiv", item, rows)
+            oy = item - plane * rows
+            top, count = (k.load(I64, k.at(down, oy * 2 + part, I64)) for part in (0, 1))
+            base = (plane * height + top) * width
+
+            def column(i: Value, mask: Value | None, base: Value = base, count: Value = count) -> None:
+                held = k.variable(neutral)
+                with k.loop(0, count) as ky:
+                    v = load_wide(k, x, dtype, base + ky * row_step * width + i, lanes, mask)
+                    self._join(k, held, v)
+                k.store(held.value, k.at(padded, before + i, F32), mask)
+
+            whole = width & -lanes
+            with k.loop(0, whole, lanes) as i:
+                column(i, None)
+            with k.when(k.cmp("slt", whole, width)):
+                column(whole, k.tail(width - whole, lanes))
+            with k.loop(0, columns, lanes) as ox:
+                held = k.variable(neutral)
+                with k.loop(0, self.taps) as kx:
+                    start = ox * self.stride + kx * column_step
+                    parts = [
+                        k.load(F32.of(lanes), k.at(padded, start + i * lanes, F32))
+                        for i in range(self.stride)
+                    ]
+                    self._join(k, held, _every(k, parts, self.stride))
+                left = columns - ox
+                mask = k.tail(k.select(k.cmp("slt", left, lanes), left, lanes), lanes)
+                v = held.value
+                if self.join == "add":
+                    v = v / k.load(F32.of(lanes), k.at(by, oy * columns + ox, F32), mask)
+                store_wide(k, v, y, dtype, item * columns + ox, mask)
+        return k.text()
+
+    def _join(self, k: Kernel, held: Variable, v: Value) -> None:
+        held.value = held.value + v if self.join == "add" else larger(k, held.value, v)
+
+
+def _every(k: Kernel, parts: list[Value], stride: int) -> Value:
+    """Every stride-th element of consecutive vectors, as one vector."""
+    lanes = parts[0].type.lanes
+    made = parts[0]
+    if stride == 1:
+        return made
+    done = -(-lanes // stride)  # lanes of `made` that are in place, from the vectors before
+    made = k.shuffle(parts[0], None, [min(i * stride, lanes - 1) for i in range(lanes)])
+    for number, part in enumerate(parts[1:], 1):
+        order = list(range(lanes))
+        while done < lanes and done * stride < (number + 1) * lanes:
+            order[done] = lanes + done * stride - number * lanes
+            done += 1
+        made = k.shuffle(made, part, order)
+    return made
+
+
+@dataclass(frozen=True, slots=True)
+class _Axis:
+    """The geometry of one spatial axis."""
+
+    size: int
+    kernel: int
+    stride: int
+    dilation: int
+    before: int  # padding
+    count: int  # of the result
+
+
+_POINT = _Axis(1, 1, 1, 1, 0, 1)
+
+
+@engine("max_pool", "avg_pool", images="follows")
+def bind_pool(
+    node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: EngineContext
+) -> list[EngineStep] | None:
+    """An image in another order than its result is pooled in its own. Volumes are pooled slice by slice, and then along
+    the first axis."""
+    attrs, x, y = node.attrs, ins[0], outs[0]
+    spatial = x.ndim - 2
+    if name_of(x) not in STORED or not 1 <= spatial <= 3 or x.size == 0:
+        return None
+    steps: list[EngineStep] = []
+    if x.flags.c_contiguous != y.flags.c_contiguous and not (_is_last(x) and _is_last(y)):
+        if x.itemsize != 4:
+            return None
+        made = ctx.borrow(x.nbytes).view(x.dtype)
+        if x.flags.c_contiguous:
+            lies = made.reshape(x.shape[0], *x.shape[2:], x.shape[1])
+            steps.append(_turn(x.reshape(*x.shape[:2], -1), lies.reshape(len(x), -1, x.shape[1]), ctx))
+            x = np.moveaxis(lies, -1, 1)
+        else:
+            lies, made = np.moveaxis(x, 1, -1), made.reshape(x.shape)
+            steps.append(_turn(lies.reshape(len(x), -1, x.shape[1]), made.reshape(*x.shape[:2], -1), ctx))
+            x = made
+    last = not (x.flags.c_contiguous and y.flags.c_contiguous)
+    if last and not (_is_last(x) and _is_last(y)):
+        return None
+    dilations = attrs.get("dilations", (1,) * spatial)
+    geometry = zip(x.shape[2:], attrs["kernel"], attrs["strides"], dilations, attrs["pads"], y.shape[2:], strict=True)
+    axes = [_Axis(n, k, s, d, before, count) for n, k, s, d, (before, _), count in geometry]
+    axes = [_POINT] * (2 - spatial) + axes
+    join = "max" if node.op.joins == "max" else "add"
+    by = np.ones(1, np.float32)
+    if join == "add":
+        held = np.broadcast_to(divisors(x.shape, attrs), (1, 1, *y.shape[2:]))
+        by = np.ascontiguousarray(held.reshape(-1), np.float32)
+    found: list[EngineStep | None]
+    if spatial < 3:
+        found = [_pooled(join, x, y, x.shape[0], x.shape[1], axes, by, last, ctx)]
+    else:
+        if join == "add" and x.dtype != np.float32:
+            return None  # sums of slices would be rounded
+        (depth, *flat), (n, c) = axes, x.shape[:2]
+        place = flat[0].count * flat[1].count
+        line = _Axis(place, 1, 1, 1, 0, place)
+        between = ctx.borrow(n * c * depth.size * place * x.itemsize).view(x.dtype)
+        ones = np.ones(place if join == "add" else 1, np.float32)
+        lead = (n * depth.size, c) if last else (n, c * depth.size)
+        found = [
+            _pooled(join, x, between, *lead, flat, ones, last, ctx),
+            _pooled(join, between, y, n, c, [depth, line], by, last, ctx),
+        ]
+    made_steps = [step for step in found if step is not None]
+    return [*steps, *made_steps] if len(made_steps) == len(found) else None
+
+
+def _turn(x: Array, out: Array, ctx: EngineContext) -> EngineStep:
+    """out[n, j, i] = x[n, i, j], both contiguous."""
+    n, rows, columns = x.shape
+    return transpose_step(x, out, ctx, rows, columns, x.strides[1], out.strides[1], n, (1, 0, x.strides[0]),
+                          (0, out.strides[0]))  # fmt: skip
+
+
+def _pooled(
+    join: str, x: Array, y: Array, n: int, channels: int, axes: Sequence[_Axis], by: Array, last: bool,
+    ctx: EngineContext,
+) -> EngineStep | None:  # fmt: skip
+    """x (n, channels, *sizes) pooled over two axes; in memory its channels are `last`, or it has the order of its
+    shape."""
+    dtype, (down, right) = name_of(x), axes
+    tables = [windows(a.size, a.kernel, a.stride, a.dilation, a.before, a.count) for a in axes]
+    words = [
+        *map(address, (x, y, *tables, by)), down.size, right.size, channels, down.count, right.count, down.dilation,
+        right.dilation, right.before,
+    ]  # fmt: skip
+    keep = (x, y, by, *tables)
+    cost = right.count * down.kernel * right.kernel * 0.3
+    if last:
+        spec = PoolLast(join, dtype, ctx.machine.lanes())
+        return EngineStep(spec, words, n * down.count, 1, keep, cost_ns=cost * channels)
+    needed = right.size + right.before + right.stride * ctx.machine.lanes() + right.kernel * right.dilation
+    needed = max(needed, (right.count - 1) * right.stride + right.dilation * right.kernel)
+    if needed > _WIDEST or right.stride > 4:
+        return None
+    size = 1 << max(8, (needed - 1).bit_length())
+    first = PoolFirst(join, dtype, right.stride, right.kernel, size, ctx.machine.lanes())
+    return EngineStep(first, words, n * channels * down.count, max(1, int(10_000 / cost)), keep, cost_ns=cost)
+
+
+def windows(
+    size: int, kernel: int, stride: int, dilation: int, before: int, count: int
+) -> npt.NDArray[np.int64]:
+    """The first element and the number of elements of each window along an axis, those in the padding left out."""
+    start = np.arange(count) * stride - before
+    skipped = np.maximum(0, -(start // dilation))
+    taps = np.minimum(kernel, -(-(size - start) // dilation)) - skipped
+    return np.stack([start + skipped * dilation, np.maximum(taps, 0)], 1).astype(np.int64)
+
+
+def _is_last(x: Array) -> bool:
+    """Whether an image lies in memory with its channels last."""
+    return np.moveaxis(x, 1, -1).flags.c_contiguous

@@ -1,0 +1,138 @@
+"""Binds `prod` over any axes: of floats, runs of neighbouring axes one after the other, along memory or across it; of
+integers, as other reductions.
+
+A product of floats is a mantissa and a power of two (`powers`), so that partial products do not leave the range; the
+mantissa of products of f64 is two of them. A step leaves such parts to the next one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from rlx.backends.cpu.context import Array
+from rlx.backends.cpu.elementwise import tree_step
+from rlx.backends.cpu.ir import F32, F64, I64, PTR, Kernel, Value
+from rlx.backends.cpu.powers import Part, RunningProduct, folded_parts, multiplied, value_of
+from rlx.backends.cpu.reduce import bind_reduce, stages_of
+from rlx.backends.cpu.rowwise import LOADED, STORED, contiguous, load_wide, name_of, store_wide
+from rlx.backends.cpu.step import EngineContext, EngineStep, address, engine
+from rlx.dtypes import as_dtype
+from rlx.ir import Node
+from rlx.ir import expr as ex
+
+_PARTS = "parts"  # the dtype of what a step leaves to the next: f64, f64 and i64, in three arrays
+_CHAINS = 4  # of products of a row, whose multiplications do not wait for each other
+_LONG = 1 << 15  # elements of a run of which few are reduced at once: it is cut into parts
+_FEW = 16  # items, of which a step should have more
+_PART = 1 << 12  # elements that a part has at least
+
+
+@dataclass(frozen=True, slots=True)
+class FloatProduct:
+    """(before, n, after) elements to (before, parts, after): over n, in parts. An item is a part of a row (`across` is
+    False, after is 1) or of a vector of neighbouring columns. Words: x, y, n, parts, elements of a part, after, vectors
+    of columns, and the elements of x and of y, if these are parts."""
+
+    source: str
+    target: str
+    wide: bool
+    across: bool
+    lanes: int
+
+    def ir(self) -> str:
+        k, lanes = Kernel("kernel"), self.lanes
+        n, parts, length, after, columns = (k.word(i) for i in range(2, 7))
+        with k.loop(k.first, k.last) as item:
+            row = k.binary("udiv", item, columns)
+            column = (item - row * columns) * lanes if self.across else k.const(I64, 0)
+            outer = k.binary("udiv", row, parts)
+            start = (row - outer * parts) * length
+            end = k.min(start + length, n)
+            chains = 1 if self.across or self.source == _PARTS else _CHAINS
+            held = [RunningProduct(k, F64.of(lanes), self.wide) for _ in range(chains)]
+            if self.across:
+                mask = k.tail(k.min(after - column, lanes), lanes)
+                with k.loop(start, end) as i:
+                    self._join(k, held[0], (outer * n + i) * after + column, mask)
+                made, to = held[0].part(), row * after + column
+            else:
+                base, each = outer * n, lanes * chains
+                whole = start + (end - start & -each)
+                with k.loop(start, whole, each) as i:
+                    for c, product in enumerate(held):
+                        self._join(k, product, base + i + c * lanes, None)
+                with k.loop(whole, end, lanes) as i:
+                    self._join(k, held[0], base + i, k.tail(k.min(end - i, lanes), lanes))
+                made, to = folded_parts(k, [product.part() for product in held]), row
+                mask = k.tail(1, lanes)
+            self._store(k, made, to, mask)
+        return k.text()
+
+    def _join(self, k: Kernel, held: RunningProduct, at: Value, mask: Value | None) -> None:
+        x, lanes = k.word(0, PTR), self.lanes
+        if self.source != _PARTS:
+            v = k.cast("fpext", load_wide(k, x, self.source, at, lanes, mask, 1.0), F64)
+            held.join(v)
+            return
+        # Lanes that are not there have the parts of 1.
+        high, low, power = (k.at(x, at + k.word(7) * p, F64) for p in range(3))
+        found = k.load(F64.of(lanes), high, mask)
+        if mask is not None:
+            found = k.select(mask, found, 1.0)
+        given = Part(found, k.load(F64.of(lanes), low, mask), k.load(I64.of(lanes), power, mask))
+        made = multiplied(k, Part(held.high.value, held.low.value, held.power.value), given)
+        held.high.value, held.low.value, held.power.value = made
+
+    def _store(self, k: Kernel, made: Part, at: Value, mask: Value) -> None:
+        y, lanes = k.word(1, PTR), self.lanes
+        if self.target == _PARTS:
+            for p, v in enumerate(made):
+                whole = v if self.across else k.insert(k.const(v.type.of(lanes), 0), v, 0)
+                k.store(whole, k.at(y, at + k.word(8) * p, F64), mask)
+            return
+        value = value_of(k, made)
+        if not self.across:
+            value = k.insert(k.const(value.type.of(lanes), 0), value, 0)
+        store_wide(k, k.cast("fptrunc", value, F32) if self.target in STORED else value, y, self.target, at, mask)
+
+
+@engine("prod")
+def bind_prod(
+    node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: EngineContext
+) -> list[EngineStep] | None:
+    x, y = ins[0], outs[0]
+    source = name_of(x)
+    if source not in LOADED:
+        return bind_reduce(node, ins, outs, ctx)
+    if not contiguous(x, y) or x.size == 0:
+        return None
+    todo = stages_of(x.shape, node.attrs["axes"])
+    if not todo:
+        step = tree_step([ex.arg(0, as_dtype(x.dtype))], [x], [y.reshape(x.shape)], ctx)
+        return None if step is None else [step]
+    lanes, wide = ctx.machine.lanes(64), source == "f64"
+    steps: list[EngineStep] = []
+    current, dtype, size = x, source, 0
+    while todo:
+        (before, n, after), *todo = todo
+        across = after > 1
+        columns = -(-after // lanes) if across else 1
+        parts = 1
+        if before * columns < _FEW and n * after >= _LONG and n > 1:
+            parts = max(1, min(n, n * after // _PART))
+        length = -(-n // parts)
+        parts = -(-n // length)
+        if parts > 1:
+            todo.insert(0, (before, parts, after))
+        count = before * parts * after
+        result = ctx.borrow(24 * count).view(np.float64) if todo else y
+        spec = FloatProduct(dtype, _PARTS if todo else source, wide, across, lanes)
+        words = (address(current), address(result), n, parts, length, after, columns, size, count)
+        cost = length * (min(after, lanes)) * (2.0 if wide else 0.3)
+        items = before * parts * columns
+        steps.append(EngineStep(spec, words, items, max(1, int(10_000 / (cost + 20))), (current, result), cost_ns=cost))
+        current, dtype, size = result, _PARTS, count
+    return steps

@@ -1,0 +1,107 @@
+"""gated_delta_rule: an item is a batch, a head and a vector of values, each of which has a row of the state.
+
+Rows do not depend on each other, so they lie on the stack and walk the sequence together: what a step needs of all rows
+is added up at once, row i's number in lane i."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rlx.backends.cpu.context import Array
+from rlx.backends.cpu.ir import I64, PTR, Kernel
+from rlx.backends.cpu.rowwise import computed, load_wide, name_of, store_wide
+from rlx.backends.cpu.scans.rows import Row, Sums, exp, fits, held, lanes_of, spread
+from rlx.backends.cpu.step import EngineContext, EngineStep, address, engine, f32_word, f64_word
+from rlx.ir import Node
+from rlx.ops.scans import delta
+from rlx.ops.scans.operands import optional
+
+_Q, _K, _V, _BETA, _G, _STATE, _O, _LAST = range(8)  # words that are addresses
+_REQUIRED = 4
+
+
+@dataclass(frozen=True, slots=True)
+class DeltaRule:
+    """Words: the addresses of q, k, v, β, g, the state, o and the last state; the length, heads, values of a head, the
+    heads that a key head serves, and the scale."""
+
+    kind: str
+    keys: int
+    operands: tuple[str, ...]
+    lanes: int
+
+    def ir(self) -> str:
+        k, lanes, kind, inner_kind = Kernel("kernel"), self.lanes, self.kind, held(self.kind)
+        number = computed(kind)
+        row, sums = Row(k, self.keys, lanes), Sums(k, number, lanes)
+        at = [k.word(i, PTR) for i in range(_LAST + 1)]
+        length, heads, values, per = (k.word(_LAST + 1 + i) for i in range(4))
+        scale = k.splat(k.word(_LAST + 5, number), lanes)
+        memory, factors = k.reserve(number.size * lanes * row.padded), k.reserve(number.size * lanes)
+        blocks = k.binary("udiv", values + (lanes - 1), k.const(I64, lanes))
+        key_heads = k.binary("udiv", heads, per)
+        with k.loop(k.first, k.last) as item:
+            rest = k.binary("udiv", item, blocks)
+            first = (item - rest * blocks) * lanes
+            batch = k.binary("udiv", rest, heads)
+            head = rest - batch * heads
+            key_head = k.binary("udiv", head, per)
+            count = k.min(values - first, lanes)
+            mask = k.tail(count, lanes)
+            states = (rest * values + first) * self.keys
+            zeros = [k.const(number.of(lanes), 0.0)] * row.count
+            with k.loop(0, lanes) as r:
+                row.padded_store(zeros, memory, r * row.padded)
+            if "state" in self.operands:
+                with k.loop(0, count) as r:
+                    found = row.load(at[_STATE], inner_kind, states + r * self.keys)
+                    row.padded_store(found, memory, r * row.padded)
+            with k.loop(0, length) as t:
+                place = (batch * length + t) * key_heads + key_head
+                key, query = (row.load(at[i], kind, place * self.keys) for i in (_K, _Q))
+                own = (batch * length + t) * heads + head
+                with k.loop(0, lanes) as r:
+                    found = row.padded_load(memory, number, r * row.padded)
+                    sums.put(row.products(found, key), r)
+                before = sums.total()
+                if "g" in self.operands:
+                    alpha = exp(k, spread(k, at[_G], own, number, lanes))
+                    before = before * alpha
+                value = load_wide(k, at[_V], kind, own * values + first, lanes, mask)
+                k.store((value - before) * spread(k, at[_BETA], own, number, lanes), factors)
+                with k.loop(0, lanes) as r:
+                    found = row.padded_load(memory, number, r * row.padded)
+                    if "g" in self.operands:
+                        found = [v * alpha for v in found]
+                    factor = spread(k, factors, r, number, lanes)
+                    made = row.inside([k.fma(factor, a, v) for a, v in zip(key, found, strict=True)])
+                    row.padded_store(made, memory, r * row.padded)
+                    sums.put(row.products(made, query), r)
+                store_wide(k, sums.total() * scale, at[_O], kind, own * values + first, mask)
+            with k.loop(0, count) as r:
+                found = row.padded_load(memory, number, r * row.padded)
+                row.store(found, at[_LAST], states + r * self.keys)
+        return k.text()
+
+
+@engine("gated_delta_rule")
+def bind_gated_delta_rule(
+    node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: EngineContext
+) -> list[EngineStep] | None:
+    v, kind = ins[2], name_of(ins[2])
+    s = delta.sizes_of(ins[1], v)
+    if not fits([*ins, *outs], s.keys, kind, ctx.machine):
+        return None
+    operands = node.attrs["operands"]
+    given = optional("gated_delta_rule", ins, _REQUIRED, delta.NAMES, operands)
+    lanes, scale = lanes_of(kind, ctx.machine), node.attrs["scale"]
+    words = (
+        *map(address, ins[:_REQUIRED]), *(address(given[n]) if n in given else 0 for n in delta.NAMES),
+        *map(address, outs), s.length, s.heads, s.values, s.heads // s.key_heads,
+        f64_word(scale) if kind == "f64" else f32_word(scale),
+    )  # fmt: skip
+    items = s.batch * s.heads * -(-s.values // lanes)
+    cost = lanes * (s.length + 1.0) * -(-s.keys // lanes) * 1.0
+    spec = DeltaRule(kind, s.keys, operands, lanes)
+    return [EngineStep(spec, words, items, keep=(*ins, *outs), cost_ns=cost)]

@@ -1,0 +1,245 @@
+"""gated_delta_rule_grad: an item is a batch, a key head and some vectors of the values that it serves, one after the
+other.
+
+A sweep from the start keeps the states before every STEPS steps. One from the end computes those of these steps again,
+and the gradient of each state. The gradients to q, k, β and g are added up over an item's values, then over items."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from rlx.backends.cpu.context import Array
+from rlx.backends.cpu.ir import F32, I64, PTR, Kernel, Value
+from rlx.backends.cpu.rowwise import load_wide, name_of
+from rlx.backends.cpu.scans.rows import Row, Sums, each, exp, fits, spread
+from rlx.backends.cpu.scans.selective_grad import summed
+from rlx.backends.cpu.step import EngineContext, EngineStep, address, engine, f32_word
+from rlx.ir import Node
+from rlx.ops.scans import delta
+from rlx.ops.scans.operands import optional
+
+_ITEMS = 16  # of a step, at least, where there are as many vectors of values
+STEPS = 8  # of the sequence between two states that are kept
+# Words that are addresses: inputs, outputs (the sums of items where these are added up after), states.
+_DO, _DLAST, _Q, _K, _V, _BETA, _G, _STATE, _DQ, _DK, _DV, _DBETA, _DG, _DSTATE, _KEPT, _HISTORY = range(16)
+
+
+@dataclass(frozen=True, slots=True)
+class DeltaRuleGrad:
+    """Words: addresses; the length, heads, values of a head, heads that a key head serves, parts of these heads'
+    values, vectors of a part, the scale.
+
+    An item leaves (batch, length, key heads, parts, keys) to q and k, (batch, length, heads, parts) to β and g."""
+
+    keys: int
+    operands: tuple[str, ...]
+    lanes: int
+
+    def ir(self) -> str:
+        k, lanes = Kernel("kernel"), self.lanes
+        row, sums = Row(k, self.keys, lanes), Sums(k, F32, lanes)
+        at = [k.word(i, PTR) for i in range(_HISTORY + 1)]
+        length, heads, values, per, parts, span = (k.word(_HISTORY + 1 + i) for i in range(6))
+        scale = k.splat(k.word(_HISTORY + 7, F32), lanes)
+        slopes = k.reserve(4 * lanes * row.padded)
+        factors, others = (k.reserve(4 * lanes) for _ in range(2))
+        rests = k.reserve(4 * lanes * STEPS)
+        blocks = k.binary("udiv", values + (lanes - 1), k.const(I64, lanes))
+        key_heads, vectors = k.binary("udiv", heads, per), per * blocks
+        tiles = k.binary("udiv", length + (STEPS - 1), k.const(I64, STEPS))
+        state_size = lanes * row.padded
+        zeros = [k.const(F32.of(lanes), 0.0)] * row.count
+        gated = "g" in self.operands
+
+        def total(v: Value) -> Value:
+            return k.fold(v, lambda x, y: x + y)
+
+        def add(base: Value, place: Value, v: Value) -> None:
+            there = k.at(base, place, F32)
+            k.store(k.load(F32, there) + v, there)
+
+        with k.loop(k.first, k.last) as item:
+            rest = k.binary("udiv", item, parts)
+            part = item - rest * parts
+            batch = k.binary("udiv", rest, key_heads)
+            key_head = rest - batch * key_heads
+            kept, history = item * tiles * state_size, item * ((STEPS + 1) * state_size)
+
+            def key_row(t: Value, batch: Value = batch, key_head: Value = key_head) -> Value:
+                return (batch * length + t) * key_heads + key_head
+
+            with k.loop(0, length) as t:
+                for base in (at[_DQ], at[_DK]):
+                    row.store(zeros, base, (key_row(t) * parts + part) * self.keys)
+                with k.loop(0, per) as h:
+                    for base in (at[_DBETA], at[_DG]):
+                        place = (key_row(t) * per + h) * parts + part
+                        k.store(k.const(F32, 0.0), k.at(base, place, F32))
+
+            def vector(
+                number: Value, batch: Value = batch, key_head: Value = key_head, part: Value = part,
+                kept: Value = kept, history: Value = history,
+            ) -> None:  # fmt: skip
+                inside = k.binary("udiv", number, blocks)
+                first = (number - inside * blocks) * lanes
+                head = key_head * per + inside
+                count = k.min(values - first, lanes)
+                mask = k.tail(count, lanes)
+                states = ((batch * heads + head) * values + first) * self.keys
+
+                def own(t: Value) -> Value:
+                    return (batch * length + t) * heads + head
+
+                def alpha_of(t: Value) -> Value:
+                    return exp(k, spread(k, at[_G], own(t), F32, lanes))
+
+                def forward(begin: Value, steps: Value, base: Value, at_state: Value, keep: bool) -> None:
+                    """Takes the state at `at_state` through these steps, in place, or with `keep` each into the place
+                    behind the one before it."""
+                    with k.loop(0, steps) as i:
+                        t = begin + i
+                        source = at_state + i * state_size if keep else at_state
+                        target = source + state_size if keep else source
+                        key = row.load(at[_K], "f32", key_row(t) * self.keys)
+                        with k.loop(0, count) as r:
+                            sums.put(row.products(row.padded_load(base, F32, source + r * row.padded), key), r)
+                        before = sums.total()
+                        if gated:
+                            alpha = alpha_of(t)
+                            before = before * alpha
+                        rest = load_wide(k, at[_V], "f32", own(t) * values + first, lanes, mask) - before
+                        if keep:
+                            k.store(rest, k.at(rests, i * lanes, F32))
+                        k.store(rest * spread(k, at[_BETA], own(t), F32, lanes), factors)
+                        with k.loop(0, count) as r:
+                            found = row.padded_load(base, F32, source + r * row.padded)
+                            found = [v * alpha for v in found] if gated else found
+                            factor = spread(k, factors, r, F32, lanes)
+                            made = row.inside([k.fma(factor, a, v) for a, v in zip(key, found, strict=True)])
+                            row.padded_store(made, base, target + r * row.padded)
+
+                with k.loop(0, count) as r:
+                    place = states + r * self.keys
+                    start = row.load(at[_STATE], "f32", place) if "state" in self.operands else zeros
+                    row.padded_store(start, at[_KEPT], kept + r * row.padded)
+                    row.padded_store(row.load(at[_DLAST], "f32", place), slopes, r * row.padded)
+
+                def sweep(begin: Value, steps: Value) -> None:
+                    with k.when(k.cmp("slt", begin + steps, length)):  # behind the last steps nothing is kept
+                        here = kept + k.binary("udiv", begin, k.const(I64, STEPS)) * state_size
+                        following = here + state_size
+                        with k.loop(0, count) as r:
+                            state = row.padded_load(at[_KEPT], F32, here + r * row.padded)
+                            row.padded_store(state, at[_KEPT], following + r * row.padded)
+                        forward(begin, steps, at[_KEPT], following, False)
+
+                def back(t: Value, i: Value) -> None:
+                    """One step, of which history holds the states before and behind it."""
+                    key, query = (row.load(at[n], "f32", key_row(t) * self.keys) for n in (_K, _Q))
+                    query = [v * scale for v in query]
+                    before = history + i * state_size
+                    given = load_wide(k, at[_DO], "f32", own(t) * values + first, lanes, mask)
+                    k.store(given, factors)
+                    of_query = [k.variable(v) for v in zeros]
+                    with k.loop(0, count) as r:
+                        d = spread(k, factors, r, F32, lanes)
+                        slope = row.padded_load(slopes, F32, r * row.padded)
+                        slope = row.inside([k.fma(d, q, g) for q, g in zip(query, slope, strict=True)])
+                        row.padded_store(slope, slopes, r * row.padded)
+                        sums.put(row.products(slope, key), r)
+                        after = row.padded_load(at[_HISTORY], F32, before + state_size + r * row.padded)
+                        for v, x in zip(of_query, after, strict=True):
+                            v.value = k.fma(d, x, v.value)
+                    put, beta = sums.total(), spread(k, at[_BETA], own(t), F32, lanes)
+                    rest = k.load(F32.of(lanes), k.at(rests, i * lanes, F32))
+                    add(at[_DBETA], own(t) * parts + part, total(k.select(mask, put * rest, 0.0)))
+                    put = put * beta
+                    k.store(put, k.at(at[_DV], own(t) * values + first, F32), mask)
+                    k.store(put, factors)
+                    k.store(rest * beta, others)
+                    of_key, of_gate = ([k.variable(v) for v in zeros] for _ in range(2))
+                    alpha = alpha_of(t) if gated else None
+                    with k.loop(0, count) as r:
+                        down, up = (spread(k, m, r, F32, lanes) for m in (factors, others))
+                        state = row.padded_load(at[_HISTORY], F32, before + r * row.padded)
+                        state = [v * alpha for v in state] if alpha is not None else state
+                        slope = row.padded_load(slopes, F32, r * row.padded)
+                        for v, g, x in zip(of_key, slope, state, strict=True):
+                            v.value = v.value + (up * g - down * x)
+                        slope = row.inside([g - down * a for g, a in zip(slope, key, strict=True)])
+                        for v, g, x in zip(of_gate, slope, state, strict=True):
+                            v.value = k.fma(g, x, v.value)
+                        slope = [g * alpha for g in slope] if alpha is not None else slope
+                        row.padded_store(row.inside(slope), slopes, r * row.padded)
+                    gate = of_gate[0].value
+                    for v in of_gate[1:]:
+                        gate = gate + v.value
+                    add(at[_DG], own(t) * parts + part, total(gate))
+                    place = (key_row(t) * parts + part) * self.keys
+                    queries, keys = [v.value * scale for v in of_query], [v.value for v in of_key]
+                    for base, found in ((at[_DQ], queries), (at[_DK], keys)):
+                        held = row.load(base, "f32", place)
+                        row.store([x + v for x, v in zip(held, found, strict=True)], base, place)
+
+                each(k, length, STEPS, sweep)
+                with k.loop(0, tiles) as turn:
+                    tile = tiles - 1 - turn
+                    begin = tile * STEPS
+                    steps = k.min(length - begin, STEPS)
+                    with k.loop(0, count) as r:
+                        state = row.padded_load(at[_KEPT], F32, kept + tile * state_size + r * row.padded)
+                        row.padded_store(state, at[_HISTORY], history + r * row.padded)
+                    forward(begin, steps, at[_HISTORY], history, True)
+                    with k.loop(0, steps) as down:
+                        i = steps - 1 - down
+                        back(begin + i, i)
+                with k.loop(0, count) as r:
+                    row.store(row.padded_load(slopes, F32, r * row.padded), at[_DSTATE], states + r * self.keys)
+
+            begin = part * span
+            with k.loop(begin, k.min(vectors, begin + span)) as number:
+                vector(number)
+        return k.text()
+
+
+@engine("gated_delta_rule_grad")
+def bind_gated_delta_rule_grad(
+    node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: EngineContext
+) -> list[EngineStep] | None:
+    key, v = ins[3], ins[4]
+    s = delta.sizes_of(key, v)
+    if name_of(v) != "f32" or not fits([*ins, *outs], s.keys, "f32", ctx.machine) or not outs[5].size:
+        return None
+    operands = node.attrs["operands"]
+    given = optional("gated_delta_rule_grad", ins, 6, delta.NAMES, operands)
+    lanes, per = ctx.machine.lanes(), s.heads // s.key_heads
+    vectors = per * -(-s.values // lanes)
+    span = max(1, min(vectors, s.batch * s.key_heads * vectors // _ITEMS))
+    parts = -(-vectors // span)
+    items, row = s.batch * s.key_heads * parts, -(-s.keys // lanes) * lanes
+
+    def memory(*shape: int) -> Array:
+        count = int(np.prod(shape))
+        return ctx.borrow(4 * count).view(np.float32)[:count].reshape(shape)
+
+    tiles = max(1, -(-s.length // STEPS))
+    of_keys = [memory(s.batch, s.length, s.key_heads, parts, s.keys) for _ in range(2)]
+    of_heads = [memory(s.batch, s.length, s.heads, parts) for _ in range(2)]
+    states = [memory(items, n, lanes, row) for n in (tiles, STEPS + 1)]
+    words = (
+        *map(address, ins[:6]), *(address(given[n]) if n in given else 0 for n in delta.NAMES),
+        *map(address, (*of_keys, outs[2], *of_heads, outs[5], *states)),
+        s.length, s.heads, s.values, per, parts, span, f32_word(node.attrs["scale"]),
+    )  # fmt: skip
+    cost = span * lanes * (s.length + 1.0) * (row // lanes) * 4.0
+    keep = (*ins, *outs, *of_keys, *of_heads, *states)
+    steps = [EngineStep(DeltaRuleGrad(s.keys, operands, lanes), words, items, keep=keep, cost_ns=cost)]
+    for partial, out in zip((*of_keys, *of_heads), (outs[0], outs[1], outs[3], outs[4]), strict=True):
+        found = summed(partial, (3,), out, ctx) if out.size else []
+        if found is None:
+            return None
+        steps += found
+    return steps

@@ -1,0 +1,151 @@
+"""selective_scan: an item is a batch and a vector of channels, whose states lie along the lanes, channel by channel.
+
+For some steps at a time, step sizes and inputs of all channels are computed at once, and rows of B and C are widened.
+Then each channel walks these steps with its states in registers. What it leaves to y is a vector for each step; those
+of all channels are added up together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rlx.backends.cpu.context import Array
+from rlx.backends.cpu.ir import I64, PTR, Kernel, Value
+from rlx.backends.cpu.rowwise import computed, load_wide, name_of, store_wide
+from rlx.backends.cpu.scans.rows import (
+    Row,
+    Sums,
+    each,
+    exp,
+    fits,
+    held,
+    lanes_of,
+    silu,
+    softplus,
+    spread,
+)
+from rlx.backends.cpu.step import EngineContext, EngineStep, address, engine
+from rlx.ir import Node
+from rlx.ops.scans import selective
+from rlx.ops.scans.operands import optional
+
+STEPS = 16  # of the sequence at a time
+_X, _DELTA, _A, _B, _C, _D, _Z, _STATE, _BIAS, _Y, _LAST = range(11)  # words that are addresses
+_REQUIRED = 5
+
+
+@dataclass(frozen=True, slots=True)
+class SelectiveScan:
+    """Words: the addresses of x, Δ, A, B, C, D, z, state, bias, y and the last state; the length, channels that follow
+    each other (of a head where A is scalar, else of a group), how many such there are in a batch, how many of them
+    share B and C."""
+
+    kind: str
+    states: int
+    scalar: bool
+    operands: tuple[str, ...]
+    softplus: bool
+    lanes: int
+
+    def ir(self) -> str:
+        k, lanes, kind, inner_kind = Kernel("kernel"), self.lanes, self.kind, held(self.kind)
+        number = computed(kind)
+        row = Row(k, self.states, lanes)
+        at = [k.word(i, PTR) for i in range(_LAST + 1)]
+        length, inner, outer, per = (k.word(_LAST + 1 + i) for i in range(4))
+        steps_memory, inputs_memory = (k.reserve(number.size * STEPS * lanes) for _ in range(2))
+        gains, readings = (k.reserve(number.size * STEPS * row.padded) for _ in range(2))
+        sums = Sums(k, number, lanes, STEPS)
+        blocks = k.binary("udiv", inner + (lanes - 1), k.const(I64, lanes))
+        groups = k.binary("udiv", outer, per)
+        channels = outer * inner
+        with k.loop(k.first, k.last) as item:
+            rest = k.binary("udiv", item, blocks)
+            begin = (item - rest * blocks) * lanes
+            batch = k.binary("udiv", rest, outer)
+            own = rest - batch * outer
+            group = k.binary("udiv", own, per)
+            channel = own * inner + begin
+            count = k.min(inner - begin, lanes)
+            mask = k.tail(count, lanes)
+            heads, head = (outer, own) if self.scalar else (channels, channel)
+            states = (batch * channels + channel) * self.states
+            with k.loop(0, count) as c:
+                place = states + c * self.states
+                zeros = [k.const(number.of(lanes), 0.0)] * row.count
+                start = row.load(at[_STATE], inner_kind, place) if "state" in self.operands else zeros
+                row.store(start, at[_LAST], place)
+
+            def some(first: Value, steps: Value) -> None:
+                with k.loop(0, steps) as t:
+                    place = batch * length + first + t
+                    u = load_wide(k, at[_X], kind, place * channels + channel, lanes, mask)
+                    if self.scalar:
+                        dt = k.splat(load_wide(k, at[_DELTA], kind, place * heads + head, 1), lanes)
+                    else:
+                        dt = load_wide(k, at[_DELTA], kind, place * heads + head, lanes, mask)
+                    if "bias" in self.operands:
+                        if self.scalar:
+                            dt = dt + spread(k, at[_BIAS], head, number, lanes)
+                        else:
+                            dt = dt + load_wide(k, at[_BIAS], inner_kind, head, lanes, mask)
+                    if self.softplus:
+                        dt = softplus(k, dt)
+                    k.store(dt * u, k.at(inputs_memory, t * lanes, number))
+                    decay = exp(k, dt * spread(k, at[_A], head, number, lanes)) if self.scalar else dt
+                    k.store(decay, k.at(steps_memory, t * lanes, number))
+                    place = (place * groups + group) * self.states
+                    row.padded_store(row.load(at[_B], kind, place), gains, t * row.padded)
+                    row.padded_store(row.load(at[_C], kind, place), readings, t * row.padded)
+                with k.loop(0, count) as c:
+                    place = states + c * self.states
+                    h = [k.variable(v) for v in row.load(at[_LAST], inner_kind, place)]
+                    if not self.scalar:
+                        a = row.load(at[_A], inner_kind, (channel + c) * self.states)
+                    with k.loop(0, steps) as t:
+                        step = spread(k, steps_memory, t * lanes + c, number, lanes)
+                        added = spread(k, inputs_memory, t * lanes + c, number, lanes)
+                        gain = row.padded_load(gains, number, t * row.padded)
+                        made = [
+                            k.fma(step if self.scalar else exp(k, step * a[i]), v.value, added * gain[i])
+                            for i, v in enumerate(h)
+                        ]
+                        for v, new in zip(h, made, strict=True):
+                            v.value = new
+                        reading = row.padded_load(readings, number, t * row.padded)
+                        sums.put(row.products(row.inside(made), reading), c, t)
+                    row.store([v.value for v in h], at[_LAST], place)
+                with k.loop(0, steps) as t:
+                    place = (batch * length + first + t) * channels + channel
+                    y = sums.total(t)
+                    if "D" in self.operands:
+                        skip = load_wide(k, at[_D], inner_kind, channel, lanes, mask)
+                        y = k.fma(skip, load_wide(k, at[_X], kind, place, lanes, mask), y)
+                    if "z" in self.operands:
+                        y = y * silu(k, load_wide(k, at[_Z], kind, place, lanes, mask))
+                    store_wide(k, y, at[_Y], kind, place, mask)
+
+            each(k, length, STEPS, some)
+        return k.text()
+
+
+@engine("selective_scan")
+def bind_selective_scan(
+    node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: EngineContext
+) -> list[EngineStep] | None:
+    x, _, a, b = ins[:4]
+    s, kind = selective.sizes_of(x, a, b), name_of(x)
+    if not fits([*ins, *outs], s.states, kind, ctx.machine):
+        return None
+    operands = node.attrs["operands"]
+    given = optional("selective_scan", ins, _REQUIRED, selective.NAMES, operands)
+    lanes = lanes_of(kind, ctx.machine)
+    inner, outer, per = (s.width, s.heads, s.heads // s.groups) if s.scalar else (s.heads // s.groups, s.groups, 1)
+    words = (
+        *map(address, ins[:_REQUIRED]), *(address(given[n]) if n in given else 0 for n in selective.NAMES),
+        *map(address, outs), s.length, inner, outer, per,
+    )  # fmt: skip
+    spec = SelectiveScan(kind, s.states, s.scalar, operands, node.attrs["softplus"], lanes)
+    items = s.batch * outer * -(-inner // lanes)
+    cost = lanes * (20.0 + s.length * -(-s.states // lanes) * (2.0 if s.scalar else 6.0))
+    return [EngineStep(spec, words, items, keep=(*ins, *outs), cost_ns=cost)]

@@ -1,0 +1,193 @@
+"""sort, argsort and top_k of elements of at most 32 bits: a radix sort, or a list that is kept sorted, for few of many.
+
+Elements become integers of the same order, NaN the greatest. An item is a row. Both ways are stable, so that results do
+not depend on how they were found.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rlx.backends.cpu import trees
+from rlx.backends.cpu.context import Array
+from rlx.backends.cpu.ir import I32, I64, PTR, Kernel, Value
+from rlx.backends.cpu.rowwise import contiguous, room
+from rlx.backends.cpu.step import Declined, EngineContext, EngineStep, address, engine
+from rlx.dtypes import DType, as_dtype
+from rlx.ir import Node
+
+_DTYPES = frozenset({"f32", "f16", "bf16", "i32", "i8", "u8", "bool"})
+_BINS = 256
+_LIST = 128  # elements that a list is kept sorted of
+_FEW = 8  # of so many times as many
+_SHORT = 64  # elements of a row for which a digit's counts would take longer than moving elements
+
+
+def _order(k: Kernel, v: Value, dtype: DType, descending: bool) -> Value:
+    """A value of the dtype's class as an i32 of the same order, or of the opposite."""
+    if dtype.is_float:
+        u = k.bits(v + 0.0, I32)  # -0 is 0
+        negative = k.binary("ashr", u, k.const(u.type, 31)) & 0x7FFFFFFF
+        key = k.select(k.cmp("uno", v, v), k.const(u.type, 0x7FFFFFFF), k.fence(u ^ negative))
+    else:
+        key = k.cast("zext", v, I32) if dtype.kind == "b" else v
+    return ~key if descending else key
+
+
+@dataclass(frozen=True, slots=True)
+class Sort:
+    """(outer, n, inner) elements along n: an item is a row, of which the first `kept` are written. Words: x, values,
+    indices, memory, n, inner, kept; a row has memory of 2 n words of 64 bits."""
+
+    dtype: DType
+    descending: bool
+    values: bool
+    short: bool  # rows, in which each element is moved to its place among those before it
+
+    @property
+    def digits(self) -> int:
+        """Bytes of a key that differ."""
+        return 0 if self.short else 1 if self.dtype.itemsize == 1 else 4
+
+    def ir(self) -> str:
+        k, size = Kernel("kernel"), self.dtype.itemsize
+        x, values, indices, memory = (k.word(i, PTR) for i in range(4))
+        n, inner, kept = (k.word(i) for i in range(4, 7))
+        raw = trees.stored_bits(self.dtype)
+        counts = room(k, 4 * _BINS * max(self.digits, 1))
+        with k.loop(k.first, k.last) as item:
+            outer = k.binary("udiv", item, inner)
+            column = item - outer * inner
+            base = outer * n * inner + column
+            source = k.at(memory, item * n * 2, I64)
+            target = k.at(source, n, I64)
+            with k.loop(0, _BINS * self.digits) as i:
+                k.store(k.const(I32, 0), k.at(counts, i, I32))
+
+            def bin_of(word: Value, digit: int) -> Value:
+                """Where the count of a word's digit is."""
+                return k.at(counts, (word >> (32 + 8 * digit) & _BINS - 1) + digit * _BINS, I32)
+
+            with k.loop(0, n) as i:
+                v = trees.load(k, self.dtype, k.at(x, (base + i * inner) * size), 1)
+                key = _order(k, v, self.dtype, self.descending) ^ -(1 << 31)
+                if self.dtype.name == "i8":
+                    key = key + 128
+                word = (k.cast("zext", key, I64) << 32) | i
+                place = k.variable(i)
+                if self.short:
+                    with k.repeat() as again:
+                        again.whilst(k.cmp("sgt", place.value, 0))
+                        before = k.load(I64, k.at(source, place.value - 1, I64))
+                        again.whilst(k.cmp("ugt", before, word))
+                        k.store(before, k.at(source, place.value, I64))
+                        place.value = place.value - 1
+                k.store(word, k.at(source, place.value, I64))
+                for digit in range(self.digits):
+                    here = bin_of(word, digit)
+                    k.store(k.load(I32, here) + 1, here)
+            for digit in range(self.digits):
+                total = k.variable(k.const(I32, 0))
+                with k.loop(digit * _BINS, (digit + 1) * _BINS) as i:
+                    here = k.at(counts, i, I32)
+                    count = k.load(I32, here)
+                    k.store(total.value, here)
+                    total.value = total.value + count
+                with k.loop(0, n) as i:
+                    word = k.load(I64, k.at(source, i, I64))
+                    here = bin_of(word, digit)
+                    rank = k.load(I32, here)
+                    k.store(word, k.at(target, k.cast("zext", rank, I64), I64))
+                    k.store(rank + 1, here)
+                source, target = target, source
+            with k.loop(0, kept) as i:
+                found = k.load(I64, k.at(source, i, I64)) & 0xFFFFFFFF
+                to = (outer * kept + i) * inner + column
+                k.store(found, k.at(indices, to, I64))
+                if self.values:
+                    k.store(k.load(raw, k.at(x, (base + found * inner) * size)), k.at(values, to * size))
+        return k.text()
+
+
+@dataclass(frozen=True, slots=True)
+class SortedList:
+    """The first `kept` of n neighbouring elements: a vector is looked at closely where one of its elements comes before
+    the last of the list. Words: x, values, indices, n, kept."""
+
+    dtype: DType
+    descending: bool
+    lanes: int
+
+    def ir(self) -> str:
+        k, lanes, size = Kernel("kernel"), self.lanes, self.dtype.itemsize
+        x, values, indices = (k.word(i, PTR) for i in range(3))
+        n, kept = k.word(3), k.word(4)
+        raw = trees.stored_bits(self.dtype)
+        held = room(k, 8 * _LIST)  # words of a key and an index
+        edge = k.variable(k.const(I32, 0))
+        with k.loop(k.first, k.last) as item:
+            row = item * n
+
+            def keys(i: Value, count: int, mask: Value | None = None) -> Value:
+                v = trees.load(k, self.dtype, k.at(x, (row + i) * size), count, mask)
+                return _order(k, v, self.dtype, self.descending)
+
+            def insert(i: Value, key: Value, end: Value) -> None:
+                """Moves the words up to `end` behind the new one."""
+                place = k.variable(end)
+                with k.repeat() as again:
+                    again.whilst(k.cmp("sgt", place.value, 0))
+                    before = k.load(I64, k.at(held, place.value - 1, I64))
+                    again.whilst(k.cmp("sgt", k.cast("trunc", k.binary("ashr", before, k.const(I64, 32)), I32), key))
+                    k.store(before, k.at(held, place.value, I64))
+                    place.value = place.value - 1
+                k.store((k.cast("sext", key, I64) << 32) | i, k.at(held, place.value, I64))
+
+            with k.loop(0, kept) as i:
+                insert(i, keys(i, 1), i)
+            last = k.at(held, kept - 1, I64)
+
+            def raise_edge() -> None:
+                edge.value = k.cast("trunc", k.binary("ashr", k.load(I64, last), k.const(I64, 32)), I32)
+
+            raise_edge()
+            with k.loop(kept, n, lanes) as i:
+                mask = k.tail(k.min(n - i, lanes), lanes)
+                nearer = k.cmp("slt", keys(i, lanes, mask), k.splat(edge.value, lanes)) & mask
+                with k.when(k.any(nearer)), k.loop(i, k.min(i + lanes, n)) as j:
+                    key = keys(j, 1)
+                    with k.when(k.cmp("slt", key, edge.value)):
+                        insert(j, key, kept - 1)
+                        raise_edge()
+            with k.loop(0, kept) as i:
+                place = k.load(I64, k.at(held, i, I64)) & 0xFFFFFFFF
+                to = item * kept + i
+                k.store(place, k.at(indices, to, I64))
+                k.store(k.load(raw, k.at(x, (row + place) * size)), k.at(values, to * size))
+        return k.text()
+
+
+@engine("sort", "argsort", "top_k")
+def bind_sort(
+    node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: EngineContext
+) -> list[EngineStep] | None:
+    attrs, x = node.attrs, ins[0]
+    dtype, axis = as_dtype(x.dtype), attrs["axis"]
+    if dtype.name not in _DTYPES or not contiguous(x, *outs) or x.size == 0 or outs[-1].size == 0:
+        raise Declined(f"{dtype}, strides, or no elements")
+    descending = attrs["largest" if "k" in attrs else "descending"]
+    n, inner, kept = x.shape[axis], math.prod(x.shape[axis + 1 :]), outs[-1].shape[axis]
+    rows = x.size // n
+    keep = (x, *outs)
+    if n >= 1 << 31:
+        raise Declined(f"{n} elements in a row")
+    if len(outs) == 2 and inner == 1 and kept <= _LIST and kept * _FEW <= n:
+        spec = SortedList(dtype, descending, ctx.machine.lanes())
+        short = (address(x), address(outs[0]), address(outs[1]), n, kept)
+        return [EngineStep(spec, short, rows, 1, keep, name="top of a row", cost_ns=n * 0.2 + kept * 50.0)]
+    memory = ctx.borrow(rows * n * 16)
+    sort = Sort(dtype, descending, len(outs) == 2, n <= _SHORT)
+    words = (address(x), address(outs[0]), address(outs[-1]), address(memory), n, inner, kept)
+    return [EngineStep(sort, words, rows, 1, (*keep, memory), name="sort", cost_ns=n * 8.0 + 1000)]

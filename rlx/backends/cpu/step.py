@@ -1,0 +1,143 @@
+"""What a binder of the engine returns, EngineStep; what it is given, EngineContext; and the registry of binders.
+
+    @engine("relu")
+    def bind_relu(node, ins, outs, ctx): -> list[EngineStep] | None
+
+None, or an exception of type `Declined` with the reason, leaves the node to NumPy.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+import struct
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Literal
+
+from rlx.backends.cpu.compile import KernelSpec
+from rlx.backends.cpu.context import Array
+from rlx.backends.cpu.machine import Machine
+from rlx.backends.cpu.weights import PackedWeights
+from rlx.driver.device import Bytes
+from rlx.ir import Expr, Node, Tensor
+
+
+@dataclass(slots=True)
+class EngineStep:
+    """One kernel over its work items.
+
+    `words` are the 8-byte words of its args: addresses, sizes, bits of floats (`f32_word`). `items` are independent of
+    each other, and a thread takes at least `grain` of them at once; `cost_ns` is about how long one takes, by which a
+    step decides whether more than one thread is worth waking. `prepare` is called before the first run, and again when
+    a weight has changed. `keep` holds what the addresses point to, and what `prepare` reads: a weight that is packed,
+    and that no step keeps beside, has no bytes but the packed ones. `name` is what the report says (the spec's class).
+    """
+
+    spec: KernelSpec
+    words: Sequence[int]
+    items: int
+    grain: int = 1
+    keep: tuple[object, ...] = ()
+    prepare: Callable[[], object] | None = None
+    name: str = ""
+    cost_ns: float = 1000.0
+
+
+class Declined(Exception):
+    """Raised by a binder that leaves a node to NumPy; its text is the reason."""
+
+
+@dataclass(frozen=True, slots=True)
+class Following:
+    """An elementwise node behind a product whose result no other node reads, for the product's epilogue: its tree, in
+    which argument 0 is that result, the arrays of the other arguments, and the array of its own result."""
+
+    tree: Expr
+    operands: tuple[Array, ...]
+    out: Array
+
+
+@dataclass(slots=True)
+class EngineContext:
+    """The machine, the number of threads, and memory that lives as long as the program.
+
+    `is_fixed` says of a tensor whether it is a weight or a constant, which changes between runs at most, with
+    `prepare` called again. `alike`: all rows of the node are to be summed in one order, whatever their number.
+    `following`: what a binder that was registered with `takes_following` has to compute too, or decline.
+    `weights` packs those that products read in another order."""
+
+    machine: Machine
+    threads: int
+    acquire: Callable[[int], Bytes]
+    is_fixed: Callable[[Tensor], bool]
+    weights: PackedWeights
+    alike: bool = False
+    following: Following | None = None
+    _free: list[Bytes] = field(default_factory=list)
+    _lent: list[Bytes] = field(default_factory=list)
+
+    def borrow(self, nbytes: int) -> Bytes:
+        """Memory for what the steps of one node leave to each other in a run; other nodes' steps use it again."""
+        fitting = [b for b in self._free if len(b) >= nbytes]
+        found = min(fitting, key=len) if fitting else self.acquire(nbytes)
+        if fitting:
+            self._free = [b for b in self._free if b is not found]
+        self._lent.append(found)
+        return found[:nbytes]
+
+    def next_node(self) -> None:
+        """Takes back what was lent."""
+        self._free += self._lent
+        self._lent = []
+
+
+Images = Literal["makes", "follows"]
+EngineBinder = Callable[[Node, Sequence[Array], Sequence[Array], EngineContext], "list[EngineStep] | None"]
+ENGINE_BINDERS: dict[str, list[EngineBinder]] = {}
+TAKES_FOLLOWING: set[EngineBinder] = set()
+IMAGES: dict[EngineBinder, Images] = {}
+
+
+def engine(
+    *names: str, takes_following: bool = False, images: Images | None = None
+) -> Callable[[EngineBinder], EngineBinder]:
+    """Registers a binder of the engine for these ops; of several for one op the first that does not decline is taken,
+    in the order of their modules' names. "*" are all elementwise ops without one. `images` says of a binder of images
+    whose channels lie last whether it "makes" them, or "follows" the order of its inputs."""
+
+    def add(binder: EngineBinder) -> EngineBinder:
+        if takes_following:
+            TAKES_FOLLOWING.add(binder)
+        if images is not None:
+            IMAGES[binder] = images
+        for name in names:
+            ENGINE_BINDERS.setdefault(name, []).append(binder)
+        return binder
+
+    return add
+
+
+@cache
+def load_binders() -> None:
+    """Imports all modules of this folder but NumPy's, whose binders register themselves."""
+    package = importlib.import_module(__package__ or "")
+    for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+        if ".host" not in module.name:
+            importlib.import_module(module.name)
+
+
+def address(array: Array) -> int:
+    """The address of an array's first element."""
+    found: int = array.__array_interface__["data"][0]
+    return found
+
+
+def f32_word(x: float) -> int:
+    """The bits of an f32 as a word of args, which a kernel reads by `k.word(i, F32)`."""
+    return int(struct.unpack("<I", struct.pack("<f", x))[0])
+
+
+def f64_word(x: float) -> int:
+    return int(struct.unpack("<q", struct.pack("<d", x))[0])

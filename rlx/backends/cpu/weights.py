@@ -1,0 +1,106 @@
+"""The weights that a program reads in another order than that of their tensors.
+
+Each is a form of the buffer that holds the weight (`cpu/forms.py`), which programs share and which takes the place of
+the weight's own bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from rlx.backends.cpu.arena import CpuBuffer
+from rlx.backends.cpu.context import Array
+from rlx.backends.cpu.forms import Form, Forms
+from rlx.backends.cpu.reads import Range, memory_of
+from rlx.driver import Buffer
+from rlx.driver.device import Bytes
+
+if TYPE_CHECKING:
+    from rlx.backends.cpu.step import EngineStep
+
+
+def _unfinished() -> None:
+    raise AssertionError("a weight is packed before its program is finished")
+
+
+@dataclass(slots=True)
+class Packed:
+    """A form of a weight, which lies in `range`; `steps` write it, by way of `pack`, which the program sets."""
+
+    forms: Forms
+    form: Form
+    range: Range
+    steps: Sequence[EngineStep] = ()
+    pack: Callable[[], object] = _unfinished
+
+
+class PackedWeights:
+    """The forms of one program's weights, `made`; `buffers` are those that hold them, `acquire` gives memory."""
+
+    def __init__(self, buffers: Sequence[CpuBuffer], acquire: Callable[[int], Buffer]) -> None:
+        self._buffers, self._acquire = list(buffers), acquire
+        self.made: list[Packed] = []
+
+    def __len__(self) -> int:
+        return len(self.made)
+
+    def pack(
+        self, weight: Array, order: Hashable, nbytes: int, steps: Callable[[Bytes], Sequence[EngineStep]],
+        unpack: Callable[[Bytes], object],
+    ) -> Bytes | None:  # fmt: skip
+        """Memory of `nbytes`, zeros at first, for a weight in another order, which `order` names. What `steps` gives
+        writes it from the weight's array, `unpack` writes the array from it. None for a weight whose array has not all
+        bytes between its first and its last."""
+        found = self._range(weight)
+        if found is None:
+            return None
+        forms = found.buffer.forms
+        key = found.start, found.end, weight.shape, weight.strides, weight.dtype.str, order
+
+        def restore(memory: Buffer) -> None:
+            unpack(memory_of(memory))
+
+        form = forms.use(key, found.start, found.end, lambda: self._acquire(nbytes), restore)
+        memory = memory_of(form.memory)
+        packed = Packed(forms, form, found)
+        self.made.append(packed)
+        packed.steps = steps(memory)
+        return memory
+
+    def since(self, count: int, kept: Sequence[object]) -> list[Range]:
+        """The ranges that were packed after the first `count`, and that no array in `kept` lies in."""
+        arrays = [x for x in kept if isinstance(x, np.ndarray)]
+        return [p.range for p in self.made[count:] if not any(np.may_share_memory(p.range.bytes, x) for x in arrays)]
+
+    def take_back(self, count: int) -> None:
+        """Leaves all forms but the first `count`."""
+        while len(self.made) > count:
+            packed = self.made.pop()
+            packed.forms.leave(packed.form)
+
+    def __del__(self) -> None:
+        for packed in getattr(self, "made", ()):
+            packed.forms.abandoned.append(packed.form)
+
+    def refresh(self, again: bool) -> None:
+        """Fills the forms whose weights have changed, or all of them `again`."""
+        for packed in self.made:
+            packed.forms.fill(packed.form, packed.pack, again)
+
+    def _range(self, weight: Array) -> Range | None:
+        """Where the array lies, if its elements are all bytes between its first and its last."""
+        step = weight.itemsize
+        for stride, n in sorted((s, n) for s, n in zip(weight.strides, weight.shape, strict=True) if n > 1):
+            if stride != step:
+                return None
+            step *= n
+        at = int(weight.__array_interface__["data"][0])
+        for buffer in self._buffers:
+            start = at - buffer.memory().ctypes.data
+            if start >= 0 and start + step <= buffer.nbytes:
+                return Range(buffer, start, start + step)
+        return None
