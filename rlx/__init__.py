@@ -1,8 +1,8 @@
 """rlx: one tensor program, any device, the same answer.
 
-Build a graph (`Graph`, or a function under `jit`), compile it with a `Session`, run it on NumPy arrays. `devices()`
-lists the devices of this machine; `models.load` reads a model folder, `onnx.load` an ONNX model. Submodules load when
-first used.
+Try functions on an `array`, which computes at once; build a graph of them (a function under `jit`, or `Graph`), which
+a `Session` compiles and runs on NumPy arrays. `devices()` lists the devices of this machine; `models.load` reads a
+model folder, `onnx.load` an ONNX model. Submodules load when first used.
 """
 
 # First, since Ctrl-C may come while the others load.

@@ -1,4 +1,11 @@
-"""Pytrees: nested tuples, lists and dicts of anything. Names and order as in jax.tree; None holds no leaf."""
+"""Pytrees: which classes are containers of arrays, and functions of nested containers, as in jax.tree.
+
+Tuples, lists, dicts, named tuples and dataclasses are: of a dataclass the fields are its children, those with
+`dataclasses.field(metadata={"static": True})` built in. A frozen dataclass without arrays is a value, as a string is.
+Other classes are made known here, under the names that `jax.tree_util` has.
+
+>>> rlx.tree.register_pytree_node(Layer, lambda x: ((x.w, x.b), x.name), lambda name, items: Layer(*items, name))
+"""
 
 from __future__ import annotations
 
@@ -10,8 +17,17 @@ from rlx.errors import GraphError
 from rlx.ops.control.functions import _text
 from rlx.ops.pytree import flatten as _flatten
 from rlx.ops.pytree import is_array
+from rlx.ops.pytree import register_dataclass as register_dataclass
+from rlx.ops.pytree import register_node as register_pytree_node
+from rlx.ops.pytree import register_node_class as register_pytree_node_class
+from rlx.ops.pytree import register_static as register_static
+from rlx.ops.pytree import register_with_keys as register_pytree_with_keys
 from rlx.ops.pytree import unflatten as _unflatten
 
+__all__ = [
+    "Structure", "all", "flatten", "leaves", "map", "reduce", "register_dataclass", "register_pytree_node",
+    "register_pytree_node_class", "register_pytree_with_keys", "register_static", "structure", "transpose", "unflatten",
+]  # fmt: skip
 IsLeaf = Callable[[Any], bool] | None
 
 

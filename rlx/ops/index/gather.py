@@ -15,6 +15,8 @@ import numpy as np
 from rlx.dtypes import DType, DTypeLike, as_dtype, f32, i32, i64
 from rlx.errors import DTypeError, ShapeError
 from rlx.ir import NOT_DIFFERENTIABLE, Attrs, Node, Op, Tensor, TensorType, apply, register
+from rlx.ir.graph import TRACING
+from rlx.ir.op import Leaf
 from rlx.ir.types import is_index, normalize_axis
 from rlx.ops import batching
 from rlx.ops.base import TensorLike, cast_to, check_axis, check_inputs, tensors
@@ -107,15 +109,23 @@ def index_tensor(op: str, indices: Tensor) -> Tensor:
 
 
 def check_constants_in_range(op: str, indices: Tensor, n: int, what: str) -> None:
-    """Checks constant indices. Raises: ShapeError where one is outside -n..n-1."""
+    """Checks constant indices, and notes the range of those that each call of an op outside a trace gives anew.
+
+    Raises: ShapeError where one is outside -n..n-1."""
     made = indices.node
     if made.op.name == "cast":
         made = made.inputs[0].node
     if made.op.name == "constant":
-        value = made.attrs["value"]
-        if value.size and not (-n <= int(value.min()) and int(value.max()) < n):
-            found = f"indices from {value.min()} to {value.max()}"
-            raise ShapeError(f"{op}: {found} leave {what}; expected {-n}..{n - 1}")
+        check_in_range(op, made.attrs["value"], n, what)
+    elif made.op.leaf is Leaf.INPUT and made.output.graph is TRACING.graph and TRACING.ranges is not None:
+        TRACING.ranges.append((made.attrs["name"], op, n, what))
+
+
+def check_in_range(op: str, value: Array, n: int, what: str) -> None:
+    """Raises: ShapeError where an index is outside -n..n-1."""
+    if value.size and not (-n <= int(value.min()) and int(value.max()) < n):
+        found = f"indices from {value.min()} to {value.max()}"
+        raise ShapeError(f"{op}: {found} leave {what}; expected {-n}..{n - 1}")
 
 
 # -- gather_elements
