@@ -1,7 +1,8 @@
 """Optimizers as pairs of functions over pytrees, as in optax: `init(params)` makes a state, `update(gradients, state,
 params)` gives (updates, state), and `apply_updates` adds the updates to the parameters.
 
-Called in a jitted step they are part of its program; with `donate=("params", "state")` the step writes in place.
+Called in a jitted step they are part of its program; with `donate=("params", "state")` the step writes in place. States
+have the dtypes of their parameters (adafactor's f32 for halves): beside weights in f16 or bf16 keep parameters in f32.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rlx import ops, tree
-from rlx.dtypes import DType
+from rlx.dtypes import DType, as_dtype, f32
 from rlx.errors import DTypeError, GraphError
 from rlx.ir import Tensor
 
@@ -101,13 +102,12 @@ def _at(rate: Rate, count: Any) -> Any:
 
 def _like(number: Any, g: Any) -> Any:
     """A number or tensor in the dtype of a gradient; Python's numbers take it anyway."""
-    return ops.cast(number, g.dtype) if isinstance(number, Tensor) and number.weak is None else number
+    return ops.cast(number, g.dtype) if hasattr(number, "dtype") and getattr(number, "weak", None) is None else number
 
 
 def _power(base: float, count: Any, g: Any) -> Any:
     """base ** count in the gradient's dtype, halves in f32."""
-    wide = g if not g.dtype.is_half else ops.cast(g, "f32")
-    return ops.cast(1.0 - ops.exp(ops.cast(count, wide.dtype) * math.log(base)), wide.dtype) if base else 1.0
+    return 1.0 - ops.exp(ops.cast(count, _working(g)) * math.log(base)) if base else 1.0
 
 
 def _each(function: Callable[..., tuple[Any, ...]], count: int, gradients: PyTree, *rest: PyTree) -> list[PyTree]:
@@ -129,8 +129,14 @@ def global_norm(values: PyTree) -> Any:
     return ops.sqrt(total)
 
 
+def _working(x: Any) -> DType:
+    """The dtype that sums and powers are computed in: that of x, f32 for halves."""
+    own = as_dtype(x.dtype)
+    return f32 if own.is_half else own
+
+
 def _wide(x: Any) -> Any:
-    return ops.cast(x, "f32") if x.dtype.is_half else x
+    return ops.cast(x, _working(x))
 
 
 def clip_by_global_norm(max_norm: float) -> Optimizer:
@@ -324,7 +330,7 @@ def adafactor(
     """
 
     def init(params: PyTree) -> Factors:
-        zeros = _zeros(params)
+        zeros = tree.map(lambda z: _wide(z) if isinstance(z, Tensor) else z.astype(_working(z).np), _zeros(params))
         row = tree.map(lambda p: p[..., :1] if p.ndim > 1 else p, zeros)
         column = tree.map(lambda p: p[..., :1, :] if p.ndim > 1 else np.zeros((), np.int32), zeros)
         return Factors(_count(), row, column)
@@ -337,7 +343,7 @@ def adafactor(
         def step(g: Any, row: Any, column: Any, p: Any) -> tuple[Any, ...]:
             work = _wide(g)
             t = ops.cast(count, work.dtype)
-            least = float(np.finfo(g.dtype.np).eps) if eps[0] is None else eps[0]
+            least = _epsilon(g) if eps[0] is None else eps[0]
             weight = t**beta2_decay
             rho = ops.minimum(_like(rate, work), 1.0 / ops.sqrt(t))
             alpha = ops.maximum(eps[1], _rms(_wide(p))) * rho
@@ -356,6 +362,11 @@ def adafactor(
         return updates, Factors(count, rows, columns)
 
     return Optimizer(init, update)
+
+
+def _epsilon(g: Any) -> float:
+    own = as_dtype(g.dtype)
+    return {"bf16": 2.0**-7}.get(own.name) or float(np.finfo(own.np).eps)
 
 
 def _rms(x: Any) -> Any:

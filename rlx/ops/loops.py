@@ -10,6 +10,7 @@ import numpy as np
 from rlx.dtypes import i32
 from rlx.errors import DTypeError, GraphError, ShapeError
 from rlx.ir import Tensor, apply
+from rlx.ir.graph import graph_of, traced_into
 from rlx.ir.types import is_index, normalize_axis
 from rlx.ops.control.functions import scan, while_loop
 from rlx.ops.pytree import flatten, is_number, unflatten
@@ -74,7 +75,9 @@ def associative_scan(
         raise GraphError(f"associative_scan: fn is {type(fn).__name__}; expected a function of two pytrees")
     leaves: list[Any] = []
     skeleton = flatten(elems, leaves, leaf=is_number)
-    axes = [normalize_axis(axis, np.ndim(x), "associative_scan") for x in leaves]
+    home = traced_into(graph_of("associative_scan", leaves))
+    leaves = [x if isinstance(x, Tensor) else home.constant(x) for x in leaves]
+    axes = [normalize_axis(axis, x.ndim, "associative_scan") for x in leaves]
     lengths = {x.shape[a] for x, a in zip(leaves, axes, strict=True)}
     if len(lengths) != 1:
         raise ShapeError(

@@ -112,6 +112,20 @@ def test_a_step_in_f32_keeps_its_dtypes_and_lowers_the_loss() -> None:
     assert loss(after) < loss(small)
 
 
+@pytest.mark.parametrize("name", ["f2", "f4", "f8"])
+def test_states_and_updates_keep_their_types_in_a_trace_and_outside(name: str) -> None:
+    params = {"w": np.ones((2, 3), name), "b": np.ones(3, name)}
+    gradients = {"w": np.full((2, 3), 0.5, name), "b": np.ones(3, name)}
+    for opt in (optim.adam(0.1), optim.adafactor(), optim.lion(0.1), optim.muon(0.1), optim.accumulate(optim.sgd(0.1), 2)):
+        state = opt.init(params)
+        updates, after = rlx.jit(opt.update)(gradients, state, params)
+        at_once = opt.update(gradients, state, params)[0]
+        np.testing.assert_allclose(np.asarray(at_once["w"], "f8"), np.asarray(updates["w"], "f8"), rtol=1e-2)
+        moved = rlx.jit(optim.apply_updates)(params, updates)
+        assert moved["w"].dtype == params["w"].dtype
+        assert [x.dtype for x in rlx.tree.leaves(after)] == [x.dtype for x in rlx.tree.leaves(state)]
+
+
 def test_refusals_say_what_was_expected() -> None:
     opt = optim.adamw(1e-3)
     with pytest.raises(DTypeError, match="parameters are floats"):
