@@ -116,7 +116,8 @@ def test_a_step_in_f32_keeps_its_dtypes_and_lowers_the_loss() -> None:
 def test_states_and_updates_keep_their_types_in_a_trace_and_outside(name: str) -> None:
     params = {"w": np.ones((2, 3), name), "b": np.ones(3, name)}
     gradients = {"w": np.full((2, 3), 0.5, name), "b": np.ones(3, name)}
-    for opt in (optim.adam(0.1), optim.adafactor(), optim.lion(0.1), optim.muon(0.1), optim.accumulate(optim.sgd(0.1), 2)):
+    twice = optim.accumulate(optim.sgd(0.1), 2)
+    for opt in (optim.adam(0.1), optim.adafactor(), optim.lion(0.1), optim.muon(0.1), twice):
         state = opt.init(params)
         updates, after = rlx.jit(opt.update)(gradients, state, params)
         at_once = opt.update(gradients, state, params)[0]
