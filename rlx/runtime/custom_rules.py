@@ -8,6 +8,8 @@ from typing import Any
 
 from rlx.errors import GraphError
 from rlx.ir import Tensor, apply
+from rlx.ir.body import TracedBody
+from rlx.ir.op import Leaf
 from rlx.ops.composite import zeros_like
 from rlx.ops.pytree import is_number, unflatten
 from rlx.ops.with_rule import Grads, Rule, with_rule
@@ -69,19 +71,22 @@ class _Custom:
         inside = {id(t) for t in xs}
         for node in graph.nodes[begin:]:
             for t in node.inputs:
-                if (
-                    id(t) not in inside
-                    and t.dtype.is_float
-                    and not t.node.op.is_constant
-                    and t.node not in xs
-                ):
+                if id(t) not in inside and t.dtype.is_float and not _constant(t):
                     raise GraphError(
                         f"{self._what}: {name} uses {t!r}, which is not one of its arguments: its rule says nothing of "
                         "it; pass it as an argument"
                     )
-            inside.update(id(t) for t in node.outputs)
+            if not isinstance(graph, TracedBody) or node.op.leaf is not Leaf.PARAM:  # of a body these are captures
+                inside.update(id(t) for t in node.outputs)
         made = with_rule(ys, xs, self._rule(list(args), places, tree, out, ys))
         return unflatten(out, made)
+
+
+def _constant(t: Tensor) -> bool:
+    """Whether it is a constant, also one of the graphs around a body."""
+    while isinstance(t.graph, TracedBody) and t.node.op.leaf is Leaf.PARAM:
+        t = t.graph.around(t)
+    return t.node.op.is_constant
 
 
 def _filled(args: Sequence[Any], places: Sequence[int], values: Sequence[Any]) -> list[Any]:

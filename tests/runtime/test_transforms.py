@@ -229,6 +229,7 @@ def _with_rule(f: Any, bwd: Any = lambda r, c: (c,)) -> Any:
 _DOUBLE = lambda n: n * 2  # noqa: E731
 _CAPTURES = rlx.jit(lambda y: _with_rule(lambda x: x * y)(y))
 _FLOAT_BOUND = rlx.jit(lambda x: rlx.fori_loop(0.0, x, lambda i, v: v, x))
+_CAPTURES_IN_A_LOOP = rlx.jit(lambda y: rlx.map(lambda r: _with_rule(lambda x: x * y)(r), X))
 _NO_TUPLE = rlx.grad(_with_rule(lambda x: x, lambda r, c: c))
 _OTHER_TREE = rlx.vmap(lambda d: d["a"], in_axes=({"b": 0},))
 WRONG: dict[str, tuple[Callable[[], Any], type[RlxError], str]] = {
@@ -252,6 +253,7 @@ WRONG: dict[str, tuple[Callable[[], Any], type[RlxError], str]] = {
     "out_axes too large": (lambda: rlx.vmap(rlx.sin, out_axes=1)(X), ShapeError, "1 axes"),
     "no rule": (lambda: rlx.grad(rlx.custom_vjp(lambda x: x))(1.0), GraphError, r"defvjp\(fwd, bwd\)"),
     "a captured float": (lambda: _CAPTURES(1.0), GraphError, "pass it as an argument"),
+    "a captured float in a loop": (lambda: _CAPTURES_IN_A_LOOP(F64(2)), GraphError, "pass it as an argument"),
     "gradients that are no tuple": (lambda: _NO_TUPLE(1.0), GraphError, "a tuple with"),
     "bounds that are floats": (lambda: _FLOAT_BOUND(X), DTypeError, "an int"),
     "not a function": (lambda: rlx.jvp(X, (X,), (X,)), GraphError, "expected a function"),
@@ -264,6 +266,13 @@ def test_refusals_say_what_to_write(name: str) -> None:
     call, error, text = WRONG[name]
     with pytest.raises(error, match=text):
         call()
+
+
+def test_a_rule_may_use_constants_of_any_size_in_a_loop() -> None:
+    table = np.arange(1000.0)
+    f = _with_rule(lambda x: x * rlx.sum(rlx.stop_gradient(x) * 0 + table), lambda r, c: (c * 7,))
+    _close(rlx.vmap(rlx.grad(f))(X), [7.0] * 3)
+    _close(rlx.jit(lambda xs: rlx.map(f, xs))(X), X * table.sum())
 
 
 def test_rules_go_with_lengths_that_vary() -> None:
