@@ -1,8 +1,8 @@
 """rlx: one tensor program, any device, the same answer.
 
-Build a graph (`Graph`, or a function under `jit`), compile it with a `Session`, run it on NumPy arrays. `devices()`
-lists the devices of this machine; `models.load` reads a model folder, `onnx.load` an ONNX model. Submodules load when
-first used.
+Try functions on an `array`, which computes at once; build a graph of them (a function under `jit`, or `Graph`), which
+a `Session` compiles and runs on NumPy arrays. `devices()` lists the devices of this machine; `models.load` reads a
+model folder, `onnx.load` an ONNX model. Submodules load when first used.
 """
 
 # First, since Ctrl-C may come while the others load.
@@ -34,11 +34,22 @@ from rlx.runtime import Session as Session
 from rlx.runtime import State as State
 from rlx.runtime import Weights as Weights
 from rlx.runtime import array as array
+from rlx.runtime import checkpoint as checkpoint
+from rlx.runtime import custom_jvp as custom_jvp
 from rlx.runtime import custom_op as custom_op
+from rlx.runtime import custom_vjp as custom_vjp
+from rlx.runtime import eval_shape as eval_shape
 from rlx.runtime import from_dlpack as from_dlpack
 from rlx.runtime import grad as grad
+from rlx.runtime import hessian as hessian
+from rlx.runtime import hvp as hvp
+from rlx.runtime import jacfwd as jacfwd
+from rlx.runtime import jacrev as jacrev
 from rlx.runtime import jit as jit
+from rlx.runtime import jvp as jvp
 from rlx.runtime import value_and_grad as value_and_grad
+from rlx.runtime import vjp as vjp
+from rlx.runtime import vmap as vmap
 from rlx.runtime.quantize import quantize as quantize
 from rlx.runtime.version import VERSION as __version__  # noqa: F401 - a public name
 
@@ -48,22 +59,26 @@ if TYPE_CHECKING:
     from rlx import formats as formats
     from rlx import models as models
     from rlx import onnx as onnx
+    from rlx import optim as optim
     from rlx import random as random
     from rlx import signal as signal
     from rlx import splats as splats
+    from rlx import tree as tree
     from rlx.runtime.dims import Dim as Dim
     from rlx.runtime.saved.program import load_program as load_program
 
 _LAZY = {
     "models": "rlx.models", "formats": "rlx.formats", "conformance": "rlx.conformance", "onnx": "rlx.onnx",
     "random": "rlx.random", "fft": "rlx.fft", "signal": "rlx.signal", "splats": "rlx.splats",
+    "tree": "rlx.tree", "optim": "rlx.optim",
 }  # fmt: skip
 _LAZY_NAMES = {"Dim": "rlx.runtime.dims", "load_program": "rlx.runtime.saved.program"}
 if not TYPE_CHECKING:  # type checkers read the imports above
     __all__ = [  # what `help` shows; the modules of _LAZY stay out, since `from rlx import *` would load them
         "Array", "CompiledGraph", "Dim", "Graph", "PackedArray", "RlxError", "Session", "State", "Tensor", "Weights",
-        "array", "bf16", "bool_", "custom_op", "devices", "errors", "f16", "f32", "f64", "from_dlpack", "grad",
-        "gradients", "i8", "i32", "i64", "jit", "quantize", "u8", "value_and_grad", *ops.__all__,
+        "array", "bf16", "bool_", "checkpoint", "custom_jvp", "custom_op", "custom_vjp", "devices", "errors",
+        "eval_shape", "f16", "f32", "f64", "from_dlpack", "grad", "gradients", "hessian", "hvp", "i8", "i32", "i64",
+        "jacfwd", "jacrev", "jit", "jvp", "quantize", "u8", "value_and_grad", "vjp", "vmap", *ops.__all__,
     ]  # fmt: skip
 
 

@@ -9,6 +9,8 @@ torch.view_as_real gives and ONNX's DFT takes them. Axes count as they do on a c
 ...     return rlx.fft.power(rlx.fft.rfft(x, norm="forward"))
 """
 
+from typing import TYPE_CHECKING
+
 from rlx.ops.fft.functions import fft as fft
 from rlx.ops.fft.functions import fft2 as fft2
 from rlx.ops.fft.functions import fftfreq as fftfreq
@@ -34,9 +36,13 @@ from rlx.ops.fft.pairs import multiply as multiply
 from rlx.ops.fft.pairs import pair as pair
 from rlx.ops.fft.pairs import power as power
 from rlx.ops.fft.pairs import real as real
+from rlx.ops.public import make_public as _make_public
 
 __all__ = [
     "absolute", "conj", "fft", "fft2", "fftfreq", "fftn", "fftshift", "hfft", "ifft", "ifft2", "ifftn", "ifftshift",
     "ihfft", "imag", "irfft", "irfft2", "irfftn", "multiply", "pair", "power", "real", "rfft", "rfft2", "rfftfreq",
     "rfftn",
 ]  # fmt: skip
+
+if not TYPE_CHECKING:  # type checkers read the imports above
+    _make_public(globals(), __all__)

@@ -16,6 +16,9 @@ then (n, *shape), and row r has the numbers that its key gives alone.
 >>> noisy(x, rlx.random.key(0), 7)
 """
 
+from typing import TYPE_CHECKING
+
+from rlx.ops.public import make_public as _make_public
 from rlx.ops.random.draws import bernoulli as bernoulli
 from rlx.ops.random.draws import bits as bits
 from rlx.ops.random.draws import dropout as dropout
@@ -33,3 +36,6 @@ __all__ = [
     "bernoulli", "bits", "dropout", "fold_in", "gumbel", "key", "normal", "permutation", "randint", "split",
     "threefry2x32", "uniform",
 ]  # fmt: skip
+
+if not TYPE_CHECKING:  # type checkers read the imports above
+    _make_public(globals(), __all__)

@@ -12,6 +12,9 @@ f32 for everything else.
 ...     return rlx.signal.largest_peaks(f, p, 3)  # frequencies and power, the largest first
 """
 
+from typing import TYPE_CHECKING
+
+from rlx.ops.public import make_public as _make_public
 from rlx.ops.signal.convolve import convolve as convolve
 from rlx.ops.signal.convolve import fftconvolve as fftconvolve
 from rlx.ops.signal.convolve import oaconvolve as oaconvolve
@@ -32,3 +35,6 @@ __all__ = [
     "check_cola", "check_nola", "coherence", "convolve", "csd", "fftconvolve", "frame", "get_window", "istft",
     "largest_peaks", "oaconvolve", "overlap_add", "periodogram", "stft", "welch",
 ]  # fmt: skip
+
+if not TYPE_CHECKING:  # type checkers read the imports above
+    _make_public(globals(), __all__)

@@ -8,9 +8,12 @@ Sizes are fixed when a program is built, the number of pairs of a splat and a ti
 ...                              fx=300.0, fy=300.0, cx=160.0, cy=120.0, width=320, height=240)
 """
 
+from typing import TYPE_CHECKING
+
 from rlx.formats.ply import Splats as Splats
 from rlx.formats.ply import read_ply as read_ply
 from rlx.formats.ply import write_ply as write_ply
+from rlx.ops.public import make_public as _make_public
 from rlx.ops.splats.project import Projected as Projected
 from rlx.ops.splats.project import project as project
 from rlx.ops.splats.render import Rendered as Rendered
@@ -21,3 +24,6 @@ from rlx.ops.splats.render import render as render
 __all__ = [
     "Projected", "Rendered", "Splats", "check_pairs", "default_pairs", "project", "read_ply", "render", "write_ply",
 ]  # fmt: skip
+
+if not TYPE_CHECKING:  # type checkers read the imports above
+    _make_public(globals(), ("project", "render"))

@@ -1,4 +1,5 @@
-"""Reverse-mode differentiation over op records. It names no op but `expand`, so the ops may import it too."""
+"""Differentiation, in reverse and forward mode, over op records. It names no op but `expand`: ops may import it."""
 
 from rlx.autodiff.gradients import gradients as gradients
 from rlx.autodiff.pullback import pullback as pullback
+from rlx.autodiff.pushforward import pushforward as pushforward

@@ -6,20 +6,26 @@ from collections.abc import Sequence
 
 from rlx.errors import GraphError, UnsupportedOp
 from rlx.ir import NOT_DIFFERENTIABLE, Node, Tensor
+from rlx.ir.graph import traced_into
 from rlx.ir.op import Decompose, Vjp, _NotDifferentiable
 
 
 def pullback(
-    outputs: Sequence[Tensor], grads: Sequence[Tensor | None], wrt: Sequence[Tensor], stop: bool = False
+    outputs: Sequence[Tensor],
+    grads: Sequence[Tensor | None],
+    wrt: Sequence[Tensor],
+    stop: bool = False,
+    since: Tensor | None = None,
 ) -> tuple[Tensor | None, ...]:
     """The gradient of each tensor of `wrt`, given those of `outputs`; None where no gradient reaches it.
 
     Nodes are appended to the tensors' graph. With `stop`, as rules of nodes use it, the tensors of `wrt` count as
     independent, even where one is computed from another; one that is there several times has its gradient in the first
-    of these places alone, for the caller adds up what it gets for all.
+    of these places alone, for the caller adds up what it gets for all. With `since` only nodes are looked at that were
+    added to its graph with or after that tensor.
     """
     sources = {id(t) for t in wrt}
-    between = _nodes_between(outputs, sources, stop)
+    between = nodes_between(outputs, sources, stop, since)
     total: dict[int, Tensor] = {}
     for t, d in zip(outputs, grads, strict=True):
         if d is not None:
@@ -28,15 +34,11 @@ def pullback(
         given = [total.get(id(t)) for t in node.outputs]
         if all(d is None for d in given):
             continue
-        rule = node.op.vjp
-        if isinstance(rule, _NotDifferentiable):
+        if isinstance(node.op.vjp, _NotDifferentiable):
             if any(t.dtype.is_float and d is not None for t, d in zip(node.outputs, given, strict=True)):
-                raise UnsupportedOp(
-                    f"gradient: op {node.op.name} ({node}) is {NOT_DIFFERENTIABLE}; use an op that has a gradient "
-                    "instead, such as a scan for a while_loop, or leave it out of what is differentiated"
-                )
+                raise no_gradient(node)
             continue
-        found = rule(node, given)
+        found = node.op.vjp(here(node), given)
         if len(found) != len(node.inputs):
             raise GraphError(
                 f"gradient: the rule of op {node.op.name} gave {len(found)} for {len(node.inputs)} inputs"
@@ -52,12 +54,37 @@ def pullback(
     return tuple(total.pop(id(t), None) if stop else total.get(id(t)) for t in wrt)
 
 
+def here(node: Node) -> Node:
+    """The node as rules may use it: with tensors of the graph that takes new nodes. That is another one where a body is
+    traced in which the gradient of what was computed around it is asked for: the node's tensors become captures."""
+    if not node.inputs:
+        return node
+    graph = traced_into(node.inputs[0].graph)
+    if graph is node.inputs[0].graph:
+        return node
+    shadow = Node(node.op, tuple(graph.reach(t, "gradient") for t in node.inputs), node.attrs, node.label)
+    shadow.outputs = tuple(graph.reach(t, "gradient") for t in node.outputs)
+    return shadow
+
+
+def no_gradient(node: Node) -> UnsupportedOp:
+    """The error of a node whose op has no gradient."""
+    return UnsupportedOp(
+        f"gradient: op {node.op.name} ({node}) is {NOT_DIFFERENTIABLE}; use an op that has a gradient instead, or "
+        "leave it out of what is differentiated (rlx.stop_gradient)"
+    )
+
+
 def _accumulate(total: dict[int, Tensor], t: Tensor, d: Tensor) -> None:
     total[id(t)] = d if id(t) not in total else total[id(t)] + d
 
 
-def _nodes_between(outputs: Sequence[Tensor], sources: set[int], stop: bool) -> list[Node]:
-    """The nodes on a path of float tensors from a source to an output, each after those that it reads."""
+def nodes_between(
+    outputs: Sequence[Tensor], sources: set[int], stop: bool, since: Tensor | None = None
+) -> list[Node]:
+    """The nodes on a path of float tensors from a source (by `id`) to an output, each after those that it reads.
+
+    `stop` and `since`: as in `pullback`."""
     order: list[Node] = []
     reaches: dict[int, bool] = {}  # node -> whether it depends on a source
     for output in outputs:
@@ -73,11 +100,15 @@ def _nodes_between(outputs: Sequence[Tensor], sources: set[int], stop: bool) -> 
                 )
                 if reaches[id(node)]:
                     order.append(node)
-            elif id(node) not in reaches and not (stop and id(t) in sources):
+            elif id(node) not in reaches and not (stop and id(t) in sources) and not _before(t, since):
                 reaches[id(node)] = False
                 stack.append((t, True))
                 stack += [(x, False) for x in node.inputs if x.dtype.is_float]
     return order
+
+
+def _before(t: Tensor, since: Tensor | None) -> bool:
+    return since is not None and (t.graph is not since.graph or t.id < since.id)
 
 
 def vjp_by_parts(decompose: Decompose) -> Vjp:

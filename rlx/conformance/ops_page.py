@@ -26,6 +26,7 @@ from rlx.conformance.tolerances import Tolerance
 from rlx.driver.device import Support
 from rlx.errors import RlxError
 from rlx.ir import REGISTRY, Node, Op, bodies
+from rlx.ops.batching import how as how_batched
 from rlx.passes.legalize import decomposition
 
 PAGE = Path("docs/ops.md")
@@ -176,7 +177,7 @@ def columns(seen: Seen, before: str = "") -> dict[str, Column]:
 def row(op: Op, cases: Sequence[Case], worst: Mapping[str, Column]) -> str:
     """The op's row of the table."""
     cells = [f"`{op.name}`", *(_ways(op.name, features) for features in KINDS.values())]
-    cells += [_dtypes(cases), str(len(cases)), _tolerances(cases), op.judge]
+    cells += [how_batched(op), _dtypes(cases), str(len(cases)), _tolerances(cases), op.judge]
     cells += [column.cells.get(op.name, "–") for column in worst.values()]
     return f"| {' | '.join(cells)} |"
 
@@ -190,7 +191,7 @@ def page(seen: Seen, before: str = "") -> str:
         cases.setdefault(case.op, []).append(case)
     ops = [op for op in REGISTRY.values() if not op.leaf]
     total = sum(map(len, cases.values()))
-    head = ["op", *KINDS, "dtypes", "cases", "tolerance", "judge", *(f"worst, {d}" for d in worst)]
+    head = ["op", *KINDS, "vmap", "dtypes", "cases", "tolerance", "judge", *(f"worst, {d}" for d in worst)]
     lines = [
         "# Ops", "",
         f"Written by `{COMMAND}`; do not edit. {len(ops)} ops, {total:,} conformance cases, which every device runs.",
@@ -198,7 +199,12 @@ def page(seen: Seen, before: str = "") -> str:
         "How an op runs: **native**, by kernels of its own; **decomposed**, written with native ops; **host**, by",
         "NumPy, and the report says so; **control**, by recorded bodies that the host launches; numbers where its",
         "cases differ. The CPU decomposes few. A device of other features may differ:",
-        "`CompiledGraph.report()` tells. Dtypes are those of the cases' inputs.", "",
+        "`CompiledGraph.report()` tells.", "",
+        "How `rlx.vmap` batches it: by a **rule**, one op for all examples; by its **parts**, the ops that it is",
+        "written with, each by its rule; or in a **loop** on the device, one example after the other. Where examples",
+        "differ in weights that a rule takes to be shared, it goes by parts, or in a loop where it has none. A packed",
+        "weight that is to differ is refused.", "",
+        "Dtypes are those of the cases' inputs.", "",
         "Tolerance: *bits* allows no difference; *equal* none but the sign of a zero; *ULP* counts units in the",
         "last place of f32 (f64: of f64), + an absolute floor; *NMSE* is the squared error over the squared reference,",
         "beside it the largest error over the largest value. f16 and bf16 results may be one ULP of their own further",

@@ -26,8 +26,8 @@ HIDDEN = "rlx checks "  # what names of outputs begin with that a run does not r
 TensorLike = "Tensor | npt.ArrayLike"
 
 _LEAVES = (
-    "; what a function of cond, while_loop or scan computes leaves it as its result alone: return it there, and use "
-    "what the op gives for it"
+    "; what a function of cond, while_loop, scan or vmap computes leaves it as its result alone: return it there, and "
+    "use what the op gives for it"
 )
 
 _APART = "; graphs share no tensors: run the other, and give what it returns as an input or a constant here"
@@ -152,6 +152,7 @@ class Graph:
         self.outputs: dict[str, Tensor] = {}
         self.updates: dict[str, Tensor] = {}
         self.outer: Graph | None = None  # the enclosing graph, while this is traced as a body (rlx.ir.body)
+        self.traced = False  # whether a function of jit was traced into it, whose program is made: it takes no nodes
         self._next_id = 0
         self._changes = 0  # of the signature: what is compiled before another change differs from the graph
 
@@ -175,6 +176,8 @@ class Graph:
         Dtype: `dtype`; else an array's own, f32 for Python floats and lists of them, i64 for ints. Raises: DTypeError
         for a value that the dtype cannot hold, ShapeError for lists whose rows differ in length.
         """
+        if getattr(getattr(value, "dtype", None), "is_packed", False) and not isinstance(value, PackedArray):
+            value = value.numpy()  # type: ignore[union-attr]  # an Array, which lies on a device
         if isinstance(value, PackedArray):
             if dtype is not None and as_dtype(dtype) != value.dtype:
                 raise DTypeError(f"constant: {value!r} is not {dtype}; dequantize it, or quantize the floats anew")
@@ -201,8 +204,8 @@ class Graph:
                 raise GraphError(f"{op} {name!r}: the graph has {kind} of that name already")
         if traced_into(self) is not self or self.outer is not None:
             raise GraphError(
-                f"{op} {name!r}: declared inside a function of cond, while_loop or scan; declare it before, in the "
-                "graph around, and use it inside"
+                f"{op} {name!r}: declared inside a function of cond, while_loop, scan or vmap; declare it before, in "
+                "the graph around, and use it inside"
             )
         attrs = {"name": name, "shape": as_shape(shape, f"{op} {name!r}"), "dtype": as_dtype(dtype)}
         tensor = self._append(get_op(op), (), attrs, name)[0]
@@ -263,6 +266,8 @@ class Graph:
 
         Raises: GraphError for a body whose function has returned, since nodes added there would never run."""
         home = traced_into(self)
+        if home.traced:
+            raise TracedValueError(f"{what}: an operand is {leaked(home)}")
         if home.outer is not None and home is not TRACING.body:
             raise GraphError(
                 f"{what}: an operand belongs to body {self.name!r}, whose function has returned{_LEAVES}"
@@ -285,6 +290,8 @@ class Graph:
     def _own(self, tensor: Tensor, what: str) -> None:
         if not isinstance(tensor, Tensor):
             raise GraphError(f"{what}: expected a Tensor of graph {self.name!r}, got {type(tensor).__name__}")
+        if tensor.graph.traced:
+            raise TracedValueError(f"{what}: tensor %{tensor.id} is {leaked(tensor.graph)}")
         if tensor.graph is not self:
             here = repr(self.name) if tensor.graph.name != self.name else "this one of the same name"
             advice = _LEAVES if tensor.graph.outer is not None else _APART
@@ -327,6 +334,14 @@ class Graph:
         return to_text(self)
 
 
+def leaked(graph: Graph) -> str:
+    """What a tensor is that a traced function has left somewhere, and what to write."""
+    return (
+        f"a value of {graph.name!r} while it was traced, which is over: what leaves a traced function is its result; "
+        "return it there, and use what the call gives"
+    )
+
+
 def few(items: Sequence[Any], most: int = 8) -> str:
     """A list as Python writes it, of which only the first items are shown where it is long."""
     if len(items) <= most:
@@ -344,9 +359,17 @@ class Tracing(threading.local):
 
     body: Graph | None = None
     graph: Graph | None = None
+    runs = 0  # of programs, that this thread has made while it traced a function
+    # What a call that computes at once has to check of its inputs: their names, with the ranges of indices.
+    ranges: list[tuple[str, str, int, str]] | None = None
 
 
 TRACING = Tracing()
+
+
+def traced_graph() -> Graph | None:
+    """The graph that this thread traces a function into: a control op's body, else that of jit; None where none."""
+    return TRACING.graph if TRACING.body is None else TRACING.body
 
 
 def traced_into(graph: Graph) -> Graph:
@@ -388,16 +411,31 @@ def apply_multi(op: str, *inputs: Any, **attrs: Any) -> tuple[Tensor, ...]:
     return graph.add(op, as_tensors(graph, inputs), attrs)
 
 
+class NoGraph(GraphError):
+    """An op was applied to no tensor, where no function is traced: rlx's public functions then compute at once."""
+
+
 def graph_of(op: str, inputs: Iterable[Any]) -> Graph:
-    """The graph of the first Tensor among inputs. Raises: GraphError when there is none, or it is closed to nodes."""
+    """The graph of the first Tensor among inputs; without one that which this thread traces a function into.
+
+    Raises: GraphError where there is neither, or the graph is closed to nodes."""
     for x in inputs:
         if isinstance(x, Tensor):
             x.graph.open_graph(op)
             return x.graph
-    raise GraphError(
+    home = traced_graph()
+    if home is not None:
+        return home
+    raise NoGraph(
         f"{op}: no argument is a Tensor; make one with Graph.input, Graph.param or Graph.constant, or give a function "
         "of jit or grad arrays or numbers"
     )
+
+
+def _has_dtype(value: Any) -> bool:
+    """Whether it is an array that is no tensor. np.float64 is a float too, and weak like any."""
+    own = isinstance(value, np.ndarray | np.generic) or isinstance(getattr(value, "dtype", None), DType)
+    return own and not isinstance(value, Tensor | float)
 
 
 def as_tensors(graph: Graph, inputs: Iterable[Any]) -> tuple[Tensor, ...]:
@@ -407,11 +445,11 @@ def as_tensors(graph: Graph, inputs: Iterable[Any]) -> tuple[Tensor, ...]:
     from rlx.dtypes import promote
 
     items = list(inputs)
-    plain = [x for x in items if not (isinstance(x, Tensor) and x.dtype.is_packed)]
+    plain = [x for x in items if not getattr(getattr(x, "dtype", None), "is_packed", False)]
     dtypes = [x.dtype for x in plain if isinstance(x, Tensor) and x.weak is None]
-    if not dtypes and any(isinstance(x, Tensor) for x in plain):
-        arrays = [x for x in plain if isinstance(x, np.ndarray | np.generic) and not isinstance(x, float)]
-        dtypes = [as_dtype(x.dtype) for x in arrays or plain if isinstance(x, np.ndarray | np.generic | Tensor)]
+    if not dtypes:
+        arrays = [x for x in plain if _has_dtype(x)]
+        dtypes = [as_dtype(x.dtype) for x in arrays or plain if isinstance(x, Tensor) or _has_dtype(x)]
     beside = promote(*dtypes) if dtypes else f32
     made = []
     for x in items:

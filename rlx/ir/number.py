@@ -36,9 +36,9 @@ class NumberTape:
         self.graph = graph
         self.slots: list[Number] = []
         self.closed = False  # set once the call is traced and its graph may be compiled
-        self._steps: list[tuple[Callable[..., Any], tuple[Any, ...], TracedNumber]] = []
+        self.steps: list[tuple[Callable[..., Any], tuple[Any, ...], TracedNumber]] = []
         self._made: dict[tuple[int, DType], Tensor] = {}
-        self._inputs: dict[str, tuple[TracedNumber, DType]] = {}
+        self.inputs: dict[str, tuple[TracedNumber, DType]] = {}
 
     def argument(self, value: int | float, label: str, static: str) -> TracedNumber:
         """A number that each call gives anew; `static` is the option of `jit` that has its value built in."""
@@ -55,7 +55,7 @@ class NumberTape:
         made = self._number(
             function(*_values(plain, self.slots)), label, tuple(dict.fromkeys(s for x in used for s in x.static))
         )
-        self._steps.append((function, plain, made))
+        self.steps.append((function, plain, made))
         return made
 
     def _number(self, value: Number, label: str, static: tuple[str, ...]) -> TracedNumber:
@@ -70,15 +70,15 @@ class NumberTape:
         if found is None:
             if self.closed:
                 raise GraphError(f"{number!r} is of a call that has been traced; what leaves a function is its result")
-            _held(number, dtype, self.slots)
-            name = f"n{len(self._inputs)}"
+            held(number, dtype, self.slots)
+            name = f"n{len(self.inputs)}"
             while name in self.graph.inputs:  # an argument has this name
                 name += "_"
             attrs = {"name": name, "shape": (), "dtype": dtype}
             # It goes straight to the outermost graph, also while the function of a control op is traced.
             (found,) = self.graph._append(get_op("input"), (), attrs, name)
             self.graph.inputs[name] = self._made[number.slot, dtype] = found
-            self._inputs[name] = (number, dtype)
+            self.inputs[name] = (number, dtype)
         return found
 
     def replay(self, given: Sequence[Number]) -> list[Number]:
@@ -87,7 +87,7 @@ class NumberTape:
         Raises: whatever Python raises; TracedValueError for a result whose type is not the one the program was built
         for."""
         slots = list(given)
-        for function, operands, made in self._steps:
+        for function, operands, made in self.steps:
             value = function(*_values(operands, slots))
             if type(value) is not made.weak:
                 raise TracedValueError(
@@ -99,7 +99,7 @@ class NumberTape:
 
     def feeds(self, slots: Sequence[Number]) -> dict[str, npt.NDArray[Any]]:
         """The graph's inputs for these slots. Raises: DTypeError where a dtype cannot hold its number."""
-        return {name: _held(number, dtype, slots) for name, (number, dtype) in self._inputs.items()}
+        return {name: held(number, dtype, slots) for name, (number, dtype) in self.inputs.items()}
 
 
 class TracedNumber(Tensor):
@@ -165,7 +165,8 @@ def _values(operands: Sequence[Any], slots: Sequence[Number]) -> Iterator[Number
     return (slots[x.slot] if isinstance(x, TracedNumber) else x for x in operands)
 
 
-def _held(number: TracedNumber, dtype: DType, slots: Sequence[Number]) -> npt.NDArray[Any]:
+def held(number: TracedNumber, dtype: DType, slots: Sequence[Number]) -> npt.NDArray[Any]:
+    """The number's value among these slots, as `dtype`. Raises: DTypeError where the dtype cannot hold it."""
     value = slots[number.slot]
     if 0 <= value <= 127 and not (dtype.is_int and number.weak is float):  # the usual case: every dtype holds the value
         return rounded(np.asarray(value), dtype.np)

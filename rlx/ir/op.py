@@ -26,6 +26,11 @@ Reference = Callable[..., Any]
 # (node, gradients of the node's outputs) -> gradient of each input; None for an input that has none. The gradient of
 # an output that nothing uses is None. The rule is written with rlx ops on the node's own inputs and outputs.
 Vjp = Callable[["Node", "Sequence[Tensor | None]"], "Sequence[Tensor | None]"]
+# (node, tangents of the node's inputs) -> tangent of each output; None stands for zeros, on both sides.
+Jvp = Callable[["Node", "Sequence[Tensor | None]"], "Sequence[Tensor | None]"]
+# (node of one example, inputs, which of them have an axis of examples in front, the number of examples) -> the node's
+# outputs for all examples, each with that axis in front.
+Batch = Callable[["Node", "Sequence[Tensor]", "Sequence[bool]", int], "Sequence[Tensor]"]
 # (input expressions, attributes, output type's dtype) -> expression of one output element.
 ExprRule = Callable[["Sequence[Expr]", Attrs], "Expr"]
 Decompose = Callable[["Sequence[Tensor]", Attrs], "Tensor | tuple[Tensor, ...]"]
@@ -124,6 +129,10 @@ class Op:
       (batch, length, heads, size). `mask`: which input hides scores where it is false, or is added to them.
     - `summed`: the op that does the same to the sum of two inputs. `identity`: finds a tensor with the same bits.
     - `integers`: the op of the same inputs and attributes that sessions of precision "int8" run instead.
+    - `jvp`: the rule of forward mode, of ops whose `vjp` is not to be transposed for it.
+    - `batch`: how the op works on many examples at once. Without it elementwise ops broadcast, an op that `decompose`
+      writes with others is batched as these are, and any other runs once an example, in a scan.
+    - `forwards`: the outputs are the first inputs as they are; the op is there for its rules of differentiation alone.
     - `cost`: what running a node costs, where that is more than writing its outputs once.
     """
 
@@ -164,6 +173,9 @@ class Op:
     summed: str | None = None
     identity: Identity | None = None
     integers: str | None = None
+    jvp: Jvp | None = None
+    batch: Batch | None = None
+    forwards: bool = False
     cost: Callable[[Node], Cost] | None = None
 
     def __repr__(self) -> str:

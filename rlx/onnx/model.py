@@ -20,6 +20,7 @@ from rlx.host.locks import renewed
 from rlx.host.progress import Listener, listening, report
 from rlx.ir import Graph
 from rlx.ir.picture import listed, port_tables, table
+from rlx.ir.values import is_foreign
 from rlx.onnx.buckets import Axes, at_lengths, axes_of, lengths_of, parted
 from rlx.onnx.program import Built, Part
 from rlx.onnx.program import Program as Program
@@ -44,6 +45,7 @@ from rlx.onnx.reader.tensors import to_array
 from rlx.onnx.stages.block import Block, infos
 from rlx.onnx.stages.seen import SeenLengths
 from rlx.onnx.stages.staged import Staged as Staged
+from rlx.ops.pytree import is_array
 from rlx.packed import PackedArray
 from rlx.runtime import CompiledGraph, Session, Weights
 from rlx.runtime.array import Array as DeviceArray
@@ -51,6 +53,7 @@ from rlx.runtime.buckets import Buckets, LengthReport
 from rlx.runtime.dims import Dim, Otherwise
 from rlx.runtime.launch import Launch
 from rlx.runtime.outs import Out
+from rlx.runtime.ports import by_name, refuse_traced
 from rlx.runtime.report import Report
 from rlx.runtime.session import Target, precision_for
 
@@ -173,6 +176,15 @@ class Model(Closing):
         precision = precision_for(device, precision)
         return self.run_part(self.accept({} if inputs is None else inputs), device, precision, [], out)
 
+    def __call__(
+        self, *args: Any, device: Target = "auto", precision: str | None = None, out: Out = "host", **inputs: Any
+    ) -> Any:
+        """A run on inputs in the order in which the model declares them, or by name: `model(x)`, `model(ids, mask=m)`.
+        Returns the only output as it is, several as a dict by name. Options and errors: as `run`."""
+        names = [t.name for t in self.inputs if t.name not in inputs]
+        made = self.run(by_name("the model", names, args, inputs), device, precision, out)
+        return next(iter(made.values())) if len(made) == 1 else made
+
     def launch(
         self, inputs: Mapping[str, Any] | None = None, device: Target = "auto", precision: str | None = None
     ) -> Launch[dict[str, Any]]:
@@ -291,6 +303,8 @@ class Model(Closing):
         """The inputs as arrays, and lists of them, that fit the declaration and `dims`, by default the model's.
 
         Raises: GraphError, DTypeError, ShapeError."""
+        if len(self.inputs) == 1 and (is_array(given) or is_foreign(given)):
+            given = {self.inputs[0].name: given}
         for name in self._by_name(given, "inputs"):
             self._info(name)
         missing = [i.name for i in self.inputs if i.name not in given]
@@ -302,6 +316,7 @@ class Model(Closing):
         found = {}
         for name, value in given.items():
             info = self._info(name)
+            refuse_traced(f"input {name!r}", value)
             found[name] = fit(info, value, symbols, self._strict)
             check_bound(info, found[name], self.dims if dims is None else dims)
         return found

@@ -4,12 +4,9 @@ Importing this package registers every op and gives Tensor its operators. A modu
 functions, which are `rlx.ops.<name>` and `rlx.<name>`.
 """
 
-import functools
-import inspect
 from types import FunctionType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from rlx.errors import meant as _meant
 from rlx.ops import operators as operators
 from rlx.ops import packed_int8 as _packed_int8  # noqa: F401  (registers the ops)
 from rlx.ops.attention import grad as _attention_grad  # noqa: F401  (registers the op)
@@ -43,6 +40,7 @@ from rlx.ops.grouped import *
 from rlx.ops.index.dynamic import *
 from rlx.ops.index.gather import *
 from rlx.ops.integer_matmul import *
+from rlx.ops.loops import *
 from rlx.ops.loss.cross_entropy import *
 from rlx.ops.loss.pointwise import *
 from rlx.ops.matmul import *
@@ -59,6 +57,7 @@ from rlx.ops.packed_linear import *
 from rlx.ops.pad import *
 from rlx.ops.paged_attention import *
 from rlx.ops.pool import *
+from rlx.ops.public import make_public as _make_public
 from rlx.ops.quantized import *
 from rlx.ops.random import bits as _random_bits  # noqa: F401  (registers the ops)
 from rlx.ops.random.sample import *
@@ -80,38 +79,11 @@ from rlx.ops.softmax import *
 from rlx.ops.splats import blend as _splats_blend  # noqa: F401  (registers the ops)
 from rlx.ops.splats import tiles as _splats_tiles  # noqa: F401  (registers the op)
 
-_ELSEWHERE = {"dim": "axis", "dims": "axes", "keepdim": "keepdims", "dim0": "axis1", "dim1": "axis2", "other": "b"}
-
-
-def _explaining(name: str, function: Any) -> Any:
-    """The function, whose error for a keyword that it does not take says which one was meant: Python does from 3.13."""
-
-    @functools.wraps(function)
-    def call(*args: Any, **kwargs: Any) -> Any:
-        try:
-            return function(*args, **kwargs)
-        except TypeError as error:
-            trace = error.__traceback__
-            if not kwargs or trace is None or trace.tb_next is not None:
-                raise  # from within the function
-            known = list(inspect.signature(function).parameters)
-            wrong = next((k for k in kwargs if k not in known), None)
-            if wrong is None:
-                raise
-            near = _ELSEWHERE.get(wrong, wrong)
-            text = f"{name}() got an unexpected keyword argument {wrong!r}{_meant(near, known)}"
-            raise TypeError(f"{text}; it takes {', '.join(known)}") from None
-
-    call.__module__, call.__name__, call.__qualname__ = __name__, name, name  # where pickle finds it
-    return call
-
-
 if not TYPE_CHECKING:  # type checkers read the imports above
     # The functions alone: `from rlx.ops import *` would otherwise import the modules too.
     __all__ = sorted(
         name for name, value in globals().items() if isinstance(value, FunctionType) and not name.startswith("_")
     )
-    for _name in __all__:
-        globals()[_name] = _explaining(_name, globals()[_name])
+    _make_public(globals(), __all__)
     for _name in operators.METHODS:
         setattr(operators.Tensor, _name, globals()[_name])

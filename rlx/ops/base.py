@@ -6,20 +6,22 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from rlx.dtypes import DType, f32, f64, promote
-from rlx.errors import DTypeError, ShapeError
+from rlx.errors import DTypeError, GraphError, ShapeError
 from rlx.ir import Attrs, Node, Tensor, TensorType, apply
 from rlx.ir.graph import as_tensors, graph_of
 from rlx.ir.op import Infer
 from rlx.ir.types import broadcast_shapes, normalize_axis
 
-TensorLike = Any  # a Tensor, a Python scalar or a NumPy array; at least one argument of a call is a Tensor
+TensorLike = Any  # a Tensor, a Python scalar, or an array of NumPy, rlx or another library
 
 
 def tensors(op: str, *args: TensorLike) -> tuple[Tensor, ...]:
     """The arguments as Tensors of one graph; Python scalars adapt to the dtypes of the Tensors.
 
-    Raises: DTypeError for a scalar that this dtype cannot hold.
+    Raises: DTypeError for a scalar that this dtype cannot hold, GraphError where there is no argument.
     """
+    if not args:
+        raise GraphError(f"{op}: an empty list was given; expected at least one tensor or array in it")
     graph = graph_of(op, args)
     try:
         return as_tensors(graph, args)

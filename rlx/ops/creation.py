@@ -10,7 +10,7 @@ import numpy as np
 from rlx.dtypes import DTypeLike, as_dtype, f32, i64
 from rlx.errors import DTypeError, ShapeError
 from rlx.ir import Graph, Tensor
-from rlx.ir.graph import TRACING
+from rlx.ir.graph import traced_graph
 from rlx.ir.types import as_shape
 from rlx.ops.elementwise import binary, select
 from rlx.ops.movement import strided as movement
@@ -27,18 +27,13 @@ else:
     Created = Tensor | np.ndarray
 
 
-def _home() -> Graph | None:
-    """The graph that this thread traces a function into; None where it traces none."""
-    return TRACING.body if TRACING.body is not None else TRACING.graph
-
-
 def _filled(op: str, shape: Shape, value: Any, dtype: DTypeLike | None) -> Created:
     dims = as_shape(shape, f"{op}: shape")
     made: Any
     if isinstance(value, Tensor):
         made = movement.expand(value.concrete() if dtype is None else select.cast(value, dtype), dims)
     else:
-        home = _home()
+        home = traced_graph()
         one = (home or Graph()).constant(value, dtype)
         made = np.full(dims, one.node.attrs["value"]) if home is None else movement.expand(one, dims)
     return made  # type: ignore[no-any-return]
@@ -68,7 +63,7 @@ def ones(shape: Shape, dtype: DTypeLike = f32) -> Created:
 
 def _known(array: Any, dtype: DTypeLike) -> Created:
     """An array known now, as a constant of the traced program or as it is."""
-    home = _home()
+    home = traced_graph()
     one = (home or Graph()).constant(array, dtype)
     made: Any = one.node.attrs["value"].copy() if home is None else one
     return made  # type: ignore[no-any-return]
@@ -114,7 +109,7 @@ def eye(rows: int, columns: int | None = None, offset: int = 0, dtype: DTypeLike
     Shape: (rows, columns), square by default. In a traced function a tensor, elsewhere a NumPy array, as rlx.full.
     """
     n, m = as_shape((rows, rows if columns is None else columns), "eye: rows and columns")
-    home = _home()
+    home = traced_graph()
     made: Any
     if home is None:
         made = np.eye(n, m, offset, as_dtype(dtype).np)

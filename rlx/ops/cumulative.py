@@ -11,7 +11,7 @@ from rlx.errors import ShapeError
 from rlx.ir import Attrs, Node, Op, Tensor, TensorType, apply, register
 from rlx.ir.op import Infer
 from rlx.ir.types import normalize_axis
-from rlx.ops import extended
+from rlx.ops import batching, extended
 from rlx.ops.base import cast_to, check_axis, check_inputs, check_number, tensor
 from rlx.ops.numeric import Array, computed
 from rlx.ops.order import check_flag
@@ -105,12 +105,12 @@ def _cumprod_vjp(node: Node, grads: Sequence[Tensor | None]) -> Sequence[Tensor 
 
 register(
     Op("cumsum", "cumulative", _infer("cumsum"), computed(lambda dtypes: sum_dtype(dtypes[0]))(accumulated(np.add)),
-       "numpy.cumsum", _cumsum_vjp, kernel="scan", joins="add")
+       "numpy.cumsum", _cumsum_vjp, kernel="scan", joins="add", batch=batching.along())
 )  # fmt: skip
 register(
     Op("cumprod", "cumulative", _infer("cumprod"),
        computed(lambda dtypes: sum_dtype(dtypes[0]))(accumulated(np.multiply)), "numpy.cumprod",
-       _cumprod_vjp, kernel="scan", joins="mul")
+       _cumprod_vjp, kernel="scan", joins="mul", batch=batching.along())
 )  # fmt: skip
 
 

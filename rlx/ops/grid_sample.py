@@ -14,6 +14,7 @@ from rlx.dtypes import DType, i32
 from rlx.errors import DTypeError, ShapeError
 from rlx.ir import Attrs, Expr, Node, Op, Tensor, TensorType, apply, register
 from rlx.ir.expr import call
+from rlx.ops import batching
 from rlx.ops.base import TensorLike, cast_to, check_inputs, floats, tensors
 from rlx.ops.numeric import Array, computed
 from rlx.ops.reduce import working_float
@@ -259,7 +260,7 @@ def _vjp(node: Node, grads: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
 
 register(
     Op("grid_sample", "grid_sample", _infer, computed(_first)(_grid_sample), "torch.nn.functional.grid_sample", _vjp,
-       kernel="grid_sample", decompose=_decompose)
+       kernel="grid_sample", decompose=_decompose, batch=batching.folded())
 )  # fmt: skip
 
 

@@ -10,6 +10,7 @@ import numpy as np
 from rlx.dtypes import DType, i32, i64, promote
 from rlx.errors import DTypeError, ShapeError
 from rlx.ir import Attrs, Node, Op, Tensor, TensorType, apply, register
+from rlx.ops import batching
 from rlx.ops.base import TensorLike, cast_to, check_float, check_inputs, floats, tensors
 from rlx.ops.elementwise.unary import NUMPY_ACTIVATIONS
 from rlx.ops.matmul import ACTIVATIONS, activated, matmul, product_cost
@@ -241,7 +242,7 @@ def _lora_vjp(node: Node, grads: Sequence[Tensor | None]) -> Sequence[Tensor | N
 
 register(
     Op("lora_matmul", "grouped", _lora_infer, computed(_pair)(_lora), "numpy.einsum", _lora_vjp,
-       kernel="matmul", decompose=_lora_decompose, contracts=True, cost=product_cost)
+       kernel="matmul", decompose=_lora_decompose, contracts=True, cost=product_cost, batch=batching.along(1, 2, 3, 4))
 )  # fmt: skip
 
 

@@ -11,7 +11,7 @@ from rlx.dtypes import DType, i32, i64, promote
 from rlx.errors import DTypeError, ShapeError
 from rlx.ir import Attrs, Cost, Node, Op, Tensor, TensorType, apply, register
 from rlx.ir.types import broadcast_shapes
-from rlx.ops import identities
+from rlx.ops import batching, identities
 from rlx.ops.base import TensorLike, cast_to, check_inputs, tensors, unbroadcast, written
 from rlx.ops.elementwise.unary import NUMPY_ACTIVATIONS
 from rlx.ops.numeric import Array, computed
@@ -147,7 +147,7 @@ def product_cost(node: Node) -> Cost:
 register(
     Op("matmul", "matmul", _infer, computed(_result)(_reference), "numpy.matmul", _vjp, kernel="matmul",
        decompose=_decompose, contracts=True, epilogue=-1, mixed=(1, 0, 2), rounds_once=True, identity=identities.matmul,
-       cost=product_cost)
+       cost=product_cost, batch=batching.matmul)
 )  # fmt: skip
 
 

@@ -12,6 +12,7 @@ from rlx.dtypes import DType
 from rlx.errors import DTypeError, ShapeError
 from rlx.ir import Attrs, Cost, Node, Op, Tensor, TensorType, apply, register
 from rlx.ir.op import get_op
+from rlx.ops import batching
 from rlx.ops.base import TensorLike, cast_to, check_float, check_inputs, floats, tensors, written
 from rlx.ops.elementwise.select import where
 from rlx.ops.elementwise.unary import NUMPY_ACTIVATIONS
@@ -109,7 +110,7 @@ def _cost(node: Node) -> Cost:
 
 register(
     Op("normed_linear", "normed_linear", _infer, _reference, "torch: rms_norm, linear, gate", _vjp,
-       decompose=_decompose, mixed=(1, 2), rounds_once=True, cost=_cost)
+       decompose=_decompose, mixed=(1, 2), rounds_once=True, cost=_cost, batch=batching.along(1, 2))
 )  # fmt: skip
 
 

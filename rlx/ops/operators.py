@@ -11,6 +11,7 @@ import numpy as np
 from rlx.dtypes import DTypeLike
 from rlx.errors import DTypeError, TracedValueError
 from rlx.ir import Tensor
+from rlx.ir.graph import leaked
 from rlx.ir.number import TracedNumber
 from rlx.ir.values import is_foreign
 from rlx.ops import composite
@@ -29,21 +30,23 @@ def _both(op: Callable[[Any, Any], Tensor], swap: bool = False) -> Callable[[Ten
             return NotImplemented
         return op(other, self) if swap else op(self, other)
 
+    method.applies = op, swap  # type: ignore[attr-defined]  # for who applies the op to other arrays than tensors
     return method
 
 
 def _logic(op: Callable[[Any, Any], Tensor], sign: str) -> Callable[[Tensor, Any], Any]:
     def method(self: Tensor, other: Any) -> Any:
-        if not isinstance(other, _TAKEN):
+        if not isinstance(other, _TAKEN) and not is_foreign(other):
             return NotImplemented
         for x in (self, other):
-            name = str(x.dtype) if isinstance(x, Tensor | np.ndarray | np.generic) else type(x).__name__
+            name = str(getattr(x, "dtype", type(x).__name__))
             if name != "bool":
                 raise DTypeError(
                     f"operator {sign}: takes bool on both sides, got {name}; compare it first (`x != 0`)"
                 )
         return op(self, other)
 
+    method.__name__ = f"operator {sign}"
     return method
 
 
@@ -53,7 +56,7 @@ def _invert(self: Tensor) -> Tensor:
     return unary.logical_not(self)
 
 
-def _users_line() -> str:
+def users_line() -> str:
     """File and line of the innermost frame outside rlx."""
     import traceback  # only an error needs it
 
@@ -65,8 +68,10 @@ def _users_line() -> str:
 
 def _refuse(use: str, advice: str, tensors: str = "") -> Callable[..., NoReturn]:
     def method(self: Tensor, *args: Any, **kwargs: Any) -> NoReturn:
-        where = _users_line()
+        where = users_line()
         text = f"{advice}{tensors}"
+        if self.graph.traced:
+            raise TracedValueError(f"{use} of {self!r}, {leaked(self.graph)} ({where})")
         if isinstance(self, TracedNumber):
             text = f"{self.advice} builds a program for each value, or {advice}"
         raise TracedValueError(f"{use} of {self!r}, whose value is known only in a run; {text} ({where})")
@@ -152,7 +157,7 @@ def _same(self: Tensor) -> Tensor:
     return self
 
 
-_METHODS: dict[str, Any] = {
+TENSOR_METHODS: dict[str, Any] = {
     "__add__": _both(binary.add), "__radd__": _both(binary.add, swap=True),
     "__sub__": _both(binary.sub), "__rsub__": _both(binary.sub, swap=True),
     "__mul__": _both(binary.mul), "__rmul__": _both(binary.mul, swap=True),
@@ -200,5 +205,5 @@ METHODS = (
     "unsqueeze", "var",
 )  # fmt: skip
 
-for _name, _method in _METHODS.items():
+for _name, _method in TENSOR_METHODS.items():
     setattr(Tensor, _name, _method)

@@ -14,6 +14,7 @@ from rlx.ir import NOT_DIFFERENTIABLE, Attrs, Cost, Node, Op, Tensor, TensorType
 from rlx.ir.graph import apply_multi
 from rlx.ir.op import Infer, Reference
 from rlx.ir.types import is_index, normalize_axis
+from rlx.ops import batching
 from rlx.ops.base import cast_to, check_axis, check_inputs, floating, tensor, written
 from rlx.ops.movement.strided import index
 from rlx.ops.numeric import Array, widened
@@ -71,7 +72,7 @@ def _cost(node: Node) -> Cost:
 for _name, _choose, _prim in (("argmax", np.argmax, "max"), ("argmin", np.argmin, "min")):
     register(
         Op(_name, "order", _arg_infer(_name), _arg_reference(_choose), f"numpy.{_name}", NOT_DIFFERENTIABLE,
-           kernel="arg_reduce", joins=_prim, cost=_cost)
+           kernel="arg_reduce", joins=_prim, cost=_cost, batch=batching.along())
     )  # fmt: skip
 
 
@@ -169,7 +170,8 @@ def _chosen_vjp(node: Node, grads: Sequence[Tensor | None]) -> Sequence[Tensor |
 
 
 _JUDGE = "the stable order of Python's sorted"
-register(Op("sort", "order", _sort_infer, _sort, _JUDGE, _chosen_vjp, kernel="sort_rows", cost=_cost))
+register(Op("sort", "order", _sort_infer, _sort, _JUDGE, _chosen_vjp, kernel="sort_rows", cost=_cost,
+            batch=batching.along()))
 register(
     Op(
         "argsort",
@@ -180,9 +182,10 @@ register(
         NOT_DIFFERENTIABLE,
         kernel="sort_rows",
         cost=_cost,
-    )
+     batch=batching.along())
 )
-register(Op("top_k", "order", _top_k_infer, _top_k, _JUDGE, _chosen_vjp, kernel="top_k", cost=_cost))
+register(Op("top_k", "order", _top_k_infer, _top_k, _JUDGE, _chosen_vjp, kernel="top_k", cost=_cost,
+            batch=batching.along()))
 
 
 def sort(x: Tensor, axis: int = -1, descending: bool = False) -> Tensor:

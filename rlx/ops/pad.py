@@ -14,6 +14,7 @@ from rlx.dtypes import DType, as_dtype, rounded
 from rlx.errors import DTypeError, ShapeError
 from rlx.ir import Attrs, Node, Op, Tensor, TensorType, apply, register
 from rlx.ir.types import as_items, is_index
+from rlx.ops import batching
 from rlx.ops.base import TensorLike, check_inputs, tensor
 from rlx.ops.movement.strided import index
 from rlx.ops.numeric import Array
@@ -108,7 +109,7 @@ def _gathered(d: Tensor, axis: int, n: int, places: npt.NDArray[np.int64]) -> Te
     return scatter(zeros, d.graph.constant(places), d, axis, "add")
 
 
-register(Op("pad", "pad", _infer, _reference, "numpy.pad", _vjp, kernel="pad"))
+register(Op("pad", "pad", _infer, _reference, "numpy.pad", _vjp, kernel="pad", batch=batching.pad))
 
 
 def pad(x: TensorLike, pads: Any, mode: str = "constant", value: Any = 0) -> Tensor:

@@ -12,6 +12,7 @@ from rlx.dtypes import DType
 from rlx.errors import DTypeError, ShapeError
 from rlx.ir import Attrs, Cost, Node, Op, Tensor, TensorType, apply, register
 from rlx.ir.types import is_index
+from rlx.ops import batching
 from rlx.ops.base import TensorLike, cast_to, check_inputs, floating, floats, tensor, tensors, written
 from rlx.ops.numeric import Array, computed
 from rlx.ops.reduce import working_float
@@ -95,7 +96,7 @@ def _cost(node: Node) -> Cost:
 
 register(
     Op("max_pool", "pool", _max_infer, computed(_first)(_max_pool), "torch.nn.functional.max_pool2d", _max_vjp,
-       kernel="pool", joins="max", cost=_cost)
+       kernel="pool", joins="max", cost=_cost, batch=batching.folded())
 )  # fmt: skip
 
 
@@ -179,7 +180,7 @@ def _picked(x: Tensor, g: Tensor, d: Tensor, attrs: Attrs) -> Tensor:
 
 register(
     Op("max_pool_grad", "pool", _max_grad_infer, computed(_first)(_max_grad), "torch.autograd of max_pool2d",
-       _max_grad_vjp, kernel="max_pool_grad", cost=_cost)
+       _max_grad_vjp, kernel="max_pool_grad", cost=_cost, batch=batching.folded())
 )  # fmt: skip
 
 
@@ -238,7 +239,7 @@ def _avg_vjp(node: Node, grads: Sequence[Tensor | None]) -> Sequence[Tensor | No
 
 register(
     Op("avg_pool", "pool", _avg_infer, computed(_first)(_avg_pool), "torch.nn.functional.avg_pool2d", _avg_vjp,
-       kernel="pool", joins="add", averages=True, cost=_cost)
+       kernel="pool", joins="add", averages=True, cost=_cost, batch=batching.folded())
 )  # fmt: skip
 
 

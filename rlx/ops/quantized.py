@@ -14,6 +14,7 @@ import numpy as np
 from rlx.dtypes import DType, DTypeLike, as_dtype, f32, f64
 from rlx.errors import DTypeError, RlxError, ShapeError
 from rlx.ir import NOT_DIFFERENTIABLE, Attrs, Node, Op, Tensor, TensorType, apply, get_op, register
+from rlx.ops import batching
 from rlx.ops.base import TensorLike, cast_to, check_float, check_inputs, floating, tensor, tensors
 from rlx.ops.grouped import check_group_sizes, group_sizes_of, grouped_product
 from rlx.ops.matmul import product_cost
@@ -134,7 +135,7 @@ def _transposed_product(node: Node, grads: Sequence[Tensor | None]) -> Sequence[
 register(
     Op("packed_matmul", "quantized", _matmul_infer, computed(_first)(_matmul), "numpy.matmul of gguf.quants.dequantize",
        _transposed_product, kernel="packed_matmul", decompose=_plain_product, contracts=True, packed=(1,),
-       integers="packed_matmul_int8", cost=product_cost)
+       integers="packed_matmul_int8", cost=product_cost, batch=batching.along(1))
 )  # fmt: skip
 
 

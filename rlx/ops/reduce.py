@@ -14,7 +14,7 @@ from rlx.errors import DTypeError, ShapeError
 from rlx.ir import Attrs, Node, Op, Tensor, TensorType, apply, register
 from rlx.ir.op import Decompose, Infer, Vjp
 from rlx.ir.types import normalize_axes
-from rlx.ops import extended
+from rlx.ops import batching, extended
 from rlx.ops.base import TensorLike, cast_to, check_float, check_inputs, tensor
 from rlx.ops.numeric import Array, computed
 
@@ -188,6 +188,7 @@ def _register(
             _vjp(rule),
             kernel="reduce",
             decompose=decompose,
+            batch=batching.along(),
             **traits,
         )
     )

@@ -14,6 +14,7 @@ from rlx.dtypes import DType
 from rlx.errors import DTypeError, ShapeError
 from rlx.ir import Attrs, Cost, Node, Op, Tensor, TensorType, apply, register
 from rlx.ir.types import as_items
+from rlx.ops import batching
 from rlx.ops.base import TensorLike, cast_to, check_inputs, floating, tensor, written
 from rlx.ops.numeric import Array, computed
 from rlx.ops.reduce import working_float
@@ -221,7 +222,8 @@ def _cost(node: Node) -> Cost:
     return Cost(_ACCESSES[node.attrs["mode"]] * written(node) + 256 * rows, tables=192 * rows, terms=terms)
 
 
-register(Op("resize", "resize", _infer, _reference, "onnx.reference Resize", _vjp, kernel="resize", cost=_cost))
+register(Op("resize", "resize", _infer, _reference, "onnx.reference Resize", _vjp, kernel="resize", cost=_cost,
+            batch=batching.folded()))
 
 
 def resize(

@@ -17,6 +17,7 @@ from rlx.dtypes import DType, i64
 from rlx.errors import DTypeError, ShapeError
 from rlx.ir import Attrs, Node, Op, Tensor, TensorType, apply, register
 from rlx.ir.types import is_index, normalize_axis
+from rlx.ops import batching
 from rlx.ops.base import TensorLike, cast_to, check_inputs, tensors
 from rlx.ops.index.dynamic import dynamic_update_slice
 from rlx.ops.index.gather import (
@@ -214,11 +215,11 @@ register(
         _vjp,
         kernel="scatter_set",
         inplace=(2,),
-    )
+     batch=batching.scatter)
 )
 register(
     Op("scatter_elements", "scatter", _elements_infer, scatter_each, "the loop over single updates in order", _vjp,
-       kernel="scatter_set", inplace=(2,))
+       kernel="scatter_set", inplace=(2,), batch=batching.along())
 )  # fmt: skip
 
 

@@ -11,6 +11,7 @@ from rlx.ir import Attrs, Expr, Node, Tensor, TensorType, apply
 from rlx.ir import expr as ex
 from rlx.ir.rows import Layout, Rows, row_max, row_sum
 from rlx.ir.types import normalize_axes, normalize_axis
+from rlx.ops import batching
 from rlx.ops.base import cast_to, check_axis, check_float, check_inputs, check_like, floating, tensor
 from rlx.ops.reduce import Axis, kept_shape, working_float
 from rlx.ops.row_programs import decompose_of, row_op
@@ -42,7 +43,7 @@ def _softmax_vjp(node: Node, grads: Sequence[Tensor | None]) -> Sequence[Tensor 
 
 
 row_op("softmax", "softmax", _softmax_infer, Rows(_softmax, _along), "scipy.special.softmax", _softmax_vjp,
-       kernel="softmax", inplace=(0,), rounds_once=True)  # fmt: skip
+       kernel="softmax", inplace=(0,), rounds_once=True, batch=batching.along())  # fmt: skip
 
 
 def _softmax_grad_infer(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
@@ -62,7 +63,7 @@ def _softmax_grad(args: Sequence[Expr], attrs: Attrs) -> tuple[Expr, ...]:
 
 _GRADIENT = Rows(_softmax_grad, _along, ("element", "element"), (1,))
 row_op("softmax_grad", "softmax", _softmax_grad_infer, _GRADIENT, "torch.autograd of softmax",
-       vjp_by_parts(decompose_of(_GRADIENT)), kernel="softmax_grad", inplace=(0,))  # fmt: skip
+       vjp_by_parts(decompose_of(_GRADIENT)), kernel="softmax_grad", inplace=(0,), batch=batching.along())  # fmt: skip
 
 
 def _log_softmax_infer(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
@@ -109,9 +110,10 @@ def _logsumexp_vjp(node: Node, grads: Sequence[Tensor | None]) -> Sequence[Tenso
 
 
 row_op("log_softmax", "softmax", _log_softmax_infer, Rows(_log_softmax, _along),
-       "torch.nn.functional.log_softmax", _log_softmax_vjp, kernel="log_softmax", inplace=(0,))  # fmt: skip
+       "torch.nn.functional.log_softmax", _log_softmax_vjp, kernel="log_softmax", inplace=(0,),
+       batch=batching.along())  # fmt: skip
 row_op("logsumexp", "softmax", _logsumexp_infer, Rows(_logsumexp, _along), "torch.logsumexp", _logsumexp_vjp,
-       kernel="log_softmax")  # fmt: skip
+       kernel="log_softmax", batch=batching.along())  # fmt: skip
 
 
 def softmax(x: Tensor, axis: int = -1) -> Tensor:

@@ -28,6 +28,7 @@ from rlx.passes.rewriting import SupportOf as SupportOf
 from rlx.passes.rewriting import native_everywhere as native_everywhere
 from rlx.passes.rewriting import remove_dead as remove_dead
 from rlx.passes.simplify import simplify as simplify
+from rlx.passes.simplify import without_rules as without_rules
 from rlx.passes.widen import widen as widen
 
 

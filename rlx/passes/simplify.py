@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from rlx.dtypes import DType
 from rlx.ir import Attrs, Expr, Graph, Node, Op, Rewriter, Tensor, bodies, get_op, inline, rebuild
+from rlx.passes.bodies import change_bodies
 from rlx.passes.rewriting import remove_dead
 
 Array = npt.NDArray[Any]
@@ -27,6 +28,16 @@ def simplify(graph: Graph) -> Graph:
             break
         graph = made
     return graph
+
+
+def without_rules(graph: Graph) -> Graph:
+    """The graph without nodes that are there for their rules of differentiation alone, in bodies too: for what will not
+    be differentiated, and is compared with other graphs."""
+
+    def rewrite(new: Rewriter, node: Node, inputs: tuple[Tensor, ...]) -> Sequence[Tensor] | None:
+        return inputs[: len(node.outputs)] if node.op.forwards else None
+
+    return rebuild(change_bodies(graph, lambda _, body: without_rules(body)), rewrite)
 
 
 class _Keys:
@@ -55,6 +66,8 @@ class _Round:
             return None
         if op.control is not None and not op.control.repeats and inputs[0].node.op.is_constant:
             return inline(node.attrs["then" if inputs[0].node.attrs["value"] else "otherwise"], new, inputs[1:])
+        if op.forwards:
+            return inputs[: len(node.outputs)]
         if not op.leaf:
             folded = _fold(node, inputs)
             if folded is not None:

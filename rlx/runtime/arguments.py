@@ -29,7 +29,7 @@ from rlx.driver.registry import find_device
 from rlx.errors import DeviceUnavailable, GraphError
 from rlx.ir import Tensor
 from rlx.ir.values import as_array, is_foreign, is_foreign_type
-from rlx.ops.pytree import Static, flatten, is_array
+from rlx.ops.pytree import Children, Kind, Static, children_of, flatten, is_array, rebuilt
 from rlx.packed import PackedArray
 from rlx.runtime.array import Array
 from rlx.runtime.exchange import adopted
@@ -41,6 +41,12 @@ _CODE = (
     type, FunctionType, MethodDescriptorType, WrapperDescriptorType, ClassMethodDescriptorType, ModuleType, np.ufunc,
     NoneType, EllipsisType, NotImplementedType,
 )  # fmt: skip
+# What to write for a static value of a type that has no hash.
+_HASHED: dict[type, str] = {
+    list: "tuple(…) of it", set: "frozenset(…) of it", dict: "tuple(sorted(….items())), or a frozen dataclass",
+    bytearray: "bytes(…) of it",
+    np.ndarray: "it as an argument that is not static: arrays may be, as they are or in tuples, lists and dicts",
+}  # fmt: skip
 _BOUND = (MethodType, BuiltinMethodType, MethodWrapperType)
 
 
@@ -69,6 +75,27 @@ def _is_leaf(value: Any) -> bool:
 def _is_leaf_type(kind: Any) -> bool:
     arrays = np.ndarray | np.generic | Tensor | PackedArray
     return _is_number_type(kind) or issubclass(kind, arrays) or is_foreign_type(kind)
+
+
+def _is_array_leaf(value: Any) -> bool:
+    """Whether it is an array: of a method's object numbers are built in, which are sizes and choices as a rule."""
+    return _is_leaf(value) and not is_python_number(value)
+
+
+def _parts_of(value: Any, leaf: Callable[[Any], bool]) -> Children | None:
+    """The attributes of an object as its children, unless it is a value, a function, or of rlx itself."""
+    found = children_of(value, leaf)
+    if found is not None or not hasattr(value, "__dict__") or isinstance(value, _CODE + _BOUND + (Enum,)):
+        return found
+    library = type(value).__module__.partition(".")[0]
+    if library in ("rlx", "builtins", "logging", "threading") or hasattr(value, "__wrapped__"):
+        return None
+    names = tuple(sorted(vars(value)))
+    return tuple(vars(value)[n] for n in names), (names, ()), names, rebuilt
+
+
+def _identity_key(value: Any) -> Hashable:
+    return static_key(value, identity=True)
 
 
 class NotBuiltIn(Exception):
@@ -142,6 +169,7 @@ class Parameters:
         self, what: str, function: Callable[..., Any], nums: StaticNums, names: StaticNames, device: str = "cpu"
     ) -> None:
         self._device = device
+        self.method = False  # whether the first argument is the object whose method the function is
         self.name = getattr(function, "__name__", type(function).__name__)  # a functools.partial has none
         self.nums = set(_items(what, "static_argnums", nums, int))
         self.names = set(_items(what, "static_argnames", names, str))
@@ -188,7 +216,10 @@ class Parameters:
         try:
             if static:
                 return ("static", Static(static_key(value, identity=True), value))
-            skeleton = flatten(value, call.leaves, _is_leaf, static_key)
+            if at == 0 and self.method:
+                skeleton = flatten(value, call.leaves, _is_array_leaf, _identity_key, children=_parts_of)
+            else:
+                skeleton = flatten(value, call.leaves, _is_leaf, static_key)
         except NotBuiltIn as refused:
             raise self._refusal(at, refused) from None
         for i in range(start, len(call.leaves)):
@@ -207,7 +238,7 @@ class Parameters:
         places that lead to the leaf, as in "params.w.0"."""
         positional, named = call.skeleton[1]
         given = [(self.positional[i] if i < len(self.positional) else f"x{i}", s) for i, s in enumerate(positional[1])]
-        found = [name for argument, part in (*given, *named[1]) for name in _leaf_names(part, str(argument))]
+        found = [name for argument, part in (*given, *named[1]) for name in leaf_names(part, str(argument))]
         names: dict[str, None] = {}
         for name in found:
             while name in names:  # keys may have points in them too
@@ -231,21 +262,22 @@ class Parameters:
                 "would go unnoticed; pass its arrays as arguments (in tuples, lists or dicts), or write "
                 f"{static} if it never changes"
             )
+        instead = _HASHED.get(type(refused.value), "a frozen dataclass, or numbers, strings and tuples")
         return GraphError(
-            f"{self.name}: a static argument cannot be hashed: a {kind} in {label}; pass arrays as they are or in "
-            "tuples, lists or dicts, not as static, and other values as numbers, strings or tuples"
+            f"{self.name}: a static argument cannot be hashed: a {kind} in {label}; write {instead}"
         )
 
 
-def _leaf_names(skeleton: Any, name: str) -> Iterator[str]:
+def leaf_names(skeleton: Any, name: str) -> Iterator[str]:
     """The names of a skeleton's leaves, in order."""
     kind, *rest = skeleton
     if kind == "leaf":
         yield name
     elif kind != "static":
-        parts = rest[0] if kind == "dict" else enumerate(rest[0])
+        names = kind.names if isinstance(kind, Kind) else None
+        parts = rest[0] if kind == "dict" else zip(names, rest[0], strict=True) if names else enumerate(rest[0])
         for key, part in parts:
-            yield from _leaf_names(part, f"{name}.{key}")
+            yield from leaf_names(part, f"{name}.{key}")
 
 
 def _items(what: str, option: str, given: Any, kind: type) -> list[Any]:

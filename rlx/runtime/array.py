@@ -14,7 +14,7 @@ from rlx.driver.closing import Closing
 from rlx.driver.registry import open_device
 from rlx.dtypes import DType, DTypeLike, as_dtype, f32, rounded
 from rlx.errors import ArenaError, DeviceUnavailable, DTypeError, GraphError, RlxError, ShapeError
-from rlx.ir import TensorType
+from rlx.ir import Tensor, TensorType
 from rlx.ir.values import as_array, exactly
 from rlx.packed import PackedArray
 from rlx.runtime.between import copy_between
@@ -22,6 +22,7 @@ from rlx.runtime.between import copy_between
 if TYPE_CHECKING:
     from rlx.runtime.checks import Unread
 
+SHOWN_COLUMNS = 16  # of a matrix in a notebook
 SHOWN = 1000  # elements of the largest array whose values `repr` shows: it copies them to the host
 
 
@@ -34,8 +35,12 @@ class Array(Closing):
     It feeds programs of its device without a copy to the host. `numpy()` copies it there, as `np.asarray` does; `to`
     copies it to another device. Its memory is its own: it outlives the program and the session that made it, and goes
     back to the device's pool once the array is closed or dropped and the device's work that reads it is done. Any
-    thread may use it. `type` is its shape and dtype, `device` the opened device. It has no operators: functions of
-    rlx.jit compute with it, and NumPy with `numpy()`. `==` and `hash` are those of the object, not of its values.
+    thread may use it. `type` is its shape and dtype, `device` the opened device.
+
+    It has the operators and methods of a program's tensors, which compute at once (rlx.runtime.eager): `a + b`,
+    `a @ b`, `a.sum(0)`, `a[1:]`. The result is a new array on the device of its arguments. Within a function that jit
+    or grad traces they add to its program, in which the array is a constant. `==` compares element by element, while
+    `hash` is that of the object.
 
     After `close`, or once it was donated to a run, its use raises ArenaError, which says so; an array whose run failed
     raises that run's error.
@@ -131,26 +136,44 @@ class Array(Closing):
             return f"rlx.Array({what}, {error})"
         return f"rlx.Array({shown}, {what})"
 
-    if not TYPE_CHECKING:  # to type checkers Arrays have none of these
+    def _repr_html_(self) -> str:
+        """What notebooks show: type and device, and the values of a small array, those of a matrix as a table."""
+        from html import escape
 
-        def _refuses(self, *others: Any) -> Any:
-            # NumPy's arrays and a program's tensors have operators of their own, which Python tries next.
-            for x in others:
-                if isinstance(x, np.generic) or not isinstance(x, Array | int | float | complex):
-                    return NotImplemented
-            raise TypeError(
-                f"an rlx.Array of {self.type} has no operators: compute with it in a function of rlx.jit, or with its "
-                ".numpy()"
-            )
+        from rlx.ir.picture import table
 
-        __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = _refuses
-        __floordiv__ = __rfloordiv__ = __mod__ = __rmod__ = __pow__ = __rpow__ = __matmul__ = _refuses
-        __lt__ = __le__ = __gt__ = __ge__ = __neg__ = __abs__ = _refuses
+        if self.closed or self.size > SHOWN or self.dtype.is_packed or self.ndim != 2 or not self.size:
+            return f"<pre>{escape(repr(self))}</pre>"
+        try:
+            values = self.numpy()
+        except RlxError as error:
+            return f"<pre>{escape(f'rlx.Array({self.type} on {self.device.info.id}, {error})')}</pre>"
+        columns = [str(i) for i in range(min(self.shape[1], SHOWN_COLUMNS))]
+        more = ["…"] if self.shape[1] > SHOWN_COLUMNS else []
+        rows = [[f"{v:.6g}" if v.dtype.kind == "f" else str(v) for v in row[:SHOWN_COLUMNS]] + more for row in values]
+        title = f"rlx.Array, {self.type} on {self.device.info.id}"
+        return f"<div><p>{escape(title)}</p>{table([*columns, *more], rows)}</div>"
 
-        def __getitem__(self, key: Any) -> None:  # which iteration calls too
-            raise TypeError(
-                f"an rlx.Array of {self.type} gives no elements: index it in a function of rlx.jit, or its .numpy()"
-            )
+    # rlx.runtime.eager attaches the operators, and the methods that a program's tensors have.
+    __array_priority__ = 1000  # so that ndarray + Array calls the Array's operator
+    __hash__ = object.__hash__
+
+    if TYPE_CHECKING:
+
+        def _operator(self, other: Any = None) -> Any: ...
+
+        __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = _operator
+        __floordiv__ = __rfloordiv__ = __mod__ = __rmod__ = __pow__ = __rpow__ = __matmul__ = __rmatmul__ = _operator
+        __and__ = __rand__ = __or__ = __ror__ = __xor__ = __rxor__ = __lshift__ = __rshift__ = _operator
+        __lt__ = __le__ = __gt__ = __ge__ = __eq__ = __ne__ = _operator
+
+        def __neg__(self) -> Any: ...
+        def __invert__(self) -> Any: ...
+        def __abs__(self) -> Any: ...
+        def __getitem__(self, key: Any) -> Any: ...
+        def __iter__(self) -> Any: ...
+        def __index__(self) -> int: ...
+        def __getattr__(self, name: str) -> Any: ...
 
     # -- its values on the host
 
@@ -170,6 +193,12 @@ class Array(Closing):
             raise DTypeError(f"NumPy has no dtype for {self.type}; .numpy() gives a PackedArray")
         made: npt.NDArray[Any] = self.numpy()
         return made if dtype is None else rounded(made, np.dtype(dtype))
+
+    def __array_function__(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
+        """NumPy's functions compute on copies, and give NumPy's arrays: they would otherwise call the methods."""
+        if any(issubclass(t, Tensor) for t in types):
+            return NotImplemented
+        return func(*_copied_to_host(args), **_copied_to_host(kwargs))
 
     def item(self) -> Any:
         """The only element, as a Python number. Raises: ShapeError unless there is exactly one."""
@@ -299,6 +328,15 @@ class Array(Closing):
         raise ArenaError(
             f"this array of {self.type} on {self.device.info.id} {self._gone}; its values are gone"
         )
+
+
+def _copied_to_host(value: Any) -> Any:
+    """Nested arguments, whose Arrays are NumPy's."""
+    if isinstance(value, Array):
+        return np.asarray(value)
+    if type(value) in (tuple, list):
+        return type(value)(_copied_to_host(v) for v in value)
+    return {k: _copied_to_host(v) for k, v in value.items()} if type(value) is dict else value
 
 
 def stored(error: Exception) -> Exception:

@@ -21,6 +21,7 @@ from rlx.host.locks import renewed
 from rlx.host.progress import report
 from rlx.ir import Graph, Tensor, TensorType, bodies, verify
 from rlx.ir.checks import visible
+from rlx.ir.graph import TRACING
 from rlx.packed import PackedArray
 from rlx.runtime import debug
 from rlx.runtime.array import Array, stored
@@ -29,7 +30,7 @@ from rlx.runtime.checks import IndexCheck, Unread, checks_in, earlier_launches, 
 from rlx.runtime.entries import Entry
 from rlx.runtime.launch import Launch
 from rlx.runtime.outs import Out, check_out
-from rlx.runtime.ports import DonatedPort, Given, InputPort, OutputPort, accept_inputs
+from rlx.runtime.ports import DonatedPort, Given, InputPort, OutputPort, accept_inputs, by_name
 from rlx.runtime.prepare import Prepared, prepare
 from rlx.runtime.room import Room
 from rlx.runtime.rows import feed_rows, rows_of
@@ -218,6 +219,8 @@ class CompiledGraph(Closing):
         an Array that was closed, before anything is written.
         """
         check_out("run", out)
+        if TRACING.graph is not None:
+            TRACING.runs += 1
         with self._lock:
             self._busy += 1
             try:
@@ -241,6 +244,13 @@ class CompiledGraph(Closing):
                 return results
             finally:
                 self._busy -= 1
+
+    def __call__(self, *args: Any, out: Out = "host", **inputs: Any) -> Any:
+        """A run on inputs in the order in which the graph declares them, or by name: `exe(x)`, `exe(x, at=3)`. Returns
+        the only output as it is, several as a dict by name. Raises: as `run`."""
+        names = [n for n in (*self.graph.inputs, *self.donated) if n not in inputs]
+        made = self.run(by_name(self.graph.name, names, args, inputs), out)
+        return next(iter(made.values())) if len(made) == 1 else made
 
     def launch(self, inputs: Mapping[str, Any] | None = None) -> Launch[dict[str, Any]]:
         """Begins a run and returns while the device is at work; inputs as in `run`.

@@ -9,15 +9,16 @@ from typing import Any
 from rlx.driver.closing import Closing
 from rlx.errors import DTypeError, ShapeError, UnsupportedOp
 from rlx.ir import NOT_DIFFERENTIABLE, REGISTRY, Attrs, Node, Op, Tensor, TensorType, register
-from rlx.ir.graph import as_tensors, graph_of
+from rlx.ir.graph import as_tensors, graph_of, traced_graph
 from rlx.ir.op import REDEFINED, Infer, Vjp, _NotDifferentiable
+from rlx.ops.public import Outside
 
 FAMILY = "custom"
 Arguments = Callable[[Sequence[TensorType], Attrs], Sequence[int | float]]
 
 
 class CustomOp(Closing):
-    """The result of `custom_op`: call it with tensors and keyword attributes, like any op.
+    """The result of `custom_op`: call it with tensors or arrays and keyword attributes, like any op.
 
     `close`, or the end of a `with` block, removes the op."""
 
@@ -28,6 +29,12 @@ class CustomOp(Closing):
         self.__doc__ = op.reference.__doc__
 
     def __call__(self, *inputs: Any, **attrs: Any) -> Tensor | tuple[Tensor, ...]:
+        if Outside.compute is not None and traced_graph() is None and not any(isinstance(x, Tensor) for x in inputs):
+            made: Tensor | tuple[Tensor, ...] = Outside.compute(self._applied, inputs, attrs)
+            return made
+        return self._applied(*inputs, **attrs)
+
+    def _applied(self, *inputs: Any, **attrs: Any) -> Tensor | tuple[Tensor, ...]:
         graph = graph_of(self.op.name, inputs)
         outputs = graph.add(self.op, as_tensors(graph, inputs), attrs)
         return outputs[0] if len(outputs) == 1 else outputs

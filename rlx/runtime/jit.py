@@ -3,28 +3,43 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import os
 import threading
 import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import NoneType
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, ParamSpec, TypeVar, overload
+
+import numpy as np
 
 from rlx.autodiff import gradients
 from rlx.dtypes import DType, as_dtype
 from rlx.errors import DTypeError, GraphError, ShapeError, TracedValueError
 from rlx.host.locks import renewed
-from rlx.ir import Graph, Tensor
+from rlx.ir import Graph, Tensor, apply
 from rlx.ir.checks import visible
-from rlx.ir.graph import TRACING
+from rlx.ir.graph import TRACING, traced_graph
 from rlx.ir.number import NumberTape, TracedNumber
 from rlx.ops.pytree import flatten, unflatten
-from rlx.runtime.arguments import Call, Parameters, StaticNames, StaticNums, is_any_array, is_python_number
-from rlx.runtime.compiled import CompiledGraph
+from rlx.runtime.arguments import (
+    Call,
+    Parameters,
+    StaticNames,
+    StaticNums,
+    is_any_array,
+    is_python_number,
+    leaf_names,
+)
+from rlx.runtime.array import Array
+from rlx.runtime.compiled import CompiledGraph, signature
 from rlx.runtime.keywords import keywords
 from rlx.runtime.launch import Launch
 from rlx.runtime.outs import Out, check_out
+from rlx.runtime.report import ReportOfCalls
 from rlx.runtime.session import Session, Target, precision_for
+from rlx.runtime.trees import as_leaves, home
 
 if TYPE_CHECKING:
     from rlx.runtime.bucketed_calls import BucketedCalls
@@ -76,6 +91,7 @@ def trace(function: Callable[..., Any], call: Call, parameters: Parameters, buil
         else:
             leaves.append(a if built_in else tape.argument(a, *parameters.label(call.origins[i])))
     args, kwargs = unflatten(call.skeleton, leaves)
+    before = dict(vars(args[0])) if parameters.method and args and hasattr(args[0], "__dict__") else None
     around, TRACING.graph = (TRACING.graph, TRACING.body), graph
     TRACING.body = None
     try:
@@ -87,6 +103,8 @@ def trace(function: Callable[..., Any], call: Call, parameters: Parameters, buil
         raise explained from error
     finally:
         TRACING.graph, TRACING.body = around
+    if before is not None:
+        _unset(name, before, args[0])
     found: list[Any] = []
     out = flatten(given, found, is_any_array)
     if not found:
@@ -110,6 +128,17 @@ def trace(function: Callable[..., Any], call: Call, parameters: Parameters, buil
                 stacklevel=4,
             )
     return Traced(graph, tape, names, out, results)
+
+
+def _unset(name: str, before: Mapping[str, Any], owner: Any) -> None:
+    """Raises: TracedValueError where a method has set attributes of its object."""
+    changed = [k for k, v in vars(owner).items() if k not in before or before[k] is not v]
+    changed += [k for k in before if k not in vars(owner)]
+    if changed:
+        raise TracedValueError(
+            f"{name}: the method sets self.{changed[0]}, which a traced call cannot: return the new value, and set it "
+            f"where the method is called, as in `model.{changed[0]} = model.{name}(…)`"
+        )
 
 
 def _explained(error: Exception, numbers: Sequence[TracedNumber]) -> TracedValueError | None:
@@ -186,7 +215,11 @@ class Jitted(Generic[P, R]):
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         call = self._parameters.take_apart(args, kwargs)
-        if any(isinstance(a, Tensor) for a in call.leaves):  # within another trace: inlined
+        home = traced_graph()
+        if home is not None or any(isinstance(a, Tensor) for a in call.leaves):  # within another trace: inlined
+            if home is not None:  # where its arrays are constants
+                known = [isinstance(a, Tensor) or is_python_number(a) for a in call.leaves]
+                call.leaves = [a if k else home.constant(a) for a, k in zip(call.leaves, known, strict=True)]
             args, kwargs = unflatten(call.skeleton, call.leaves)
             return self._function(*args, **kwargs)
         exe, traced = self._compiled(call)
@@ -238,13 +271,36 @@ class Jitted(Generic[P, R]):
         """The number of cached programs, and the limit."""
         return {"size": len(self._cache), "max_size": CACHE_SIZE}
 
-    def report(self) -> LengthReport:
-        """The programs for the buckets of `dims`: how often each ran, and what the padding cost.
+    def report(self) -> LengthReport | ReportOfCalls:
+        """How the nodes of each cached program run, and its memory plan; with `dims` the programs for the buckets, how
+        often each ran, and what the padding cost.
 
-        Raises: GraphError without `dims`."""
-        if self._calls is None:
-            raise GraphError(f"{self._name}: report counts the buckets of dims, which were not given")
-        return self._calls.buckets.report()
+        Raises: GraphError before the first call, as there is no program yet."""
+        if self._calls is not None:
+            return self._calls.buckets.report()
+        with self._lock:
+            cached = [exe for exe, _ in self._cache.values()]
+        if not cached:
+            raise GraphError(f"{self._name}: no program is compiled yet; call it first, then ask for its report")
+        return ReportOfCalls(self._name, [(exe.graph, exe.report()) for exe in cached])
+
+    def _repr_html_(self) -> str:
+        """What notebooks show: the programs, by their types."""
+        from html import escape
+
+        from rlx.ir.picture import listed, table
+
+        with self._lock:
+            cached = [signature(exe.graph) for exe, _ in self._cache.values()]
+        rows = [(listed(given), listed(made)) for given, made in cached]
+        return f"<div><p>{escape(repr(self))}</p>{table(['arguments', 'results'], rows) if rows else ''}</div>"
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._parameters.method = True
+
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        """The method of an object: what the function does with the object as its first argument."""
+        return self if instance is None else JittedMethod(self, instance)
 
     def _compiled(self, call: Call) -> tuple[CompiledGraph | FittedProgram, Traced]:
         if self._calls is not None:
@@ -254,6 +310,7 @@ class Jitted(Generic[P, R]):
             if key not in self._cache:
                 traced = trace(self._function, call, self._parameters)
                 self._cache[key] = (self._compile(traced.graph, self._donated(call)), traced)
+                traced.graph.traced = True
                 if len(self._cache) > CACHE_SIZE:
                     # Not closed here: another thread may be about to run it. Its memory is freed with its last user.
                     self._cache.popitem(last=False)
@@ -261,8 +318,10 @@ class Jitted(Generic[P, R]):
             return self._cache[key]
 
     def _traced(self, call: Call) -> tuple[Graph, Traced]:
+        from rlx.passes import without_rules  # with the first program, not by `import rlx`
+
         traced = trace(self._function, call, self._parameters)
-        return traced.graph, traced
+        return without_rules(traced.graph), traced
 
     def _compile(self, graph: Graph, donate: Sequence[str] = ()) -> CompiledGraph:
         import logging  # imported with the first program, not by `import rlx`
@@ -284,6 +343,57 @@ class Jitted(Generic[P, R]):
             for name, o, leaf in zip(self._parameters.input_names(call), call.origins, call.leaves, strict=True)
             if self._parameters.argument(o) in asked and not is_python_number(leaf)
         ]
+
+
+def tracing() -> bool:
+    """Whether this thread traces a function."""
+    return TRACING.body is not None or TRACING.graph is not None
+
+
+class Transformed(Jitted[P, R]):
+    """A function that was differentiated or mapped: compiled for arrays, and inlined in a traced function, whatever its
+    arguments are, since it may close over tensors. Its arguments are then tensors of their own: a derivative with
+    respect to one does not see what is closed over, though that may be the same tensor."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        leaves: list[Any] = []
+        skeleton = flatten((args, kwargs), leaves)
+        if not tracing() and not any(isinstance(t, Tensor) for t in leaves):
+            return super().__call__(*args, **kwargs)
+        own = [
+            apply("cast", t, dtype=t.dtype) if isinstance(t, Tensor) and t.weak is None and t.dtype.is_float else t
+            for t in leaves
+        ]
+        args, kwargs = unflatten(skeleton, own)
+        return self._function(*args, **kwargs)
+
+
+class JittedMethod:
+    """A jitted function as the method of an object, which comes first among its arguments.
+
+    Of the object, the arrays among its attributes are arguments of each call, at any depth; everything else there is
+    built in, one program for each value. `launch`, `graph`, `save`, `report` and the rest are those of `Jitted`."""
+
+    def __init__(self, jitted: Jitted[Any, Any], instance: Any) -> None:
+        self.__self__ = instance
+        self.__func__ = self.__wrapped__ = jitted
+        self.__name__, self.__doc__ = jitted._name, jitted.__doc__
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.__func__(self.__self__, *args, **kwargs)
+
+    def save(self, path: str | os.PathLike[str], *args: Any, **kwargs: Any) -> None:
+        """As `Jitted.save`."""
+        self.__func__.save(path, self.__self__, *args, **kwargs)
+
+    def __getattr__(self, name: str) -> Any:
+        attribute = getattr(self.__func__, name)
+        if name in ("launch", "graph", "graph_of_values"):
+            return functools.partial(attribute, self.__self__)
+        return attribute
+
+    def __repr__(self) -> str:
+        return f"{self.__func__!r} of a {type(self.__self__).__name__}"
 
 
 def _statics(skeleton: Any) -> Iterator[Any]:
@@ -347,24 +457,25 @@ def jit(
 ) -> Any:
     """Compiles a function of arrays: traced once for each set of argument shapes and dtypes, then cached.
 
-    Arguments, also in nested tuples, lists and dicts, are of three kinds. Arrays, of NumPy or of any library with
-    DLPack or `__array__`, are read anew at each call. Python's ints and floats are new in each call too, so a
-    learning rate may change; like constants they take the dtype of the tensors beside them (`x * rate` keeps x's),
-    arithmetic among them is Python's, and those returned beside arrays are returned as Python's. Bools, strings,
-    dtypes, functions, enums, None and frozen dataclasses are static: built into the program, one program for each
-    value. Objects that compare by identity are refused, since a change inside them would go unnoticed.
-    `static_argnames` (or `static_argnums`, by position) names arguments that are static as a whole; numbers that make
-    a shape, an axis or a Python loop must be.
+    Arguments, also in nested tuples, lists, dicts, dataclasses and classes that `rlx.tree` knows, are of three kinds.
+    Arrays, of NumPy or of any library with DLPack or `__array__`, are read anew at each call. Python's ints and floats
+    are new in each call too, so a learning rate may change; like constants they take the dtype of the tensors beside
+    them (`x * rate` keeps x's), arithmetic among them is Python's, and those returned beside arrays are returned as
+    Python's. Bools, strings, dtypes, functions, enums, None and frozen dataclasses without arrays are static: built
+    into the program, one program for each value. Objects that compare by identity are refused, since a change inside
+    them would go unnoticed. `static_argnames` (or `static_argnums`, by position) names arguments that are static as a
+    whole; numbers that make a shape, an axis or a Python loop must be.
 
     Results are NumPy arrays; with `out="device"` they are rlx.Arrays, which stay on the device and may be arguments of
     the next call. `donate` names arguments whose arrays results of the same types may replace, such as a cache or the
     parameters that a training step returns anew: an rlx.Array given for one cannot be used any more, and the result
     that took its place is not copied when it is given to the next call (see `Session.compile`).
 
-    What the function closes over, also attributes of `self`, is read while it is traced: arrays there become
-    constants (with a warning above 1 MiB), and later changes of them are not seen. The cache holds 64 programs and
-    logs every compile to the logger "rlx.jit". Use it as `@rlx.jit` or `@rlx.jit(device="vulkan")`; for a method,
-    where the object is made: `self.step = rlx.jit(self.step)`.
+    What the function closes over is read while it is traced: arrays there become constants (with a warning above
+    1 MiB), and later changes of them are not seen. Of a method's object the arrays among its attributes, at any depth,
+    are arguments of each call, and all else is built in. The cache holds 64 programs and logs every compile to the
+    logger "rlx.jit". Use it as `@rlx.jit` or `@rlx.jit(device="vulkan")`, for functions and methods. `report()` says
+    how each cached program runs.
 
     `device` is a name, or a `Session`, whose options then apply: several functions, and ONNX models, share the
     `memory_limit` of one session. `precision` is that of `Session`, "f32" by default, and a given session's own.
@@ -426,7 +537,7 @@ def grad(
         value, found = both(*args, **kwargs)
         return (found, value[1]) if has_aux else found
 
-    return Jitted(gradient, device, None, static_argnums, static_argnames, "grad", out, (), dims, otherwise)
+    return Transformed(gradient, device, None, static_argnums, static_argnames, "grad", out, (), dims, otherwise)
 
 
 @keywords
@@ -448,7 +559,7 @@ def value_and_grad(
     arguments and errors: as `grad`.
     """
     made = _value_and_grad("value_and_grad", function, argnums, has_aux)
-    return Jitted(made, device, None, static_argnums, static_argnames, "value_and_grad", out, (), dims, otherwise)
+    return Transformed(made, device, None, static_argnums, static_argnames, "value_and_grad", out, (), dims, otherwise)
 
 
 def _value_and_grad(
@@ -462,7 +573,8 @@ def _value_and_grad(
     def made(*args: Any, **kwargs: Any) -> Any:
         wrt: list[Any] = []
         given = list(args)
-        skeletons = [_differentiated(what, name, given, i, wrt) for i in numbers]
+        skeletons = [_differentiated(what, function, given, i, wrt) for i in numbers]
+        runs = TRACING.runs
         returned: Any = function(*given, **kwargs)
         result = returned
         if has_aux:
@@ -471,11 +583,16 @@ def _value_and_grad(
                     f"{what}: with has_aux {name} must return two things, the scalar first; got {returned!r}"
                 )
             result = returned[0]
+        if isinstance(result, TracedNumber):
+            result = result.concrete()
         if not isinstance(result, Tensor) or result.shape != ():
-            kind = result.shape if isinstance(result, Tensor) else type(result).__name__
-            more = isinstance(result, tuple)
-            advice = "; with has_aux=True it may return more beside it" if more else "; sum it first"
-            raise ShapeError(f"{what}: {name} must give a rank-0 tensor, it gave {kind}{advice}")
+            raise ShapeError(f"{what}: {name} must give a rank-0 tensor, it gave {_instead(result)}")
+        if TRACING.runs != runs and not _depends(result, wrt):
+            raise GraphError(
+                f"{what}: what {name} gives depends on none of its arguments, only on what a compiled program or a "
+                "model gave, whose runs give arrays without gradients; write that part as functions of rlx on the "
+                "arguments, or run it before and pass what it gives as an argument"
+            )
         found = gradients(result, wrt)
         trees = [unflatten(skeleton, found) for skeleton in skeletons]
         return returned, trees[0] if isinstance(argnums, int) else tuple(trees)
@@ -483,25 +600,82 @@ def _value_and_grad(
     return made
 
 
-def _differentiated(what: str, name: str, args: list[Any], i: int, wrt: list[Any]) -> Any:
+def _own(t: Tensor) -> Tensor:
+    """The tensor to differentiate by: of a number one of its own, which other uses of the number do not share."""
+    return t if t.weak is None else apply("cast", t.concrete(), dtype=t.dtype)
+
+
+def _instead(result: Any) -> str:
+    """What a function gave in place of a scalar, and what to write."""
+    if isinstance(result, Tensor):
+        return f"{result.shape}; sum it first"
+    if isinstance(result, tuple):
+        return "tuple; with has_aux=True it may return more beside it"
+    kind = type(result).__name__
+    if np.ndim(result) if isinstance(result, np.ndarray | Array) else isinstance(result, list | dict | NoneType):
+        return f"{kind}; return one number, such as rlx.sum(…)"
+    return f"{kind}, which depends on no argument; compute it of the arguments, by functions of rlx"
+
+
+def _depends(result: Tensor, wrt: Sequence[Tensor]) -> bool:
+    """Whether the result is computed of any of these."""
+    wanted, seen, waiting = {t.id for t in wrt}, set[int](), [result]
+    while waiting:
+        t = waiting.pop()
+        if t.id in wanted:
+            return True
+        if t.id not in seen:
+            seen.add(t.id)
+            waiting += t.node.inputs
+    return False
+
+
+def _differentiated(what: str, function: Callable[..., Any], args: list[Any], i: int, wrt: list[Any]) -> Any:
     """Appends the tensors of an argument to `wrt`, floats as tensors of rank 0; returns the argument's structure."""
+    name = getattr(function, "__name__", type(function).__name__)
     if not isinstance(i, int) or not -len(args) <= i < len(args):
         raise GraphError(
             f"{what}: there is no argument {i!r}; {name} was given {len(args)} by position, and argnums counts these "
             "from 0"
         )
     leaves: list[Any] = []
-    skeleton = flatten(args[i], leaves)
-    odd = [v for v in _statics(skeleton) if v is not None] + [
-        t for t in leaves if isinstance(t, TracedNumber) and not t.dtype.is_float
-    ]
+    skeleton = flatten(args[i], leaves, lambda v: is_any_array(v) or type(v) is float)
+    label = _label(function, i % len(args))
+    odd = [v for v in _statics(skeleton) if v is not None]
     if odd or skeleton[0] == "static":
         raise GraphError(
-            f"{what}: argument {i} of {name} holds {odd[0] if odd else None!r}, which has no gradient; pass floats, or "
+            f"{what}: {label} of {name} holds {odd[0] if odd else None!r}, which has no gradient; pass floats, or "
             "arrays of them"
         )
-    leaves = [t.concrete() if isinstance(t, Tensor) else t for t in leaves]
+    for at, t in enumerate(leaves):
+        if not isinstance(t, Tensor):
+            leaves[at] = t = as_leaves(home(what, leaves), [t])[0]
+        if not t.dtype.is_float:
+            kind = "integer" if t.dtype.is_int else str(t.dtype)
+            where = "" if skeleton[0] == "leaf" else f" at {_place(skeleton, at)}"
+            is_what, instead = str(t.type), "it as .astype(np.float32)"
+            if t.weak is not None:
+                is_what, instead = f"a Python {t.weak.__name__}", "a float"
+            raise DTypeError(
+                f"{what}: {label} is {kind}{where}: {is_what}, which has no gradient; pass {instead}, or give {name} "
+                "an argument of its own for it, which argnums does not name"
+            )
+    leaves = [_own(t) for t in leaves]
     args[i] = unflatten(skeleton, leaves)
     skeleton = flatten(args[i], [None] * len(wrt))
     wrt += leaves
     return skeleton
+
+
+def _label(function: Callable[..., Any], i: int) -> str:
+    """The name of an argument in errors."""
+    try:
+        names = list(inspect.signature(function).parameters)
+    except (TypeError, ValueError):  # some built-in functions have no signature
+        names = []
+    return f"argument {names[i]}" if i < len(names) else f"argument {i}"
+
+
+def _place(skeleton: Any, at: int) -> str:
+    """How a leaf is reached in its argument, as in "w.0"."""
+    return list(leaf_names(skeleton, ""))[at].removeprefix(".")

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from rlx.driver import Device, DeviceArena
-from rlx.errors import DTypeError, GraphError, ShapeError, meant
+from rlx.errors import DTypeError, GraphError, ShapeError, TracedValueError, meant
 from rlx.ir import Tensor, TensorType
+from rlx.ir.values import is_foreign
+from rlx.ops.pytree import is_array
 from rlx.runtime.array import Array, array, check_device
 from rlx.runtime.exchange import adopted
 from rlx.runtime.store import Store, check_array, on_host
@@ -36,6 +38,13 @@ class _Port:
         return None if raw is None else raw[: t.nbytes].view(t.dtype.np).reshape(t.array_shape)
 
 
+    def memory(self) -> npt.NDArray[np.uint8]:
+        """The slot's bytes, of a program on the CPU."""
+        whole: Any = self._arena.buffer(self._slot.segment)
+        found: npt.NDArray[np.uint8] = whole.memory()[self._slot.offset : self._slot.offset + self._nbytes]
+        return found
+
+
 class InputPort(_Port):
     """One input; `put.call` writes an accepted NumPy array, like the arena's typed writes, and `write` any.
 
@@ -57,6 +66,7 @@ class InputPort(_Port):
         if type(given) is np.ndarray and given.dtype == self.np_dtype and given.shape == self.shape:
             return given
         what = f"input {self.name!r}"
+        refuse_traced(what, given)
         given = adopted(given, device.info.dlpack)
         if not isinstance(given, Array):
             return check_array(what, given, self.declared)
@@ -132,10 +142,33 @@ class OutputPort(_Port):
         return Array._of(device, t, buffer)
 
 
+def refuse_traced(what: str, given: Any) -> None:
+    """Raises: TracedValueError for a tensor in place of an input's values."""
+    if isinstance(given, Tensor):
+        raise TracedValueError(
+            f"{what}: given {given!r}, which has no values while a function is traced; a run of a program or a model "
+            "gives arrays, through which neither a trace nor a gradient goes: call it outside, or write that part as "
+            "functions of rlx"
+        )
+
+
+def by_name(what: str, names: Sequence[str], args: Sequence[Any], named: Mapping[str, Any]) -> dict[str, Any]:
+    """Inputs given in order, as these names have it, and by name; one dict stands for inputs by name.
+
+    Raises: GraphError for more than there are."""
+    if len(args) == 1 and isinstance(args[0], Mapping):
+        return {**args[0], **named}
+    if len(args) > len(names):
+        raise GraphError(f"{what}: {len(args)} inputs given in order; the model takes {[*names, *named]}")
+    return {**dict(zip(names, args, strict=False)), **named}
+
+
 def accept_inputs(ports: list[InputPort], given: Mapping[str, Any], device: Device) -> list[Given]:
-    """The inputs as arrays, all checked before any is written.
+    """The inputs as arrays, all checked before any is written; the only one may be given bare.
 
     Raises: GraphError for missing or unknown names, and for one Array given for two donated inputs."""
+    if len(ports) == 1 and (is_array(given) or is_foreign(given)):
+        given = {ports[0].name: given}
     if type(given) is not dict and not isinstance(given, Mapping):
         raise GraphError(
             f"run: expected a dict of arrays by name, got {type(given).__name__}; the graph takes "

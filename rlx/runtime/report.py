@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import overload
 
 from rlx.driver import Dispatch, MemoryPlan
+from rlx.ir import Graph
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -55,4 +57,47 @@ class Report:
         ]
         return "\n".join(lines)
 
-    __repr__ = __str__  # notebooks show this
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        """What notebooks show: the text, whose columns stay below each other."""
+        from html import escape  # imported where it is used, not by `import rlx`
+
+        return f"<pre>{escape(str(self))}</pre>"
+
+
+class ReportOfCalls(Sequence[Report]):
+    """The reports of a jitted function's programs, in the order of their last calls, the latest last.
+
+    `report[-1]` is the one of the latest call; `programs` are the graphs as they were traced."""
+
+    def __init__(self, name: str, parts: Sequence[tuple[Graph, Report]]) -> None:
+        self.name = name
+        self.programs = [graph for graph, _ in parts]
+        self._reports = [report for _, report in parts]
+
+    @overload
+    def __getitem__(self, at: int) -> Report: ...
+
+    @overload
+    def __getitem__(self, at: slice) -> Sequence[Report]: ...
+
+    def __getitem__(self, at: int | slice) -> Report | Sequence[Report]:
+        return self._reports[at]
+
+    def __len__(self) -> int:
+        return len(self._reports)
+
+    def __str__(self) -> str:
+        lines = []
+        for graph, report in zip(self.programs, self._reports, strict=True):
+            types = ", ".join(f"{n}: {t.type}" for n, t in graph.inputs.items())
+            lines.append(f"{self.name}({types}): {report}")
+        return "\n".join(lines)
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        from html import escape  # imported where it is used, not by `import rlx`
+
+        return f"<pre>{escape(str(self))}</pre>"

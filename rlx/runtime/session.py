@@ -79,6 +79,18 @@ class Session:
     def __repr__(self) -> str:
         return f"Session({self.info.id}, precision={self.options.precision}, fallback={self.fallback})"
 
+    def _repr_html_(self) -> str:
+        """What notebooks show: the device, the settings, and what takes its memory."""
+        from rlx.ir.picture import table  # imported where it is used, not by `import rlx`
+
+        info = self.info
+        about = [
+            ("device", info.id), ("name", info.name), ("driver", info.driver),
+            ("memory", f"{info.memory_bytes:,} bytes"), ("taken by rlx", f"{self.device.taken_bytes():,} bytes"),
+            ("precision", self.options.precision), ("fallback", self.fallback),
+        ]  # fmt: skip
+        return f"<div>{table(['session', ''], about)}</div>"
+
     def __reduce__(self) -> tuple[Any, ...]:
         raise GraphError("a Session cannot be pickled or copied: it holds a device of its process; make another")
 

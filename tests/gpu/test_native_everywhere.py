@@ -41,7 +41,7 @@ F64_MOVED = {
     "gather", "gather_elements", "im2col", "pad", "reshape", "resize", "slice", "sort", "top_k", "transpose",
 }  # fmt: skip
 # Ops that may be an alias of their input: nothing to launch.
-SAME_BYTES = {"cast", "concat", "copy", "expand", "reshape", "slice", "stop_gradient", "transpose"}
+SAME_BYTES = {"again", "cast", "concat", "copy", "expand", "reshape", "slice", "stop_gradient", "transpose"}
 # Ops with kernels for one row, or for heads of some sizes. Devices run the decomposition of others.
 OF_A_ROW = {"normed_linear", "packed_linear", "attention_step", "paged_attention"}
 load_rules()  # tests that lower nothing ask for them too

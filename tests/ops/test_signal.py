@@ -508,7 +508,6 @@ BAD: list[tuple[Callable[[], Any], type[RlxError], str]] = [
     (lambda: signal.oaconvolve(x_of(5, 2), np.zeros((2, 5), np.float32)), UnsupportedOp, "along one axis"),
     (lambda: signal.convolve(x_of(5), np.zeros(2, np.float32), method="slow"), ShapeError, "method is 'slow'"),
     (lambda: signal.convolve(x_of(1, 1, 1, 5), np.ones((1, 1, 1, 2)), method="direct"), UnsupportedOp, "4 axes"),
-    (lambda: signal.welch(np.zeros(9)), RlxError, "Tensor"),
 ]  # fmt: skip
 
 

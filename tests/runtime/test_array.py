@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import gc
 import pickle
-from typing import Any
 
 import numpy as np
 import pytest
@@ -169,20 +168,6 @@ def test_memory_of_another_library_is_read_in_place_and_let_go() -> None:
     held.close()
     gc.collect()
     assert gone
-
-
-def test_operators_and_elements_say_what_computes_with_an_array(session: Session) -> None:
-    held: Any = rlx.array(X, device=session)
-    for use in (
-        lambda: held + 1, lambda: 2.0 * held, lambda: held - held, lambda: -held, lambda: held < 3, lambda: held[0],
-        lambda: list(held), lambda: held @ held,
-    ):  # fmt: skip
-        with pytest.raises(TypeError, match=r"rlx\.jit, or .*\.numpy\(\)"):
-            use()
-    for beside in (held + X, X + held, held + np.float32(1) + X - 1):  # NumPy's operators, as before
-        np.testing.assert_array_equal(beside, X + X)
-    np.testing.assert_array_equal(rlx.jit(lambda x: held * x + held, device=session.device.info.id)(X), X * X + X)
-    assert held == held and held in {held} and held != rlx.array(X, device=session)
 
 
 def test_weights_and_states_are_set_from_arrays_on_the_device(session: Session) -> None:

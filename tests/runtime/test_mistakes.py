@@ -77,7 +77,7 @@ def test_lists_and_arrays_in_any_order_of_memory_are_taken() -> None:
         np.testing.assert_array_equal(compiled().run({"x": given})["y"], 2 * np.asarray(given, np.float32))
 
 
-@pytest.mark.parametrize("given", [ONES, [ONES]])
+@pytest.mark.parametrize("given", [3.0, [ONES]])
 def test_inputs_go_by_name(given: Any) -> None:
     with pytest.raises(
         GraphError, match=r"expected a dict of arrays by name, got .*; the graph takes \['x'\]"
@@ -297,13 +297,13 @@ def test_static_zeros_of_both_signs_are_two_programs() -> None:
             lambda x, y: rlx.sum(x * y),
             (ONES, 3),
             {"argnums": 1},
-            r"argument 1 of <lambda> holds TracedNumber\(argument 'y'\), which has no gradient",
+            r"argument y is integer: a Python int, which has no gradient; pass a float",
         ),
-        (lambda x, y: rlx.sum(x), (ONES, None), {"argnums": 1}, "argument 1 of <lambda> holds None"),
+        (lambda x, y: rlx.sum(x), (ONES, None), {"argnums": 1}, "argument y of <lambda> holds None"),
     ],
 )
 def test_grad_arguments(function: Any, args: Any, options: dict[str, Any], text: str) -> None:
-    with pytest.raises(GraphError, match=text):
+    with pytest.raises((GraphError, DTypeError), match=text):
         rlx.grad(function, **options, device="cpu")(*args)
 
 

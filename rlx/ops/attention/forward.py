@@ -14,6 +14,7 @@ from rlx.errors import DTypeError, ShapeError
 from rlx.ir import Attrs, Node, Op, Tensor, TensorType, apply, register
 from rlx.ir.graph import apply_multi
 from rlx.ir.types import broadcast_shapes
+from rlx.ops import batching
 from rlx.ops.attention.parts import (
     NO_TOKENS,
     ByToken,
@@ -166,7 +167,8 @@ def _mask_gradient(d: Tensor, mask: Tensor, node: Node) -> Tensor | None:
 register(
     Op("attention", "attention", _infer, computed(_first)(_reference),
        "torch.nn.functional.scaled_dot_product_attention", _vjp, kernel="attention", decompose=_decompose,
-       contracts=True, rounds_once=True, heads=(0, 1, 2), mask=3, cost=attention_cost)
+       contracts=True, rounds_once=True, heads=(0, 1, 2), mask=3, cost=attention_cost,
+       batch=batching.folded(beside=3))
 )  # fmt: skip
 
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from rlx.autodiff.pullback import vjp_by_parts
 from rlx.ir import Attrs, Op, Tensor, TensorType, apply, register
+from rlx.ops import batching
 from rlx.ops.attention.forward import check_attention
 from rlx.ops.attention.parts import (
     attention_cost,
@@ -92,5 +93,6 @@ def _decompose(inputs: Sequence[Tensor], attrs: Attrs) -> tuple[Tensor, ...]:
 
 register(
     Op("attention_grad", "attention", _infer, _reference, "torch.autograd of scaled_dot_product_attention",
-       vjp_by_parts(_decompose), kernel="attention_dq", decompose=_decompose, contracts=True, cost=attention_cost)
+       vjp_by_parts(_decompose), kernel="attention_dq", decompose=_decompose, contracts=True, cost=attention_cost,
+       batch=batching.folded(beside=4))
 )  # fmt: skip

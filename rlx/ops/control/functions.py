@@ -11,8 +11,9 @@ from rlx.errors import DTypeError, GraphError, ShapeError
 from rlx.ir import Graph, Tensor, TensorType, apply
 from rlx.ir.body import TracedBody
 from rlx.ir.checks import add_check
-from rlx.ir.graph import TRACING, traced_into
+from rlx.ir.graph import graph_of, traced_into
 from rlx.ir.types import is_index
+from rlx.ir.values import is_foreign
 from rlx.ops.pytree import flatten, is_number, unflatten
 
 PyTree = Any  # a pytree: a tensor, or nested tuples, lists and dicts of tensors
@@ -45,7 +46,8 @@ def cond(pred: Any, then_fn: Callable[..., PyTree], else_fn: Callable[..., PyTre
     (then, shape, outs), (other, other_shape, other_outs) = traced
     if shape != other_shape:
         raise GraphError(
-            f"cond: the branches give results of different structure: {_text(shape)} and {_text(other_shape)}"
+            f"cond: the branches give results of different structure: {_text(shape)} and {_text(other_shape)}; "
+            "return one structure from both"
         )
     for i, (a, b) in enumerate(zip(outs, other_outs, strict=True)):
         same_type(f"cond: result {i} of the branches", a.type, b.type)
@@ -72,9 +74,9 @@ def while_loop(
     """The last carry of `carry = init; while cond_fn(carry): carry = body_fn(carry)`.
 
     init is a pytree of tensors and numbers; the body must return the same structure and types. The functions may use
-    any tensor of the surrounding graph. Shape, dtype: init's. Gradient: none, since the number of steps is not known
-    in advance; a scan has one. A loop that would exceed `max_steps` stops the run with StepLimitExceeded; by default
-    there is no limit.
+    any tensor of the surrounding graph. Shape, dtype: init's. Gradient: with `max_steps`, that of a scan of as many
+    steps, which keeps all carries; without, an UnsupportedOp. rlx.jvp needs no limit. A loop that would exceed
+    `max_steps` stops the run with StepLimitExceeded; by default there is no limit.
     Raises: DTypeError, ShapeError, GraphError when the functions' results do not fit.
     """
     _check_functions("while_loop", "each of the carry", cond_fn=cond_fn, body_fn=body_fn)
@@ -170,6 +172,8 @@ def check_predicate(op: str, graph: Graph, pred: Any) -> Tensor:
         t = traced_into(graph).reach(pred, op)
     elif isinstance(pred, bool | np.bool_):
         return graph.constant(bool(pred))
+    elif isinstance(pred, np.ndarray) or is_foreign(pred):
+        t = graph.constant(pred)
     else:
         raise DTypeError(f"{op}: the predicate is {type(pred).__name__}; expected a bool tensor of rank 0")
     if t.dtype.kind != "b":
@@ -194,11 +198,7 @@ def _home(op: str, leaves: Sequence[Any]) -> Graph:
     for x in leaves:
         if isinstance(x, Tensor):
             return traced_into(x.graph)
-    if TRACING.body is not None:
-        return TRACING.body
-    raise GraphError(
-        f"{op}: no argument is a Tensor; make one with Graph.input, Graph.param or Graph.constant"
-    )
+    return graph_of(op, ())
 
 
 def _tensor(graph: Graph, x: Any) -> Tensor:

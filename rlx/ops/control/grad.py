@@ -1,4 +1,4 @@
-"""The gradients of cond and scan, written with cond and scan."""
+"""The gradients and tangents of control ops, written with control ops."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from rlx.autodiff.pullback import pullback
+from rlx.autodiff.pushforward import cotangent, pushforward
+from rlx.errors import UnsupportedOp
 from rlx.ir import Graph, Node, Tensor, inline
-from rlx.ir.graph import traced_into
+from rlx.ir.graph import apply, traced_into
 from rlx.ops.composite import zeros_like
-from rlx.ops.control.functions import cond, scan
+from rlx.ops.control.functions import cond, scan, while_loop
 
 Grads = Sequence["Tensor | None"]
 
@@ -80,3 +82,99 @@ def scan_vjp(node: Node, grads: Grads) -> Grads:
     begin = [d_carry, [zeros_like(t) for t in _floats(captured)]]
     (first, sums), d_xs = scan(back, begin, [kept, list(xs), list(known.values())], length, not reverse)
     return [*_spread(first, start), *_spread(d_xs, xs), *_spread(sums, captured)]
+
+
+def while_vjp(node: Node, grads: Grads) -> Grads:
+    """The gradient of a scan of `max_steps` steps, of which those after the loop's end pass the carry on.
+
+    The number of steps comes from a second run of the loop, which fails where the first would: a gradient of a loop
+    that was cut short is none. Raises: UnsupportedOp without `max_steps`, since all carries must have a place."""
+    going, *given = node.inputs
+    body, limit = node.attrs["body"], node.attrs["max_steps"]
+    if limit is None:
+        raise UnsupportedOp(
+            f"gradient: while_loop ({node}) has no limit of steps, so that there is no room for what its gradient "
+            "reads; write while_loop(..., max_steps=n), scan, fori_loop with bounds that are Python ints, or use "
+            "rlx.jvp, which goes forward"
+        )
+    n = len(body.inputs)
+    start, captured = given[:n], given[n:]
+    begin = cotangent(going)
+
+    def run(carry: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:
+        again, *made = inline(body, carry[0].graph, (*carry, *captured))
+        return again, list(made)
+
+    def count(at: Any) -> Any:
+        again, made = run(at[2])
+        return again, at[1] + 1, made
+
+    first = going.graph.constant(0, "i32")
+    steps = while_loop(lambda at: at[0], count, (going, first, list(start)), max_steps=limit)[1]
+
+    def step(at: Any, _: Any) -> Any:
+        i, carry = at
+        return (i + 1, cond(i < steps, lambda c: run(c)[1], lambda c: c, carry)), None
+
+    outs = scan(step, (first, list(start)), None, int(limit))[0][1]
+    return pullback(outs, grads, node.inputs, stop=True, since=begin)
+
+
+def _both(tensors: Sequence[Tensor], tangents: Sequence[Tensor | None]) -> list[Tensor]:
+    """A tangent for each float, zeros where there is none."""
+    return [_or_zeros(d, t) for t, d in zip(tensors, tangents, strict=True) if t.dtype.is_float]
+
+
+def _pushed(body: Graph, given: Sequence[Tensor], ds: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
+    """A body's outputs for values of its inputs, and their tangents (of floats), given those of the floats."""
+    begin = cotangent(given[0])
+    sources = [t if not t.dtype.is_float else apply("cast", t, dtype=t.dtype) for t in given]
+    outs = list(inline(body, begin.graph, sources))
+    found = pushforward(outs, ds, _floats(sources), since=begin)
+    return outs, _both(outs, found)
+
+
+def cond_jvp(node: Node, tangents: Grads) -> Grads:
+    """The tangents of the branch that is taken."""
+    pred, *given = node.inputs
+
+    def run(body: Graph) -> Any:
+        return lambda given, ds: _pushed(body, given, ds)[1]
+
+    ds = _both(given, tangents[1:])
+    made = cond(pred, run(node.attrs["then"]), run(node.attrs["otherwise"]), given, ds)
+    return _spread(made, node.outputs)
+
+
+def while_jvp(node: Node, tangents: Grads) -> Grads:
+    """A loop whose carry has the tangents beside the values."""
+    going, *given = node.inputs
+    body, n = node.attrs["body"], len(node.attrs["body"].inputs)
+    outside, d_outside = given[n:], _both(given[n:], tangents[1 + n :])
+
+    def step(at: Any) -> Any:
+        _, carry, ds = at
+        (again, *made), found = _pushed(body, (*carry, *outside), (*ds, *d_outside))
+        return again, made, found
+
+    start = (going, given[:n], _both(given[:n], tangents[1 : 1 + n]))
+    found = while_loop(lambda at: at[0], step, start, max_steps=node.attrs["max_steps"])[2]
+    return _spread(found, node.outputs)
+
+
+def scan_jvp(node: Node, tangents: Grads) -> Grads:
+    """A scan whose carry and rows have the tangents beside the values."""
+    body, n, count = node.attrs["body"], node.attrs["carries"], len(node.attrs["body"].inputs)
+    start, xs, outside = node.inputs[:n], node.inputs[n:count], node.inputs[count:]
+    d_outside = _both(outside, tangents[count:])
+
+    def step(at: Any, row: Any) -> Any:
+        (carry, ds), (x, dx) = at, row
+        outs, found = _pushed(body, (*carry, *x, *outside), (*ds, *dx, *d_outside))
+        kept = len(_floats(carry))
+        return (outs[:n], found[:kept]), found[kept:]
+
+    first = (list(start), _both(start, tangents[:n]))
+    rows = (list(xs), _both(xs, tangents[n:count]))
+    (_, ends), ys = scan(step, first, rows, node.attrs["length"], node.attrs["reverse"])
+    return _spread([*ends, *ys], node.outputs)

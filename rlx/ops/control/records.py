@@ -13,7 +13,8 @@ import numpy as np
 
 from rlx.dtypes import bool_
 from rlx.errors import ShapeError, StepLimitExceeded
-from rlx.ir import NOT_DIFFERENTIABLE, Attrs, Control, Cost, Graph, Node, Op, TensorType, bodies, register
+from rlx.ir import Attrs, Control, Cost, Graph, Node, Op, TensorType, bodies, register
+from rlx.ops import batching
 from rlx.ops.base import check_inputs
 from rlx.ops.control import grad as control_grad
 from rlx.ops.control.functions import same_type
@@ -147,13 +148,14 @@ def _cond_cost(node: Node) -> Cost:
 
 register(
     Op("cond", FAMILY, _cond_infer, _cond, "Python's if", control_grad.cond_vjp,
-       control=Control(predicate=True, repeats=False), cost=_cond_cost)
+       jvp=control_grad.cond_jvp, control=Control(predicate=True, repeats=False), cost=_cond_cost,
+       batch=batching.batched_cond)
 )  # fmt: skip
 register(
-    Op("while_loop", FAMILY, _while_infer, _while, "Python's while", NOT_DIFFERENTIABLE,
-       control=Control(predicate=True, repeats=True))
+    Op("while_loop", FAMILY, _while_infer, _while, "Python's while", control_grad.while_vjp,
+       jvp=control_grad.while_jvp, control=Control(predicate=True, repeats=True), batch=batching.batched_while)
 )  # fmt: skip
 register(
     Op("scan", FAMILY, _scan_infer, _scan, "Python's for", control_grad.scan_vjp,
-       control=Control(predicate=False, repeats=True))
+       jvp=control_grad.scan_jvp, control=Control(predicate=False, repeats=True), batch=batching.batched_scan)
 )  # fmt: skip

@@ -11,6 +11,7 @@ import numpy as np
 from rlx.dtypes import DType, promote
 from rlx.errors import ShapeError
 from rlx.ir import Attrs, Cost, Node, Op, Tensor, TensorType, apply, register
+from rlx.ops import batching
 from rlx.ops.base import TensorLike, cast_to, check_inputs, floats, tensors, written
 from rlx.ops.elementwise.unary import NUMPY_ACTIVATIONS
 from rlx.ops.matmul import ACTIVATIONS, activated
@@ -151,7 +152,7 @@ def conv_cost(node: Node) -> Cost:
 
 register(
     Op("conv", "conv", _conv_infer, computed(_pair)(_conv), "torch.nn.functional.conv2d", _conv_vjp, kernel="conv",
-       decompose=_conv_decompose, contracts=True, cost=conv_cost, epilogue=1)
+       decompose=_conv_decompose, contracts=True, cost=conv_cost, epilogue=1, batch=batching.folded(1, 2))
 )  # fmt: skip
 
 
@@ -221,7 +222,7 @@ def _grad_input_vjp(node: Node, grads: Sequence[Tensor | None]) -> Sequence[Tens
 
 register(
     Op("conv_grad_input", "conv", _grad_input_infer, computed(_pair)(_spread), "torch.nn.grad.conv2d_input",
-       _grad_input_vjp, kernel="conv", contracts=True, cost=conv_cost)
+       _grad_input_vjp, kernel="conv", contracts=True, cost=conv_cost, batch=batching.folded(1))
 )  # fmt: skip
 
 
@@ -355,7 +356,8 @@ def _reached(result: Ints, sizes: Ints, kernel: Ints, attrs: Attrs) -> tuple[Int
 
 register(
     Op("conv_transpose", "conv", _transpose_infer, computed(_pair)(_conv_transpose),
-       "torch.nn.functional.conv_transpose2d", _transpose_vjp, kernel="conv", contracts=True, cost=conv_cost)
+       "torch.nn.functional.conv_transpose2d", _transpose_vjp, kernel="conv", contracts=True, cost=conv_cost,
+       batch=batching.folded(1, 2))
 )  # fmt: skip
 
 

@@ -13,6 +13,7 @@ from rlx.errors import DTypeError, ShapeError
 from rlx.ir import Attrs, Node, Op, Tensor, TensorType, apply, register
 from rlx.ir.op import Cost, Infer
 from rlx.ir.types import MAX_DIM, is_index
+from rlx.ops import batching
 from rlx.ops.base import check_inputs, written
 from rlx.ops.numeric import Array
 
@@ -165,13 +166,16 @@ def _cost(node: Node) -> Cost:
 
 
 register(
-    Op("fft", "fft", _infer("fft", True, True), _fft, "scipy.fft.fft", _fft_vjp, kernel="fft", cost=_cost)
+    Op("fft", "fft", _infer("fft", True, True), _fft, "scipy.fft.fft", _fft_vjp, kernel="fft", cost=_cost,
+       batch=batching.along())
 )
 register(
-    Op("rfft", "fft", _infer("rfft", False, True), _rfft, "scipy.fft.rfft", _rfft_vjp, kernel="fft", cost=_cost)
+    Op("rfft", "fft", _infer("rfft", False, True), _rfft, "scipy.fft.rfft", _rfft_vjp, kernel="fft", cost=_cost,
+       batch=batching.along())
 )
 register(
-    Op("irfft", "fft", _infer("irfft", True, False), _irfft, "scipy.fft.irfft", _irfft_vjp, kernel="fft", cost=_cost)
+    Op("irfft", "fft", _infer("irfft", True, False), _irfft, "scipy.fft.irfft", _irfft_vjp, kernel="fft", cost=_cost,
+       batch=batching.along())
 )
 
 

@@ -80,6 +80,7 @@ def _rows(x: Tensor, sizes: tuple[int, ...], given: list[Index]) -> Index:
     rows: Any = None
     for array, n in zip(given, sizes, strict=True):
         if isinstance(array, Tensor):
+            check_constants_in_range("index", array, n, f"an axis of {n} of {x.shape}")
             held: Any = cast_to(clamped(cast_to(array, i64 if array.dtype == i64 else i32), n), wide)
         else:
             check_constants_in_range("index", x.graph.constant(array), n, f"an axis of {n} of {x.shape}")

@@ -15,7 +15,10 @@ import numpy as np
 from rlx.dtypes import DType, DTypeLike, as_dtype, f32, i32, i64
 from rlx.errors import DTypeError, ShapeError
 from rlx.ir import NOT_DIFFERENTIABLE, Attrs, Node, Op, Tensor, TensorType, apply, register
+from rlx.ir.graph import TRACING
+from rlx.ir.op import Leaf
 from rlx.ir.types import is_index, normalize_axis
+from rlx.ops import batching
 from rlx.ops.base import TensorLike, cast_to, check_axis, check_inputs, tensors
 from rlx.ops.numeric import Array, convert
 
@@ -73,7 +76,8 @@ def clamped(indices: Tensor, n: int) -> Tensor:
 
 
 register(
-    Op("gather", "index", _infer, _reference, "numpy.take", _vjp, kernel="gather", moves_data=True, packed=(0,))
+    Op("gather", "index", _infer, _reference, "numpy.take", _vjp, kernel="gather", moves_data=True, packed=(0,),
+       batch=batching.gather)
 )
 
 
@@ -105,15 +109,23 @@ def index_tensor(op: str, indices: Tensor) -> Tensor:
 
 
 def check_constants_in_range(op: str, indices: Tensor, n: int, what: str) -> None:
-    """Checks constant indices. Raises: ShapeError where one is outside -n..n-1."""
+    """Checks constant indices, and notes the range of those that each call of an op outside a trace gives anew.
+
+    Raises: ShapeError where one is outside -n..n-1."""
     made = indices.node
     if made.op.name == "cast":
         made = made.inputs[0].node
     if made.op.name == "constant":
-        value = made.attrs["value"]
-        if value.size and not (-n <= int(value.min()) and int(value.max()) < n):
-            found = f"indices from {value.min()} to {value.max()}"
-            raise ShapeError(f"{op}: {found} leave {what}; expected {-n}..{n - 1}")
+        check_in_range(op, made.attrs["value"], n, what)
+    elif made.op.leaf is Leaf.INPUT and made.output.graph is TRACING.graph and TRACING.ranges is not None:
+        TRACING.ranges.append((made.attrs["name"], op, n, what))
+
+
+def check_in_range(op: str, value: Array, n: int, what: str) -> None:
+    """Raises: ShapeError where an index is outside -n..n-1."""
+    if value.size and not (-n <= int(value.min()) and int(value.max()) < n):
+        found = f"indices from {value.min()} to {value.max()}"
+        raise ShapeError(f"{op}: {found} leave {what}; expected {-n}..{n - 1}")
 
 
 # -- gather_elements
@@ -153,7 +165,7 @@ def _elements_vjp(node: Node, grads: Sequence[Tensor | None]) -> Sequence[Tensor
 
 register(
     Op("gather_elements", "index", _elements_infer, _elements_reference, "numpy.take_along_axis", _elements_vjp,
-       kernel="gather_elements", moves_data=True)
+       kernel="gather_elements", moves_data=True, batch=batching.along())
 )  # fmt: skip
 
 
@@ -290,7 +302,7 @@ register(
         "the loop of ONNX OneHot",
         NOT_DIFFERENTIABLE,
         kernel="tree",
-    )
+     batch=batching.along())
 )
 
 

@@ -14,6 +14,7 @@ from rlx.ir import Attrs, Expr, Node, Tensor, TensorType, apply
 from rlx.ir import expr as ex
 from rlx.ir.rows import Layout, Rows, row_at, row_max, row_pick, row_sum
 from rlx.ir.types import normalize_axis
+from rlx.ops import batching
 from rlx.ops.base import TensorLike, cast_to, check_float, check_inputs, floating, tensors
 from rlx.ops.numeric import Array, working
 from rlx.ops.row_programs import decompose_of, row_op
@@ -59,7 +60,7 @@ def _vjp(node: Node, grads: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
 
 
 row_op("cross_entropy", "loss", _infer, Rows(_cross_entropy, _rows_of_logits, ("element", "row"), (None,), False),
-       "torch.nn.functional.cross_entropy", _vjp, kernel="cross_entropy")  # fmt: skip
+       "torch.nn.functional.cross_entropy", _vjp, kernel="cross_entropy", batch=batching.along())  # fmt: skip
 
 
 def _grad_infer(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
@@ -84,7 +85,8 @@ def _gradient(args: Sequence[Expr], attrs: Attrs) -> tuple[Expr, ...]:
 
 _GRADIENT = Rows(_gradient, _rows_of_logits, ("row", "element", "row"), (1,))
 row_op("cross_entropy_grad", "loss", _grad_infer, _GRADIENT, "torch.autograd of cross_entropy",
-       vjp_by_parts(decompose_of(_GRADIENT)), kernel="cross_entropy_grad", inplace=(1,))  # fmt: skip
+       vjp_by_parts(decompose_of(_GRADIENT)), kernel="cross_entropy_grad", inplace=(1,),
+       batch=batching.along())  # fmt: skip
 
 
 def cross_entropy(

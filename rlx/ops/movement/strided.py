@@ -13,7 +13,7 @@ from rlx.dtypes import promote
 from rlx.errors import DTypeError, ShapeError, TracedValueError
 from rlx.ir import Attrs, Node, Op, Tensor, TensorType, apply, register
 from rlx.ir.types import as_items, as_shape, broadcast_shapes, normalize_axis
-from rlx.ops import identities, views
+from rlx.ops import batching, identities, views
 from rlx.ops.base import TensorLike, cast_to, check_inputs, tensor, tensors, unbroadcast
 from rlx.ops.numeric import Array
 
@@ -41,7 +41,8 @@ def _reshape_reference(x: Array, *, shape: tuple[int, ...]) -> Array:
 
 register(
     Op("reshape", "movement", _reshape_infer, _reshape_reference, "numpy.reshape", _reshape_vjp, kernel="copy",
-       inplace=(0,), view=views.whole, reshapes=True, moves_data=True, identity=identities.reshape)
+       inplace=(0,), view=views.whole, reshapes=True, moves_data=True, identity=identities.reshape,
+       batch=batching.reshape)
 )  # fmt: skip
 
 
@@ -67,7 +68,8 @@ def _transpose_reference(x: Array, *, perm: tuple[int, ...]) -> Array:
 
 register(
     Op("transpose", "movement", _transpose_infer, _transpose_reference, "numpy.transpose", _transpose_vjp,
-       kernel="strided_copy", view=views.transpose, moves_data=True, identity=identities.transpose)
+       kernel="strided_copy", view=views.transpose, moves_data=True, identity=identities.transpose,
+       batch=batching.transpose)
 )  # fmt: skip
 
 
@@ -90,7 +92,8 @@ def _expand_reference(x: Array, *, shape: tuple[int, ...]) -> Array:
 
 register(
     Op("expand", "movement", _expand_infer, _expand_reference, "numpy.broadcast_to", _expand_vjp,
-       kernel="strided_copy", view=views.expand, broadcasts=True, moves_data=True, identity=identities.expand)
+       kernel="strided_copy", view=views.expand, broadcasts=True, moves_data=True, identity=identities.expand,
+       batch=batching.reshape)
 )  # fmt: skip
 
 
@@ -159,7 +162,8 @@ def _padded(d: Tensor, axis: int, before: int, after: int) -> Tensor:
 
 
 register(Op("slice", "movement", _slice_infer, _slice_reference, "numpy.ndarray.__getitem__", _slice_vjp,
-            kernel="strided_copy", view=views.slice, moves_data=True, identity=identities.slice))  # fmt: skip
+            kernel="strided_copy", view=views.slice, moves_data=True, identity=identities.slice,
+            batch=batching.slices))  # fmt: skip
 
 
 def _concat_infer(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
@@ -199,7 +203,8 @@ def _concat_vjp(node: Node, grads: Grads) -> Grads:
 
 
 register(Op("concat", "movement", _concat_infer, _concat_reference, "numpy.concatenate", _concat_vjp,
-            kernel="strided_copy", view=views.concat, picks=True, identity=identities.concat))  # fmt: skip
+            kernel="strided_copy", view=views.concat, picks=True, identity=identities.concat,
+            batch=batching.along()))  # fmt: skip
 
 
 def reshape(x: Tensor, shape: Sequence[int] | int) -> Tensor:

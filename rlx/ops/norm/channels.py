@@ -15,6 +15,7 @@ from rlx.ir import expr as ex
 from rlx.ir.graph import apply_multi
 from rlx.ir.rows import Layout
 from rlx.ir.types import is_index
+from rlx.ops import batching
 from rlx.ops.base import TensorLike, cast_to, check_float, check_inputs, floats, tensors, unbroadcast
 from rlx.ops.norm.rows import norm_rows
 from rlx.ops.numeric import F32_MAX, Array, computed, working
@@ -82,7 +83,7 @@ def _group_norm_vjp(node: Node, grads: Sequence[Tensor | None]) -> Sequence[Tens
 
 
 row_op("group_norm", "norm", _group_norm_infer, norm_rows(True, groups_of), "torch.nn.functional.group_norm",
-       _group_norm_vjp, kernel="group_norm", inplace=(0,))  # fmt: skip
+       _group_norm_vjp, kernel="group_norm", inplace=(0,), batch=batching.folded(1, 2))  # fmt: skip
 
 
 def _channels_infer(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
@@ -112,7 +113,7 @@ def _channels_vjp(node: Node, grads: Sequence[Tensor | None]) -> Sequence[Tensor
 
 row_op("layer_norm_channels", "norm", _channels_infer, norm_rows(True, _over_channels),
        "torch.nn.functional.layer_norm over the channels", _channels_vjp, kernel="norm_axis",
-       inplace=(0,))  # fmt: skip
+       inplace=(0,), batch=batching.folded(1, 2))  # fmt: skip
 
 _STATISTICS = ("gamma", "beta", "mean", "var")
 
@@ -165,7 +166,7 @@ def _batch_norm_vjp(node: Node, grads: Sequence[Tensor | None]) -> Sequence[Tens
 
 register(
     Op("batch_norm", "norm", _batch_norm_infer, computed(first_dtype)(_batch_norm),
-       "torch.nn.functional.batch_norm", _batch_norm_vjp, _batch_norm_expr, inplace=(0,))
+       "torch.nn.functional.batch_norm", _batch_norm_vjp, _batch_norm_expr, inplace=(0,), batch=batching.batch_norm)
 )  # fmt: skip
 
 

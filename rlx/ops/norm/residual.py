@@ -10,6 +10,7 @@ from rlx.ir import Attrs, Expr, Node, Tensor, TensorType, apply
 from rlx.ir.graph import apply_multi
 from rlx.ir.op import Infer, get_op
 from rlx.ir.rows import Rows
+from rlx.ops import batching
 from rlx.ops.base import TensorLike, check_inputs, floats, tensors
 from rlx.ops.norm.rows import last_axis, norm_of
 from rlx.ops.row_programs import row_op
@@ -53,7 +54,8 @@ def _vjp(node: Node, grads: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
 
 for _name in NORMS:
     row_op(_name, "norm", _infer(_name), _rows(_name), f"torch: the sum, then {NORMS[_name]}", _vjp, single=False,
-           kernel="add_norm", inplace=(0, 1), mixed=(2, 3), centres=_name == "add_layer_norm")  # fmt: skip
+           kernel="add_norm", inplace=(0, 1), mixed=(2, 3), centres=_name == "add_layer_norm",
+           batch=batching.along(2, 3))  # fmt: skip
 
 
 def add_layer_norm(

@@ -10,6 +10,7 @@ from rlx.ir import expr as ex
 from rlx.ir.graph import apply_multi
 from rlx.ir.op import Infer
 from rlx.ir.rows import Layout, Rows, less_mean, row_mean
+from rlx.ops import batching
 from rlx.ops.base import TensorLike, check_float, check_inputs, floats, tensors
 from rlx.ops.numeric import F32_MAX
 from rlx.ops.row_programs import row_op
@@ -72,7 +73,7 @@ def _norm_vjp(node: Node, grads: Sequence[Tensor | None]) -> Sequence[Tensor | N
 for _name, _low, _centre in (("layer_norm", 3, True), ("rms_norm", 2, False)):
     row_op(_name, "norm", _norm_infer(_name, _low), norm_rows(_centre, last_axis), f"torch.nn.functional.{_name}",
            _norm_vjp, kernel=_name, inplace=(0,), mixed=(1, 2), rounds_once=True, centres=_centre,
-           summed=f"add_{_name}")  # fmt: skip
+           summed=f"add_{_name}", batch=batching.along(1, 2))  # fmt: skip
 
 
 def layer_norm(x: TensorLike, gamma: TensorLike, beta: TensorLike, eps: float = 1e-5) -> Tensor:

@@ -14,6 +14,7 @@ from rlx.ir import NOT_DIFFERENTIABLE, Attrs, Cost, Expr, Node, Op, TensorType, 
 from rlx.ir import expr as ex
 from rlx.ir.op import Infer
 from rlx.ir.types import as_shape, broadcast_shapes
+from rlx.ops import batching
 from rlx.ops.base import check_inputs, written
 from rlx.ops.elementwise.prims import value_of
 from rlx.ops.numeric import Array
@@ -119,7 +120,7 @@ register(
 )  # fmt: skip
 register(
     Op("random_bits", "random", _random_bits_infer, _random_bits, "Salmon et al., rounds one by one, counting",
-       NOT_DIFFERENTIABLE, _random_bits_expr, inplace=(0, 1, 2), cost=_cost)
+       NOT_DIFFERENTIABLE, _random_bits_expr, inplace=(0, 1, 2), cost=_cost, batch=batching.random_bits)
 )  # fmt: skip
 register(
     Op("multiply_high", "random", _infer("multiply_high", 2), value_of(_multiply_high_expr), "Python's integers",

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rlx.dtypes import DType, DTypeLike, as_dtype, f32, f64, i8, i32, i64, rounded, u8
-from rlx.errors import DTypeError, GraphError, ShapeError
+from rlx.errors import DTypeError, ShapeError
 from rlx.ir import Tensor, apply
 from rlx.ir.types import as_shape, broadcast_shapes, is_index, normalize_axis
 from rlx.ops.base import TensorLike, cast_to, tensor, tensors
@@ -242,7 +242,7 @@ def permutation(key: TensorLike, x: int | TensorLike, axis: int = 0, independent
     op = "random.permutation"
     if isinstance(x, bool | float):
         raise DTypeError(f"{op}: x is {x!r}; expected a tensor or an int")
-    if isinstance(key, Tensor) and (isinstance(x, Tensor) or not is_index(x)):
+    if isinstance(x, Tensor) or not is_index(x):
         key, x = tensors(op, key, x)
     key = key_tensor(op, key)
     if key.ndim != 1:
@@ -304,11 +304,6 @@ def _is_number(value: Any) -> bool:
 
 
 def key_tensor(op: str, key: TensorLike, what: str = "key") -> Tensor:
-    if not isinstance(key, Tensor):
-        raise GraphError(
-            f"{op}: the {what} is no Tensor; give a function of jit the array of rlx.random.key(seed) as an argument, "
-            "or make it Graph.constant or Graph.input"
-        )
     given = tensor(op, key)
     if given.dtype != i32:
         raise DTypeError(f"{op}: the {what} is {given.dtype}; expected i32, as rlx.random.key gives it")

@@ -12,6 +12,7 @@ from rlx.dtypes import f32, f64, i32, i64
 from rlx.errors import DTypeError, ShapeError
 from rlx.ir import Attrs, Node, Op, Tensor, TensorType, apply, register
 from rlx.ir.types import normalize_axis
+from rlx.ops import batching
 from rlx.ops.base import TensorLike, cast_to, check_float, check_inputs, floats, tensors
 from rlx.ops.norm.channels import first_dtype
 from rlx.ops.numeric import Array, computed
@@ -214,7 +215,7 @@ def _table_gradients(node: Node, d: Tensor) -> list[Tensor]:
 
 register(
     Op("rope", "rope", _infer, computed(first_dtype)(_reference), "complex numbers turned place by place", _vjp,
-       kernel="rope", decompose=_decompose, inplace=(0,))
+       kernel="rope", decompose=_decompose, inplace=(0,), batch=batching.along(1, 2, 3))
 )  # fmt: skip
 
 

@@ -9,6 +9,7 @@ import numpy as np
 from rlx.autodiff.pullback import vjp_by_parts
 from rlx.errors import DTypeError, ShapeError
 from rlx.ir import Attrs, Cost, Node, Op, Tensor, TensorType, apply, register
+from rlx.ops import batching
 from rlx.ops.base import check_inputs, written
 from rlx.ops.composite import expand_dims
 from rlx.ops.fft.functions import irfft, rfft
@@ -87,7 +88,7 @@ def _cost(node: Node) -> Cost:
 
 register(
     Op("block_convolution", "signal", _infer, _reference, "scipy.signal.oaconvolve",
-       vjp_by_parts(_decompose), kernel="block_convolution", decompose=_decompose, cost=_cost)
+       vjp_by_parts(_decompose), kernel="block_convolution", decompose=_decompose, cost=_cost, batch=batching.filters)
 )  # fmt: skip
 
 

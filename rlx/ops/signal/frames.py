@@ -9,6 +9,7 @@ import numpy as np
 from rlx.errors import ShapeError
 from rlx.ir import Attrs, Cost, Node, Op, Tensor, TensorType, apply, register
 from rlx.ir.types import is_index, normalize_axis
+from rlx.ops import batching
 from rlx.ops.base import TensorLike, check_float, check_inputs, floating, tensor, unbroadcast, written
 from rlx.ops.composite import moveaxis
 from rlx.ops.numeric import Array, computed
@@ -68,7 +69,8 @@ def _frame_decompose(inputs: Sequence[Tensor], attrs: Attrs) -> Tensor:
 
 register(
     Op("frame", "signal", _frame_infer, _frame_reference, "numpy.lib.stride_tricks.sliding_window_view", _frame_vjp,
-       kernel="frame", decompose=_frame_decompose, moves_data=True, cost=lambda node: Cost(2 * written(node)))
+       kernel="frame", decompose=_frame_decompose, moves_data=True, cost=lambda node: Cost(2 * written(node)),
+       batch=batching.along())
 )  # fmt: skip
 
 
@@ -105,7 +107,7 @@ def _windowed_decompose(inputs: Sequence[Tensor], attrs: Attrs) -> Tensor:
 register(
     Op("windowed_frames", "signal", _windowed_infer, computed()(_windowed_reference),
        "NumPy's windows of views, times the window", _windowed_vjp, kernel="windowed_frames",
-       decompose=_windowed_decompose, cost=lambda node: Cost(2 * written(node)))
+       decompose=_windowed_decompose, cost=lambda node: Cost(2 * written(node)), batch=batching.along(1))
 )  # fmt: skip
 
 
@@ -156,7 +158,7 @@ def _add_decompose(inputs: Sequence[Tensor], attrs: Attrs) -> Tensor:
 register(
     Op("overlap_add", "signal", _add_infer, computed()(_add_reference), "torch.nn.functional.fold", _add_vjp,
        kernel="overlap_add", decompose=_add_decompose,
-       cost=lambda node: Cost(node.inputs[0].type.nbytes + written(node)))
+       cost=lambda node: Cost(node.inputs[0].type.nbytes + written(node)), batch=batching.along())
 )  # fmt: skip
 
 

@@ -12,7 +12,7 @@ from rlx.errors import ShapeError
 from rlx.ir import Attrs, Node, Op, Tensor, TensorType, apply, register
 from rlx.ir.graph import apply_multi
 from rlx.ir.types import normalize_axis
-from rlx.ops import composite
+from rlx.ops import batching, composite
 from rlx.ops.base import TensorLike, cast_to, check_float, check_inputs, floating, tensors
 from rlx.ops.elementwise import select
 from rlx.ops.index.gather import gather
@@ -75,7 +75,7 @@ def _decompose(inputs: Sequence[Tensor], attrs: Attrs) -> tuple[Tensor, ...]:
 
 
 register(Op("peaks", "signal", _infer, find_peaks, "scipy.signal.find_peaks", _vjp, kernel="peaks",
-            decompose=_decompose))  # fmt: skip
+            decompose=_decompose, batch=batching.along()))  # fmt: skip
 
 
 def largest_peaks(f: TensorLike, p: TensorLike, k: int, axis: int = -1) -> tuple[Tensor, Tensor]:

@@ -10,7 +10,7 @@ import numpy as np
 from rlx.autodiff.pullback import vjp_by_parts
 from rlx.errors import DTypeError, ShapeError
 from rlx.ir import Attrs, Cost, Node, Op, Tensor, TensorType, apply, register
-from rlx.ops import reduce
+from rlx.ops import batching, reduce
 from rlx.ops.base import check_inputs, written
 from rlx.ops.fft.functions import rfft
 from rlx.ops.fft.pairs import power
@@ -102,7 +102,7 @@ def _cost(node: Node) -> Cost:
 
 register(
     Op("segment_power", "signal", _infer, _reference, "scipy.signal.welch", vjp_by_parts(_decompose),
-       kernel="segment_power", decompose=_decompose, cost=_cost)
+       kernel="segment_power", decompose=_decompose, cost=_cost, batch=batching.along(1))
 )  # fmt: skip
 
 

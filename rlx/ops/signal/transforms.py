@@ -11,7 +11,7 @@ import numpy as np
 from rlx.autodiff.pullback import vjp_by_parts
 from rlx.errors import DTypeError, ShapeError
 from rlx.ir import Attrs, Cost, Node, Op, Tensor, TensorType, apply, register
-from rlx.ops import composite
+from rlx.ops import batching, composite
 from rlx.ops.base import check_inputs, written
 from rlx.ops.fft.functions import irfft, rfft
 from rlx.ops.fft.transform import TYPES
@@ -81,7 +81,7 @@ def _cost(node: Node) -> Cost:
 
 register(
     Op("segment_spectra", "signal", _infer, _reference, "scipy.signal.stft", vjp_by_parts(_decompose),
-       kernel="segment_spectra", decompose=_decompose, cost=_cost)
+       kernel="segment_spectra", decompose=_decompose, cost=_cost, batch=batching.along(1))
 )  # fmt: skip
 
 
@@ -153,7 +153,7 @@ def _signal_cost(node: Node) -> Cost:
 register(
     Op("segment_signal", "signal", _signal_infer, _signal_reference, "SciPy's irfft, its frames added up",
        vjp_by_parts(_signal_decompose),
-       kernel="segment_signal", decompose=_signal_decompose, cost=_signal_cost)
+       kernel="segment_signal", decompose=_signal_decompose, cost=_signal_cost, batch=batching.along(1))
 )  # fmt: skip
 
 

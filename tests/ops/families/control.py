@@ -61,6 +61,15 @@ def _branch(truth: bool) -> Callable[..., Tensor]:
     return build
 
 
+def _until(x: Tensor, w: Tensor) -> Tensor:
+    """Steps until the sum of squares passes a limit, of fewer than there may be."""
+    def going(c: tuple[Tensor, Tensor]) -> Tensor:
+        return ops.logical_and(c[0] < 9, ops.sum(c[1] * c[1]) < 40.0)
+
+    n, y = ops.while_loop(going, lambda c: (c[0] + 1, c[1] * 1.5 + ops.tanh(x + w)), (0, x), max_steps=12)
+    return y * ops.cast(n, y.dtype)
+
+
 def _rnn(reverse: bool) -> Callable[..., Tensor]:
     def build(h: Tensor, xs: Tensor, w: Tensor) -> Tensor:
         def step(c: tuple[Tensor, Tensor], x: Tensor) -> Any:
@@ -90,6 +99,7 @@ GRADIENTS: Gradients = {
         (_branch(False), [(3, 4), (4, 2)], None),
         (_loop_in_a_branch, [(3, 4)], None),
     ],
+    "while_loop": [(_until, [(4, 4), (4, 4)], None)],
     "scan": [
         (_rnn(False), [(4,), (3, 4), (4, 4)], None),
         (_rnn(True), [(4,), (3, 4), (4, 4)], None),

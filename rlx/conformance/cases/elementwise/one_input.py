@@ -15,7 +15,7 @@ from rlx.conformance.record import Conformance
 from rlx.conformance.shapes import ALL, FEW, FLOATS, HALVES, INTS, NUMBERS, SHAPES, label
 from rlx.conformance.tolerances import BITS, COMPOSITE, EQUAL, PRIMITIVE, ROUNDED, Tolerance
 from rlx.dtypes import DType, bool_, f32, i32
-from rlx.ir import Attrs, Tensor, get_op
+from rlx.ir import Attrs, Tensor, apply, get_op
 from rlx.ops.elementwise.activation import SELU_ALPHA, SELU_GAMMA
 from rlx.ops.numeric import Array
 
@@ -216,6 +216,9 @@ OPS = (
     Conformance("relu", (partial(_of_numbers, "relu", EQUAL),), (_random("relu", lambda b: b.floating(), False),)),
     # Ops that take every dtype
     Conformance("copy", (partial(_of_all, "copy", BITS),), (_random("copy", lambda b: b.any(), False),)),
+    Conformance(
+        "again", (partial(_of_all, "again", BITS),), (Rule("again", lambda b: (apply("again", b.any()),), False),)
+    ),
     Conformance(
         "stop_gradient", (partial(_of_all, "stop_gradient", BITS),),
         (_random("stop_gradient", lambda b: b.any(), False),),

@@ -1,0 +1,76 @@
+"""Forward mode: the tangents of a graph's tensors, given those of some of them.
+
+A node's tangents are its gradient rule transposed: the rule is linear in the outputs' gradients, so the pullback of its
+results, with respect to these, takes tangents of inputs to tangents of outputs. So every op that has a gradient has a
+tangent, with the same slopes at kinks. Only the ops that run bodies have rules of their own (`Op.jvp`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rlx.autodiff.pullback import here, no_gradient, nodes_between, pullback
+from rlx.errors import UnsupportedOp
+from rlx.ir import Node, Tensor
+from rlx.ir.graph import apply
+from rlx.ir.op import _NotDifferentiable
+
+
+def pushforward(
+    outputs: Sequence[Tensor],
+    tangents: Sequence[Tensor | None],
+    wrt: Sequence[Tensor],
+    since: Tensor | None = None,
+) -> tuple[Tensor | None, ...]:
+    """The tangent of each output, given those of the tensors of `wrt`; None where no tangent reaches it.
+
+    Nodes are appended to the tensors' graph. The tensors of `wrt` count as independent of each other. `since`: as in
+    `pullback`. Raises: UnsupportedOp for a node on the path whose op is not differentiable.
+    """
+    known = {id(t): d for t, d in zip(wrt, tangents, strict=True)}
+    for node in nodes_between(outputs, set(known), True, since):
+        given = [known.get(id(t)) if t.dtype.is_float else None for t in node.inputs]
+        if all(d is None for d in given):
+            continue
+        for t, d in zip(node.outputs, _tangents(here(node), given), strict=True):
+            if d is not None and t.dtype.is_float and id(t) not in known:
+                known[id(t)] = d
+    return tuple(known.get(id(t)) for t in outputs)
+
+
+def _tangents(node: Node, given: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
+    if node.op.jvp is not None:
+        return node.op.jvp(node, given)
+    if isinstance(node.op.vjp, _NotDifferentiable):
+        if any(t.dtype.is_float for t in node.outputs):
+            raise no_gradient(node)
+        return [None] * len(node.outputs)
+    try:
+        return _transposed(node, given)
+    except UnsupportedOp:
+        if node.op.decompose is None:
+            raise
+    # The op of its gradient has none itself; the ops that it consists of may.
+    begin = cotangent(node.inputs[0])
+    made = node.op.decompose(node.inputs, node.attrs)
+    return pushforward((made,) if isinstance(made, Tensor) else made, given, node.inputs, begin)
+
+
+def _transposed(node: Node, given: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
+    assert not isinstance(node.op.vjp, _NotDifferentiable)
+    seeds = [cotangent(t) if t.dtype.is_float else None for t in node.outputs]
+    wrt = [t for t in seeds if t is not None]
+    if not wrt:
+        return seeds
+    pairs = [
+        (g, d)
+        for g, d in zip(node.op.vjp(node, seeds), given, strict=True)
+        if g is not None and d is not None
+    ]
+    found = iter(pullback([g for g, _ in pairs], [d for _, d in pairs], wrt, stop=True, since=wrt[0]))
+    return [None if t is None else next(found) for t in seeds]
+
+
+def cotangent(like: Tensor) -> Tensor:
+    """A new tensor of the type, which rules that are linear in it may be applied to: its value does not matter."""
+    return apply("expand", like.graph.constant(0.0, like.dtype), shape=like.shape)

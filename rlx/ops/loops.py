@@ -1,0 +1,150 @@
+"""Loops written with scan and while_loop: fori_loop, map, associative_scan."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from rlx.dtypes import i32
+from rlx.errors import DTypeError, GraphError, ShapeError
+from rlx.ir import Tensor, apply
+from rlx.ir.graph import graph_of, traced_into
+from rlx.ir.types import is_index, normalize_axis
+from rlx.ops.control.functions import scan, while_loop
+from rlx.ops.pytree import flatten, is_number, unflatten
+
+PyTree = Any
+
+
+def fori_loop(
+    lower: Any, upper: Any, body_fun: Callable[[Tensor, PyTree], PyTree], init_val: PyTree
+) -> PyTree:
+    """The last value of `v = init_val; for i in range(lower, upper): v = body_fun(i, v)`.
+
+    init_val is a pytree of tensors and numbers, which the body returns with the same structure and types; i is an i32
+    of rank 0. Gradient: of bounds that are Python ints, that of a scan; of bounds that are tensors, none: the loop is a
+    while_loop without a limit. Raises: DTypeError for bounds that are no integers; as scan and while_loop.
+    """
+    if not callable(body_fun):
+        raise GraphError(
+            f"fori_loop: body_fun is {type(body_fun).__name__}; expected a function of i and the value"
+        )
+    if is_index(lower) and is_index(upper) and not isinstance(lower, bool) and not isinstance(upper, bool):
+        steps = np.arange(int(lower), max(int(lower), int(upper)), dtype=np.int32)
+        return scan(lambda v, i: (body_fun(i, v), None), init_val, steps)[0]
+    for name, bound in (("lower", lower), ("upper", upper)):
+        kind = bound.dtype.kind if isinstance(bound, Tensor) else "i" if is_index(bound) else "?"
+        if kind not in "iu" or (isinstance(bound, Tensor) and bound.shape != ()):
+            raise DTypeError(
+                f"fori_loop: {name} is {bound.type if isinstance(bound, Tensor) else repr(bound)}; expected an int or "
+                "an integer of rank 0"
+            )
+    first, last = (b if not isinstance(b, Tensor) else apply("cast", b, dtype=i32) for b in (lower, upper))
+    graph = next(b.graph for b in (first, last) if isinstance(b, Tensor))
+    first, last = (b if isinstance(b, Tensor) else graph.constant(int(b), i32) for b in (first, last))
+    found = while_loop(
+        lambda at: at[0] < last, lambda at: (at[0] + 1, body_fun(at[0], at[1])), (first, init_val)
+    )
+    return found[1]
+
+
+def map(f: Callable[[PyTree], PyTree], xs: PyTree) -> PyTree:
+    """f of each x of xs along axis 0, one after the other, stacked: a scan without a carry. rlx.vmap does all at once.
+
+    Shape: xs, a pytree of (n, …), gives a pytree of (n, *f(x).shape). Raises: as scan.
+    """
+    if not callable(f):
+        raise GraphError(f"map: f is {type(f).__name__}; expected a function of one x, as in map(f, xs)")
+    return scan(lambda carry, x: (carry, f(x)), None, xs)[1]
+
+
+def associative_scan(
+    fn: Callable[[PyTree, PyTree], PyTree], elems: PyTree, reverse: bool = False, axis: int = 0
+) -> PyTree:
+    """All partial results of an associative function along an axis: y[i] = fn(… fn(x[0], x[1]) …, x[i]).
+
+    elems is a pytree of tensors of one length along `axis`; fn takes two such pytrees of any length, works on their
+    elements side by side, and returns one of the same structure and types. With `reverse` it starts at the end. Shape,
+    dtype: those of elems. The depth is 2·log2(length) calls of fn. Gradient: that of its parts. Numerics: the order of
+    fn's applications differs from a loop's. Follows Blelloch, Prefix sums and their applications, 1990.
+    Raises: ShapeError where lengths differ or fn changes types, GraphError where it changes the structure.
+    """
+    if not callable(fn):
+        raise GraphError(f"associative_scan: fn is {type(fn).__name__}; expected a function of two pytrees")
+    leaves: list[Any] = []
+    skeleton = flatten(elems, leaves, leaf=is_number)
+    home = traced_into(graph_of("associative_scan", leaves))
+    leaves = [x if isinstance(x, Tensor) else home.constant(x) for x in leaves]
+    axes = [normalize_axis(axis, x.ndim, "associative_scan") for x in leaves]
+    lengths = {x.shape[a] for x, a in zip(leaves, axes, strict=True)}
+    if len(lengths) != 1:
+        raise ShapeError(
+            f"associative_scan: elems have the lengths {sorted(lengths)} along axis {axis}; expected one"
+        )
+
+    def take(x: Any, a: int, start: int, stop: int, step: int = 1) -> Any:
+        return x[(slice(None),) * a + (slice(start, stop, step),)]
+
+    def joined(left: list[Any], right: list[Any]) -> list[Any]:
+        made: list[Any] = []
+        if (
+            flatten(fn(unflatten(skeleton, left), unflatten(skeleton, right)), made, leaf=is_number)
+            != skeleton
+        ):
+            raise GraphError(
+                "associative_scan: fn gives another structure than that of elems; return one like it"
+            )
+        for x, y in zip(left, made, strict=True):
+            if y.shape != x.shape or y.dtype != x.dtype:
+                raise ShapeError(
+                    f"associative_scan: fn gives {y.dtype}{list(y.shape)} for {x.dtype}{list(x.shape)}; expected the "
+                    "same shape and dtype: it is given many elements along the axis"
+                )
+        return made
+
+    def run(xs: list[Any]) -> list[Any]:
+        n = xs[0].shape[axes[0]]
+        if n < 2:
+            return xs
+        half = n // 2
+        pairs = list(zip(xs, axes, strict=True))
+        odd = run(
+            joined(
+                [take(x, a, 0, 2 * half, 2) for x, a in pairs], [take(x, a, 1, 2 * half, 2) for x, a in pairs]
+            )
+        )
+        rest = (n - 1) // 2  # the even places but the first
+        first = [take(x, a, 0, 1) for x, a in pairs]
+        if not rest:
+            return [_concat([f, o], a) for f, o, a in zip(first, odd, axes, strict=True)]
+        even = joined(
+            [take(o, a, 0, rest) for o, a in zip(odd, axes, strict=True)],
+            [take(x, a, 2, n, 2) for x, a in pairs],
+        )
+        even = [_concat([f, e], a) for f, e, a in zip(first, even, axes, strict=True)]
+        return [_interleaved(e, o, a) for e, o, a in zip(even, odd, axes, strict=True)]
+
+    def flipped(xs: list[Any]) -> list[Any]:
+        return [x[(slice(None),) * a + (slice(None, None, -1),)] for x, a in zip(xs, axes, strict=True)]
+
+    found = run(flipped(leaves) if reverse else leaves)
+    return unflatten(skeleton, flipped(found) if reverse else found)
+
+
+def _concat(parts: list[Any], axis: int) -> Any:
+    return apply("concat", *parts, axis=axis)
+
+
+def _interleaved(even: Any, odd: Any, axis: int) -> Any:
+    """even[0], odd[0], even[1], …; even may be one longer."""
+    n, m = even.shape[axis], odd.shape[axis]
+    before, after = even.shape[:axis], even.shape[axis + 1 :]
+    cut = even[(slice(None),) * axis + (slice(0, m),)]
+    pairs = [apply("reshape", t, shape=(*before, m, 1, *after)) for t in (cut, odd)]
+    made = apply("reshape", _concat(pairs, axis + 1), shape=(*before, 2 * m, *after))
+    return made if n == m else _concat([made, even[(slice(None),) * axis + (slice(m, n),)]], axis)
+
+
+__all__ = ["associative_scan", "fori_loop", "map"]

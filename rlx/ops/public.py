@@ -1,0 +1,55 @@
+"""Public functions: what a call does outside a trace, and errors for keywords that say which one was meant."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from rlx.errors import meant
+from rlx.ir import Tensor
+from rlx.ir.graph import TRACING
+
+Function = Callable[..., Any]
+_ELSEWHERE = {"dim": "axis", "dims": "axes", "keepdim": "keepdims", "dim0": "axis1", "dim1": "axis2", "other": "b"}
+
+
+class Outside:
+    """What a call outside a trace does where its first argument is no tensor of a graph: rlx.runtime sets it."""
+
+    compute: Callable[[Function, Sequence[Any], Mapping[str, Any]], Any] | None = None
+
+
+def public(module: str, name: str, function: Function) -> Any:
+    """The function as users call it, under its public name.
+
+    Within a trace, and beside tensors of a graph, it adds to the graph; elsewhere it computes at once. An error for a
+    keyword that it does not take says which one was meant: Python does from 3.13."""
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        try:
+            compute = Outside.compute
+            if TRACING.graph is not None or TRACING.body is not None or compute is None:
+                return function(*args, **kwargs)
+            if args and isinstance(args[0], Tensor):
+                return function(*args, **kwargs)
+            return compute(function, args, kwargs)
+        except TypeError:
+            parameters = inspect.signature(function).parameters if kwargs else {}
+            wrong = next((k for k in kwargs if k not in parameters), None)
+            if wrong is None or any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
+                raise
+            near = meant(_ELSEWHERE.get(wrong, wrong), parameters)
+        text = f"{name}() got an unexpected keyword argument {wrong!r}{near}"
+        raise TypeError(f"{text}; it takes {', '.join(parameters)}")
+
+    call.__module__, call.__name__, call.__qualname__ = module, name, name  # where pickle finds it
+    return call
+
+
+def make_public(names: dict[str, Any], listed: Sequence[str]) -> None:
+    """Makes the listed functions of a module's globals public ones."""
+    for name in listed:
+        names[name] = public(names["__name__"], name, names[name])

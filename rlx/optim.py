@@ -1,0 +1,462 @@
+"""Optimizers as pairs of functions over pytrees, as in optax: `init(params)` makes a state, `update(gradients, state,
+params)` gives (updates, state), and `apply_updates` adds the updates to the parameters.
+
+Called in a jitted step they are part of its program; with `donate=("params", "state")` the step writes in place. States
+have the dtypes of their parameters (adafactor's f32 for halves): beside weights in f16 or bf16 keep parameters in f32.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from rlx import ops, tree
+from rlx.dtypes import DType, as_dtype, f32
+from rlx.errors import DTypeError, GraphError
+from rlx.ir import Tensor
+
+PyTree = Any
+Schedule = Callable[[Any], Any]
+Rate = Any  # a number, a tensor of rank 0, or a schedule: a function of the count of steps done
+
+
+class Optimizer(NamedTuple):
+    """`init(params) -> state` and `update(gradients, state, params) -> (updates, state)`."""
+
+    init: Callable[[PyTree], PyTree]
+    update: Callable[..., tuple[PyTree, PyTree]]
+
+
+def apply_updates(params: PyTree, updates: PyTree) -> PyTree:
+    """The parameters plus the updates, each in its parameter's dtype. Raises: GraphError for trees that differ."""
+    return tree.map(lambda p, u: ops.cast(p + u, p.dtype), params, updates)
+
+
+def chain(*parts: Optimizer) -> Optimizer:
+    """One transformation of gradients after another, such as `chain(clip_by_global_norm(1.0), adamw(1e-3))`."""
+
+    def update(gradients: PyTree, state: PyTree, params: PyTree = None) -> tuple[PyTree, PyTree]:
+        states = []
+        for part, own in zip(parts, state, strict=True):
+            gradients, own = part.update(gradients, own, params)
+            states.append(own)
+        return gradients, tuple(states)
+
+    return Optimizer(lambda params: tuple(part.init(params) for part in parts), update)
+
+
+# -- what optimizers share
+
+
+def _zeros(params: PyTree) -> PyTree:
+    """Zeros like each parameter. Raises: DTypeError for parameters that are no floats."""
+
+    def zero(p: Any) -> Any:
+        if isinstance(p, Tensor):
+            if not p.dtype.is_float:
+                raise _no_float(p.type)
+            return ops.zeros_like(p)
+        dtype = p.dtype.np if isinstance(getattr(p, "dtype", None), DType) else np.asarray(p).dtype
+        if dtype.kind not in "fV":
+            raise _no_float(f"{dtype}{list(np.shape(p))}")
+        return np.zeros(np.shape(p), dtype)
+
+    return tree.map(zero, params)
+
+
+def _no_float(what: Any) -> DTypeError:
+    return DTypeError(f"optim: a parameter is {what}; parameters are floats: keep other values out of their tree")
+
+
+def _count() -> Any:
+    return np.zeros((), np.int32)
+
+
+def _paired(gradients: PyTree, params: PyTree, what: str = "gradients") -> None:
+    if params is None:
+        raise GraphError("optim: update(gradients, state, params) needs params here")
+    mine, theirs = tree.structure(gradients), tree.structure(params)
+    if mine != theirs:
+        raise GraphError(f"optim: {what} are {mine!r} and params {theirs!r}; expected one structure")
+
+
+def _unzip(pairs: PyTree, like: PyTree, count: int) -> list[PyTree]:
+    """Trees of the first, second, … of tuples in a tree."""
+    return [tree.map(lambda p, i=i: p[i], pairs, is_leaf=_is_pair) for i in range(count)]
+
+
+class _Pair(tuple[Any, ...]):
+    """A tuple that a tree takes for a leaf."""
+
+
+def _is_pair(value: Any) -> bool:
+    return isinstance(value, _Pair)
+
+
+def _at(rate: Rate, count: Any) -> Any:
+    return rate(count) if callable(rate) else rate
+
+
+def _like(number: Any, g: Any) -> Any:
+    """A number or tensor in the dtype of a gradient; Python's numbers take it anyway."""
+    return ops.cast(number, g.dtype) if hasattr(number, "dtype") and getattr(number, "weak", None) is None else number
+
+
+def _power(base: float, count: Any, g: Any) -> Any:
+    """base ** count in the gradient's dtype, halves in f32."""
+    return 1.0 - ops.exp(ops.cast(count, _working(g)) * math.log(base)) if base else 1.0
+
+
+def _each(function: Callable[..., tuple[Any, ...]], count: int, gradients: PyTree, *rest: PyTree) -> list[PyTree]:
+    """`function` of each gradient and what the other trees have in its place; `count` trees of its results."""
+    return _unzip(tree.map(lambda *xs: _Pair(function(*xs)), gradients, *rest), gradients, count)
+
+
+# -- transformations of gradients
+
+
+def global_norm(values: PyTree) -> Any:
+    """√ of the sum of squares of all elements of a tree, in f32 or f64."""
+    squares = [ops.sum(_wide(x) ** 2) for x in tree.leaves(values)]
+    if not squares:
+        raise GraphError("optim.global_norm: the tree has no arrays")
+    total = squares[0]
+    for s in squares[1:]:
+        total = total + s
+    return ops.sqrt(total)
+
+
+def _working(x: Any) -> DType:
+    """The dtype that sums and powers are computed in: that of x, f32 for halves."""
+    own = as_dtype(x.dtype)
+    return f32 if own.is_half else own
+
+
+def _wide(x: Any) -> Any:
+    return ops.cast(x, _working(x))
+
+
+def clip_by_global_norm(max_norm: float) -> Optimizer:
+    """Gradients scaled so that their global norm is at most `max_norm`."""
+
+    def update(gradients: PyTree, state: PyTree, params: PyTree = None) -> tuple[PyTree, PyTree]:
+        norm = global_norm(gradients)
+        scale = ops.where(norm < max_norm, 1.0, max_norm / norm)
+        return tree.map(lambda g: ops.cast(g * _like(scale, g), g.dtype), gradients), state
+
+    return Optimizer(lambda params: (), update)
+
+
+def add_decayed_weights(weight_decay: float, mask: Any = None) -> Optimizer:
+    """Gradients plus `weight_decay` times the parameters: of all, or of those where `mask` (a tree of bools, or a
+    function of the parameters that gives one) is true."""
+
+    def update(gradients: PyTree, state: PyTree, params: PyTree = None) -> tuple[PyTree, PyTree]:
+        _paired(gradients, params)
+        chosen = _mask(mask, params)
+        return tree.map(lambda g, p, m: g + p * weight_decay if m else g, gradients, params, chosen), state
+
+    return Optimizer(lambda params: (), update)
+
+
+def _mask(mask: Any, params: PyTree) -> PyTree:
+    return tree.map(lambda p: True, params) if mask is None else mask(params) if callable(mask) else mask
+
+
+class Accumulated(NamedTuple):
+    """The state of `accumulate`: gradients since the last step, how many they are, and the optimizer's state."""
+
+    count: Any
+    total: PyTree
+    inner: PyTree
+
+
+def accumulate(optimizer: Optimizer, every: int) -> Optimizer:
+    """The optimizer, which makes a step with the mean of `every` gradients; other updates are zeros."""
+    if not isinstance(every, int) or every < 1:
+        raise GraphError(f"optim.accumulate: every is {every!r}; expected how many gradients a step takes, 1 or more")
+
+    def init(params: PyTree) -> Accumulated:
+        return Accumulated(_count(), _zeros(params), optimizer.init(params))
+
+    def update(gradients: PyTree, state: Accumulated, params: PyTree = None) -> tuple[PyTree, Accumulated]:
+        count = state.count + 1
+        total = tree.map(lambda t, g: t + g, state.total, gradients)
+        updates, inner = optimizer.update(tree.map(lambda t: t / every, total), state.inner, params)
+        done = count >= every
+        updates = tree.map(lambda u: ops.where(done, u, 0.0), updates)
+        inner = tree.map(lambda a, b: ops.where(done, a, b), inner, state.inner)
+        total = tree.map(lambda t: ops.where(done, 0.0, t), total)
+        return updates, Accumulated(ops.where(done, 0, count), total, inner)
+
+    return Optimizer(init, update)
+
+
+# -- optimizers
+
+
+class Momentum(NamedTuple):
+    """The state of sgd and lion: steps done, and a running mean or sum of gradients."""
+
+    count: Any
+    mu: PyTree
+
+
+class Moments(NamedTuple):
+    """The state of adam: steps done, running means of the gradients and of their squares."""
+
+    count: Any
+    mu: PyTree
+    nu: PyTree
+
+
+def sgd(learning_rate: Rate, momentum: float | None = None, nesterov: bool = False) -> Optimizer:
+    """Stochastic gradient descent: m = momentum·m + g, update -rate·m (with `nesterov` -rate·(g + momentum·m))."""
+
+    def init(params: PyTree) -> Momentum:
+        zeros = _zeros(params)
+        return Momentum(_count(), () if momentum is None else zeros)
+
+    def update(gradients: PyTree, state: Momentum, params: PyTree = None) -> tuple[PyTree, Momentum]:
+        rate = _at(learning_rate, state.count)
+        if momentum is None:
+            return tree.map(lambda g: g * -_like(rate, g), gradients), Momentum(state.count + 1, ())
+        mu = tree.map(lambda m, g: m * momentum + g, state.mu, gradients)
+        steps = tree.map(lambda m, g: g + m * momentum, mu, gradients) if nesterov else mu
+        return tree.map(lambda s: s * -_like(rate, s), steps), Momentum(state.count + 1, mu)
+
+    return Optimizer(init, update)
+
+
+def _moved(m: Any, g: Any, decay: float) -> Any:
+    return m * decay + g * (1.0 - decay)
+
+
+def _corrected(m: Any, g: Any, decay: float, count: Any, nesterov: bool) -> Any:
+    """A running mean of gradients without its bias to the zero that it began with."""
+    if not nesterov:
+        return m / _power(decay, count, g)
+    return m / _power(decay, count + 1, g) * decay + g / _power(decay, count, g) * (1.0 - decay)
+
+
+def adam(
+    learning_rate: Rate, b1: float = 0.9, b2: float = 0.999, eps: float = 1e-8, nesterov: bool = False
+) -> Optimizer:
+    """Adam: -rate·m̂ / (√v̂ + eps). Follows Kingma and Ba, 2015; `nesterov`: Dozat, 2016, as in optax."""
+    return adamw(learning_rate, b1, b2, eps, weight_decay=0.0, nesterov=nesterov)
+
+
+def adamw(
+    learning_rate: Rate,
+    b1: float = 0.9,
+    b2: float = 0.999,
+    eps: float = 1e-8,
+    weight_decay: float = 1e-4,
+    mask: Any = None,
+    nesterov: bool = False,
+) -> Optimizer:
+    """Adam with decoupled weight decay: -rate·(m̂ / (√v̂ + eps) + weight_decay·p). Follows Loshchilov and Hutter, 2019.
+
+    `mask`: which parameters decay (a tree of bools, or a function that gives it); all by default.
+    """
+
+    def init(params: PyTree) -> Moments:
+        return Moments(_count(), _zeros(params), _zeros(params))
+
+    def update(gradients: PyTree, state: Moments, params: PyTree = None) -> tuple[PyTree, Moments]:
+        if weight_decay:
+            _paired(gradients, params)
+        count = state.count + 1
+        rate = _at(learning_rate, state.count)
+        decays = _mask(mask, params) if weight_decay else tree.map(lambda g: False, gradients)
+
+        def step(g: Any, m: Any, v: Any, decay: bool, p: Any) -> tuple[Any, ...]:
+            m, v = _moved(m, g, b1), _moved(v, g * g, b2)
+            move = _corrected(m, g, b1, count, nesterov) / (ops.sqrt(v / _power(b2, count, g)) + eps)
+            move = move + p * weight_decay if decay else move
+            return move * -_like(rate, move), m, v
+
+        beside = params if weight_decay else gradients
+        updates, mu, nu = _each(step, 3, gradients, state.mu, state.nu, decays, beside)
+        return updates, Moments(count, mu, nu)
+
+    return Optimizer(init, update)
+
+
+def lion(
+    learning_rate: Rate, b1: float = 0.9, b2: float = 0.99, weight_decay: float = 1e-3, mask: Any = None
+) -> Optimizer:
+    """Lion: -rate·(sign(b1·m + (1 - b1)·g) + weight_decay·p), then m = b2·m + (1 - b2)·g. Follows Chen et al., 2023."""
+
+    def init(params: PyTree) -> Momentum:
+        return Momentum(_count(), _zeros(params))
+
+    def update(gradients: PyTree, state: Momentum, params: PyTree = None) -> tuple[PyTree, Momentum]:
+        _paired(gradients, params)
+        rate = _at(learning_rate, state.count)
+
+        def step(g: Any, m: Any, decay: bool, p: Any) -> tuple[Any, ...]:
+            move = ops.sign(_moved(m, g, b1))
+            move = move + p * weight_decay if decay and weight_decay else move
+            return move * -_like(rate, move), _moved(m, g, b2)
+
+        updates, mu = _each(step, 2, gradients, state.mu, _mask(mask, params), params)
+        return updates, Momentum(state.count + 1, mu)
+
+    return Optimizer(init, update)
+
+
+class Factors(NamedTuple):
+    """The state of adafactor: of matrices running means of squares by row and by column, of vectors of each."""
+
+    count: Any
+    row: PyTree
+    column: PyTree
+
+
+def adafactor(
+    learning_rate: Rate = 0.01,
+    beta2_decay: float = -0.8,
+    eps: tuple[float | None, float] = (None, 1e-3),
+    d: float = 1.0,
+    weight_decay: float = 0.0,
+) -> Optimizer:
+    """Adafactor, with squares factored along the last two axes; names and values are torch's.
+
+    eps[0] None is the dtype's epsilon; `d` bounds the root mean square of an update. Follows Shazeer and Stern, 2018.
+    """
+
+    def init(params: PyTree) -> Factors:
+        zeros = tree.map(lambda z: _wide(z) if isinstance(z, Tensor) else z.astype(_working(z).np), _zeros(params))
+        row = tree.map(lambda p: p[..., :1] if p.ndim > 1 else p, zeros)
+        column = tree.map(lambda p: p[..., :1, :] if p.ndim > 1 else np.zeros((), np.int32), zeros)
+        return Factors(_count(), row, column)
+
+    def update(gradients: PyTree, state: Factors, params: PyTree = None) -> tuple[PyTree, Factors]:
+        _paired(gradients, params)
+        count = state.count + 1
+        rate = _at(learning_rate, state.count)
+
+        def step(g: Any, row: Any, column: Any, p: Any) -> tuple[Any, ...]:
+            work = _wide(g)
+            t = ops.cast(count, work.dtype)
+            least = _epsilon(g) if eps[0] is None else eps[0]
+            weight = t**beta2_decay
+            rho = ops.minimum(_like(rate, work), 1.0 / ops.sqrt(t))
+            alpha = ops.maximum(eps[1], _rms(_wide(p))) * rho
+            if g.ndim > 1:
+                row = row + (ops.mean(work * work, axis=-1, keepdims=True) - row) * weight
+                column = column + (ops.mean(work * work, axis=-2, keepdims=True) - column) * weight
+                square = row * column / ops.maximum(ops.mean(row, axis=-2, keepdims=True), least)
+            else:
+                row = row + (work * work - row) * weight
+                square = row
+            move = work * ops.rsqrt(ops.maximum(square, least * least))
+            move = move * (-alpha / ops.maximum(1.0, _rms(move) / d))
+            return (move - p * (_like(rate, work) * weight_decay) if weight_decay else move), row, column
+
+        updates, rows, columns = _each(step, 3, gradients, state.row, state.column, params)
+        return updates, Factors(count, rows, columns)
+
+    return Optimizer(init, update)
+
+
+def _epsilon(g: Any) -> float:
+    own = as_dtype(g.dtype)
+    return {"bf16": 2.0**-7}.get(own.name) or float(np.finfo(own.np).eps)
+
+
+def _rms(x: Any) -> Any:
+    return ops.sqrt(ops.mean(x * x))
+
+
+def muon(
+    learning_rate: Rate,
+    ns_coeffs: tuple[float, float, float] = (3.4445, -4.775, 2.0315),
+    ns_steps: int = 5,
+    beta: float = 0.95,
+    eps: float = 1e-8,
+    weight_decay: float = 0.0,
+    nesterov: bool = True,
+    adam_b1: float = 0.9,
+    adam_b2: float = 0.999,
+) -> Optimizer:
+    """Muon: matrices move along their momentum made nearly orthogonal by Newton-Schulz steps, times √max(1, columns /
+    rows); all other parameters by Adam, with Nesterov's momentum as here. Follows Jordan et al., 2024, as in optax."""
+    a, b, c = ns_coeffs
+
+    def orthogonal(x: Any) -> Any:
+        tall = x.shape[0] > x.shape[1]
+        x = x.T if tall else x
+        x = x / (ops.sqrt(ops.sum(x * x)) + eps)
+        for _ in range(ns_steps):
+            square = x @ x.T
+            x = x * a + (square * b + (square * c) @ square) @ x
+        return x.T if tall else x
+
+    def init(params: PyTree) -> Moments:
+        zeros = _zeros(params)
+        return Moments(_count(), zeros, tree.map(lambda z: np.zeros((), np.int32) if z.ndim == 2 else z, zeros))
+
+    def update(gradients: PyTree, state: Moments, params: PyTree = None) -> tuple[PyTree, Moments]:
+        _paired(gradients, params)
+        count = state.count + 1
+        rate = _at(learning_rate, state.count)
+
+        def step(g: Any, m: Any, v: Any, p: Any) -> tuple[Any, ...]:
+            if g.ndim == 2:
+                m = _moved(m, g, beta)
+                move = orthogonal(_corrected(m, g, beta, count, nesterov)) * max(1.0, g.shape[1] / g.shape[0]) ** 0.5
+                move = move + p * weight_decay if weight_decay else move
+            else:
+                m, v = _moved(m, g, adam_b1), _moved(v, g * g, adam_b2)
+                move = _corrected(m, g, adam_b1, count, nesterov) / (ops.sqrt(v / _power(adam_b2, count, g)) + eps)
+            return move * -_like(rate, move), m, v
+
+        updates, mu, nu = _each(step, 3, gradients, state.mu, state.nu, params)
+        return updates, Moments(count, mu, nu)
+
+    return Optimizer(init, update)
+
+
+# -- schedules: functions of the count of steps done
+
+
+def linear_schedule(init_value: float, end_value: float, transition_steps: int) -> Schedule:
+    """From one value to another in so many steps, and then the same."""
+
+    def rate(count: Any) -> Any:
+        return init_value + (end_value - init_value) * ops.clip(_real(count) / transition_steps, 0.0, 1.0)
+
+    return rate
+
+
+def cosine_decay_schedule(init_value: float, decay_steps: int, alpha: float = 0.0) -> Schedule:
+    """Half a cosine from a value to `alpha` times it."""
+
+    def rate(count: Any) -> Any:
+        part = ops.clip(_real(count) / decay_steps, 0.0, 1.0)
+        return init_value * ((1.0 - alpha) * (0.5 * (1.0 + ops.cos(part * math.pi))) + alpha)
+
+    return rate
+
+
+def warmup_cosine_decay_schedule(
+    init_value: float, peak_value: float, warmup_steps: int, decay_steps: int, end_value: float = 0.0
+) -> Schedule:
+    """A line to the peak in `warmup_steps`, then half a cosine, which ends `decay_steps` after the start."""
+    if not 0 < warmup_steps < decay_steps:
+        raise GraphError(
+            f"optim: warmup_steps is {warmup_steps} and decay_steps {decay_steps}; expected 0 < warmup_steps < "
+            "decay_steps, which counts the warmup too"
+        )
+    line = linear_schedule(init_value, peak_value, warmup_steps)
+    decay = cosine_decay_schedule(peak_value, decay_steps - warmup_steps, end_value / peak_value)
+    return lambda count: ops.where(count < warmup_steps, line(count), decay(count - warmup_steps))
+
+
+def _real(count: Any) -> Any:
+    return ops.cast(count, "f64")

@@ -1,0 +1,683 @@
+"""Functions and operators outside a trace: each call runs a program of its own, which calls alike share.
+
+A call's key is its function, device, types and static values. The first call with a key traces the function as `jit`
+does, compiles it and keeps the program; each later one copies its arrays into the program's memory, runs it, and copies
+the results out, into memory of their own.
+"""
+
+from __future__ import annotations
+
+import inspect
+import threading
+import warnings
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import count
+from typing import Any
+
+import numpy as np
+
+from rlx import ops
+from rlx.driver import Device
+from rlx.driver.device import CUDA
+from rlx.driver.registry import open_device
+from rlx.dtypes import DType, bool_
+from rlx.errors import GraphError, ShapeError
+from rlx.host.locks import renewed
+from rlx.ir import Tensor, TensorType
+from rlx.ir.graph import TRACING, NoGraph
+from rlx.ir.number import held
+from rlx.ir.types import MAX_RANK
+from rlx.ir.values import as_array, is_foreign
+from rlx.ops import composite, operators
+from rlx.ops.index.arrays import getitem
+from rlx.ops.index.gather import check_in_range
+from rlx.ops.operators import users_line
+from rlx.ops.public import Function, Outside
+from rlx.ops.pytree import Static, children_of, flatten, sorted_items
+from rlx.packed import PackedArray
+from rlx.runtime.arguments import Call, NotBuiltIn, Parameters, static_key
+from rlx.runtime.array import Array
+from rlx.runtime.compiled import CompiledGraph
+from rlx.runtime.exchange import adopted
+from rlx.runtime.jit import Traced, trace
+from rlx.runtime.session import Session
+
+PROGRAMS = 1024  # at most so many are kept,
+PROGRAM_BYTES = 256 << 20  # and of this memory, the last one's aside
+_AS_VALUES = 1 << 12  # elements of the largest array that may be built into a program, such as a shape
+# Functions whose Python numbers each call gives anew, as jit's; other functions have theirs built in.
+_NUMBERS = frozenset(
+    ("add", "sub", "mul", "div", "mod", "floor_divide", "maximum", "minimum", "equal", "not_equal", "less",
+     "less_equal", "greater", "greater_equal", "where", "fold_in")
+)  # fmt: skip
+
+Run = Callable[[Sequence[Any]], Any]
+
+
+class _InGraph(Exception):
+    """An argument is a tensor of a graph: the call adds to it."""
+
+
+class _Leaves(list[Any]):
+    """The arrays of a call, and numbers that it gives anew. `once`: an argument is a function, or another object whose
+    content a key does not tell, so that the program serves this call alone."""
+
+    once = False
+
+
+class _ByValue:
+    """In place of a program: calls with the key have these leaves built in, as a shape has to be."""
+
+    def __init__(self, leaves: Sequence[int]) -> None:
+        self.leaves = leaves
+
+
+class Program:
+    """A compiled call. `run` takes the leaves of a call with its key."""
+
+    __slots__ = ("nbytes", "run", "used")
+
+    def __init__(self, run: Run, nbytes: int) -> None:
+        self.run = run
+        self.nbytes = nbytes
+        self.used = 0
+
+
+class Cache:
+    """Programs by key. Any thread may look one up without the lock, under which they are added."""
+
+    def __init__(self) -> None:
+        self.programs: dict[Hashable, Program | _ByValue] = {}
+        self.clock = count(1)
+        self.lock = renewed(self, "lock", threading.RLock)
+        self.needing: set[Function] = set()  # the functions that compute nothing of NumPy arrays without a graph
+        self.warned: set[str] = set()
+
+    def add(self, key: Hashable, program: Program | _ByValue) -> None:
+        """Adds a program; those whose last use is the longest ago make room for it."""
+        with self.lock:
+            if isinstance(program, Program):
+                program.used = next(self.clock)
+            self.programs[key] = program
+            nbytes = self.nbytes
+            if len(self.programs) <= PROGRAMS and nbytes <= PROGRAM_BYTES:
+                return
+            for old, p in sorted(self.programs.items(), key=lambda item: getattr(item[1], "used", 0)):
+                if len(self.programs) <= PROGRAMS * 7 // 8 and nbytes <= PROGRAM_BYTES * 7 // 8:
+                    return
+                if p is not program:  # not closed here: another thread may be about to run it
+                    del self.programs[old]
+                    nbytes -= getattr(p, "nbytes", 0)
+
+    @property
+    def nbytes(self) -> int:
+        return sum(getattr(p, "nbytes", 0) for p in tuple(self.programs.values()))
+
+
+CACHE = Cache()
+
+
+def cache_info() -> dict[str, int]:
+    """How many programs of calls outside a trace are kept, the bytes of their memory, and the limits of both."""
+    return {"size": len(CACHE.programs), "max_size": PROGRAMS, "bytes": CACHE.nbytes, "max_bytes": PROGRAM_BYTES}
+
+
+# -- calls
+
+
+def compute(function: Function, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """What a public function gives outside a trace: rlx.Arrays, or what it gives without a graph (`rlx.zeros`)."""
+    leaves = _Leaves()
+    numbers = function.__name__ in _NUMBERS
+    parts: list[Any] = [function]
+    try:
+        for x in args:
+            parts.append(_part(x, leaves, numbers))
+        for name in kwargs:
+            parts += (name, _part(kwargs[name], leaves, numbers))
+    except _InGraph:
+        return function(*args, **kwargs)
+    device: Any = None
+    for x in leaves:
+        if type(x) is Array and x.device is not device:
+            if device is not None:
+                raise _two_devices(function, device, x.device)
+            device = x.device
+    if device is None:
+        if function not in CACHE.needing:
+            try:
+                return function(*args, **kwargs)
+            except NoGraph:
+                CACHE.needing.add(function)
+        device = open_device("auto")
+    if leaves.once:
+        return _compiled(function, args, kwargs, leaves, device).run(leaves)
+    parts.append(device)
+    key = tuple(parts)
+    program = CACHE.programs.get(key)
+    if type(program) is Program:
+        program.used = next(CACHE.clock)
+        return program.run(leaves)
+    return _others(key, function, args, kwargs, leaves, device)
+
+
+def _others(
+    key: Hashable, function: Function, args: Sequence[Any], kwargs: Mapping[str, Any], leaves: _Leaves, device: Device
+) -> Any:
+    """A call whose key is new, or that has arrays built in."""
+    make = partial(_compiled, function, args, kwargs, leaves, device)
+    with CACHE.lock:
+        program = CACHE.programs.get(key)
+        if program is None:
+            program = _new(key, make, leaves)
+        if isinstance(program, _ByValue):
+            static = program.leaves
+            key = (key, *(np.asarray(leaves[i]).tobytes() for i in static))
+            program = CACHE.programs.get(key)
+            if program is None:
+                CACHE.add(key, program := make(static))
+            leaves = _Leaves(x for i, x in enumerate(leaves) if i not in static)
+    assert isinstance(program, Program)
+    program.used = next(CACHE.clock)
+    return program.run(leaves)
+
+
+def _new(key: Hashable, make: Callable[..., Program], leaves: Sequence[Any]) -> Program | _ByValue:
+    """The program for a new key, or the leaves to build in, where the function needs their values."""
+    arrays = [i for i, x in enumerate(leaves) if isinstance(x, np.ndarray) and x.size <= _AS_VALUES]
+    small = [i for i, x in enumerate(leaves) if i and isinstance(x, Array) and x.dtype.is_int and x.size <= MAX_RANK]
+    program: Program | _ByValue
+    for static in ([], arrays, sorted(arrays + small)):
+        try:
+            program = make(static)
+        except Exception:
+            if static != sorted(arrays + small):
+                continue
+            raise
+        CACHE.add(key, _ByValue(static) if static else program)
+        if static:
+            CACHE.add((key, *(np.asarray(leaves[i]).tobytes() for i in static)), program)
+            return _ByValue(static)
+        return program
+    raise AssertionError("the last of these raises")
+
+
+def _part(x: Any, leaves: _Leaves, numbers: bool) -> Any:
+    """An argument's part of the key. Appends its arrays to the leaves, and with `numbers` a Python number."""
+    kind: Any = type(x)
+    if kind is Array:
+        leaves.append(x)
+        t = x.type
+        return t.shape, t.dtype.name
+    if kind is np.ndarray:
+        leaves.append(x)
+        return x.shape, x.dtype
+    if kind is int or kind is float:
+        if numbers:
+            leaves.append(x)
+            return kind
+        return kind, x if kind is int else repr(x)
+    if x is None or kind is str or kind is bool:
+        return kind, x
+    if kind is tuple or kind is list:
+        return kind, *[_part(v, leaves, False) for v in x]
+    if kind is dict:
+        return kind, *[(k, _part(v, leaves, False)) for k, v in sorted_items(x)]
+    return _rare_part(x, leaves, numbers)
+
+
+def _rare_part(x: Any, leaves: _Leaves, numbers: bool) -> Any:
+    kind: Any = type(x)
+    if isinstance(x, Tensor):
+        raise _InGraph
+    if isinstance(x, float):  # np.float64 is weak, like any
+        return _part(float(x), leaves, numbers)
+    if _is_array(x):
+        leaves.append(_read(x))
+        last = leaves[-1]
+        return (last.shape, last.dtype) if isinstance(last, np.ndarray) else (kind, last.shape, str(last.dtype))
+    if isinstance(x, tuple | list):
+        return kind, *[_part(v, leaves, False) for v in x]
+    found = children_of(x, _is_array_or_tensor)
+    if found is not None:
+        return kind, _part(found[1], leaves, False), *[_part(v, leaves, False) for v in found[0]]
+    if callable(x) and not isinstance(x, type):
+        leaves.once = True
+        return None
+    try:
+        return static_key(x)
+    except NotBuiltIn:
+        leaves.once = True
+        return None
+
+
+def _is_array(x: Any) -> bool:
+    return (isinstance(x, np.ndarray | np.generic | PackedArray) and not isinstance(x, float)) or is_foreign(x)
+
+
+def _is_array_or_tensor(x: Any) -> bool:
+    return _is_array(x) or isinstance(x, Tensor)
+
+
+def _read(x: Any) -> Any:
+    """An array of any library as NumPy's, or as an Array where it lies on a device; Arrays and packed ones as they
+    are."""
+    if isinstance(x, Array | PackedArray):
+        return x
+    if isinstance(x, np.ndarray | np.generic):
+        return np.asarray(x)
+    found = adopted(x, CUDA)
+    return found if isinstance(found, Array) else as_array(found, "an argument")
+
+
+def _two_devices(function: Function, one: Device, other: Device) -> GraphError:
+    here, there = one.info.id, other.info.id
+    return GraphError(
+        f'{function.__name__}: an argument is on {here}, another on {there}; copy one, as by .to("{here}")'
+    )
+
+
+# -- programs
+
+
+def _compiled(
+    function: Function, args: Sequence[Any], kwargs: Mapping[str, Any], leaves: _Leaves, device: Device,
+    static: Sequence[int] = (),
+) -> Program:  # fmt: skip
+    call = _arranged(function, args, kwargs, leaves, static)
+    before, TRACING.ranges = TRACING.ranges, []
+    try:
+        traced = trace(function, call, Parameters("call", function, (), ()))
+        ranges = TRACING.ranges
+    finally:
+        TRACING.ranges = before
+    _say_f64(call.leaves, device)
+    exe = Session(device.info.id).compile(traced.graph)
+    places = {name: i for i, name in enumerate(traced.names)}
+    run = _runner(exe, traced, call.leaves, function.__name__)
+    checked = [(places[name], op, n, what) for name, op, n, what in ranges
+               if name in places and isinstance(call.leaves[places[name]], np.ndarray)]  # fmt: skip
+    return Program(_checking(run, checked) if checked else run, exe.plan.total_bytes)
+
+
+def _checking(run: Run, checked: Sequence[tuple[int, str, int, str]]) -> Run:
+    """A run before which indices that the host knows are checked."""
+
+    def work(leaves: Sequence[Any]) -> Any:
+        for i, op, n, what in checked:
+            check_in_range(op, leaves[i], n, what)
+        return run(leaves)
+
+    return work
+
+
+def _arranged(
+    function: Function, args: Sequence[Any], kwargs: Mapping[str, Any], leaves: _Leaves, static: Sequence[int]
+) -> Call:
+    """The arguments as a call to trace. Leaves that are `static` are built in."""
+    call, seen = Call(None, [], []), iter(enumerate(leaves))
+    given: list[tuple[int | str, Any]] = [*enumerate(args), *kwargs.items()]
+    numbers = function.__name__ in _NUMBERS
+
+    def placed(skeleton: Any) -> Any:
+        kind = skeleton[0]
+        if kind == "leaf":
+            i, leaf = next(seen)
+            if i in static:
+                value = np.asarray(leaf)
+                return ("static", Static(None, value.item() if value.ndim == 0 else value))
+            call.leaves.append(leaf)
+            call.origins.append(at)
+            return ("leaf", len(call.leaves) - 1)
+        if kind == "static":
+            return skeleton
+        if kind == "dict":
+            return (kind, tuple((k, placed(v)) for k, v in skeleton[1]))
+        return (kind, tuple(placed(v) for v in skeleton[1]))
+
+    at: int | str = 0
+    made = []
+    for at, x in given:
+        number = numbers and isinstance(x, int | float) and not isinstance(x, bool | np.generic | np.bool_)
+        number = number or (numbers and isinstance(x, float))
+        made.append((at, placed(("leaf", 0) if number else flatten(x, [], _is_array, lambda v: None))))
+    call.skeleton = (
+        "tuple",
+        (
+            ("tuple", tuple(s for at, s in made if isinstance(at, int))),
+            ("dict", tuple((at, s) for at, s in made if isinstance(at, str))),
+        ),
+    )
+    return call
+
+
+def _say_f64(leaves: Sequence[Any], device: Device) -> None:
+    """Says once for each GPU that it computes in f64, which NumPy's arrays are without being asked."""
+    where = device.info.id
+    if device.info.kind == "cpu" or where in CACHE.warned:
+        return
+    if any(isinstance(x, np.ndarray) and x.dtype == np.float64 for x in leaves):
+        CACHE.warned.add(where)
+        warnings.warn(
+            f"{where} computes in f64, as NumPy's arrays have it, which takes many times as long as f32 on most GPUs; "
+            f"give them as .astype(np.float32) where that will do ({users_line()})",
+            stacklevel=2,
+        )
+
+
+def _runner(exe: CompiledGraph, traced: Traced, leaves: Sequence[Any], name: str) -> Run:
+    program, device = exe._ready(), exe.device
+    plain = all(isinstance(x, Array | np.ndarray | int | float) for x in leaves)
+    users = any(node.op.family == "custom" for node in exe.graph.nodes)
+    kept = all(isinstance(r, str) for r in traced.results)
+    if not plain or program.checks or users or exe.options.build.debug or not kept or traced.tape.steps:
+        return partial(_run_checked, exe, traced, name)
+    sources = _sources(traced, leaves)
+    if hasattr(device, "holding"):
+        return _on_host(exe, traced, [sources[p.name] for p in program.inputs], leaves)
+    return _on_device(exe, traced, [sources[p.name] for p in program.inputs])
+
+
+def _sources(traced: Traced, leaves: Sequence[Any]) -> dict[str, tuple[int, Any]]:
+    """For each input the place of its leaf, and the number that it is."""
+    found: dict[str, tuple[int, Any]] = {n: (i, None) for i, n in enumerate(traced.names)}
+    numbers = [i for i, x in enumerate(leaves) if isinstance(x, int | float)]
+    return found | {n: (numbers[number.slot], number) for n, (number, _) in traced.tape.inputs.items()}
+
+
+def _run_checked(exe: CompiledGraph, traced: Traced, name: str, leaves: Sequence[Any]) -> Any:
+    """A run by way of `launch`, which checks everything. Errors of the device come with the results, on the CPU now."""
+    feeds, slots = traced.feeds(Call(None, list(leaves), []))
+    launch = exe.launch(feeds)
+    if exe.device.info.kind == "cpu":
+        launch.wait()
+    elif launch._error is not None:
+        launch._error.add_note(f"{name} was called in {users_line()}")
+    return traced.result(slots, launch.results)
+
+
+def _on_device(exe: CompiledGraph, traced: Traced, sources: Sequence[tuple[int, Any]]) -> Run:
+    """Runs that only put work in the device's queue: copies of the inputs, the program, copies of the results."""
+    checked = partial(_run_checked, exe, traced, "a call")
+
+    def run(leaves: Sequence[Any]) -> Any:
+        values = []
+        for i, number in sources:
+            x = leaves[i]
+            if type(x) is Array and (x._unread is not None or x._buffer is None):
+                return checked(leaves)
+            values.append(x if number is None else held(number, number_dtypes[i], [leaves[i]] * (number.slot + 1)))
+        with exe._lock:
+            program = exe._ready()
+            if program.broken_off:
+                exe.device.synchronize()
+            program.broken_off = True
+            for port, value in zip(program.inputs, values, strict=True):
+                port.write(value)
+            program.executable.begin()
+            made = {port.name: port.give(exe.device) for port in program.outputs}
+            program.broken_off = False
+        return traced.result((), made)
+
+    number_dtypes = _number_dtypes(traced, sources)
+    return run
+
+
+def _number_dtypes(traced: Traced, sources: Sequence[tuple[int, Any]]) -> dict[int, DType]:
+    by_number = {id(number): dtype for number, dtype in traced.tape.inputs.values()}
+    return {i: by_number[id(number)] for i, number in sources if number is not None}
+
+
+class _Turn:
+    """The lock of one program."""
+
+    def __init__(self) -> None:
+        self.lock = renewed(self, "lock", threading.Lock)
+
+
+def _on_host(
+    exe: CompiledGraph, traced: Traced, sources: Sequence[tuple[int, Any]], leaves: Sequence[Any]
+) -> Run:
+    """Runs in host memory, with as few calls as there can be between an operator and the program."""
+    program, device = exe._ready(), exe.device
+    turn, work = _Turn(), program.executable.quick()
+    dtypes = _number_dtypes(traced, sources)
+    arrays: list[tuple[int, Any, int]] = []
+    others: list[tuple[int, Callable[[Any], None]]] = []
+    for port, (i, number) in zip(program.inputs, sources, strict=True):
+        raw = port.memory()
+        if isinstance(leaves[i], Array):
+            arrays.append((i, raw, raw.nbytes))
+            continue
+        view = raw.view(port.declared.dtype.np).reshape(port.declared.shape)
+        put: Callable[[Any], None] = partial(view.__setitem__, ...)
+        others.append((i, put if number is None else partial(_put_number, view, number, dtypes[i])))
+    outputs = [(port.memory(), port.declared) for port in program.outputs]
+    single = outputs[0] if len(outputs) == 1 and traced.out[0] == "leaf" else None
+    names = [port.name for port in program.outputs]
+    holding, of = device.holding, Array._of  # type: ignore[attr-defined]
+
+    def run(given: Sequence[Any]) -> Any:
+        with turn.lock:
+            for i, raw, nbytes in arrays:
+                x = given[i]
+                buffer: Any = x._buffer
+                if buffer is None or x._lender is not None or x._unread is not None:
+                    x._checked()
+                    buffer = x._held()
+                data = buffer.settled()
+                if data is None:
+                    buffer.read(x._offset, raw)
+                elif data.nbytes == nbytes:
+                    raw[...] = data
+                else:
+                    raw[...] = data[x._offset : x._offset + nbytes]
+            for i, put in others:
+                put(given[i])
+            work()
+            if single is not None:
+                return of(device, single[1], holding(single[0]))
+            made = {n: of(device, t, holding(raw)) for n, (raw, t) in zip(names, outputs, strict=True)}
+        return traced.result((), made)
+
+    run.owner = exe  # type: ignore[attr-defined]  # whose memory the views are of
+    return run
+
+
+def _put_number(view: Any, number: Any, dtype: DType, value: int | float) -> None:
+    """Writes a Python number. Raises: DTypeError where the dtype does not hold it."""
+    small = 0 <= value <= 127 and (type(value) is int or dtype.is_float)
+    if small or (dtype.is_float and not dtype.is_half and -1e38 < value < 1e38):
+        view[...] = value
+    else:
+        view[...] = held(number, dtype, [value] * (number.slot + 1))
+
+
+# -- Array's operators and methods
+
+
+def _binary(name: str, method: Callable[[Any, Any], Any]) -> Callable[[Array, Any], Any]:
+    """An operator. Between two Arrays on one device it looks its program up itself: everything else `compute` does."""
+    op, swap = method.applies  # type: ignore[attr-defined]
+
+    def operator(self: Array, other: Any) -> Any:
+        if TRACING.graph is not None or TRACING.body is not None:
+            return method(self, other)
+        a, b = (other, self) if swap else (self, other)
+        if type(other) is Array and other.device is self.device:
+            s, t = a.type, b.type
+            key = (op, (s.shape, s.dtype.name), (t.shape, t.dtype.name), self.device)
+            program = CACHE.programs.get(key)
+            if type(program) is Program:
+                program.used = next(CACHE.clock)
+                return program.run((a, b))
+        elif not isinstance(other, _BESIDE) and not is_foreign(other):
+            return NotImplemented
+        return compute(op, (a, b), {})
+
+    _named(operator, name)
+    return operator
+
+
+def _method(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    """A method, or an operator that is no more than a function of its operands."""
+
+    def call(self: Array, *args: Any, **kwargs: Any) -> Any:
+        if TRACING.graph is not None or TRACING.body is not None:
+            return function(self, *args, **kwargs)
+        if name.startswith("__") and args and not isinstance(args[0], _BESIDE) and not is_foreign(args[0]):
+            return NotImplemented
+        return compute(function, (self, *args), kwargs)
+
+    call.__doc__ = function.__doc__
+    _named(call, name)
+    return call
+
+
+def _named(function: Any, name: str) -> None:
+    function.__name__, function.__qualname__ = name, f"Array.{name}"
+
+
+def _getitem(self: Array, key: Any) -> Any:
+    """self[key], as NumPy has it. Masks select what they do in NumPy, since their values are known here."""
+    if TRACING.graph is not None or TRACING.body is not None:
+        return getitem(self, key)  # type: ignore[arg-type]
+    parts = key if isinstance(key, tuple) else (key,)
+    if all(type(k) in _BASIC for k in parts):
+        found = _cut(self, parts)
+        if found is not None:
+            return found
+    else:
+        key = _with_arrays(self, parts)
+    return compute(getitem, (self, key), {})
+
+
+def _cut(x: Array, parts: tuple[Any, ...]) -> Array | None:
+    """What a key of ints, slices, None and Ellipsis selects, where it lies in one piece or on the CPU: a copy, which
+    takes no program. None of anything else, also of what the key must not have."""
+    t, dtype = x.type, x.type.dtype
+    if dtype.is_packed or not t.nbytes:
+        return None
+    key = parts if Ellipsis in parts else (*parts, Ellipsis)
+    buffer: Any = x._held()
+    host = buffer.settled() if hasattr(buffer, "settled") else None
+    if host is not None:
+        x._checked()
+        whole = host[x._offset : x._offset + t.nbytes].view(dtype.np).reshape(t.shape)
+    else:
+        whole = _without_memory(t)
+    try:
+        part = whole[key]
+    except (IndexError, ValueError, TypeError):
+        return None  # the op's own error says what is wrong
+    if not part.size:
+        return None
+    if host is not None:
+        data = np.ascontiguousarray(part).reshape(-1).view(np.uint8)
+        return Array._of(x.device, TensorType(part.shape, dtype), x.device.holding(data))  # type: ignore[attr-defined]
+    if not part.flags.c_contiguous:
+        return None
+    at = part.__array_interface__["data"][0] - whole.__array_interface__["data"][0]
+    made = x.device.acquire(part.nbytes, clear=False)
+    made.copy_from(buffer, x._offset + at, 0, part.nbytes)
+    result = Array._of(x.device, TensorType(part.shape, dtype), made)
+    result._unread = x._unread
+    return result
+
+
+def _without_memory(t: TensorType) -> Any:
+    """An array of the type that nobody may read: its views say where elements lie."""
+    return np.lib.stride_tricks.as_strided(_NOTHING[:1].view(t.dtype.np)[:1], t.shape, _strides(t), writeable=False)
+
+
+def _strides(t: TensorType) -> tuple[int, ...]:
+    made = [t.dtype.itemsize]
+    for n in reversed(t.shape[1:]):
+        made.append(made[-1] * n)
+    return tuple(reversed(made[: len(t.shape)]))
+
+
+def _with_arrays(x: Array, parts: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The key with lists as arrays, which calls give anew, and masks as the indices of what they select.
+
+    Raises: ShapeError for a mask of another shape than the axes that it stands for."""
+    made: list[Any] = []
+    axis = 0
+    for k in parts:
+        if isinstance(k, list):
+            k = np.asarray(k, None if k else np.int64)
+        if isinstance(k, np.ndarray | Array) and k.dtype in (np.dtype(bool), bool_):
+            mask = np.asarray(k)
+            if any(p is Ellipsis for p in parts[: len(made)]):
+                axis = x.ndim - sum(getattr(p, "ndim", 1) for p in parts[len(made) :] if p is not None)
+            if mask.shape != x.shape[axis : axis + mask.ndim] or not mask.ndim:
+                raise ShapeError(
+                    f"index: a mask of shape {mask.shape} for the axes from {axis} of {x.type}; expected "
+                    f"{x.shape[axis : axis + max(mask.ndim, 1)]}"
+                )
+            made += mask.nonzero()
+            axis += mask.ndim
+        else:
+            made.append(k)
+            axis += k is not None and k is not Ellipsis
+    return tuple(made)
+
+
+def _iter(self: Array) -> Iterator[Any]:
+    if not self.shape:
+        raise TypeError(f"iteration over an array of rank 0: {self.type}")
+    return (self[i] for i in range(self.shape[0]))
+
+
+def _contains(self: Array, value: Any) -> bool:
+    return bool(compute(composite.any, (self == value,), {}))
+
+
+def _index(self: Array) -> int:
+    if self.shape or not self.dtype.is_int:
+        raise TypeError(f"an array of {self.type} is no index: only integers of rank 0 are")
+    return int(self.item())
+
+
+def _format(self: Array, spec: str) -> str:
+    return format(self.item() if spec and self.size == 1 else str(self), spec)
+
+
+def _setitem(self: Array, key: Any, value: Any) -> None:
+    raise TypeError(
+        f"an rlx.Array never changes ({self.type}): rlx.where, rlx.scatter or rlx.dynamic_update_slice give a new one"
+    )
+
+
+_BESIDE = (Tensor, bool, int, float, np.ndarray, np.generic)
+_BASIC = (int, slice, type(None), type(Ellipsis))
+_NOTHING = np.zeros(1, np.complex128)
+_OWN = ("__getitem__", "__iter__", "__contains__", "__int__", "__float__", "__bool__", "__index__", "__format__",
+        "__setitem__", "__array__", "__array_ufunc__", "__array_function__", "copy", "__pos__")  # fmt: skip
+
+
+def _attach() -> None:
+    for name, method in operators.TENSOR_METHODS.items():
+        if name in _OWN:
+            continue
+        if isinstance(method, property):
+            assert method.fget is not None
+            setattr(Array, name, property(_method(name, method.fget)))
+        else:
+            make = _binary if hasattr(method, "applies") else _method
+            setattr(Array, name, make(name, method))
+    for name in operators.METHODS:
+        if name not in _OWN:
+            setattr(Array, name, _method(name, inspect.unwrap(getattr(ops, name))))
+    own: dict[str, Any] = {
+        "__getitem__": _getitem, "__iter__": _iter, "__contains__": _contains, "__index__": _index,
+        "__setitem__": _setitem, "__format__": _format, "__pos__": lambda self: self,
+    }  # fmt: skip
+    for name, method in own.items():
+        _named(method, name)
+        setattr(Array, name, method)
+
+
+_attach()
+Outside.compute = compute

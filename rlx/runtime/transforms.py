@@ -1,0 +1,536 @@
+"""Transformations of functions: vjp, jvp, hvp, jacfwd, jacrev, hessian, vmap, eval_shape. Names and order as in JAX.
+
+Each works on arrays, where it compiles a program as `jit` does, and inside a traced function, where it adds nodes.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from rlx.autodiff import pullback, pushforward
+from rlx.dtypes import as_dtype
+from rlx.errors import DTypeError, GraphError, ShapeError
+from rlx.ir import Graph, Tensor, TensorType, apply
+from rlx.ir.body import TracedBody
+from rlx.ir.checks import add_check
+from rlx.ir.graph import TRACING, traced_into
+from rlx.ir.types import is_index
+from rlx.ops.batching import spread, sweep
+from rlx.ops.composite import zeros_like
+from rlx.ops.pytree import flatten, is_number, unflatten
+from rlx.runtime.arguments import StaticNames, StaticNums
+from rlx.runtime.jit import Jitted, Transformed, grad, tracing
+from rlx.runtime.keywords import keywords
+from rlx.runtime.outs import Out
+from rlx.runtime.session import Target
+from rlx.runtime.trees import (
+    as_leaves,
+    check_function,
+    home,
+    name_of,
+    outputs_of,
+    prefixed,
+    same_tree,
+    same_types,
+    sources,
+    taken,
+)
+from rlx.runtime.trees import statics as statics_of
+
+
+def _now(what: str, function: Callable[..., Any], *args: Any) -> Any:
+    """The function's results: inlined where a tensor is among the arguments or a function is traced, else computed."""
+    if tracing() or any(isinstance(x, Tensor) for x in taken(args)[1]):
+        return function(*args)
+    return Jitted(function, "auto", None, (), (), what)(*args)
+
+
+def _auxiliary(what: str, function: Any, returned: Any, has_aux: bool) -> tuple[Any, Any]:
+    if not has_aux:
+        return returned, None
+    if not isinstance(returned, tuple) or len(returned) != 2:
+        raise GraphError(
+            f"{what}: with has_aux {name_of(function)} must return two things, the result first; got {returned!r}"
+        )
+    return returned
+
+
+def _or_zeros(t: Tensor, d: Tensor | None) -> Tensor:
+    return zeros_like(t) if d is None else d
+
+
+# -- forward and reverse mode
+
+
+def jvp(
+    fun: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[Any], has_aux: bool = False
+) -> tuple[Any, ...]:
+    """(fun(*primals), its derivative along the tangents): forward mode.
+
+    `primals` and `tangents` are tuples or lists of the arguments, pytrees of floats, of one structure and the same
+    types. With `has_aux` fun returns a pair, and the result has its second part third. Tangents of results that are
+    integers are None. Works on arrays, where a call compiles a program (write it into a jitted function to keep
+    that), and inside traced functions, through every op that has a gradient, and loops of any length.
+    Raises: GraphError where structures differ, ShapeError and DTypeError where types do, DTypeError for integers,
+    UnsupportedOp for an op that is not differentiable. Follows Griewank and Walther, Evaluating Derivatives, chapter 3.
+    """
+    check_function("jvp", fun)
+    for what, value in (("primals", primals), ("tangents", tangents)):
+        if not isinstance(value, tuple | list) or hasattr(value, "_fields"):
+            raise GraphError(
+                f"jvp: {what} is {type(value).__name__}; expected a tuple or list of fun's arguments: "
+                "jvp(f, (x,), (t,))"
+            )
+    name = name_of(fun)
+
+    def pushed(primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, ...]:
+        (tree, leaves), (other, ds) = taken(tuple(primals)), taken(tuple(tangents))
+        same_tree("jvp", "primals", tree, "tangents", other)
+        graph = home("jvp", [*leaves, *ds])
+        xs: list[Tensor] = []
+        for i, primal in enumerate(primals):
+            xs += sources("jvp", name, i, as_leaves(graph, taken(primal)[1]))
+        given = as_leaves(graph, ds)
+        same_types("jvp", "a primal", xs, "the tangent", given)
+        result, aux = _auxiliary("jvp", fun, fun(*unflatten(tree, xs)), has_aux)
+        out, ys = outputs_of("jvp", fun, graph, result)
+        found = [
+            _or_zeros(y, d) if y.dtype.is_float else None
+            for y, d in zip(ys, pushforward(ys, given, xs), strict=True)
+        ]
+        both = unflatten(out, ys), unflatten(out, found)
+        return (*both, aux) if has_aux else both
+
+    made: tuple[Any, ...] = _now("jvp", pushed, primals, tangents)
+    return made
+
+
+def vjp(fun: Callable[..., Any], *primals: Any, has_aux: bool = False) -> tuple[Any, ...]:
+    """(fun(*primals), a function from cotangents of the result to the tuple of those of the primals): reverse mode.
+
+    The arguments are pytrees of floats; the cotangents have the structure and types of fun's result (for integers in
+    it they may be anything). With `has_aux` fun returns a pair, and the result has its second part third. On arrays the
+    function that is returned computes fun anew in its own program, compiled at its first call; inside a traced function
+    both are in one.
+    Raises: as jvp.
+    """
+    check_function("vjp", fun)
+    name = name_of(fun)
+
+    def run(primals: Sequence[Any]) -> tuple[Any, Any, Any, list[Tensor], list[Any], list[Tensor]]:
+        leaves = taken(primals)[1]
+        graph = home("vjp", leaves)
+        xs: list[Tensor] = []
+        trees = []
+        for i, primal in enumerate(primals):
+            tree, own = taken(primal)
+            trees.append((tree, len(own)))
+            xs += sources("vjp", name, i, as_leaves(graph, own))
+        result, aux = _auxiliary("vjp", fun, fun(*unflatten(taken(primals)[0], xs)), has_aux)
+        out, ys = outputs_of("vjp", fun, graph, result)
+        return aux, out, unflatten(out, ys), ys, trees, xs
+
+    def pulled(
+        at: tuple[Any, Any, Any, list[Tensor], list[Any], list[Tensor]], cotangents: Any
+    ) -> tuple[Any, ...]:
+        _, out, _, ys, trees, xs = at
+        tree, leaves = taken(cotangents)
+        same_tree("vjp", f"the result of {name}", out, "the cotangent", tree)
+        graph = home("vjp", ys)
+        ds: list[Tensor | None] = []
+        for y, d in zip(ys, leaves, strict=True):
+            if not y.dtype.is_float:
+                ds.append(None)
+                continue
+            ds += as_leaves(graph, [d])
+            same_types(
+                "vjp", f"the result of {name}", [y], "the cotangent", [d for d in ds[-1:] if d is not None]
+            )
+        found = [_or_zeros(x, d) for x, d in zip(xs, pullback(ys, ds, xs), strict=True)]
+        made, start = [], 0
+        for tree, count in trees:
+            made.append(unflatten(tree, found[start : start + count]))
+            start += count
+        return tuple(made)
+
+    if tracing() or any(isinstance(x, Tensor) for x in taken(primals)[1]):
+        at = run(primals)
+        pull: Callable[[Any], Any] = functools.partial(pulled, at)
+        return (at[2], pull, at[0]) if has_aux else (at[2], pull)
+    value = Jitted(lambda primals: (lambda at: (at[2], at[0]))(run(primals)), "auto", None, (), (), "vjp")
+    back = Jitted(lambda primals, cotangents: pulled(run(primals), cotangents), "auto", None, (), (), "vjp")
+    result, aux = value(primals)
+    return (result, lambda ct: back(primals, ct), aux) if has_aux else (result, lambda ct: back(primals, ct))
+
+
+def hvp(fun: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[Any]) -> Any:
+    """The Hessian of a scalar-valued function at the primals, times the tangents, without the matrix: jvp of grad.
+
+    `primals` and `tangents`: as in jvp. The result is like the gradient: for one primal a pytree like it, for several
+    a tuple of them. Costs a few gradients. Raises: as jvp and grad.
+    """
+    check_function("hvp", fun)
+    if not isinstance(primals, tuple | list):
+        raise GraphError(
+            f"hvp: primals is {type(primals).__name__}; expected a tuple or list of fun's arguments: hvp(f, (x,), (t,))"
+        )
+    argnums = 0 if len(primals) == 1 else tuple(range(len(primals)))
+    return jvp(grad(fun, argnums), primals, tangents)[1]
+
+
+@keywords
+def jacfwd(
+    fun: Callable[..., Any],
+    argnums: int | tuple[int, ...] = 0,
+    has_aux: bool = False,
+    *,
+    device: Target = "auto",
+    static_argnums: StaticNums = (),
+    static_argnames: StaticNames = (),
+    out: Out = "host",
+) -> Jitted[..., Any]:
+    """The Jacobian of a function with respect to the arguments `argnums`, column by column: forward mode.
+
+    A result of shape r and an argument of shape a give one of shape (*r, *a), for each pair of leaves: the result's
+    structure, in it the argument's (a tuple of arguments for a tuple of argnums). All columns are computed at once, by
+    `vmap`. Good where there are fewer inputs than outputs. With `has_aux` fun returns a pair, and so does this.
+    Other arguments as in `grad`. Raises: as jvp, of results that are integers too.
+    """
+    return _jacobian("jacfwd", fun, argnums, has_aux, _columns, device, static_argnums, static_argnames, out)
+
+
+@keywords
+def jacrev(
+    fun: Callable[..., Any],
+    argnums: int | tuple[int, ...] = 0,
+    has_aux: bool = False,
+    *,
+    device: Target = "auto",
+    static_argnums: StaticNums = (),
+    static_argnames: StaticNames = (),
+    out: Out = "host",
+) -> Jitted[..., Any]:
+    """The Jacobian of a function, row by row: reverse mode. Good where there are fewer outputs than inputs.
+
+    Shapes, structure, arguments and errors: as jacfwd.
+    """
+    return _jacobian("jacrev", fun, argnums, has_aux, _rows, device, static_argnums, static_argnames, out)
+
+
+@keywords
+def hessian(
+    fun: Callable[..., Any],
+    argnums: int | tuple[int, ...] = 0,
+    has_aux: bool = False,
+    *,
+    device: Target = "auto",
+    static_argnums: StaticNums = (),
+    static_argnames: StaticNames = (),
+    out: Out = "host",
+) -> Jitted[..., Any]:
+    """The matrix of second derivatives of a function: jacfwd of jacrev.
+
+    A scalar function of an argument of shape a gives (*a, *a); of a pytree, the argument's structure, in it that
+    structure again. Other arguments and errors as jacfwd.
+    """
+    check_function("hessian", fun)
+    inner = jacrev(fun, argnums, has_aux)
+    return jacfwd(inner, argnums, has_aux, device=device, static_argnums=static_argnums,
+                  static_argnames=static_argnames, out=out)  # fmt: skip
+
+
+def _jacobian(
+    what: str, fun: Any, argnums: Any, has_aux: bool, rule: Any, device: Any, nums: Any, names: Any, out: Any
+) -> Jitted[..., Any]:
+    check_function(what, fun)
+    numbers = (argnums,) if is_index(argnums) else tuple(argnums)
+    name = name_of(fun)
+
+    @functools.wraps(fun)
+    def jacobian(*args: Any, **kwargs: Any) -> Any:
+        given = list(args)
+        graph = home(what, taken((args, kwargs))[1])
+        trees: list[tuple[Any, list[Tensor]]] = []
+        for i in numbers:
+            if not is_index(i) or not -len(args) <= i < len(args):
+                raise GraphError(
+                    f"{what}: there is no argument {i!r}; {name} was given {len(args)} by position, and argnums counts "
+                    "these from 0"
+                )
+            tree, leaves = taken(args[i])
+            xs = sources(what, name, i, as_leaves(graph, leaves))
+            if not xs:
+                raise GraphError(
+                    f"{what}: argument {i} of {name} holds no array; give floats, or leave it out of argnums"
+                )
+            given[i] = unflatten(tree, xs)
+            trees.append((tree, xs))
+        result, aux = _auxiliary(what, fun, fun(*given, **kwargs), has_aux)
+        skeleton, ys = outputs_of(what, fun, graph, result)
+        for y in ys:
+            if not y.dtype.is_float:
+                raise DTypeError(
+                    f"{what}: {name} gives {y.type}, which has no derivative; cast it to a float, or return it "
+                    "by has_aux"
+                )
+        flat = [x for _, xs in trees for x in xs]
+        found = rule(graph, ys, flat)  # for each y a row of Jacobians, one for each x
+        made = []
+        for row in found:
+            parts, start = [], 0
+            for tree, xs in trees:
+                parts.append(unflatten(tree, row[start : start + len(xs)]))
+                start += len(xs)
+            made.append(parts[0] if is_index(argnums) else tuple(parts))
+        jac = unflatten(skeleton, made)
+        return (jac, aux) if has_aux else jac
+
+    return Transformed(jacobian, device, None, nums, names, what, out)
+
+
+def _rows(graph: Graph, ys: Sequence[Tensor], xs: Sequence[Tensor]) -> list[list[Tensor]]:
+    def pulled(y: Tensor, d: Tensor) -> list[Tensor]:
+        return [_or_zeros(x, g) for x, g in zip(xs, pullback([y], [d], xs), strict=True)]
+
+    made = []
+    for y in ys:
+        found = _along(graph, y, functools.partial(pulled, y))
+        made.append([apply("reshape", g, shape=(*y.shape, *x.shape)) for g, x in zip(found, xs, strict=True)])
+    return made
+
+
+def _columns(graph: Graph, ys: Sequence[Tensor], xs: Sequence[Tensor]) -> list[list[Tensor]]:
+    def pushed(x: Tensor, d: Tensor) -> list[Tensor]:
+        return [_or_zeros(y, t) for y, t in zip(ys, pushforward(ys, [d], [x]), strict=True)]
+
+    rows: list[list[Tensor]] = [[] for _ in ys]
+    for x in xs:
+        found = _along(graph, x, functools.partial(pushed, x))
+        for row, t, y in zip(rows, found, ys, strict=True):
+            last = apply("transpose", t, perm=(*range(1, y.ndim + 1), 0))
+            row.append(apply("reshape", last, shape=(*y.shape, *x.shape)))
+    return rows
+
+
+def _along(graph: Graph, like: Tensor, rule: Callable[[Tensor], list[Tensor]]) -> list[Tensor]:
+    """A rule that is linear in a tensor of the type of `like`, for each unit tensor of that type."""
+    n = like.size
+    units = graph.constant(np.arange(n, dtype=np.int32))
+    basis = apply("one_hot", units, depth=n, axis=1, dtype=like.dtype, on=1.0, off=0.0)
+    basis = apply("reshape", basis, shape=(n, *like.shape))
+    return _mapped(graph, [like.type], [basis], n, lambda given: rule(given[0]))
+
+
+def _mapped(
+    graph: Graph,
+    types: Sequence[TensorType],
+    xs: Sequence[Tensor],
+    size: int,
+    rule: Callable[[list[Tensor]], list[Any]],
+) -> list[Tensor]:
+    """What `rule` gives for tensors of these types, for each example of xs; with an axis of examples in front."""
+    outs, flags = _traced_once(graph, types, xs, size, rule)
+    return [t if flag else spread(t, size) for t, flag in zip(outs, flags, strict=True)]
+
+
+def _traced_once(
+    graph: Graph,
+    types: Sequence[TensorType],
+    xs: Sequence[Tensor],
+    size: int,
+    rule: Callable[[list[Tensor]], list[Any]],
+) -> tuple[list[Tensor], list[bool]]:
+    graph = traced_into(graph)
+    body = TracedBody("vmap", graph, types)
+    with body.tracing():
+        made = as_leaves(body, rule(list(body.given)))
+    known = {t.id: (x, True) for t, x in zip(body.given, xs, strict=True)}
+    for node in body.nodes:
+        if node.op.declared and node.output.id not in known:
+            known[node.output.id] = (body.around(node.output), False)
+    outputs = [*made, *(index for _, index, _ in body.checks)]
+    outs, flags = sweep(body, known, outputs, size, graph)
+    for (what, _, limits), index in zip(body.checks, outs[len(made) :], strict=True):
+        add_check(graph, what, index, limits)
+    return outs[: len(made)], flags[: len(made)]
+
+
+# -- vmap
+
+
+@keywords
+def vmap(
+    fun: Callable[..., Any],
+    in_axes: Any = 0,
+    out_axes: Any = 0,
+    *,
+    axis_size: int | None = None,
+    device: Target = "auto",
+    static_argnums: StaticNums = (),
+    static_argnames: StaticNames = (),
+    out: Out = "host",
+) -> Jitted[..., Any]:
+    """A function of one example, made one of many: fun is applied to each slice of its arguments along an axis.
+
+    `in_axes` says along which axis each argument is sliced: an int for all, or a tuple with an int, None (not sliced:
+    all examples share it) or a pytree of these for each; keyword arguments are sliced along axis 0. `out_axes` says
+    where each result has the examples' axis; None requires a result that is the same for all. `axis_size` is the number
+    of examples, needed where nothing is sliced. Axes may be negative. vmaps nest, and go with grad, jvp, jit, scan,
+    cond, while_loop and random keys in either order.
+
+    Every op works on all examples at once, by a rule or by the ops that it decomposes into, or one after the other in a
+    loop on the device; docs/ops.md says which. Where a cond's predicate differs among examples both branches run;
+    a while_loop runs until all have ended. Numerics: sums may be taken in another order than for one example.
+    Other arguments as in `jit`.
+    Raises: ShapeError for an axis that an argument does not have and for sizes that differ, GraphError for in_axes or
+    out_axes that do not fit the arguments, DTypeError for packed weights that are to be sliced.
+    """
+    check_function("vmap", fun)
+    name = name_of(fun)
+    for what, axes in (("in_axes", in_axes), ("out_axes", out_axes)):
+        leaves: list[Any] = []
+        odd = list(statics_of(flatten(axes, leaves, leaf=_is_axis)))
+        odd += [v for v in leaves if isinstance(v, bool)]
+        if odd:
+            raise GraphError(
+                f"vmap: {what} holds {odd[0]!r}; expected ints and None, alone or in tuples, lists and dicts"
+            )
+    if axis_size is not None and not is_index(axis_size):
+        raise ShapeError(f"vmap: axis_size is {axis_size!r}; expected the number of examples")
+
+    @functools.wraps(fun)
+    def mapped(*args: Any, **kwargs: Any) -> Any:
+        if not isinstance(in_axes, int | None) and len(in_axes) != len(args):
+            raise GraphError(
+                f"vmap: in_axes is {in_axes!r}, {len(in_axes)} entries, and {name} was given {len(args)} arguments by "
+                "position; expected one entry for each"
+            )
+        axes: list[int | None] = []
+        labels: list[str] = []
+        tree, leaves = taken((args, kwargs))
+        parts = [
+            (i, a, in_axes if isinstance(in_axes, int | None) else in_axes[i]) for i, a in enumerate(args)
+        ]
+        for at, value, entry in (*parts, *((k, kwargs[k], 0) for k in sorted(kwargs))):
+            skeleton, own = taken(value)
+            found = prefixed(f"vmap: the entry of in_axes for argument {at} of {name}", skeleton, entry, _is_axis,
+                             "give an int or None, or a container like the argument's")  # fmt: skip
+            axes += found
+            labels += [f"argument {at} of {name}"] * len(own)
+        graph = home("vmap", leaves)
+        tensors = as_leaves(graph, leaves)
+        for i, (t, axis, label) in enumerate(zip(tensors, axes, labels, strict=True)):
+            if axis is None:
+                continue
+            if not -t.ndim <= axis < t.ndim:
+                raise ShapeError(
+                    f"vmap: {label} is {t.type}, which has no axis {axis}; write its axis of examples in in_axes, or "
+                    "None to share it"
+                )
+            if t.dtype.is_packed:
+                raise DTypeError(
+                    f"vmap: {label} is {t.type}: packed weights are not sliced; write None for it in in_axes"
+                )
+            axes[i] = axis % t.ndim
+        sizes: dict[int, str] = {}
+        for t, axis, label in zip(tensors, axes, labels, strict=True):
+            if axis is not None:
+                sizes[t.shape[axis]] = f"{label}, {t.type} along axis {axis}"
+        if axis_size is not None:
+            sizes.setdefault(int(axis_size), "axis_size")
+        if len(sizes) > 1:
+            said = "; ".join(f"{n}: {where}" for n, where in sizes.items())
+            raise ShapeError(f"vmap: there are different numbers of examples: {said}; expected one")
+        if not sizes:
+            raise GraphError(
+                f"vmap: no argument of {name} is sliced; give in_axes an int for one, or axis_size"
+            )
+        size = next(iter(sizes))
+        xs, types = [], []
+        for t, axis in zip(tensors, axes, strict=True):
+            if axis is not None:
+                moved = (
+                    t
+                    if axis == 0
+                    else apply("transpose", t, perm=(axis, *(i for i in range(t.ndim) if i != axis)))
+                )
+                xs.append(moved)
+                types.append(TensorType(moved.shape[1:], t.dtype))
+        state: dict[str, Any] = {}
+
+        def one(given: list[Tensor]) -> list[Any]:
+            rest = iter(given)
+            own = [next(rest) if axis is not None else t for t, axis in zip(tensors, axes, strict=True)]
+            inner_args, inner_kwargs = unflatten(tree, own)
+            state["tree"], found = taken(fun(*inner_args, **inner_kwargs))
+            if not found:
+                raise GraphError(f"vmap: {name} gave no array; return what it computes")
+            return found
+
+        outs, flags = _traced_once(graph, types, xs, size, one)
+        places = prefixed(f"vmap: out_axes of {name}", state["tree"], out_axes, _is_axis,
+                          "give an int or None, or a container like the result's")  # fmt: skip
+        return unflatten(
+            state["tree"], [_placed(t, f, p, size, name) for t, f, p in zip(outs, flags, places, strict=True)]
+        )
+
+    return Transformed(mapped, device, None, static_argnums, static_argnames, "vmap", out)
+
+
+def _is_axis(value: Any) -> bool:
+    return value is None or isinstance(value, int)
+
+
+def _placed(t: Tensor, flag: bool, place: int | None, size: int, name: str) -> Tensor:
+    """A result with the examples' axis where out_axes says."""
+    if place is None:
+        if flag:
+            raise GraphError(
+                f"vmap: out_axes is None for a result of {name} that differs among examples ({t.type}, examples "
+                "first); give the axis that they are to have"
+            )
+        return t
+    if not flag:
+        t = spread(t, size)
+    if not -t.ndim <= place < t.ndim:
+        raise ShapeError(
+            f"vmap: out_axes {place} for a result of {name} that has {t.ndim} axes with that of examples"
+        )
+    place %= t.ndim
+    return (
+        t if place == 0 else apply("transpose", t, perm=(*range(1, place + 1), 0, *range(place + 1, t.ndim)))
+    )
+
+
+# -- shapes
+
+
+def eval_shape(fun: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """What a function would return, as types (`shape`, `dtype`) in place of arrays, without computing anything.
+
+    Arguments are pytrees of arrays, numbers, or anything with a shape and a dtype, such as rlx.ir.TensorType.
+    Raises: what tracing the function raises.
+    """
+    check_function("eval_shape", fun)
+    graph = Graph(name_of(fun))
+    leaves: list[Any] = []
+    tree = flatten(
+        (args, kwargs), leaves, leaf=lambda v: is_number(v) or (hasattr(v, "shape") and hasattr(v, "dtype"))
+    )
+    given = [
+        x if isinstance(x, bool | int | float) and not hasattr(x, "shape")
+        else graph.input(f"x{i}", x.shape, as_dtype(x.dtype))
+        for i, x in enumerate(leaves)
+    ]  # fmt: skip
+    inner_args, inner_kwargs = unflatten(tree, given)
+    around, TRACING.graph, TRACING.body = (TRACING.graph, TRACING.body), graph, None
+    try:
+        skeleton, found = taken(fun(*inner_args, **inner_kwargs))
+        types = [t.type for t in as_leaves(graph, found)]
+    finally:
+        TRACING.graph, TRACING.body = around
+    return unflatten(skeleton, types)

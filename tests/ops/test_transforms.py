@@ -1,0 +1,41 @@
+"""Forward mode and vmap of ops, a sample of `python -m tests.ops.transforms_sweep`."""
+
+from __future__ import annotations
+
+import pytest
+
+from rlx.ir import NOT_DIFFERENTIABLE, REGISTRY
+from rlx.ops.batching import how
+from tests.full import thinned
+from tests.ops.by_family import GRADIENTS
+from tests.ops.transforms_sweep import batched_ops, bound, patterns, small_cases, tangents, vmapped
+
+DIFFERENTIABLE = sorted(n for n, op in REGISTRY.items() if op.vjp is not NOT_DIFFERENTIABLE)
+# One of each rule of batching, of what goes by parts and in a loop, and of control ops.
+SAMPLE = {
+    "add", "attention", "batch_norm", "cond", "conv_grad_weight", "dynamic_slice", "gather", "lora_matmul", "matmul",
+    "packed_matmul", "random_bits", "reshape", "scan", "scatter", "sum", "while_loop",
+}  # fmt: skip
+
+
+def _kept(op: str) -> bool:
+    return op in SAMPLE
+
+
+@pytest.mark.parametrize("op", thinned(DIFFERENTIABLE, _kept))
+def test_tangents_are_gradients_transposed_and_differences(op: str) -> None:
+    dots, differences = tangents(GRADIENTS[op][0], 0)
+    assert dots <= 1e-10 and differences <= 1e-7, (dots, differences)
+
+
+@pytest.mark.parametrize("op", thinned(batched_ops(), _kept))
+def test_vmap_is_one_example_after_the_other(op: str) -> None:
+    (case,) = small_cases(op, 1)
+    for flags in patterns(case):
+        error = vmapped(case, flags)
+        assert error <= bound(case), (case.id, flags, error)
+
+
+def test_how_many_ops_are_batched_by_which_means() -> None:
+    ways = [how(REGISTRY[op]) for op in batched_ops() if REGISTRY[op].family != "custom"]
+    assert ways.count("loop") <= 4, [op for op in batched_ops() if how(REGISTRY[op]) == "loop"]

@@ -1,0 +1,137 @@
+"""Optimizers over 100 steps in float64 beside torch's, and beside what optax makes (optax_steps.json)."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import rlx
+from rlx import optim
+from rlx.errors import DTypeError, GraphError
+from tests.outside import outside
+from tests.runtime.optax_steps import STEPS, problem
+
+PARAMS, X, Y = problem()
+OPTAX = json.loads(Path(__file__).with_name("optax_steps.json").read_text(encoding="utf-8"))
+
+
+def _loss(p: Any) -> Any:
+    return rlx.mean((rlx.tanh(X @ p["w"] + p["b"]) @ p["t"] - Y) ** 2)
+
+
+def _steps(optimizer: optim.Optimizer, params: Any = PARAMS, steps: int = STEPS) -> Any:
+    def step(params: Any, state: Any) -> Any:
+        updates, state = optimizer.update(rlx.grad(_loss)(params), state, params)
+        return optim.apply_updates(params, updates), state
+
+    jitted = rlx.jit(step, donate=("params",), out="device")
+    state = optimizer.init(params)
+    for _ in range(steps):
+        params, state = jitted(params, state)
+    return {k: np.asarray(v) for k, v in params.items()}
+
+
+TORCH = {
+    "SGD": (optim.sgd(0.1), {"lr": 0.1}),
+    "SGD momentum": (optim.sgd(0.1, 0.9), {"lr": 0.1, "momentum": 0.9}),
+    "SGD nesterov": (optim.sgd(0.1, 0.9, nesterov=True), {"lr": 0.1, "momentum": 0.9, "nesterov": True}),
+    "Adam": (optim.adam(1e-2), {"lr": 1e-2}),
+    "AdamW": (optim.adamw(1e-2, weight_decay=0.1), {"lr": 1e-2, "weight_decay": 0.1}),
+    "Adafactor": (optim.adafactor(1e-2, weight_decay=0.1), {"lr": 1e-2, "weight_decay": 0.1}),
+}
+
+
+@pytest.mark.judged
+@pytest.mark.parametrize("name", TORCH)
+def test_steps_are_torchs(name: str) -> None:
+    torch = outside("torch")
+    optimizer, options = TORCH[name]
+    leaves = {k: torch.tensor(v, requires_grad=True) for k, v in PARAMS.items()}
+    theirs = getattr(torch.optim, name.split()[0])(list(leaves.values()), **options)
+    x, y = torch.tensor(X), torch.tensor(Y)
+    for _ in range(STEPS):
+        theirs.zero_grad()
+        ((torch.tanh(x @ leaves["w"] + leaves["b"]) @ leaves["t"] - y) ** 2).mean().backward()
+        theirs.step()
+    mine = _steps(optimizer)
+    for key, leaf in leaves.items():
+        np.testing.assert_allclose(mine[key], leaf.detach().numpy(), rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    "name, optimizer",
+    {
+        "lion": optim.lion(1e-2, weight_decay=0.1),
+        "muon": optim.muon(1e-2, weight_decay=0.1),
+        "clipped adamw": optim.chain(optim.clip_by_global_norm(0.1), optim.adamw(1e-2)),
+    }.items(),
+)
+def test_steps_are_optaxs(name: str, optimizer: optim.Optimizer) -> None:
+    mine = _steps(optimizer)
+    for key, value in OPTAX[name].items():
+        np.testing.assert_allclose(mine[key], value, rtol=1e-12, atol=1e-12)
+
+
+def test_decay_by_group_and_schedules() -> None:
+    only = optim.adamw(0.1, weight_decay=0.5, mask=lambda params: {k: v.ndim > 1 for k, v in params.items()})
+    zero = {k: np.zeros_like(v) for k, v in PARAMS.items()}
+    updates = rlx.jit(lambda g, s, p: only.update(g, s, p)[0])(zero, only.init(PARAMS), PARAMS)
+    np.testing.assert_allclose(updates["w"], -0.05 * PARAMS["w"], rtol=1e-14)
+    assert not updates["b"].any()
+    bent = rlx.jit(optim.warmup_cosine_decay_schedule(0.0, 1e-2, 10, 80, 1e-3))
+    for n in (0, 4, 10, 45, 80, 99):
+        cosine = 0.5 * (1 + np.cos(np.pi * min(1.0, max(0, n - 10) / 70)))
+        want = n * 1e-3 if n < 10 else 1e-3 + (1e-2 - 1e-3) * cosine
+        np.testing.assert_allclose(bent(np.int32(n)), want, rtol=1e-13, atol=0)
+    line = rlx.jit(optim.linear_schedule(1.0, 0.0, 4))
+    assert [float(line(np.int32(n))) for n in (0, 1, 4, 9)] == [1.0, 0.75, 0.0, 0.0]
+
+
+def test_accumulate_steps_with_the_mean() -> None:
+    opt = optim.accumulate(optim.sgd(0.5, 0.9), 3)
+    update = rlx.jit(opt.update)
+    gradients = [np.array([1.0, n]) for n in range(6)]
+    state, seen = opt.init(gradients[0]), []
+    for g in gradients:
+        u, state = update(g, state)
+        seen.append(u)
+    first, second = np.mean(gradients[:3], 0), np.mean(gradients[3:], 0)
+    want = [0 * first, 0 * first, -0.5 * first, 0 * first, 0 * first, -0.5 * (0.9 * first + second)]
+    np.testing.assert_allclose(seen, want, rtol=1e-14)
+
+
+def test_a_step_in_f32_keeps_its_dtypes_and_lowers_the_loss() -> None:
+    small = {k: v.astype(np.float32) for k, v in PARAMS.items()}
+    after = _steps(optim.adamw(1e-2), small, 30)
+    assert all(v.dtype == np.float32 for v in after.values())
+    loss = rlx.jit(_loss)
+    assert loss(after) < loss(small)
+
+
+@pytest.mark.parametrize("name", ["f2", "f4", "f8"])
+def test_states_and_updates_keep_their_types_in_a_trace_and_outside(name: str) -> None:
+    params = {"w": np.ones((2, 3), name), "b": np.ones(3, name)}
+    gradients = {"w": np.full((2, 3), 0.5, name), "b": np.ones(3, name)}
+    twice = optim.accumulate(optim.sgd(0.1), 2)
+    for opt in (optim.adam(0.1), optim.adafactor(), optim.lion(0.1), optim.muon(0.1), twice):
+        state = opt.init(params)
+        updates, after = rlx.jit(opt.update)(gradients, state, params)
+        at_once = opt.update(gradients, state, params)[0]
+        np.testing.assert_allclose(np.asarray(at_once["w"], "f8"), np.asarray(updates["w"], "f8"), rtol=1e-2)
+        moved = rlx.jit(optim.apply_updates)(params, updates)
+        assert moved["w"].dtype == params["w"].dtype
+        assert [x.dtype for x in rlx.tree.leaves(after)] == [x.dtype for x in rlx.tree.leaves(state)]
+
+
+def test_refusals_say_what_was_expected() -> None:
+    opt = optim.adamw(1e-3)
+    with pytest.raises(DTypeError, match="parameters are floats"):
+        opt.init({"n": np.arange(3)})
+    with pytest.raises(GraphError, match="needs params"):
+        rlx.jit(lambda g: opt.update(g, opt.init(PARAMS))[0])(PARAMS)
+    with pytest.raises(GraphError, match="one structure"):
+        rlx.jit(lambda g, p: opt.update(g, opt.init(p), p)[0])({"w": PARAMS["w"]}, PARAMS)
