@@ -22,7 +22,6 @@ from typing import Any
 import numpy as np
 
 import rlx
-from rlx.runtime import eager
 from rlx.runtime.store import Weights
 
 RESIDENT_LIMIT = 8 << 20  # software drivers touch some of what they reserve only after thousands of runs
@@ -177,27 +176,8 @@ def ops(session: rlx.Session) -> Iterator[Run]:
     yield lambda: ((x + x) @ rlx.exp(x[0]) * 0.5).sum().numpy()
 
 
-@contextmanager
-def shapes(session: rlx.Session) -> Iterator[Run]:
-    """Ops outside a trace on shapes that change at each call, whose programs take each other's places."""
-    kept, eager.PROGRAMS = eager.PROGRAMS, 16
-    count = 0
-
-    def once() -> Any:
-        nonlocal count
-        count += 1
-        x = rlx.array(np.ones((1 + count % 61, 1 + count % 67), np.float32), device=session)
-        return (x + x)[0, 0].numpy()
-
-    try:
-        yield once
-    finally:
-        eager.PROGRAMS = kept
-
-
 KINDS: dict[Kind, int] = {
     ops: 1,
-    shapes: 100,
     run: 1,
     control: 10,
     state: 1,
