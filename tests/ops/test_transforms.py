@@ -6,7 +6,6 @@ import pytest
 
 from rlx.ir import NOT_DIFFERENTIABLE, REGISTRY
 from rlx.ops.batching import how
-from tests.full import thinned
 from tests.ops.by_family import GRADIENTS
 from tests.ops.transforms_sweep import batched_ops, bound, patterns, small_cases, tangents, vmapped
 
@@ -18,17 +17,15 @@ SAMPLE = {
 }  # fmt: skip
 
 
-def _kept(op: str) -> bool:
-    return op in SAMPLE
-
-
-@pytest.mark.parametrize("op", thinned(DIFFERENTIABLE, _kept))
+@pytest.mark.full(op=set(DIFFERENTIABLE) - SAMPLE)
+@pytest.mark.parametrize("op", DIFFERENTIABLE)
 def test_tangents_are_gradients_transposed_and_differences(op: str) -> None:
     dots, differences = tangents(GRADIENTS[op][0], 0)
     assert dots <= 1e-10 and differences <= 1e-7, (dots, differences)
 
 
-@pytest.mark.parametrize("op", thinned(batched_ops(), _kept))
+@pytest.mark.full(op=set(batched_ops()) - SAMPLE)
+@pytest.mark.parametrize("op", batched_ops())
 def test_vmap_is_one_example_after_the_other(op: str) -> None:
     (case,) = small_cases(op, 1)
     for flags in patterns(case):

@@ -48,7 +48,7 @@ def test_collecting_needs_no_package_beside_those_of_the_test_extra(repo: Path) 
     collection of all."""
     project = tomllib.loads((repo / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     extras = project["optional-dependencies"]
-    listed = [*project["dependencies"], *(line for extra in ("test", "cpu", "hf", "serve") for line in extras[extra])]
+    listed = [*project["dependencies"], *(line for extra in ("test", "hf", "serve") for line in extras[extra])]
     installed = {re.split(r"[\[<>=~!; ]", line)[0].replace("-", "_") for line in listed}
     allowed = installed | sys.stdlib_module_names | {"rlx", "tests", "examples", "_pytest"}
     pattern = re.compile(r"^(?:from|import) (\w+)((?:\.\w+)*)(?: import \(?([\w, \n]*))?", re.MULTILINE)
