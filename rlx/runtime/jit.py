@@ -653,7 +653,8 @@ def _differentiated(what: str, function: Callable[..., Any], args: list[Any], i:
         if not t.dtype.is_float:
             kind = "integer" if t.dtype.is_int else str(t.dtype)
             where = "" if skeleton[0] == "leaf" else f" at {_place(skeleton, at)}"
-            is_what, instead = str(t.type), "it as .astype(np.float32)"
+            is_what = str(t.type)
+            instead = "it dequantized" if t.dtype.is_packed else "it as .astype(np.float32)"
             if t.weak is not None:
                 is_what, instead = f"a Python {t.weak.__name__}", "a float"
             raise DTypeError(

@@ -115,7 +115,7 @@ def test_no_barrier_of_random_graphs_is_idle_and_none_is_missing(device):
     """The recordings include those of control ops' bodies, which run repeatedly."""
     session = session_here(device)
     removed = 0
-    for seed in range(40 if full() else 15):
+    for seed in range(40 if full() else 20):
         made = random_graph(seed)
         with session.compile(made.graph) as exe:
             exe.set_params(made.of(made.graph.params))

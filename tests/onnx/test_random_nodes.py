@@ -86,6 +86,7 @@ def drawn_model(schema: Any, seed: int) -> tuple[onnx.ModelProto, dict[str, np.n
     return helper.make_model(graph, opset_imports=imports, ir_version=8), feeds
 
 
+@pytest.mark.filterwarnings("ignore::rlx.errors.ModelWarning")  # shapes that depart from a text
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # NumPy's, of what is worked out from such numbers
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.full(seed=SEEDS[1:])

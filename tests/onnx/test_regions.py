@@ -92,7 +92,7 @@ def test_max_roi_pool(device: str, shape: tuple[int, int], scale: float) -> None
 
 @pytest.mark.filterwarnings("ignore:divide by zero")  # in the reference, of an axis of one place
 @pytest.mark.parametrize("align", [0, 1])
-@pytest.mark.parametrize("size", [[1, 1, 2, 3], [2, 3, 4, 5], [1, 3, 1, 4, 5], [2, 1, 3, 2, 4]])
+@pytest.mark.parametrize("size", [[1, 1, 2, 3], [2, 3, 4, 5], [1, 3, 2, 4, 5], [2, 1, 3, 2, 4]])
 @pytest.mark.sample(2, vulkan=1)
 def test_affine_grid(device: str, size: list[int], align: int) -> None:
     """A batch of one is a batch, which onnx's own function of the operator takes away."""

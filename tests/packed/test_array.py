@@ -216,7 +216,7 @@ def test_packed_weights_beside_trained_ones() -> None:
 
     found = rlx.grad(loss, device="cpu")({"b": b}, {"w": q}, x)
     np.testing.assert_array_equal(found["b"], [3, 3])
-    with pytest.raises(DTypeError, match="only floats have gradients: leave it out"):
+    with pytest.raises(DTypeError, match="which has no gradient"):
         rlx.grad(lambda p, x: loss(p, p, x), device="cpu")({"b": b, "w": q}, x)
     experts = rlx.quantize(np.ones((2, 2, 32)), "q8_0")
     with pytest.raises(ShapeError, match="expected rank 2; grouped_packed_matmul takes a weight for each expert"):

@@ -147,19 +147,19 @@ def _whole_way(graph: Graph) -> dict[int, Tensor]:
 
 
 FAULTS: dict[str, tuple[str, Any]] = {
-    "freed one node early": ("storage.last_uses", _early),
-    "freed output": ("storage.kept_to_the_end", lambda graph: []),
-    "overwritten while still needed": ("storage._is_last_use", lambda layout, x, step: True),
-    "in place over an operand read meanwhile": ("storage._is_sole_reader", lambda layout, node, x: True),
-    "in place over another size": ("storage.may_take_over", lambda node, position, t: True),
+    "freed one node early": ("planner.storage.last_uses", _early),
+    "freed output": ("planner.storage.kept_to_the_end", lambda graph: []),
+    "overwritten while still needed": ("planner.storage._is_last_use", lambda layout, x, step: True),
+    "in place over an operand read meanwhile": ("planner.storage._is_sole_reader", lambda layout, node, x: True),
+    "in place over another size": ("planner.storage.may_take_over", lambda node, position, t: True),
     "view at the wrong place": (
-        "storage.view_offset",
+        "planner.storage.view_offset",
         lambda node: 0 if node.op.name == "slice" else None,
     ),
-    "view of a state that changes": ("storage._may_view", lambda *a: True),
-    "state overwritten while still needed": ("storage.may_overwrite", lambda *a: True),
-    "state overwritten before what may fail": ("storage.after_last_failure", lambda graph: 0),
-    "result made in a state on the way to its new value": ("storage.donations", _whole_way),
+    "view of a state that changes": ("planner.storage._may_view", lambda *a: True),
+    "state overwritten while still needed": ("planner.storage.may_overwrite", lambda *a: True),
+    "state overwritten before what may fail": ("planner.storage.after_last_failure", lambda graph: 0),
+    "result made in a state on the way to its new value": ("planner.storage.donations", _whole_way),
     "input overwritten before the next run": ("planner.tensor_live_ranges", _inputs_die),
     "output born late": ("planner.tensor_live_ranges", _outputs_overlap_inputs),
 }

@@ -48,6 +48,10 @@ def decoded(q: Array, format: DType) -> Array:
         return np.zeros(shape, np.float32)
     raw = PackedArray(format, shape, q).to_gguf().reshape(-1, storage.nbytes)
     with np.errstate(all="ignore"):
+        if format.name == "q1_0":  # which the package gguf does not decode yet
+            scale = np.ascontiguousarray(raw[:, :2]).view(np.float16).astype(np.float32)
+            signs = np.unpackbits(np.ascontiguousarray(raw[:, 2:]), axis=1, bitorder="little").astype(np.float32)
+            return np.asarray((2 * signs - 1) * scale).reshape(shape)
         if format.name not in GGUF:
             return _own(raw, format).reshape(shape)
         gguf = outside("gguf")
