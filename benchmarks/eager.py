@@ -67,16 +67,16 @@ def main() -> None:
     options.add_argument("--device", default="cpu")
     options.add_argument("--jax", default=sys.executable, metavar="PYTHON")
     options.add_argument("--worker", default="", help=argparse.SUPPRESS)
-    given = options.parse_args()
-    if given.worker:
-        worker(given.worker, given.device)
+    chosen = options.parse_args()
+    if chosen.worker:
+        worker(chosen.worker, chosen.device)
         return
     running = {
         library: subprocess.Popen(
-            [python, __file__, "--worker", library, "--device", given.device],
+            [python, __file__, "--worker", library, "--device", chosen.device],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
         )
-        for library, python in (("rlx", sys.executable), ("jax", given.jax), ("torch", sys.executable))
+        for library, python in (("rlx", sys.executable), ("jax", chosen.jax), ("torch", sys.executable))
     }  # fmt: skip
     best: dict[str, dict[str, float]] = {library: {} for library in running}
     for _ in range(ROUNDS):

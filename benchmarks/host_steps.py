@@ -36,7 +36,7 @@ DTYPES = (rlx.f32, rlx.f64, rlx.f16)
 
 def nodes() -> dict[str, Node]:
     """The measured nodes by name."""
-    found: dict[str, Node] = {}
+    measured: dict[str, Node] = {}
     for dtype in DTYPES:
         for rows, columns in SHAPES:
             g = Graph("host steps")
@@ -48,7 +48,7 @@ def nodes() -> dict[str, Node]:
             places = g.input("places", shape, rlx.i32)
             rates, state = g.input("rates", (1, rows, 64), dtype), g.input("state", (64, 16), dtype)
             mixed = g.input("mixed", (1, rows, 16), dtype)
-            made: dict[str, Callable[[], Any]] = {
+            builders: dict[str, Callable[[], Any]] = {
                 "gelu": lambda x=x: rlx.gelu(x),
                 "softmax rows": lambda x=x: rlx.softmax(x),
                 "softmax columns": lambda x=x: rlx.softmax(x, axis=0),
@@ -87,11 +87,11 @@ def nodes() -> dict[str, Node]:
                 "causal_conv": lambda r=rates, g=g, t=dtype: rlx.causal_conv(r, g.input("k", (64, 4), t)),
                 "selective_scan": lambda r=rates, s=state, m=mixed: rlx.selective_scan(r, r, s, m, m),
             }
-            for name, make in made.items():
+            for name, make in builders.items():
                 output = make()
                 output = output[0] if isinstance(output, tuple) else output
-                found[f"{name} {dtype.name} {rows}x{columns}"] = output.node
-    return found
+                measured[f"{name} {dtype.name} {rows}x{columns}"] = output.node
+    return measured
 
 
 def calls(node: Node) -> dict[str, Callable[[], object]]:
@@ -103,16 +103,16 @@ def calls(node: Node) -> dict[str, Callable[[], object]]:
         wide = rng.standard_normal(t.shape) if t.dtype.is_float else rng.integers(0, 8, t.shape)
         ins.append(np.asarray(wide).astype(kind))
     outs = [np.zeros(t.type.array_shape, t.dtype.np) for t in node.outputs]
-    found: dict[str, Callable[[], object]] = {}
+    columns: dict[str, Callable[[], object]] = {}
     os.environ["RLX_CPU"] = "compiled"
     engine = executable._on_engine(node, ins, outs)
     if engine is not None:
-        found["engine"] = partial(quietly, in_order(engine))
+        columns["engine"] = partial(quietly, in_order(engine))
     os.environ["RLX_CPU"] = "numpy"
-    found["numpy"] = executable.bind_node(node, ins, outs)
+    columns["numpy"] = executable.bind_node(node, ins, outs)
     steps = bind_reference(node, ins, outs, BindContext(ArrayMemory()))
-    found["reference"] = partial(quietly, in_order(steps))
-    return found
+    columns["reference"] = partial(quietly, in_order(steps))
+    return columns
 
 
 def main() -> None:

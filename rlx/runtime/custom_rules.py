@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -28,7 +29,7 @@ from rlx.runtime.trees import (
 )
 
 
-class _Custom:
+class _Custom(ABC):
     """A function with a rule: called inside traced functions, or with arrays, as any."""
 
     _what = ""
@@ -46,10 +47,10 @@ class _Custom:
             return self._apply(*args)
         return self._jitted(*args)
 
+    @abstractmethod
     def _rule(
         self, args: list[Any], places: list[int], tree: Any, out: Any, results: Sequence[Tensor]
-    ) -> Rule:
-        raise NotImplementedError
+    ) -> Rule: ...
 
     def _apply(self, *args: Any) -> Any:
         name = name_of(self.fun)

@@ -22,7 +22,7 @@ from rlx.driver import Device
 from rlx.driver.device import CUDA
 from rlx.driver.registry import open_device
 from rlx.dtypes import DType, bool_
-from rlx.errors import GraphError, ShapeError
+from rlx.errors import GraphError, RlxError, ShapeError
 from rlx.host.locks import renewed
 from rlx.ir import Tensor, TensorType
 from rlx.ir.graph import TRACING, NoGraph
@@ -191,7 +191,7 @@ def _new(key: Hashable, make: Callable[..., Program], leaves: Sequence[Any]) -> 
     for static in ([], arrays, sorted(arrays + small)):
         try:
             program = make(static)
-        except Exception:
+        except (RlxError, TypeError, ValueError):  # It may be that the function needs their values, as of a shape.
             if static != sorted(arrays + small):
                 continue
             raise

@@ -15,7 +15,7 @@ from rlx.backends.cpu.rowwise import STORED, contiguous, kept, load_wide, name_o
 from rlx.backends.cpu.step import EngineContext, EngineStep, address, engine, f32_word
 from rlx.ir import Node
 
-_NS = 0.7  # of an element
+_NS_PER_ELEMENT = 0.7
 _PART = 512  # positions whose elements are added up in f32 by one sum
 
 
@@ -38,7 +38,7 @@ def bind_group_norm(
         f32_word(1 / (inner * per if per > 1 else inner)), few, f32_word(1 / (few * per if per > 1 else few)),
     )  # fmt: skip
     items = x.shape[0] * -(-x.shape[1] // width)
-    return [EngineStep(last, words, items, 1, cost_ns=inner * max(width, lanes) * _NS)]
+    return [EngineStep(last, words, items, 1, cost_ns=inner * max(width, lanes) * _NS_PER_ELEMENT)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ that is taken off becomes its two numbers, a quotient by a value of the row a pr
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -44,7 +45,7 @@ from rlx.ir import Expr, Node
 from rlx.ir.expr import linearize
 from rlx.ir.rows import REDUCTIONS, ROW_PRIMS, Place, elements_of, program_of
 
-_NS = 0.7  # of an element
+_NS_PER_ELEMENT = 0.7
 COLUMNS = 16  # vectors in a block of columns
 # A block is one vector, with its values in registers, where a program has more sweeps or little to compute of halves.
 _FEW_SWEEPS = 2
@@ -123,7 +124,7 @@ class _At:
         return self.i if isinstance(self.i, Value) else k.const(I64, self.i)
 
 
-class _Program:
+class _Program(ABC):
     """What rows along memory and columns share: which sweep computes what, and the arithmetic of a vector."""
 
     def __init__(self, spec: RowProgram, k: Kernel) -> None:
@@ -259,22 +260,22 @@ class _Program:
 
     # -- what the two kernels differ in
 
+    @abstractmethod
     def is_known(self, e: Expr) -> bool:
         """Whether a value of a row has been computed before."""
-        raise NotImplementedError
 
-    def of_row(self, e: Expr, at: _At) -> Value:
-        raise NotImplementedError
+    @abstractmethod
+    def of_row(self, e: Expr, at: _At) -> Value: ...
 
+    @abstractmethod
     def numbers(self, at: _At) -> Value:
         """The numbers (i32) of the elements in their rows."""
-        raise NotImplementedError
 
-    def input(self, e: Expr, at: _At) -> Value:
-        raise NotImplementedError
+    @abstractmethod
+    def input(self, e: Expr, at: _At) -> Value: ...
 
-    def write(self) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def write(self) -> None: ...
 
     def loaded(self, which: int, at: Value | int, mask: Value | None, lanes: int | None = None) -> Value:
         dtype, lanes = self.spec.dtypes[which], lanes or self.lanes
@@ -603,8 +604,9 @@ def bind_rows(
         width = columns * lanes
         numel = n * min(after, width)
         items = count // after * -(-after // width)
-        return [EngineStep(spec, [*words, after], items, grain_of(numel), (*ins, *outs), cost_ns=numel * _NS)]
+        cost = numel * _NS_PER_ELEMENT
+        return [EngineStep(spec, [*words, after], items, grain_of(numel), (*ins, *outs), cost_ns=cost)]
     if channels:
         groups, per = (shape[i] for i in layout.weights)
         words += [groups, per, n // per]
-    return [EngineStep(spec, words, count, grain_of(n), (*ins, *outs), cost_ns=n * _NS)]
+    return [EngineStep(spec, words, count, grain_of(n), (*ins, *outs), cost_ns=n * _NS_PER_ELEMENT)]

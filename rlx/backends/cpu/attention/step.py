@@ -40,7 +40,7 @@ from rlx.ops.attention.step import parts as optional
 
 _LARGEST = 512  # elements of a head: vectors that the code has one after the other
 _KEYS = 64  # whose scores are on the stack at a time; a part has a multiple of them
-_PARTS = 128  # of a sequence's rows, at most
+_MAX_PARTS = 128  # A sequence's rows are split into at most so many.
 _COLUMNS = 8  # neighbouring items are parts this far apart: of a cache that is not full, each thread meets rows in use
 _AHEAD = 8  # rows of a cache that are asked for before they are read
 _LINE = 64
@@ -406,7 +406,7 @@ def bind_attention_step(
     words += [cos.shape[1], cos.shape[0] - 1] if tables else [0, 0]
     steps.append(EngineStep(first, words, batch, 1, (*ins, *outs, query), cost_ns=(heads + 2 * kv_heads) * size * 0.5))
     second = StepPart(cache, size, group, attrs["ring"], window is not None, cap is not None, lanes)
-    span = -(-rows // (_PARTS * _KEYS)) * _KEYS
+    span = -(-rows // (_MAX_PARTS * _KEYS)) * _KEYS
     columns = -(-rows // (span * _COLUMNS))
     splits = columns * _COLUMNS
     sums = ctx.borrow(4 * batch * splits * heads * second.part).view(np.float32)

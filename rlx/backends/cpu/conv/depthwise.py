@@ -24,7 +24,7 @@ class DepthwiseKernel:
     taps: int
     masked: bool
     registers: int = 32
-    operands: tuple[Operand, ...] = ()  # of the epilogue, behind the words above
+    operands: tuple[Operand, ...] = ()  # The epilogue's operands are the words behind these.
     epilogue: Expr | None = None
     out: DType = f32
 

@@ -30,7 +30,7 @@ class DepthwiseRows:
     across: int
     tail: int  # positions behind the whole groups of a row
     masked: bool
-    operands: tuple[Operand, ...] = ()  # of the epilogue, behind the words above
+    operands: tuple[Operand, ...] = ()  # The epilogue's operands are the words behind these.
     epilogue: Expr | None = None
     out: DType = f32
 

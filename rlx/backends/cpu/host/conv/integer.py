@@ -25,8 +25,8 @@ def bind_integer_conv(
 
     def run() -> None:
         largest = 255 + max(int(np.abs(z.astype(np.int64)).max()) for z in (x_zero, w_zero))
-        bound = largest * largest * terms  # of a sum, which a float must hold exactly
-        kind: Any = np.float32 if bound < 1 << 24 else np.float64 if bound < 1 << 53 else np.int64
+        largest_sum = largest * largest * terms  # A float serves where it holds this exactly.
+        kind: Any = np.float32 if largest_sum < 1 << 24 else np.float64 if largest_sum < 1 << 53 else np.int64
         left = (w.reshape(o, -1).astype(kind) - w_zero.astype(kind)[:, None]).reshape(groups, o // groups, terms)
         for i in range(len(x)):
             whole = x[i : i + 1].astype(kind) - x_zero.astype(kind)
