@@ -64,6 +64,7 @@ if TYPE_CHECKING:
     from rlx import signal as signal
     from rlx import splats as splats
     from rlx import tree as tree
+    from rlx.aten import from_torch as from_torch
     from rlx.runtime.dims import Dim as Dim
     from rlx.runtime.saved.program import load_program as load_program
 
@@ -72,13 +73,13 @@ _LAZY = {
     "random": "rlx.random", "fft": "rlx.fft", "signal": "rlx.signal", "splats": "rlx.splats",
     "tree": "rlx.tree", "optim": "rlx.optim",
 }  # fmt: skip
-_LAZY_NAMES = {"Dim": "rlx.runtime.dims", "load_program": "rlx.runtime.saved.program"}
+_LAZY_NAMES = {"Dim": "rlx.runtime.dims", "from_torch": "rlx.aten", "load_program": "rlx.runtime.saved.program"}
 if not TYPE_CHECKING:  # type checkers read the imports above
     __all__ = [  # what `help` shows; the modules of _LAZY stay out, since `from rlx import *` would load them
         "Array", "CompiledGraph", "Dim", "Graph", "PackedArray", "RlxError", "Session", "State", "Tensor", "Weights",
         "array", "bf16", "bool_", "checkpoint", "custom_jvp", "custom_op", "custom_vjp", "devices", "errors",
-        "eval_shape", "f16", "f32", "f64", "from_dlpack", "grad", "gradients", "hessian", "hvp", "i8", "i32", "i64",
-        "jacfwd", "jacrev", "jit", "jvp", "quantize", "u8", "value_and_grad", "vjp", "vmap", *ops.__all__,
+        "eval_shape", "f16", "f32", "f64", "from_dlpack", "from_torch", "grad", "gradients", "hessian", "hvp", "i8",
+        "i32", "i64", "jacfwd", "jacrev", "jit", "jvp", "quantize", "u8", "value_and_grad", "vjp", "vmap", *ops.__all__,
     ]  # fmt: skip
 
 

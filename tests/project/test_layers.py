@@ -25,6 +25,7 @@ LAYERS = (
     "runtime",
     "formats",
     "onnx",
+    "aten",
     "models",
     "serve",
     "conformance",
@@ -48,7 +49,7 @@ FENCED = {
     "llguidance": "rlx/models/language/grammar.py",
     "starlette": "rlx/serve/",
     "uvicorn": "rlx/serve/",
-    "torch": "nowhere",
+    "torch": "rlx/aten/",
     "scipy": "nowhere",
     "onnxruntime": "rlx/cli/contenders.py",  # measured beside, never run
 }
