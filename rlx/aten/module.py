@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -173,7 +173,7 @@ class TorchModule:
         self._in_spec, out_spec = program.call_spec.in_spec, program.call_spec.out_spec
         from torch.utils import _pytree
 
-        self._unflatten = lambda leaves: _pytree.tree_unflatten(leaves, out_spec)
+        self._unflatten: Callable[[list[Any]], Any] = lambda leaves: _pytree.tree_unflatten(leaves, out_spec)
         state = {**program.state_dict, **program.constants}
         nodes = {n.name: n for n in program.graph.nodes if n.op == "placeholder"}
         self.parameters: dict[str, Any] = {}
@@ -263,7 +263,8 @@ def from_torch(
         if str(operator).rpartition(".")[0] in _WHOLE:
             table.pop(operator)
     with warnings.catch_warnings():
-        # torch warns of lists that its own recurrent layers keep of their parameters.
+        # torch warns of lists that its own recurrent layers keep of their parameters, and of its own classes.
+        warnings.filterwarnings("ignore", ".*LeafSpec.* is deprecated", FutureWarning)
         warnings.filterwarnings("ignore", "The tensor attributes? .*_flat_weights", UserWarning)
         program = torch.export.export(module, tuple(args), dict(kwargs or {}), dynamic_shapes=dynamic_shapes)
         _keep_stops(program.graph_module)

@@ -11,6 +11,7 @@ import math
 import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,8 @@ import numpy as np
 import rlx.ops as rlx
 from rlx.dtypes import as_dtype
 from rlx.errors import RlxError, UnsupportedOp
-from rlx.ops.random import draws as draw
+from rlx.ops.public import public
+from rlx.ops.random import draws
 
 _MEMORY = {
     "layout",
@@ -35,6 +37,12 @@ _DTYPES = {
     "float32": "f32", "float64": "f64", "float16": "f16", "bfloat16": "bf16", "int64": "i64", "int32": "i32",
     "int8": "i8", "uint8": "u8", "bool": "bool",
 }  # fmt: skip
+
+# As rlx.random has them: they also compute outside a trace.
+draw = SimpleNamespace(**{
+    name: public("rlx.random", name, getattr(draws, name))
+    for name in ("bernoulli", "dropout", "fold_in", "normal", "uniform")
+})  # fmt: skip
 
 
 def dtype_of(kind: Any) -> Any:

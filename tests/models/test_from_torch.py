@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,10 +14,7 @@ from tests.outside import outside
 
 torch = outside("torch")
 nn, F = torch.nn, torch.nn.functional
-pytestmark = [
-    pytest.mark.judged,
-    pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning"),
-]
+pytestmark = pytest.mark.judged
 
 
 class Of(nn.Module):
@@ -314,7 +312,7 @@ def test_halves_and_doubles_keep_their_dtype() -> None:
 def test_an_operator_without_a_rule_is_named_with_its_line() -> None:
     module = Of(lambda s, x: torch.linalg.eigvals(x).real + torch.nonzero(x).sum())
     with pytest.raises(
-        rlx.errors.UnsupportedOp, match=r"(?s)aten\.\w+.*test_from_torch\.py:\d+: module = Of"
+        rlx.errors.UnsupportedOp, match=r"(?s)aten\.\w+.*test_from_torch\.py:\d+: return self"
     ):
         rlx.from_torch(module, (normal(3, 3),))
 
@@ -342,3 +340,10 @@ def test_what_is_not_a_module() -> None:
         rlx.from_torch(near)
     with pytest.raises(rlx.RlxError, match=r"pass a tuple"):
         rlx.from_torch(nn.Linear(3, 2), torch.zeros(4, 3))
+
+
+def test_the_page_trains_as_pasted(capsys: pytest.CaptureFixture[str]) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "torch.md").read_text()
+    code = page.partition("```python\n")[2].partition("```")[0]
+    exec(compile(code, "docs/torch.md", "exec"), {"__name__": "page"})
+    assert float(capsys.readouterr().out.removeprefix("loss ")) < 0.1
