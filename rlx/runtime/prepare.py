@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Literal, NamedTuple
 
+from rlx.driver import MemoryPlan, Slot
 from rlx.driver.device import Support
 from rlx.dtypes import DType
-from rlx.ir import Graph, Node
+from rlx.ir import Graph, Node, Tensor
 
 
 class Prepared(NamedTuple):
@@ -45,3 +46,25 @@ def prepare(
         made, support=support, fallback=fallback, fuse=optimize, precision=precision, launches=launches
     )
     return Prepared(made, frozenset(report.decomposed), param_dtypes)
+
+
+def planned(
+    graph: Graph,
+    planner: Literal["reuse", "bump"],
+    weight: Callable[[str], Slot | None],
+    state: Callable[[str], Slot | None],
+    max_alloc_bytes: int,
+) -> MemoryPlan:
+    """The memory plan of a graph whose weights and states lie where these find them by name."""
+    from rlx.driver.memory.planner import plan  # imported with the first program, not by `import rlx`
+
+    def slots(tensors: Mapping[str, Tensor], find: Callable[[str], Slot | None]) -> dict[str, Slot]:
+        return {n: find(n) or Slot("unset", 0, t.type.nbytes, t.dtype) for n, t in tensors.items()}
+
+    return plan(
+        graph,
+        planner=planner,
+        param_slots=slots(graph.params, weight),
+        state_slots=slots(graph.states, state),
+        max_alloc_bytes=max_alloc_bytes,
+    )
