@@ -66,16 +66,16 @@ def forms(a: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
 
 
 def mutated(model: Any, place: int, shape: tuple[int, ...]) -> Any:
-    made = onnx.ModelProto()
-    made.CopyFrom(model)
-    declared = made.graph.input[place].type.tensor_type
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)
+    declared = copy.graph.input[place].type.tensor_type
     del declared.shape.dim[:]
     for n in shape:
         declared.shape.dim.add().dim_value = n
-    for info in made.graph.output:
+    for info in copy.graph.output:
         if info.type.HasField("tensor_type"):
             info.type.tensor_type.ClearField("shape")
-    return made
+    return copy
 
 
 def taken(model: Any, feeds: dict[str, Any], strict: bool) -> bool:
@@ -111,30 +111,28 @@ def sweep(only: list[str] | None) -> dict[str, list[int]]:
         if model is None or len(model.graph.node) != 1 or "expanded" in case.name:
             continue
         node = model.graph.node[0]
-        if node.op_type in ANY or (only and node.op_type not in only):
+        inputs = dict(zip((i.name for i in model.graph.input), sets[0][0], strict=True))
+        arrays = [(k, n, a) for k, (n, a) in enumerate(inputs.items()) if isinstance(a, np.ndarray)]
+        if node.op_type in ANY or (only and node.op_type not in only) or not arrays:
             continue
-        names = [i.name for i in model.graph.input]
-        given = dict(zip(names, sets[0][0], strict=True))
-        if not inferred(mutated(model, 0, np.shape(sets[0][0][0]))):
+        if not inferred(mutated(model, arrays[0][0], arrays[0][2].shape)):
             continue
-        for place, (name, array) in enumerate(given.items()):
-            if not isinstance(array, np.ndarray):
-                continue
+        for place, name, array in arrays:
             for form, other in forms(array):
                 key = node.op_type, name, array.ndim, form
                 seen[key] += 1
                 if seen[key] > EACH:
                     continue
-                made, feeds = mutated(model, place, other.shape), {**given, name: other}
+                changed, feeds = mutated(model, place, other.shape), {**inputs, name: other}
                 row = counts.setdefault(node.op_type, [0, 0, 0, 0])
-                strict = taken(made, feeds, True)
-                loose = strict or taken(made, feeds, False)
-                wrong = strict and not inferred(made)
+                strict = taken(changed, feeds, True)
+                loose = strict or taken(changed, feeds, False)
+                wrong = strict and not inferred(changed)
                 row[0] += 1
                 row[1] += not loose
                 row[2] += loose and not strict
                 row[3] += wrong
-                if wrong or (strict and not runs(made, feeds)):
+                if wrong or (strict and not runs(changed, feeds)):
                     judge = "shape inference" if wrong else "ONNX Runtime"
                     print(node.op_type, name, form, array.shape, other.shape, "taken,", judge, "refuses", flush=True)
     return counts
