@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 from onnx import defs
 
@@ -16,9 +17,10 @@ Array = np.ndarray
 FLOATS = [-2.0, -0.5, 0.0, 1.5, 2.0**-100, -(2.0**-100), 1e-30, -1e-30, 1e30, -1e30, math.inf, -math.inf, math.nan]
 INTS = [-(2**63), -7, -3, -2, -1, 0, 1, 2, 3, 5, 2**31, 2**63 - 1]
 F16, F32, F64 = (np.dtype(t) for t in ("float16", "float32", "float64"))
+BF16 = np.dtype(ml_dtypes.bfloat16)
 I64 = np.dtype(np.int64)
 FEW = [-(2**63), -1, 0, 1, 2, 3, 4]
-KINDS = [F16, F32, F64]
+KINDS = [BF16, F16, F32, F64]
 
 
 @dataclass(frozen=True)
