@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -14,7 +15,7 @@ from rlx.onnx.reader.elements import CODES
 from tests.onnx.models import model, node
 from tests.onnx.sweep import attribute_cases, attributes
 
-F, I, B = np.float32, np.int64, np.uint8
+F, I, B, BF16 = np.float32, np.int64, np.uint8, ml_dtypes.bfloat16
 
 
 def run(kind: str, feeds: dict[str, Any], strict: bool = False, domain: str = "", **attributes: Any) -> np.ndarray:
@@ -163,6 +164,18 @@ def test_slopes_as_torch_exports_them(slope: tuple[int, ...]) -> None:
     x = np.arange(-6, 6, dtype=F).reshape(1, 3, 2, 2)
     w = np.linspace(0.1, 0.3, max(slope), dtype=F).reshape(slope)
     np.testing.assert_array_equal(run("PRelu", {"x": x, "w": w}, strict=True), np.where(x < 0, x * w, x))
+
+
+@pytest.mark.parametrize("reduction", ["none", "mean"])
+def test_a_type_that_the_function_of_an_operator_has_no_node_for(reduction: str) -> None:
+    """The text of SoftmaxCrossEntropyLoss lists bfloat16; its function is of an older operator that does not."""
+    scores = np.random.default_rng(0).integers(-8, 9, (4, 3)) / 4.0
+    labels = np.array([0, 2, 1, 2])
+    logs = scores - np.log(np.exp(scores).sum(1, keepdims=True))
+    want = -logs[np.arange(4), labels]
+    made = run("SoftmaxCrossEntropyLoss", {"x": scores.astype(BF16), "t": labels}, True, reduction=reduction)
+    assert made.dtype == BF16
+    np.testing.assert_allclose(made.astype(F), want.mean() if reduction == "mean" else want, atol=2**-6)
 
 
 KINDS = (
