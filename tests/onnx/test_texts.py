@@ -138,11 +138,11 @@ def test_half_of_the_spectra_of_complex_frames_is_warned_of() -> None:
     """The text says that it is not possible, though it is the default; ONNX Runtime gives it."""
     x = np.random.default_rng(0).normal(size=(1, 8, 2)).astype(F)
     feeds = {"x": x, "s": np.array(4), "w": np.ones(4, F)}
-    with pytest.warns(ModelWarning, match="signal is .*complex"):
+    with pytest.warns(ModelWarning, match=r"signal is .*complex"):
         half = run("STFT", feeds)
     want = np.fft.fft((x[..., 0] + 1j * x[..., 1]).reshape(1, 2, 4))[..., :3]
     np.testing.assert_allclose(half[..., 0] + 1j * half[..., 1], want, atol=1e-5)
-    with pytest.raises(ModelFormatError, match="signal is .*complex"):
+    with pytest.raises(ModelFormatError, match=r"signal is .*complex"):
         run("STFT", feeds, strict=True)
     assert run("STFT", feeds, strict=True, onesided=0).shape == (1, 2, 4, 2)
 

@@ -5,8 +5,8 @@
 An input gets an axis more or less, becomes a scalar, is cut to length 1, is one shorter or longer. Counted is what rlx
 refuses, what only strict=True refuses, and what that takes where onnx's strict shape inference refuses the model; the
 counts are written into tests/onnx/data/ranks.md, exit status 1 where there are any of the last. Operators that
-broadcast, or work on elements, take any shape and are left out, as are those whose bodies declare shapes. Listed, not judged, is what rlx takes and ONNX Runtime
-refuses, which refuses more for want of a kernel.
+broadcast, or work on elements, take any shape and are left out, as are those whose bodies declare shapes. Listed, not
+judged, is what rlx takes and ONNX Runtime refuses, which refuses more for want of a kernel.
 """
 
 from __future__ import annotations
