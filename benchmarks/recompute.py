@@ -77,20 +77,20 @@ def main() -> None:
     for name, value in (("batch", 8), ("tokens", 1024), ("layers", 12), ("width", 768), ("vocabulary", 50257)):
         parser.add_argument(f"--{name}", type=int, default=value)
     parser.add_argument("--parts", type=float, nargs="+", default=[0.75, 0.5])
-    given = parser.parse_args()
-    params = gpt2(given.vocabulary, given.tokens, given.width, given.layers)
-    graph = step_graph(params, given.batch, given.tokens, max(1, given.width // 64))
+    options = parser.parse_args()
+    params = gpt2(options.vocabulary, options.tokens, options.width, options.layers)
+    graph = step_graph(params, options.batch, options.tokens, max(1, options.width // 64))
     device = rlx.Session("cpu").device
     ready = prepare(graph, support=device.support, param_dtypes={}, storage="typed", packed=False, optimize=True,
                     fallback="host", launches=False).graph  # fmt: skip
     arena = planned(ready).arena_bytes
     print(f"{len(ready.nodes):,} nodes; arena {arena:,} bytes")
-    for part in given.parts:
+    for part in options.parts:
         begun = time.perf_counter()
         try:
             fitted = fit(ready, int(part * arena), planned)
-            found = planned(fitted.graph).arena_bytes
-            print(f"budget {part:.0%}: {found:,} bytes ({found / arena:.1%}), {fitted.nodes} nodes again, "
+            fitting = planned(fitted.graph).arena_bytes
+            print(f"budget {part:.0%}: {fitting:,} bytes ({fitting / arena:.1%}), {fitted.nodes} nodes again, "
                   f"{fitted.work:+.1%} of the work, planned in {time.perf_counter() - begun:.1f} s")  # fmt: skip
         except ByteLimitExceeded as error:
             print(f"budget {part:.0%}: {error}")

@@ -15,12 +15,14 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
+import numpy as np
+
 from rlx import ops, random
 from rlx.dtypes import DTypeLike, as_dtype, f32
 from rlx.errors import DTypeError, GraphError, ShapeError
 
 Params = Mapping[str, Any]
-Init = Callable[[Any, Sequence[int], Any], Any]  # (key, shape, dtype) -> weights
+Init = Callable[..., Any]  # (key, shape, dtype) -> weights
 
 # -- initializers: functions of (key, shape, dtype)
 
@@ -115,11 +117,11 @@ def _weighted(
     key: Any, shape: Sequence[int], n_out: int, bias: bool, init: Init, dtype: DTypeLike
 ) -> dict[str, Any]:
     keys = random.split(key)
-    made = {"weight": init(keys[0], shape, as_dtype(dtype))}
+    params = {"weight": init(keys[0], shape, as_dtype(dtype))}
     if bias:
         bound = 1 / math.sqrt(math.prod(shape[1:]))
-        made["bias"] = random.uniform(keys[1], (n_out,), -bound, bound, dtype)
-    return made
+        params["bias"] = random.uniform(keys[1], (n_out,), -bound, bound, dtype)
+    return params
 
 
 def linear(params: Params, x: Any) -> Any:
@@ -145,8 +147,6 @@ def embedding(params: Params, ids: Any) -> Any:
 
 def norm_init(width: int, bias: bool = True, dtype: DTypeLike = f32) -> dict[str, Any]:
     """weight, of ones, and bias, of zeros (width,): for layer_norm, group_norm, batch_norm, and rms_norm."""
-    import numpy as np
-
     _sizes("norm_init", width=width)
     kind = as_dtype(dtype).np
     return {"weight": np.ones(width, kind), **({"bias": np.zeros(width, kind)} if bias else {})}
@@ -197,12 +197,12 @@ def batch_norm(
         )
     axes = (0, *range(2, x.ndim))
     mean, var = ops.mean(x, axis=axes), ops.var(x, axis=axes)
-    made = ops.batch_norm(x, params["weight"], params["bias"], mean, var, eps)
+    result = ops.batch_norm(x, params["weight"], params["bias"], mean, var, eps)
 
     def moved(old: Any, new: Any) -> Any:
         return ops.cast(old * (1 - momentum) + ops.stop_gradient(new) * momentum, old.dtype)
 
-    return made, {"mean": moved(state["mean"], mean), "var": moved(state["var"], var * (n / (n - 1)))}
+    return result, {"mean": moved(state["mean"], mean), "var": moved(state["var"], var * (n / (n - 1)))}
 
 
 # -- convolution
@@ -297,8 +297,8 @@ def attention(
     if k.shape[-1] % size:
         raise ShapeError(f"nn.attention: keys are {k.shape[-1]} wide; expected a multiple of a head's {size}")
     shared = k.shape[-1] // size
-    made = ops.attention(q, heads(k, shared), heads(v, shared), mask, causal=causal)
-    return linear(params["out"], joined(made))
+    result = ops.attention(q, heads(k, shared), heads(v, shared), mask, causal=causal)
+    return linear(params["out"], joined(result))
 
 
 # -- recurrence
@@ -325,11 +325,11 @@ def lstm(params: Params, x: Any, state: tuple[Any, Any] | None = None) -> tuple[
     _needs("lstm", params, "weight_ih", "weight_hh")
     if x.ndim != 3:
         raise ShapeError(f"nn.lstm: x is {tuple(x.shape)}; expected (length, batch, n_in)")
-    given = ops.linear(x, params["weight_ih"], params.get("bias_ih"))  # of all steps at once
+    rows = ops.linear(x, params["weight_ih"], params.get("bias_ih"))  # of all steps at once
     if "bias_hh" in params:
-        given = given + params["bias_hh"]
+        rows = rows + params["bias_hh"]
     if state is None:
-        zero = ops.zeros_like(given[0, :, : given.shape[-1] // 4])
+        zero = ops.zeros_like(rows[0, :, : rows.shape[-1] // 4])
         state = (zero, zero)
 
     def step(carry: tuple[Any, Any], row: Any) -> tuple[tuple[Any, Any], Any]:
@@ -339,7 +339,7 @@ def lstm(params: Params, x: Any, state: tuple[Any, Any] | None = None) -> tuple[
         hidden = ops.sigmoid(o) * ops.tanh(cell)
         return (hidden, cell), hidden
 
-    last, seen = ops.scan(step, state, given)
+    last, seen = ops.scan(step, state, rows)
     return seen, last
 
 

@@ -516,33 +516,34 @@ def adamw_8bit(
 
 
 class _Decade(NamedTuple):
-    """The values (k + 1/2 + count/9)·part, k = 0 … count - 1: the middles of `count` parts of a decade. `above`: where
-    numbers become nearer to these than to the values before."""
+    """The values (k + 1/2 + values/9)·part, k = 0 … values - 1: the middles of the equal parts of a decade.
 
-    count: int
+    `above`: where numbers become nearer to these than to the values before."""
+
+    values: int
     part: float
     above: float
 
 
 def _decades(signed: bool) -> tuple[list[_Decade], float]:
     """The decades in rising order, and where numbers become nearer to 1 than to the last value."""
-    made, before = [], 0.0
+    decades, before = [], 0.0
     for i in range(7):
         count = 2**i if signed else 2 ** (i + 1)
         part = 0.9 * 10.0 ** (i - 6) / count
         lowest = (0.5 + count / 9) * part
-        made.append(_Decade(count, part, (before + lowest) / 2))
+        decades.append(_Decade(count, part, (before + lowest) / 2))
         before = (count - 0.5 + count / 9) * part
-    return made, (before + 1.0) / 2
+    return decades, (before + 1.0) / 2
 
 
 def _chosen(decades: list[_Decade], above: Callable[[_Decade], Any]) -> tuple[Any, Any]:
     """Count and part of each element's decade: the last one that `above` says it reaches."""
-    count: Any = float(decades[0].count)
+    count: Any = float(decades[0].values)
     part: Any = decades[0].part
     for d in decades[1:]:
         reached = above(d)
-        count, part = ops.where(reached, float(d.count), count), ops.where(reached, d.part, part)
+        count, part = ops.where(reached, float(d.values), count), ops.where(reached, d.part, part)
     return count, part
 
 
@@ -565,7 +566,7 @@ def _decoded(code: Any, signed: bool) -> Any:
     decades, _ = _decades(signed)
     place = ops.abs(code - 127.0) if signed else code
     less = 0.0 if signed else 1.0
-    count, part = _chosen(decades, lambda d: place >= d.count - less)
+    count, part = _chosen(decades, lambda d: place >= d.values - less)
     value = (place - (count - less) + 0.5 + count / 9.0) * part
     value = ops.where(place == (128.0 if signed else 255.0), 1.0, ops.where(place == 0.0, 0.0, value))
     return ops.where(code < 127.0, -value, value) if signed else value

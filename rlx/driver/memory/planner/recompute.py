@@ -43,12 +43,12 @@ def fit(graph: Graph, budget: int, plan_of: Callable[[Graph], MemoryPlan]) -> Fi
     Raises: ByteLimitExceeded, which says what could be reached.
     """
     plan = plan_of(graph)
-    given = least = plan.arena_bytes
-    if given <= budget:
+    whole = least = plan.arena_bytes
+    if whole <= budget:
         return Fitted(graph, 0, 0.0)
     schedule = _Schedule(graph, plan)
     best: Fitted | None = None
-    limit, below, above = float(budget), 0.0, float(given)
+    limit, below, above = float(budget), 0.0, float(whole)
     for _ in range(ROUNDS):
         tried = schedule.within(limit)
         arena = plan_of(tried.graph).arena_bytes
@@ -66,11 +66,11 @@ def fit(graph: Graph, budget: int, plan_of: Callable[[Graph], MemoryPlan]) -> Fi
             break
     if best is None:
         for part in REACHED:
-            if part * given > budget:
-                least = min(least, plan_of(schedule.within(part * given).graph).arena_bytes)
+            if part * whole > budget:
+                least = min(least, plan_of(schedule.within(part * whole).graph).arena_bytes)
     if best is None:
         raise ByteLimitExceeded(
-            f"graph {graph.name!r}: the budget is {budget:,} bytes of arena; the program takes {given:,}, and "
+            f"graph {graph.name!r}: the budget is {budget:,} bytes of arena; the program takes {whole:,}, and "
             f"{least:,} when what can be computed again is: give at least that, use a smaller batch, or halves"
         )
     return best
