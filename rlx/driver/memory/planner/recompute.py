@@ -76,6 +76,11 @@ def fit(graph: Graph, budget: int, plan_of: Callable[[Graph], MemoryPlan]) -> Fi
     return best
 
 
+def within(graph: Graph, plan: MemoryPlan, nbytes: float) -> Fitted:
+    """The graph with nodes repeated as if its arena had so many bytes, in which it may not fit; `plan` is its own."""
+    return _Schedule(graph, plan).within(nbytes)
+
+
 def cost(node: Node) -> float:
     """About how long a node takes, in bytes read and written."""
     own = cost_of(node)
