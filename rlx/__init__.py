@@ -58,6 +58,7 @@ if TYPE_CHECKING:
     from rlx import fft as fft
     from rlx import formats as formats
     from rlx import models as models
+    from rlx import nn as nn
     from rlx import onnx as onnx
     from rlx import optim as optim
     from rlx import random as random
@@ -71,7 +72,7 @@ if TYPE_CHECKING:
 _LAZY = {
     "models": "rlx.models", "formats": "rlx.formats", "conformance": "rlx.conformance", "onnx": "rlx.onnx",
     "random": "rlx.random", "fft": "rlx.fft", "signal": "rlx.signal", "splats": "rlx.splats",
-    "tree": "rlx.tree", "optim": "rlx.optim",
+    "tree": "rlx.tree", "optim": "rlx.optim", "nn": "rlx.nn",
 }  # fmt: skip
 _LAZY_NAMES = {"Dim": "rlx.runtime.dims", "from_torch": "rlx.aten", "load_program": "rlx.runtime.saved.program"}
 if not TYPE_CHECKING:  # type checkers read the imports above

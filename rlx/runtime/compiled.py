@@ -410,7 +410,17 @@ class CompiledGraph(Closing):
                 packed=self.device.info.packed, optimize=o.optimize, fallback=o.fallback, precision=o.build.precision,
                 launches=self.device.info.kind != "cpu",
             )  # fmt: skip
+            self._prepared = self._within_budget(self._prepared)
         return self._prepared
+
+    def _within_budget(self, prepared: Prepared) -> Prepared:
+        """The graph with nodes repeated where it has a budget, which the planner that shares no bytes ignores."""
+        if self.graph.budget is None or self.options.planner != "reuse":
+            return prepared
+        from rlx.driver.memory.planner.recompute import fit  # only programs with a budget need it
+
+        fitted = fit(prepared.graph, self.graph.budget, lambda g: self._make_plan(prepared._replace(graph=g)))
+        return prepared._replace(graph=fitted.graph)
 
     def _make_plan(self, prepared: Prepared) -> MemoryPlan:
         report("planning")
