@@ -12,8 +12,9 @@ from weakref import WeakMethod, WeakSet
 import numpy as np
 import numpy.typing as npt
 
-from rlx.driver import BuildOptions, Device, DeviceArena, Executable, MemoryPlan, Slot
+from rlx.driver import BuildOptions, Call, Device, DeviceArena, Executable, MemoryPlan, Slot
 from rlx.driver.closing import Closing, Resources
+from rlx.driver.memory.plan import input_segment, output_segment
 from rlx.driver.memory.typed import whole
 from rlx.dtypes import DTypeLike
 from rlx.errors import GraphError, OutOfDeviceMemory, meant
@@ -339,6 +340,27 @@ class CompiledGraph(Closing):
             self._bound.add(made.run)
             return made
 
+    def build_call(self, names: Sequence[str]) -> tuple[Call, int] | str:
+        """The program on memory that each call gives: that of these inputs, in this order, then that of the outputs. The
+        other inputs have none. Returns it with the bytes of its own memory, or the reason why there is none."""
+        prepared = self._prepare()
+        graph = prepared.graph
+        if graph.params or graph.states or len(names) != len(graph.inputs):
+            return "it has memory besides its arguments'"
+        if len(visible(self.graph.outputs)) != len(self.graph.outputs):
+            return "its indices are checked"
+        plan = self._make_plan(prepared, names)
+        for name, t in visible(self.graph.outputs).items():
+            if plan.slots[graph.outputs[name].id].segment != output_segment(name):
+                return f"its result {name!r} lies in an argument, a constant or another result"
+            if graph.outputs[name].dtype != t.dtype:
+                return f"its result {name!r} is stored as {graph.outputs[name].dtype}"
+        if any(graph.inputs[n].dtype != t.dtype for n, t in self.graph.inputs.items()):
+            return "an argument is stored in another dtype"
+        segments = [*map(input_segment, names), *map(output_segment, visible(self.graph.outputs))]
+        built = self.device.build_call(graph, plan, {}, self.options.build, segments)
+        return built if isinstance(built, str) else (built, plan.total_bytes + built.own_bytes)
+
     def prepare(self) -> Self:
         """Allocates and records now instead of at the first run."""
         with self._lock:
@@ -478,7 +500,7 @@ class CompiledGraph(Closing):
             )
         return self._prepared
 
-    def _make_plan(self, prepared: Prepared) -> MemoryPlan:
+    def _make_plan(self, prepared: Prepared, outside: Sequence[str] | None = None) -> MemoryPlan:
         from rlx.driver.memory.planner import plan  # imported with the first program, not by `import rlx`
 
         report("planning")
@@ -493,6 +515,7 @@ class CompiledGraph(Closing):
             param_slots=slots(graph.params, self.weights.find),
             state_slots=slots(graph.states, self.state.find),
             max_alloc_bytes=self.device.limits.max_alloc_bytes,
+            outside=outside,
         )
 
     def _planned_by(self, prepared: Prepared) -> tuple[Prepared, str, list[Slot | None]]:
