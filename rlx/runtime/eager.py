@@ -26,9 +26,9 @@ from rlx.dtypes import DType, bool_
 from rlx.errors import GraphError, RlxError, ShapeError
 from rlx.host.locks import renewed
 from rlx.ir import Tensor, TensorType
+from rlx.ir.checks import visible
 from rlx.ir.graph import TRACING, NoGraph
 from rlx.ir.number import held
-from rlx.ir.checks import visible
 from rlx.ir.types import MAX_RANK
 from rlx.ir.values import as_array, is_foreign
 from rlx.ops import composite, operators

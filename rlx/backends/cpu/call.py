@@ -24,8 +24,13 @@ from rlx.ir import Graph
 _GUARD = 1 << 24  # bytes around a tensor's addresses: a word may be an address before the first element or past the last
 
 
+# An address among a step's words, and those among a table: where, the number of the segment, and the places in that.
+_Word = tuple[memoryview, int, int, int]
+_Table = tuple[Array, Array, int, Array]
+
+
 class Nowhere:
-    """Addresses behind which there is no memory of anyone's; any number of programs may be bound to the same ones."""
+    """Addresses behind which there is nobody's memory; any number of programs may be bound to the same ones."""
 
     def __init__(self) -> None:
         self._lock = renewed(self, "_lock", threading.Lock)
@@ -52,10 +57,9 @@ class CpuCall:
 
     def __init__(
         self, executable: CpuExecutable, arena: CpuArena, run: Callable[[], None],
-        words: Sequence[tuple[memoryview, int, int, int]],
+        words: Sequence[_Word], tables: Sequence[_Table],
     ) -> None:  # fmt: skip
-        """`words`: of each address a table, its place there, the number of its segment, and where it is in that."""
-        self._executable, self._arena, self._run, self._words = executable, arena, run, words
+        self._executable, self._arena, self._run, self._words, self._tables = executable, arena, run, words, tables
         self.turn = renewed(self, "turn", threading.Lock)
 
     def begin(self, memory: Sequence[tuple[Buffer, int]]) -> None:
@@ -72,6 +76,8 @@ class CpuCall:
         """Runs on these addresses, at which the caller keeps the memory. Requires: `turn` is held."""
         for table, i, segment, offset in self._words:
             table[i] = places[segment] + offset
+        for flat, at, segment, offsets in self._tables:
+            flat[at] = offsets + places[segment]
         self._run()
 
     @property
@@ -88,7 +94,7 @@ def build_call(
     segments: Sequence[str],
 ) -> CpuCall | str:  # fmt: skip
     """See Device.build_call. `bound`: the segments of the arena that are not among `segments`."""
-    sizes = {name: 1 for name in segments}
+    sizes = dict.fromkeys(segments, 1)
     for slot in plan.slots.values():
         if slot.segment in sizes:
             sizes[slot.segment] = max(sizes[slot.segment], slot.end)
@@ -110,30 +116,44 @@ def build_call(
         arena.close()
         raise
     found = executable.one_table()
-    words = None if found is None else _addresses(found[1], [base + start for start in starts], base, base + end)
-    if found is None or words is None:
+    places = None if found is None else _addresses(found[1], [base + start for start in starts], base, base + end)
+    if found is None or places is None:
         executable.close()
         arena.close()
-        return "NumPy runs a step of it" if found is None else "a step has a table of addresses"
-    return CpuCall(executable, arena, found[0], words)
+        return "NumPy runs a step of it" if found is None else "a table of addresses lies in several pieces"
+    return CpuCall(executable, arena, found[0], *places)
 
 
 def _addresses(
-    tables: Sequence[tuple[Array, Sequence[object]]], starts: Sequence[int], base: int, end: int
-) -> list[tuple[memoryview, int, int, int]] | None:
-    """The words among those of the steps that are addresses between base and end; None where another table of a step
-    has such words. `tables`: for each step its words, and what it keeps."""
-    found = []
-    for words, keep in tables:
-        view = memoryview(words)
-        for i in np.flatnonzero((words >= base) & (words < end)):
-            word = int(words[i])
-            segment = max(n for n, start in enumerate(starts) if word >= start - _GUARD // 2)
-            found.append((view, int(i), segment, word - starts[segment]))
+    steps: Sequence[tuple[Array, Sequence[object]]], starts: Sequence[int], base: int, end: int
+) -> tuple[list[_Word], list[_Table]] | None:
+    """The words of the steps, and of the tables that they keep, that are addresses between base and end; None where a
+    table cannot be written in place. `steps`: for each its words, and what it keeps."""
+    words: list[_Word] = []
+    tables: list[_Table] = []
+    seen: set[int] = set()
+    edges = np.array(starts) - _GUARD // 2
+
+    def among(flat: Array) -> tuple[Array, Array, Array]:
+        """Where addresses are in an array, the numbers of their segments, and where in these they are."""
+        at = np.flatnonzero((flat >= base) & (flat < end))
+        segments = np.searchsorted(edges, flat[at], "right") - 1
+        return at, segments, flat[at] - np.array(starts)[segments]
+
+    for own, keep in steps:
+        view = memoryview(own)
+        words += [(view, *map(int, found)) for found in zip(*among(own), strict=True)]
         for x in keep:
-            if isinstance(x, np.ndarray) and x.base is None and x.dtype.kind in "iu" and x.itemsize == 8:
-                if ((x >= base) & (x < end)).any():
-                    return None
-    return found
-
-
+            if not isinstance(x, np.ndarray) or x.dtype.kind not in "iu" or x.itemsize != 8 or id(x) in seen:
+                continue
+            if base <= address_of(x) < end or not x.size:
+                continue  # a tensor
+            seen.add(id(x))
+            flat = x.reshape(-1)
+            at, segments, offsets = among(flat)
+            if at.size and not np.may_share_memory(flat, x):
+                return None
+            tables += [
+                (flat, at[segments == n], int(n), offsets[segments == n]) for n in np.unique(segments)
+            ]
+    return words, tables
