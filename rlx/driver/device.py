@@ -335,8 +335,9 @@ class Device(Protocol):
         ...
 
     def build_call(
-        self, graph: Graph, plan: MemoryPlan, bound: Mapping[str, Buffer], options: BuildOptions, segments: Sequence[str]
-    ) -> Call | str:
+        self, graph: Graph, plan: MemoryPlan, bound: Mapping[str, Buffer], options: BuildOptions,
+        segments: Sequence[str],
+    ) -> Call | str:  # fmt: skip
         """Lowers a legalized graph over a plan's slots, like `arena` and `build`, of which the call has its own scratch
         and constants. `segments`, in which its inputs and outputs lie (`plan(outside=)`), are given with each run; the
         plan's other ones of stores are `bound`. Where the device cannot run the program so, as one with a host step or

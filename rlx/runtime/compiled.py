@@ -341,8 +341,8 @@ class CompiledGraph(Closing):
             return made
 
     def build_call(self, names: Sequence[str]) -> tuple[Call, int] | str:
-        """The program on memory that each call gives: that of these inputs, in this order, then that of the outputs. The
-        other inputs have none. Returns it with the bytes of its own memory, or the reason why there is none."""
+        """The program on memory that each call gives: that of the inputs, named in its order, then that of the outputs.
+        Returns it with the bytes of its own memory, or the reason why there is none. The caller closes it."""
         prepared = self._prepare()
         graph = prepared.graph
         if graph.params or graph.states or len(names) != len(graph.inputs):

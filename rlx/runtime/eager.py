@@ -49,7 +49,6 @@ from rlx.runtime.session import Session
 PROGRAMS = 1024  # at most so many are kept,
 PROGRAM_BYTES = 256 << 20  # and of this memory, the last one's aside
 _KNOWN_NUMBERS = 16  # of a program, that stay on a GPU
-_IN_PLACE = ("C_CONTIGUOUS", "ALIGNED")  # arrays of NumPy that the CPU reads where they lie
 _AS_VALUES = 1 << 12  # elements of the largest array that may be built into a program, such as a shape
 # Functions whose Python numbers each call gives anew, as jit's; other functions have theirs built in.
 _NUMBERS = frozenset(
@@ -79,8 +78,8 @@ class _ByValue:
 
 
 class Program:
-    """A compiled call. `run` takes the leaves of a call with its key; `copies` says why arguments and results are copied
-    in and out of the program's memory, and is empty where it runs on their own."""
+    """A compiled call. `run` takes the leaves of a call with its key; `copies` says why arguments and results are
+    copied in and out of the program's memory, and is empty where it runs on their own."""
 
     __slots__ = ("copies", "nbytes", "run", "used")
 
@@ -401,8 +400,8 @@ def _runner(exe: CompiledGraph, traced: Traced, leaves: Sequence[Any], name: str
 def _in_host_memory(
     exe: CompiledGraph, call: Any, traced: Traced, sources: Sequence[tuple[int, Any]], leaves: Sequence[Any]
 ) -> Run:
-    """Runs on the addresses of arguments and of fresh results, with as few calls as there can be between an operator and
-    the program."""
+    """Runs on the addresses of arguments and of fresh results, with as few calls as there can be between an operator
+    and the program."""
     device: Any = exe.device
     types = [t.type for t in exe.graph.inputs.values()]
     outputs = [(t, max(t.nbytes, 1)) for t in (t.type for t in visible(exe.graph.outputs).values())]
@@ -444,7 +443,11 @@ def _in_host_memory(
                     held.append(lent)
                     places[k] = lent[0] + x._offset
             for k, i, dtype in others:
-                held.append(value := np.require(given[i], dtype, _IN_PLACE))
+                value = given[i]
+                flags = value.flags
+                if not (flags.c_contiguous and flags.aligned) or value.dtype != dtype:
+                    value = np.array(value, dtype, order="C")
+                held.append(value)
                 places[k] = value.ctypes.data
             for i, put in numbers:
                 put(given[i])

@@ -1,4 +1,4 @@
-"""Calls outside a trace on CUDA, with a runtime that keeps memory on the host: what they enqueue, on which addresses."""
+"""Calls outside a trace on CUDA, with a runtime that keeps memory on the host: what they enqueue, on which memory."""
 
 from __future__ import annotations
 

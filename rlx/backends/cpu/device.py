@@ -199,8 +199,9 @@ class CpuDevice:
         return CpuExecutable(self, graph, plan, arena, options)
 
     def build_call(
-        self, graph: Graph, plan: MemoryPlan, bound: Mapping[str, Buffer], options: BuildOptions, segments: Sequence[str]
-    ) -> CpuCall | str:
+        self, graph: Graph, plan: MemoryPlan, bound: Mapping[str, Buffer], options: BuildOptions,
+        segments: Sequence[str],
+    ) -> CpuCall | str:  # fmt: skip
         """See Device."""
         from rlx.backends.cpu.call import build_call  # imported where it is used, not with the device
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from rlx.backends.cuda.libraries import load_library
 from rlx.backends.gpu.program.steps import Gemm
@@ -150,13 +151,13 @@ class Blas:
         if call.m == 0 or call.n == 0 or call.batch == 0:
             return lambda a, b, c: None
         one, zero = (ctypes.byref(x[call.double]) for x in (self._one, self._zero))
-        first, second, result = ([ctypes.c_int(t), ctypes.c_int(n)] for t, n in zip(call.types, call.lds, strict=True))
+        first, second, result = parts = [list[Any]([ctypes.c_int(t), ctypes.c_int(n)]) for t, n in zip(call.types, call.lds, strict=True)]
         size = [ctypes.c_int(n) for n in (*call.trans, call.m, call.n, call.k)]
-        tail = [ctypes.c_int(call.compute), ctypes.c_int(_DEFAULT_ALGO)]
+        tail: list[Any] = [ctypes.c_int(call.compute), ctypes.c_int(_DEFAULT_ALGO)]
         work = self._lib.cublasGemmEx
         if call.batch > 1:
             work = self._lib.cublasGemmStridedBatchedEx
-            for part, stride in zip((first, second, result), call.strides, strict=True):
+            for part, stride in zip(parts, call.strides, strict=True):
                 part.append(ctypes.c_longlong(stride))
             tail.insert(0, ctypes.c_int(call.batch))
         address = ctypes.c_void_p

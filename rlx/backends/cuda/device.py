@@ -487,8 +487,9 @@ class CudaDevice:
         return build(self, graph, plan, arena, options)
 
     def build_call(
-        self, graph: Graph, plan: MemoryPlan, bound: Mapping[str, Buffer], options: BuildOptions, segments: Sequence[str]
-    ) -> Call | str:
+        self, graph: Graph, plan: MemoryPlan, bound: Mapping[str, Buffer], options: BuildOptions,
+        segments: Sequence[str],
+    ) -> Call | str:  # fmt: skip
         """See Device."""
         from rlx.backends.gpu.program.call import build_call
 

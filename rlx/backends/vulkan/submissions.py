@@ -1,5 +1,5 @@
-"""Work that is recorded anew each time, such as copies between buffers, and that the host does not wait for; and marks in
-the order of the queue's work."""
+"""Work that is recorded for each use, such as copies between buffers, and that the host does not wait for; and marks
+in the order of the queue's work."""
 
 from __future__ import annotations
 
