@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     from rlx import conformance as conformance
     from rlx import fft as fft
     from rlx import formats as formats
+    from rlx import linalg as linalg
     from rlx import models as models
     from rlx import onnx as onnx
     from rlx import optim as optim
@@ -69,7 +70,7 @@ if TYPE_CHECKING:
 
 _LAZY = {
     "models": "rlx.models", "formats": "rlx.formats", "conformance": "rlx.conformance", "onnx": "rlx.onnx",
-    "random": "rlx.random", "fft": "rlx.fft", "signal": "rlx.signal", "splats": "rlx.splats",
+    "random": "rlx.random", "fft": "rlx.fft", "linalg": "rlx.linalg", "signal": "rlx.signal", "splats": "rlx.splats",
     "tree": "rlx.tree", "optim": "rlx.optim",
 }  # fmt: skip
 _LAZY_NAMES = {"Dim": "rlx.runtime.dims", "load_program": "rlx.runtime.saved.program"}

@@ -40,6 +40,7 @@ from rlx.ops.grouped import *
 from rlx.ops.index.dynamic import *
 from rlx.ops.index.gather import *
 from rlx.ops.integer_matmul import *
+from rlx.ops.linalg import lapack as _linalg_lapack  # noqa: F401  (registers the ops)
 from rlx.ops.loops import *
 from rlx.ops.loss.cross_entropy import *
 from rlx.ops.loss.pointwise import *
