@@ -223,9 +223,9 @@ def page(seen: Seen, before: str = "") -> str:
     judges = ", ".join(f"`{op.name}` ({op.judge})" for op in HOST.values())
     lines += [
         "## linalg", "",
-        "The ops of `rlx.linalg` have no kernels: NumPy's LAPACK computes them on every device, and the report says so.",
-        "They take f32 and f64, have gradients, tangents and a vmap rule each, and cannot be written as ONNX. With their",
-        f"judges: {judges}.", "",
+        "The ops of `rlx.linalg` have no kernels: NumPy's LAPACK computes them on every device, and the report says",
+        "so. They take f32 and f64, have gradients, tangents and a vmap rule each, and cannot be written as ONNX.",
+        f"With their judges: {judges}.", "",
     ]  # fmt: skip
     return "\n".join(lines)
 
