@@ -113,7 +113,8 @@ def dct(
 
     n: the axis is cut or filled with zeros to it. norm: "backward" (None), "forward", or "ortho", which also makes
     types 1 to 3 orthogonal unless orthogonalize says otherwise. overwrite_x and workers change nothing. Dtype: f64
-    stays; others are computed in f32. Gradient: to x. Numerics: as rlx.fft.rfft of twice the length. Raises: ShapeError.
+    stays; others are
+    computed in f32. Gradient: to x. Numerics: as rlx.fft.rfft of twice the length. Raises: ShapeError.
     Follows scipy.fft.dct.
     """
     return _transform("fft.dct", x, type, n, axis, norm, orthogonalize, True, False)

@@ -17,7 +17,6 @@ from rlx.ops.elementwise import select, unary
 from rlx.ops.linalg.lapack import eye, transposed, triangular
 from rlx.ops.matmul import matmul
 from rlx.ops.movement import strided as movement
-from rlx.ops.movement.arrange import tril, triu
 
 
 class QRResult(NamedTuple):
@@ -376,10 +375,3 @@ def matrix_transpose(x: TensorLike) -> Tensor:
     """Matrices with their last two axes exchanged; any dtype. Follows numpy.linalg.matrix_transpose."""
     (t,) = tensors("linalg.matrix_transpose", x)
     return composite.swapaxes(t, -1, -2)
-
-
-__all__ = [
-    "EighResult", "QRResult", "SVDResult", "SlogdetResult", "cho_solve", "cholesky", "cond", "det", "eigh", "eigvalsh",
-    "inv", "lstsq", "matrix_norm", "matrix_power", "matrix_rank", "matrix_transpose", "multi_dot", "norm", "pinv", "qr",
-    "slogdet", "solve", "solve_triangular", "svd", "svdvals", "tril", "triu", "vector_norm",
-]  # fmt: skip

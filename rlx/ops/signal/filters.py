@@ -25,7 +25,7 @@ from rlx.ops.signal.design import cheby1, check_savgol, firwin, fitted, savgol_c
 from rlx.ops.signal.frames import whole
 from rlx.ops.signal.segments import choose, detrended, signal_of
 from rlx.ops.signal.stft import extended
-from rlx.ops.signal.windows import Window, get_window, is_number
+from rlx.ops.signal.windows import get_window, is_number
 
 PADS = ("odd", "even", "constant", None)
 _MODES = {"mirror": "reflect", "nearest": "edge", "wrap": "wrap", "constant": "constant"}
@@ -493,9 +493,3 @@ def chirp(
             place = -f1 * t1 / (f0 - f1)
             phase = unary.log(unary.abs(1.0 - x / place)) * (two_pi * (-place * f0))
     return unary.cos(phase + math.radians(phi))
-
-
-__all__ = [
-    "Window", "chirp", "decimate", "detrend", "filtfilt", "hilbert", "lfilter", "lfilter_zi", "resample",
-    "resample_poly", "savgol_filter", "sosfilt", "sosfilt_zi", "sosfiltfilt", "upfirdn",
-]  # fmt: skip
