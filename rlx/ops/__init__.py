@@ -12,6 +12,7 @@ from rlx.ops import packed_int8 as _packed_int8  # noqa: F401  (registers the op
 from rlx.ops.attention import grad as _attention_grad  # noqa: F401  (registers the op)
 from rlx.ops.attention.forward import *
 from rlx.ops.attention.step import *
+from rlx.ops.complex_numbers import *
 from rlx.ops.composite import *
 from rlx.ops.control import records as _control_records  # noqa: F401  (registers the ops)
 from rlx.ops.control.functions import *
@@ -40,6 +41,7 @@ from rlx.ops.grouped import *
 from rlx.ops.index.dynamic import *
 from rlx.ops.index.gather import *
 from rlx.ops.integer_matmul import *
+from rlx.ops.linalg import lapack as _linalg_lapack  # noqa: F401  (registers the ops)
 from rlx.ops.loops import *
 from rlx.ops.loss.cross_entropy import *
 from rlx.ops.loss.pointwise import *
