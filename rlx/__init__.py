@@ -79,6 +79,7 @@ if not TYPE_CHECKING:  # type checkers read the imports above
         "array", "bf16", "bool_", "checkpoint", "custom_jvp", "custom_op", "custom_vjp", "devices", "errors",
         "eval_shape", "f16", "f32", "f64", "from_dlpack", "grad", "gradients", "hessian", "hvp", "i8", "i32", "i64",
         "jacfwd", "jacrev", "jit", "jvp", "quantize", "u8", "value_and_grad", "vjp", "vmap", *ops.__all__,
+        *ops.LATER,
     ]  # fmt: skip
 
 
@@ -97,8 +98,10 @@ def __getattr__(name: str) -> Any:
         return importlib.import_module(_LAZY[name])
     if name in _LAZY_NAMES:
         return getattr(importlib.import_module(_LAZY_NAMES[name]), name)
+    if name in ops.LATER:
+        return globals().setdefault(name, getattr(ops, name))
     raise _Unknown(name)
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_LAZY, *_LAZY_NAMES} - {"Any", "TYPE_CHECKING", "importlib"})
+    return sorted({*globals(), *_LAZY, *_LAZY_NAMES, *ops.LATER} - {"Any", "TYPE_CHECKING", "importlib"})
