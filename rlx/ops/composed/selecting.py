@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rlx.dtypes import bool_, i32, i64
+from rlx.dtypes import bool_, i32, i64, promote
 from rlx.errors import DTypeError, ShapeError
 from rlx.ir import Tensor, apply
 from rlx.ir.types import as_items, as_shape, normalize_axis
@@ -364,6 +364,7 @@ def interp(
     points that are no vectors of one length. Follows numpy.interp.
     """
     t, xs, ys = floats(*tensors("interp", x, xp, fp))
+    t, xs, ys = (cast_to(part, promote(t.dtype, xs.dtype, ys.dtype)) for part in (t, xs, ys))
     if xs.ndim != 1 or xs.shape != ys.shape or not xs.size:
         raise ShapeError(f"interp: points xp {xs.shape} and fp {ys.shape}; expected vectors of one length, not empty")
     if period is not None:

@@ -604,8 +604,7 @@ def _convolved(op: str, a: TensorLike, v: TensorLike, mode: str, flip: bool) -> 
         at = np.arange(n + 2 * pad - m + 1)[:, None] + np.arange(m)
         made = cast_to(matmul(gather(padded, at), kernel), kind)
     if mode == "same":
-        first = (m - 1) // 2 if flip or not back else m // 2
-        made = movement.index(made, slice(first, first + n))
+        made = movement.index(made, slice((m - 1) // 2, (m - 1) // 2 + n))
     return arrange.flip(made) if back and not flip else made
 
 
