@@ -362,13 +362,21 @@ def relu(x: Tensor) -> Tensor:
     return apply("relu", tensor("relu", x))
 
 
-def round(x: Tensor) -> Tensor:
-    """The nearest integer, ties to the even one; integers and bools stay as they are.
+def round(x: Tensor, decimals: int = 0) -> Tensor:
+    """The nearest integer, ties to the even one, or the nearest multiple of 10^-decimals; integers and bools stay as
+    they are, unless decimals are below 0.
 
-    Dtype: x's. Gradient: zero.
+    Dtype: x's. Gradient: zero. Numerics: round(x · 10^decimals) / 10^decimals, as numpy.round.
     """
     x = tensor("round", x)
-    return apply("round", x) if x.dtype.is_float else x
+    if not x.dtype.is_float:
+        if decimals >= 0:
+            return x
+        raise DTypeError(f"round: decimals is {decimals} for {x.dtype}; cast it to a float first")
+    if not decimals:
+        return apply("round", x)
+    by = 10.0 ** (decimals if decimals > 0 else -decimals)
+    return apply("round", x * by) / by if decimals > 0 else apply("round", x / by) * by
 
 
 def floor(x: Tensor) -> Tensor:
