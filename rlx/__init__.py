@@ -34,6 +34,7 @@ from rlx.runtime import Session as Session
 from rlx.runtime import State as State
 from rlx.runtime import Weights as Weights
 from rlx.runtime import array as array
+from rlx.runtime import array as asarray  # noqa: F401 - the array API's name
 from rlx.runtime import checkpoint as checkpoint
 from rlx.runtime import custom_jvp as custom_jvp
 from rlx.runtime import custom_op as custom_op
@@ -76,7 +77,7 @@ _LAZY_NAMES = {"Dim": "rlx.runtime.dims", "load_program": "rlx.runtime.saved.pro
 if not TYPE_CHECKING:  # type checkers read the imports above
     __all__ = [  # what `help` shows; the modules of _LAZY stay out, since `from rlx import *` would load them
         "Array", "CompiledGraph", "Dim", "Graph", "PackedArray", "RlxError", "Session", "State", "Tensor", "Weights",
-        "array", "bf16", "bool_", "checkpoint", "custom_jvp", "custom_op", "custom_vjp", "devices", "errors",
+        "array", "asarray", "bf16", "bool_", "checkpoint", "custom_jvp", "custom_op", "custom_vjp", "devices", "errors",
         "eval_shape", "f16", "f32", "f64", "from_dlpack", "grad", "gradients", "hessian", "hvp", "i8", "i32", "i64",
         "jacfwd", "jacrev", "jit", "jvp", "quantize", "u8", "value_and_grad", "vjp", "vmap", *ops.__all__,
         *ops.LATER,

@@ -207,8 +207,8 @@ METHODS = (
 
 # Methods that load with their functions (`rlx.ops.LATER`), of tensors and of Arrays alike.
 LATER_METHODS = (
-    "argpartition", "choose", "compress", "cumulative_prod", "cumulative_sum", "diff", "dot", "nonzero", "partition",
-    "ptp", "quantile", "ravel", "searchsorted", "take", "trace",
+    "argpartition", "choose", "cumulative_prod", "cumulative_sum", "diff", "dot", "nonzero", "partition", "ptp",
+    "quantile", "ravel", "searchsorted", "take", "trace",
 )  # fmt: skip
 
 

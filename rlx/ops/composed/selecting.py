@@ -442,8 +442,7 @@ def choose(a: TensorLike, choices: Sequence[TensorLike], mode: str = "raise") ->
     """
     if mode not in ("raise", "clip", "wrap"):
         raise ShapeError(f"choose: mode is {mode!r}; expected 'raise', 'clip' or 'wrap'")
-    made = tensors("choose", *choices)
-    (at,) = tensors("choose", integers(a))
+    at, *made = tensors("choose", integers(a), *choices)
     at = index_tensor("choose", at)
     at = at % len(made) if mode == "wrap" else clip(at, 0, len(made) - 1)
     chosen = made[0]

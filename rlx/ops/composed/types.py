@@ -25,7 +25,7 @@ def broadcast_shapes(*shapes: tuple[int, ...] | int) -> tuple[int, ...]:
 
 
 def _of(value: Any) -> DType:
-    dtype = getattr(value, "dtype", value)
+    dtype = value if isinstance(value, type) else getattr(value, "dtype", value)
     return dtype if isinstance(dtype, DType) else as_dtype(dtype)
 
 
