@@ -34,7 +34,7 @@ from rlx.runtime import Session as Session
 from rlx.runtime import State as State
 from rlx.runtime import Weights as Weights
 from rlx.runtime import array as array
-from rlx.runtime import array as asarray  # noqa: F401 - the array API's name
+from rlx.runtime import array as asarray
 from rlx.runtime import checkpoint as checkpoint
 from rlx.runtime import custom_jvp as custom_jvp
 from rlx.runtime import custom_op as custom_op

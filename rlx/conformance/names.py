@@ -7,8 +7,8 @@ is looked up, so that the page cannot claim what is not there.
 from __future__ import annotations
 
 NUMPY = {
-    "Making arrays": """arange array asarray copy diag empty empty_like eye from_dlpack full full_like geomspace identity
-        linspace logspace meshgrid ones ones_like tri tril triu vander zeros zeros_like""",
+    "Making arrays": """arange array asarray copy diag empty empty_like eye from_dlpack full full_like geomspace
+        identity linspace logspace meshgrid ones ones_like tri tril triu vander zeros zeros_like""",
     "Shape": """append array_split astype atleast_1d atleast_2d atleast_3d block broadcast_arrays broadcast_shapes
         broadcast_to column_stack concat concatenate delete diagonal dsplit dstack expand_dims flip fliplr flipud
         hsplit hstack insert matrix_transpose moveaxis pad permute_dims ravel repeat reshape resize= roll rollaxis rot90
@@ -67,7 +67,8 @@ OTHERS = {
     "scipy.fft": ("fft", "dct dctn dst dstn fft fftn hfft idct idst ifft ifftn ihfft irfft irfftn rfft rfftn"),
     "scipy.linalg": ("linalg", """cholesky cho_solve det eigh expm inv lstsq lu norm pinv qr solve solve_triangular
         svd"""),
-    "scipy.special": ("", """digamma erf erfc erfinv expit=sigmoid gammaln=lgamma log_softmax logsumexp softmax xlogy"""),
+    "scipy.special": ("", """digamma erf erfc erfinv expit=sigmoid gammaln=lgamma log_softmax logsumexp
+        softmax xlogy"""),
 }  # fmt: skip
 DTYPES = """bool_ uint8=u8 uint16=u16 uint32=u32 uint64=u64 int8=i8 int16=i16 int32=i32 int64=i64 float16=f16
     bfloat16=bf16 float32=f32 float64=f64 complex64 complex128"""
@@ -84,7 +85,8 @@ DIFFERENCES = {
     "interp": "of f32 it computes in f32", "linspace": "`count` for `num`; f32", "mean": "integers become f32",
     "nanargmax": "-1 where all are NaN, as JAX", "nanargmin": "-1 where all are NaN, as JAX",
     "nanstd": "`correction` for `ddof`", "nanvar": "`correction` for `ddof`", "std": "`correction` for `ddof`",
-    "var": "`correction` for `ddof`", "nonzero": "`size=` in a traced function", "argwhere": "`size=` in a traced function",
+    "var": "`correction` for `ddof`", "nonzero": "`size=` in a traced function",
+    "argwhere": "`size=` in a traced function",
     "flatnonzero": "`size=` in a traced function", "extract": "`size=` in a traced function",
     "compress": "`size=` in a traced function", "unique": "`size=` in a traced function; no `axis`",
     "unique_all": "`size=` in a traced function", "unique_counts": "`size=` in a traced function",
@@ -98,7 +100,8 @@ DIFFERENCES = {
     "squeeze": "gives a new array", "take": "out of range in a run: clamped", "transpose": "`perm` for `axes`",
     "tile": "`repeats` for `reps`", "cross": "three components", "histogram": "`bins` is an int or edges",
     "where": "one argument: `size=` in a traced function", "can_cast": "by rlx's table of promotion",
-    "result_type": "by rlx's table of promotion; numbers are no arguments", "conv": "`strides` or `stride`, `pads` or `padding`",
+    "result_type": "by rlx's table of promotion; numbers are no arguments",
+    "conv": "`strides` or `stride`, `pads` or `padding`",
     "choice": "other numbers than JAX's", "categorical": "other numbers than JAX's", "truncated_normal":
     "other numbers than JAX's", "gumbel": "other numbers than JAX's", "normal": "other numbers than JAX's",
     "randint": "other numbers than JAX's",

@@ -19,8 +19,8 @@ Written by `{command}`; do not edit. What goes by a name in numpy goes by it in 
 dash is a hole. Scalars, lists and arrays are taken outside a traced function and inside.
 
 What differs throughout: Python's numbers take the dtype of the arrays beside them, lists of floats are f32, integers
-and bools that have to become floats become f32, sums of small integers are i32. Functions whose result is as long as the
-values ask for take `size=` in a traced function, as in JAX. There is no `out=`, and nothing is changed in place.
+and bools that have to become floats become f32, sums of small integers are i32. Functions whose result is as long as
+the values ask for take `size=` in a traced function, as in JAX. There is no `out=`, and nothing is changed in place.
 
 """
 

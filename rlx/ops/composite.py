@@ -85,7 +85,8 @@ def moveaxis(x: Tensor, source: int | Sequence[int], destination: int | Sequence
     """x with axes moved to other positions; the others keep their order. Dtype: any. Gradient: d moved back."""
     x = tensor("moveaxis", x)
     given, wanted = (
-        [normalize_axis(i, x.ndim, "moveaxis") for i in as_items(axes, "moveaxis: axes")] for axes in (source, destination)
+        [normalize_axis(i, x.ndim, "moveaxis") for i in as_items(axes, "moveaxis: axes")]
+        for axes in (source, destination)
     )
     if len(given) != len(wanted) or len({*given}) != len(given) or len({*wanted}) != len(wanted):
         raise ShapeError(f"moveaxis: axes {source} to {destination}; expected as many, each once")

@@ -43,7 +43,7 @@ def tensordot(a: TensorLike, b: TensorLike, axes: int | Sequence[Any] = 2) -> Te
     lengths = [a.shape[i] for i in of_a], [b.shape[i] for i in of_b]
     if lengths[0] != lengths[1] or len(set(of_a)) != len(of_a) or len(set(of_b)) != len(of_b):
         raise ShapeError(
-            f"tensordot: axes {of_a} of {a.shape} and {of_b} of {b.shape}; expected as many, each once, of equal lengths"
+            f"tensordot: axes {of_a} of {a.shape}, {of_b} of {b.shape}; expected as many, once each, of equal lengths"
         )
     rest_a, rest_b = ([i for i in range(t.ndim) if i not in of] for t, of in ((a, of_a), (b, of_b)))
     k = math.prod(lengths[0])

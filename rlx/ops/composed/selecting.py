@@ -219,9 +219,10 @@ def unique(
     ar: TensorLike, return_index: bool = False, return_inverse: bool = False, return_counts: bool = False,
     axis: None = None, *, equal_nan: bool = True, size: int | None = None, fill_value: Any = None,
 ) -> Any:  # fmt: skip
-    """The different elements, in order: (size,), and where asked for the index of each one's first, the number of each
-    element's among them (of x's shape), and how many there are of each, all i64.
+    """The different elements, in order, and what is asked for of them.
 
+    Shape: (size,); with `return_index` the index of each one's first, with `return_inverse` each element's number among
+    them, of x's shape, with `return_counts` how many there are of each, all i64.
     fill_value: the least element by default; what stands in for missing ones has a count of 0. NaN is one element
     unless `equal_nan` is False. Gradient: to the first of each. Raises: ShapeError without a size where the values are
     not known, and for an axis, by which whole slices would be compared. Follows jax.numpy.unique.
@@ -287,8 +288,10 @@ def setdiff1d(ar1: TensorLike, ar2: TensorLike, *, size: int | None = None, fill
 
 
 def isin(element: TensorLike, test_elements: TensorLike, invert: bool = False) -> Tensor:
-    """Whether each element is equal to any of the others; `invert`: to none. Dtype: promoted; gives bool; NaN is in
-    none. Shape: the first's."""
+    """Whether each element is equal to any of the others; `invert`: to none.
+
+    Shape: the first's. Dtype: promoted; gives bool; NaN is equal to none. Gradient: none.
+    """
     x, among = tensors("isin", element, test_elements)
     if not among.size:
         return movement.expand(x.graph.constant(bool(invert)), x.shape)

@@ -11,7 +11,7 @@ import numpy as np
 from rlx.dtypes import DTypeLike, as_dtype, f32, f64, i32, i64, promote
 from rlx.errors import DTypeError, ShapeError
 from rlx.ir import Tensor, apply
-from rlx.ir.types import as_items, as_shape, normalize_axes, normalize_axis
+from rlx.ir.types import as_shape, normalize_axes, normalize_axis
 from rlx.ops import composite, cumulative, order, reduce
 from rlx.ops.base import TensorLike, cast_to, floating, floats, tensor, tensors
 from rlx.ops.composed.selecting import searchsorted, sized
@@ -64,8 +64,8 @@ def diff(
 ) -> Tensor:
     """The differences of neighbours along an axis, n times: the axis gets n shorter.
 
-    prepend, append: what is joined to x first, a scalar too. Dtype: x's; of bools whether they differ. Gradient: to all.
-    Raises: ShapeError for n < 0. Follows numpy.diff.
+    prepend, append: what is joined to x first, a scalar too. Dtype: x's; of bools whether they differ. Gradient: to
+    all. Raises: ShapeError for n < 0. Follows numpy.diff.
     """
     x = tensor("diff", a)
     axis = normalize_axis(axis, x.ndim, "diff")
@@ -113,7 +113,7 @@ def _running(
 def cumulative_sum(
     x: TensorLike, axis: int | None = None, dtype: DTypeLike | None = None, include_initial: bool = False
 ) -> Tensor:
-    """The running sum along an axis; with `include_initial` it begins with 0 and is one longer. Otherwise rlx.cumsum."""
+    """The running sum along an axis, as rlx.cumsum; with `include_initial` it begins with 0 and is one longer."""
     return _running("cumulative_sum", cumulative.cumsum, 0, x, axis, dtype, include_initial)
 
 
@@ -163,16 +163,16 @@ def bincount(
 ) -> Tensor:
     """How often each of 0, 1, … occurs in a vector of integers, or the sum of the weights there.
 
-    Shape: (length,); outside a traced function up to the greatest. Numbers beyond are dropped, those below 0 are refused
-    where they are known, and count as 0 elsewhere. Dtype: i64, or the weights'. Gradient: to the weights. Raises:
-    ShapeError without a length where the numbers are not known. Follows jax.numpy.bincount.
+    Shape: (length,); outside a traced function up to the greatest. Numbers beyond are dropped, those below 0 are
+    refused where they are known, and count as 0 elsewhere. Dtype: i64, or the weights'. Gradient: to the weights.
+    Raises: ShapeError without a length where the numbers are not known. Follows jax.numpy.bincount.
     """
     at = tensor("bincount", x)
     if at.ndim != 1:
         raise ShapeError(f"bincount: x is {at.type}; expected a vector")
     if length is None:
         raise ShapeError(
-            "bincount: the greatest number is known only in a run, and shapes are static; give length=, one more than it"
+            "bincount: the greatest number is known only in a run, and shapes are static; give length=, one more"
         )
     (n,) = as_shape(max(length, minlength), "bincount: length")
     at = index_tensor("bincount", at)
@@ -220,9 +220,9 @@ def histogram(
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """How many elements lie in each bin, and the bins' edges; the last bin holds its upper edge too.
 
-    bins: their number, over `range` or from the least to the greatest element, or ascending edges. `density`: divided by
-    the count and the widths. Dtype: i64, or that of the weights; with `density` a float. NaN and what lies outside is
-    not counted. Gradient: to the weights. Follows numpy.histogram.
+    bins: their number, over `range` or from the least to the greatest element, or ascending edges. `density`: divided
+    by the count and the widths. Dtype: i64, or that of the weights; with `density` a float. NaN and what lies outside
+    is not counted. Gradient: to the weights. Follows numpy.histogram.
     """
     x = floating(tensor("histogram", a))
     edges = histogram_bin_edges(x, bins, range)
@@ -272,7 +272,7 @@ def average(
     w = floats(*tensors("average", x, weights))[1]
     if w.shape != x.shape:
         if w.ndim != 1 or axis is None or len(axes) != 1 or w.size != x.shape[axes[0]]:
-            raise ShapeError(f"average: weights {w.shape} for {x.shape} over axis {axis}; expected x's shape, or a vector")
+            raise ShapeError(f"average: weights {w.shape} for {x.shape}, axis {axis}; expected x's shape, or a vector")
         w = movement.reshape(w, [w.size if i == axes[0] else 1 for i in range(x.ndim)])
     kind = promote(x.dtype, w.dtype)
     wide = f64 if kind == f64 else f32
@@ -289,7 +289,7 @@ def cov(
     """The covariances of the rows (or, without `rowvar`, the columns) of m and y.
 
     Sums are divided by n - ddof, ddof 1 by default, 0 with `bias`; fweights say how often each observation counts,
-    aweights how much. Dtype: promoted; integers and bools become f32. Gradient: to m, y and aweights. Follows numpy.cov.
+    aweights how much. Dtype: promoted; integers and bools become f32. Gradient: to m, y, aweights. Follows numpy.cov.
     """
     parts = [floating(t) for t in tensors("cov", m, *(() if y is None else (y,)))]
     rows = []

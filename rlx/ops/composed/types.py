@@ -35,7 +35,7 @@ def result_type(*arrays_and_dtypes: Any) -> DType:
 
 
 def can_cast(from_: Any, to: DTypeLike) -> bool:
-    """Whether `to` is what the dtype, or an array's, gives together with `to`: by the table no value leaves its kind."""
+    """Whether a dtype, or an array's, promotes with `to` to `to`."""
     return promote(_of(from_), as_dtype(to)) == as_dtype(to)
 
 
@@ -55,7 +55,7 @@ def isdtype(dtype: DTypeLike, kind: Any) -> bool:
 
 
 def finfo(dtype: Any) -> Any:
-    """The limits of a float dtype, or of an array's, as numpy.finfo gives them: bits, eps, max, min, smallest_normal."""
+    """The limits of a float dtype, or of an array's, as numpy.finfo gives them."""
     if not _of(dtype).is_float:
         raise DTypeError(f"finfo: {_of(dtype)} is no float; expected f16, bf16, f32 or f64")
     return ml_dtypes.finfo(_of(dtype).np)

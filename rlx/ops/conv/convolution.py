@@ -421,8 +421,9 @@ def conv_transpose(
     """The transposed convolution plus bias: each element of x times the kernel is added where the kernel covers.
 
     Shape: x (N, C, *S), w (C, O / groups, *K), bias (O,); gives (N, O, *S') with
-    S' = (S - 1)·stride + dilation·(K - 1) + 1 + output_padding - begin - end. Arguments as in rlx.conv, padding in numbers;
-    output_padding adds to the end of each axis. Dtype: promoted from x and w; integers become f32. Gradient: to all.
+    S' = (S - 1)·stride + dilation·(K - 1) + 1 + output_padding - begin - end. Arguments as in rlx.conv, padding in
+    numbers; output_padding adds to the end of each axis. Dtype: promoted from x and w; integers become f32. Gradient:
+    to all.
     Numerics: sums in f32, rounded once. Follows ONNX ConvTranspose; Zeiler et al., 2010.
     """
     x, w, *rest = _arguments("conv_transpose", x, w, bias)

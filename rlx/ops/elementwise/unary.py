@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 
 from rlx.dtypes import DType, bool_
-from rlx.errors import ShapeError
+from rlx.errors import DTypeError, ShapeError
 from rlx.ir import NOT_DIFFERENTIABLE, Attrs, Expr, Node, Op, Tensor, TensorType, apply, register
 from rlx.ir import expr as ex
 from rlx.ir.op import ExprRule, Infer, Vjp
@@ -363,10 +363,9 @@ def relu(x: Tensor) -> Tensor:
 
 
 def round(x: Tensor, decimals: int = 0) -> Tensor:
-    """The nearest integer, ties to the even one, or the nearest multiple of 10^-decimals; integers and bools stay as
-    they are, unless decimals are below 0.
+    """The nearest integer, ties to the even one, or the nearest multiple of 10^-decimals.
 
-    Dtype: x's. Gradient: zero. Numerics: round(x · 10^decimals) / 10^decimals, as numpy.round.
+    Dtype: x's; integers and bools stay as they are, and have no decimals below 0. Gradient: zero. Numerics: round(x · 10^decimals) / 10^decimals, as numpy.round.
     """
     x = tensor("round", x)
     if not x.dtype.is_float:

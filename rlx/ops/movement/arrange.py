@@ -42,8 +42,10 @@ def tile(x: TensorLike, repeats: int | Sequence[int]) -> Tensor:
 
 
 def repeat(x: TensorLike, repeats: int | Sequence[int], axis: int | None = None) -> Tensor:
-    """x with each element repeated along the axis (None: flattened before): `repeats` times, or so often as its own
-    number, known now, says. Dtype: any. Gradient: the sum over the copies."""
+    """x with each element repeated along the axis (None: flattened before).
+
+    repeats: an int, or one for each element, known now. Dtype: any. Gradient: the sum over the copies.
+    """
     x = tensor("repeat", x)
     if axis is None:
         x, axis = movement.reshape(x, (x.size,)), 0
@@ -52,7 +54,7 @@ def repeat(x: TensorLike, repeats: int | Sequence[int], axis: int | None = None)
     head, n, tail = x.shape[:axis], x.shape[axis], x.shape[axis + 1 :]
     if len(counts) != 1:
         if len(counts) != n:
-            raise ShapeError(f"repeat: {len(counts)} repeats for {n} elements of axis {axis}; expected one for each, or one")
+            raise ShapeError(f"repeat: {len(counts)} repeats for {n} elements; expected one for each, or one for all")
         return apply("gather", x, np.repeat(np.arange(n), counts), axis=axis)
     (count,) = counts
     spread = movement.expand(movement.reshape(x, (*head, n, 1, *tail)), (*head, n, count, *tail))

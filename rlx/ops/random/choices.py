@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
@@ -54,7 +53,7 @@ def categorical(
     dims = batch if shape is None else as_shape(shape, f"{op}: shape")
     lead, inner = dims[: len(dims) - len(batch)], dims[len(dims) - len(batch) :]
     if len(dims) < len(batch) or broadcast_shapes(batch, inner, op=op) != inner:
-        raise ShapeError(f"{op}: shape {dims} for logits that have {batch} beside the axis; expected it to end with that")
+        raise ShapeError(f"{op}: shape {dims} for logits of {batch} beside the axis; expected it to end with that")
     if replace:
         noise = draws.gumbel(key, (*dims, classes))
         return cast_to(order.argmax(x + cast_to(noise, x.dtype), -1), i32)
@@ -124,8 +123,8 @@ def truncated_normal(
     """Numbers of the normal distribution of mean 0 and deviation 1 within [lower, upper].
 
     Shape: with which lower and upper broadcast; None: what they broadcast to. Dtype: a float; f16 and bf16 are drawn in
-    f32. Gradient: none. Numerics: the inverse of the distribution at a uniform number, from the side of the nearer tail,
-    so that far intervals keep their digits. Raises: ShapeError for several keys and for numbers lower ≥ upper; tensors
+    f32. Gradient: none. Numerics: the inverse of the distribution at a uniform number, by the nearer tail, so that far
+    intervals keep their digits. Raises: ShapeError for several keys and for numbers lower ≥ upper; tensors
     with lower ≥ upper give lower. Follows jax.random.truncated_normal, whose numbers are others.
     """
     op = "random.truncated_normal"
@@ -139,7 +138,7 @@ def truncated_normal(
     ends = broadcast_shapes(a.shape, b.shape, op=op)
     dims = ends if shape is None else as_shape(shape, op)
     if broadcast_shapes(ends, dims, op=op) != dims:
-        raise ShapeError(f"{op}: lower and upper broadcast to {ends}, which does not broadcast to shape {dims}")
+        raise ShapeError(f"{op}: lower and upper broadcast to {ends}; expected them to broadcast to shape {dims}")
     # Where both ends are above 0 the mirror image is drawn, whose distribution has small numbers there.
     mirrored = binary.greater(a, 0.0)
     left, right = where(mirrored, -b, a), where(mirrored, -a, b)
