@@ -89,7 +89,7 @@ def array_split(ary: TensorLike, indices_or_sections: int | Sequence[int], axis:
     axis = normalize_axis(axis, x.ndim, "array_split")
     n = x.shape[axis]
     if is_index(indices_or_sections):
-        (count,) = as_shape(indices_or_sections, "array_split: sections")  # type: ignore[arg-type]
+        (count,) = as_shape(indices_or_sections, "array_split: sections")
         if not count:
             raise ShapeError("array_split: 0 sections; expected one or more")
         ends = np.cumsum([n // count + (i < n % count) for i in range(count)]).tolist()
@@ -207,7 +207,9 @@ def tri(N: int, M: int | None = None, k: int = 0, dtype: DTypeLike = f32) -> Cre
     n, m = as_shape((N, N if M is None else M), "tri: rows and columns")
     made: Any = np.tri(n, m, k, as_dtype(dtype).np)
     home = traced_graph()
-    return made if home is None else home.constant(made)  # type: ignore[no-any-return]
+    if home is not None:
+        made = home.constant(made)
+    return made  # type: ignore[no-any-return]
 
 
 def delete(arr: TensorLike, obj: Any, axis: int | None = None) -> Tensor:

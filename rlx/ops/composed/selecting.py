@@ -11,7 +11,7 @@ import builtins
 import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -28,18 +28,19 @@ from rlx.ops.index.gather import gather, gather_elements, index_tensor, integers
 from rlx.ops.movement import strided as movement
 
 Found = tuple[Tensor, ...]
+F = TypeVar("F", bound=Callable[..., Any])
 
 
-def sized(count: Callable[..., int], name: str = "size") -> Callable[[Any], Any]:
+def sized(count: Callable[..., int], name: str = "size") -> Callable[[F], F]:
     """Of a function that takes the size of its result: where the first arguments are known, `count` gives it."""
 
-    def decorated(function: Any) -> Any:
+    def decorated(function: F) -> F:
         def sizes(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Mapping[str, Any]:
             if kwargs.get(name) is not None or not args or any(isinstance(x, Tensor) for x in args):
                 return kwargs
             return {**kwargs, name: int(count(*args, **{k: v for k, v in kwargs.items() if k != name}))}
 
-        function.sizes = sizes
+        function.sizes = sizes  # type: ignore[attr-defined]
         return function
 
     return decorated

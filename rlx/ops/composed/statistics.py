@@ -32,7 +32,8 @@ def allclose(
     a: TensorLike, b: TensorLike, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False
 ) -> Tensor:
     """Whether all elements are close, as rlx.isclose has it: a scalar. Dtype: any; gives bool."""
-    return composite.all(isclose(*tensors("allclose", a, b), rtol, atol, equal_nan))
+    x, y = tensors("allclose", a, b)
+    return composite.all(isclose(x, y, rtol, atol, equal_nan))
 
 
 def array_equal(a1: TensorLike, a2: TensorLike, equal_nan: bool = False) -> Tensor:
@@ -198,7 +199,7 @@ def histogram_bin_edges(a: TensorLike, bins: Any = 10, range: Sequence[TensorLik
         if edges.ndim != 1:
             raise ShapeError(f"histogram_bin_edges: bins are {edges.type}; expected an int, or a vector of edges")
         return edges
-    (n,) = as_shape(bins, "histogram_bin_edges: bins")
+    (n,) = as_shape(int(bins), "histogram_bin_edges: bins")
     if not n:
         raise ShapeError("histogram_bin_edges: 0 bins; expected one or more")
     if range is not None:
@@ -385,7 +386,7 @@ def _quantile(
     lanes = movement.reshape(movement.transpose(x, [*rest, *axes]), (math.prod(x.shape[i] for i in rest), n))
     wide = working_float(x)
     known = not isinstance(q, Tensor)
-    asked: Any = np.asarray(q, np.float64) / scale if known else cast_to(q, wide) / scale  # type: ignore[union-attr]
+    asked: Any = np.asarray(q, np.float64) / scale if known else cast_to(q, wide) / scale
     if known and not ((asked >= 0) & (asked <= 1)).all():
         raise ShapeError(f"{op}: q is {q!r}; expected numbers from 0 to {scale:g}")
     result = (*asked.shape, *shape)

@@ -58,7 +58,7 @@ def finfo(dtype: Any) -> Any:
     """The limits of a float dtype, or of an array's, as numpy.finfo gives them."""
     if not _of(dtype).is_float:
         raise DTypeError(f"finfo: {_of(dtype)} is no float; expected f16, bf16, f32 or f64")
-    return ml_dtypes.finfo(_of(dtype).np)
+    return ml_dtypes.finfo(_of(dtype).np)  # type: ignore[no-untyped-call]
 
 
 def iinfo(dtype: Any) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 
@@ -155,6 +155,10 @@ register(
 )  # fmt: skip
 
 
+@overload
+def where(cond: TensorLike, a: TensorLike, b: TensorLike) -> Tensor: ...
+@overload
+def where(cond: TensorLike, *, size: int | None = None, fill_value: Any = None) -> tuple[Tensor, ...]: ...
 def where(
     cond: TensorLike, a: TensorLike | None = None, b: TensorLike | None = None, *, size: int | None = None,
     fill_value: Any = None,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import math
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
@@ -365,7 +366,8 @@ def relu(x: Tensor) -> Tensor:
 def round(x: Tensor, decimals: int = 0) -> Tensor:
     """The nearest integer, ties to the even one, or the nearest multiple of 10^-decimals.
 
-    Dtype: x's; integers and bools stay as they are, and have no decimals below 0. Gradient: zero. Numerics: round(x · 10^decimals) / 10^decimals, as numpy.round.
+    Dtype: x's; integers and bools stay as they are, and have no decimals below 0. Gradient: zero. Numerics:
+    round(x · 10^decimals) / 10^decimals, as numpy.round.
     """
     x = tensor("round", x)
     if not x.dtype.is_float:
@@ -374,7 +376,7 @@ def round(x: Tensor, decimals: int = 0) -> Tensor:
         raise DTypeError(f"round: decimals is {decimals} for {x.dtype}; cast it to a float first")
     if not decimals:
         return apply("round", x)
-    by = 10.0 ** (decimals if decimals > 0 else -decimals)
+    by = 10.0 ** builtins.abs(decimals)
     return apply("round", x * by) / by if decimals > 0 else apply("round", x / by) * by
 
 

@@ -80,7 +80,7 @@ def choice(
     x: Tensor | None = None
     if is_index(a) and not isinstance(a, Tensor):
         (key,) = _one_key(op, key)
-        n: int = as_shape(a, f"{op}: a")[0]  # type: ignore[arg-type]
+        n: int = as_shape(a, f"{op}: a")[0]
     else:
         key, x = _one_key(op, key, a)
         axis = normalize_axis(axis, x.ndim, op)
