@@ -35,6 +35,7 @@ from rlx.runtime import Session as Session
 from rlx.runtime import State as State
 from rlx.runtime import Weights as Weights
 from rlx.runtime import array as array
+from rlx.runtime import array as asarray
 from rlx.runtime import checkpoint as checkpoint
 from rlx.runtime import custom_jvp as custom_jvp
 from rlx.runtime import custom_op as custom_op
@@ -80,9 +81,10 @@ _LAZY_NAMES = {"Dim": "rlx.runtime.dims", "from_torch": "rlx.aten", "load_progra
 if not TYPE_CHECKING:  # type checkers read the imports above
     __all__ = [  # what `help` shows; the modules of _LAZY stay out, since `from rlx import *` would load them
         "Array", "CompiledGraph", "Dim", "Graph", "PackedArray", "RlxError", "Session", "State", "Tensor", "Weights",
-        "Complex", "array", "bf16", "bool_", "checkpoint", "custom_jvp", "custom_op", "custom_vjp", "devices", "errors",
-        "eval_shape", "f16", "f32", "f64", "from_dlpack", "from_torch", "grad", "gradients", "hessian", "hvp", "i8",
-        "i32", "i64", "jacfwd", "jacrev", "jit", "jvp", "quantize", "u8", "value_and_grad", "vjp", "vmap", *ops.__all__,
+        "Complex", "array", "asarray", "bf16", "bool_", "checkpoint", "custom_jvp", "custom_op", "custom_vjp", "devices",
+        "errors", "eval_shape", "f16", "f32", "f64", "from_dlpack", "from_torch", "grad", "gradients", "hessian", "hvp",
+        "i8", "i32", "i64", "jacfwd", "jacrev", "jit", "jvp", "quantize", "u8", "value_and_grad", "vjp", "vmap",
+        *ops.__all__, *ops.LATER,
     ]  # fmt: skip
 
 
@@ -101,8 +103,10 @@ def __getattr__(name: str) -> Any:
         return importlib.import_module(_LAZY[name])
     if name in _LAZY_NAMES:
         return getattr(importlib.import_module(_LAZY_NAMES[name]), name)
+    if name in ops.LATER:
+        return globals().setdefault(name, getattr(ops, name))
     raise _Unknown(name)
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_LAZY, *_LAZY_NAMES} - {"Any", "TYPE_CHECKING", "importlib"})
+    return sorted({*globals(), *_LAZY, *_LAZY_NAMES, *ops.LATER} - {"Any", "TYPE_CHECKING", "importlib"})

@@ -815,6 +815,8 @@ def _attach() -> None:
     for name in operators.METHODS:
         if name not in _OWN:
             setattr(Array, name, _method(name, inspect.unwrap(getattr(ops, name))))
+    for name in operators.LATER_METHODS:
+        setattr(Array, name, operators.later(name))
     own: dict[str, Any] = {
         "__getitem__": _getitem, "__iter__": _iter, "__contains__": _contains, "__index__": _index,
         "__setitem__": _setitem, "__format__": _format, "__pos__": lambda self: self,
