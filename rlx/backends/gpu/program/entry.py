@@ -32,7 +32,7 @@ def cuda_text(decl: KernelDecl, constants: Sequence[int]) -> str:
             '#include "bodies/begin.h"',
             *_includes(decl, 0),
             *(f"#define {name} {_value(default, value)}" for (name, default), value in values),
-            f'#include "bodies/{decl.stem}.h"',
+            *_body(decl),
             "",
             f'extern "C" __global__ void __launch_bounds__({decl.threads}{resident})',
             f"    {decl.stem}({', '.join(f'{_type(a)} {a.name}' for a in decl.args)}) {{",
@@ -59,7 +59,7 @@ def glsl_text(decl: KernelDecl) -> str:
             ),
             '#include "body.glsl"',
             *_includes(decl, 1),
-            f'#include "bodies/{decl.stem}.h"',
+            *_body(decl),
             "",
             "layout(push_constant, scalar) uniform Args {",
             *(f"    {_type(a)} {a.name};" for a in decl.args),
@@ -73,6 +73,14 @@ def glsl_text(decl: KernelDecl) -> str:
 
 def _about(decl: KernelDecl) -> tuple[str, str]:
     return f"// {decl.about}", f"// Grid: {decl.grid}; X folds into Y."
+
+
+def _body(decl: KernelDecl) -> list[str]:
+    if decl.rows is None:
+        return [f'#include "bodies/{decl.stem}.h"']
+    from rlx.backends.gpu.program.row_bodies import body_text
+
+    return [body_text(decl)]
 
 
 def _includes(decl: KernelDecl, language: int) -> list[str]:
