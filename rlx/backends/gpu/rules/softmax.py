@@ -8,7 +8,7 @@ import math
 from rlx.backends.gpu.program.casts import cast_ref, native, quads
 from rlx.backends.gpu.program.kernel import FLOATS, KernelDecl, declare, reads, uints, writes
 from rlx.backends.gpu.program.lowering import Lowering, lowers
-from rlx.backends.gpu.rules.rows import eights, lines_of, power, row_groups, row_shape
+from rlx.backends.gpu.rules.rows import eights, lines_of, power, row_groups, row_kernels, row_shape
 from rlx.ir import Node
 
 SOFTMAX = declare(
@@ -33,34 +33,6 @@ SOFTMAX_AXIS = declare(
         # x, y (may be x), outer, n, inner.
         args=(*reads(x="T"), *writes(y="T"), *uints("outer", "n", "inner")),
         headers=("prims",),
-        variants={"T": FLOATS},
-        constants={"ACROSS": 32},
-        trials=((32,),),
-    )
-)
-SOFTMAX_GRAD = declare(
-    KernelDecl(
-        "softmax_grad",
-        about="The gradient dx of softmax over rows of n, from its result y and that one's gradient d.",
-        grid="a group of 256 for each 256 / LANES rows",
-        # d, y, dx (may be d), rows, n.
-        args=(*reads(d="T", y="T"), *writes(dx="T"), *uints("rows", "n")),
-        variants={"T": FLOATS},
-        constants={"LANES": 32, "QUADS_HELD": 1, "VECTORS": 0},
-        trials=((32, 3, 1), (256, 0, 0)),
-        subgroups=True,
-    )
-)
-SOFTMAX_GRAD_AXIS = declare(
-    KernelDecl(
-        "softmax_grad_axis",
-        about=(
-            "The gradient dx of softmax over the middle axis of (outer, n, inner), from its result y and that "
-            "one's gradient d."
-        ),
-        grid="a group of 256 for each ACROSS places of inner, for each of outer",
-        # d, y, dx (may be d), outer, n, inner.
-        args=(*reads(d="T", y="T"), *writes(dx="T"), *uints("outer", "n", "inner")),
         variants={"T": FLOATS},
         constants={"ACROSS": 32},
         trials=((32,),),
@@ -113,24 +85,6 @@ def lower_softmax(ctx: Lowering, node: Node) -> None:
         ctx.launch(kernel, groups, [source, target, outer, n, inner])
 
 
-@lowers("softmax_grad", when=native)
-def lower_softmax_grad(ctx: Lowering, node: Node) -> None:
-    out = node.output
-    if out.size == 0:
-        return
-    stored, target = ctx.storage(out), ctx.ref(out)
-    outer, n, inner = lines_of(out, node.attrs["axis"])
-    refs = [cast_ref(ctx, ctx.ref(t), ctx.storage(t), stored, t.size) for t in node.inputs]
-    if inner == 1:
-        shape = row_shape(n, outer, int(n % 4 == 0) and quads(*refs, target, itemsize=stored.itemsize))
-        kernel = SOFTMAX_GRAD(T=stored.name, **shape)
-        ctx.launch(kernel, row_groups(ctx, outer, shape), [*refs, target, outer, n])
-    else:
-        across = min(32, power(inner))
-        kernel = SOFTMAX_GRAD_AXIS(T=stored.name, ACROSS=across)
-        ctx.launch(kernel, ctx.groups(outer * math.ceil(inner / across)), [*refs, target, outer, n, inner])
-
-
 @lowers("log_softmax", "logsumexp", when=native)
 def lower_log(ctx: Lowering, node: Node) -> None:
     x, y = node.inputs[0], node.output
@@ -150,3 +104,5 @@ def lower_log(ctx: Lowering, node: Node) -> None:
         kernel = LOG_SOFTMAX_AXIS(T=stored.name, ACROSS=across, TOTALS=totals)
         groups = ctx.groups(outer * math.ceil(inner / across))
         ctx.launch(kernel, groups, [source, target, outer, n, inner])
+
+row_kernels("softmax_grad", "d y -> dx", functions=False)
