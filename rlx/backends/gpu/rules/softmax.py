@@ -38,31 +38,6 @@ SOFTMAX_AXIS = declare(
         trials=((32,),),
     )
 )
-LOG_SOFTMAX = declare(
-    KernelDecl(
-        "log_softmax",
-        about="log_softmax or logsumexp (TOTALS) over the last axis of x (rows, n).",
-        grid="a group of 256 for each 256 / LANES rows",
-        args=(*reads(x="T"), *writes(y="T"), *uints("rows", "n")),
-        headers=("prims",),
-        variants={"T": FLOATS},
-        constants={"LANES": 32, "QUADS_HELD": 1, "VECTORS": 0, "TOTALS": False},
-        trials=((32, 3, 1, False), (256, 0, 0, True)),
-        subgroups=True,
-    )
-)
-LOG_SOFTMAX_AXIS = declare(
-    KernelDecl(
-        "log_softmax_axis",
-        about="log_softmax or logsumexp (TOTALS) over n of x (outer, n, inner).",
-        grid="a group for each outer and ACROSS places of inner",
-        args=(*reads(x="T"), *writes(y="T"), *uints("outer", "n", "inner")),
-        headers=("prims",),
-        variants={"T": FLOATS},
-        constants={"ACROSS": 32, "TOTALS": False},
-        trials=((32, False), (4, True)),
-    )
-)
 
 
 @lowers("softmax", when=native)
@@ -84,25 +59,6 @@ def lower_softmax(ctx: Lowering, node: Node) -> None:
         groups = ctx.groups(outer * math.ceil(inner / across))
         ctx.launch(kernel, groups, [source, target, outer, n, inner])
 
-
-@lowers("log_softmax", "logsumexp", when=native)
-def lower_log(ctx: Lowering, node: Node) -> None:
-    x, y = node.inputs[0], node.output
-    if y.size == 0:
-        return
-    totals = int(node.op.name == "logsumexp")
-    outer, n, inner = lines_of(x, node.attrs["axis"])
-    stored = ctx.storage(y)
-    source, target = cast_ref(ctx, ctx.ref(x), ctx.storage(x), stored, x.size), ctx.ref(y)
-    if inner == 1:
-        aligned = int(n % 4 == 0) and quads(source, target, itemsize=stored.itemsize)
-        shape = row_shape(n, outer, aligned)
-        kernel = LOG_SOFTMAX(T=stored.name, **shape, TOTALS=totals)
-        ctx.launch(kernel, row_groups(ctx, outer, shape), [source, target, outer, n])
-    else:
-        across = min(32, power(inner))
-        kernel = LOG_SOFTMAX_AXIS(T=stored.name, ACROSS=across, TOTALS=totals)
-        groups = ctx.groups(outer * math.ceil(inner / across))
-        ctx.launch(kernel, groups, [source, target, outer, n, inner])
-
 row_kernels("softmax_grad", "d y -> dx", functions=False)
+row_kernels("log_softmax", "x -> y")
+row_kernels("logsumexp", "x -> y")
