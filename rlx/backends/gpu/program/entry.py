@@ -1,7 +1,8 @@
 """The entry points of a declared kernel, in CUDA C++ and in GLSL, written from its declaration.
 
-Each text is the prelude of its language, the constants, `bodies/<stem>.h`, and a function that hands the arguments to
-the body. In CUDA constants are macros with their values; in GLSL specialization constants 0, 1, … with defaults.
+Each text is the prelude of its language, the constants, the body (`bodies/<stem>.h`, or one printed from a row
+program), and a function that hands the arguments to it. In CUDA constants are macros with their values; in GLSL
+specialization constants 0, 1, … with defaults.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Declarations of the kernels whose bodies are files: arguments, constants, variants. Entry points are written from
 them.
 
-A kernel's arithmetic is `bodies/<stem>.h`, or what `row_bodies.py` prints: one function `<stem>_body` over the declared arguments, read as CUDA C++ and
-as GLSL. Everything around it (the entry points of both languages, the numbers of specialization constants, what tests
-compile) comes from the declaration, by `entry.py`.
+A kernel's arithmetic is `bodies/<stem>.h`, or what `row_bodies.py` prints: one function `<stem>_body` over the declared
+arguments, read as CUDA C++ and as GLSL. Everything around it (the entry points of both languages, the numbers of
+specialization constants, what tests compile) comes from the declaration, by `entry.py`.
 """
 
 from __future__ import annotations
