@@ -131,7 +131,7 @@ def on_gpu(op: str, shape: tuple[int, ...], dtype: str, device: str) -> tuple[Ca
     program.prepare()
     for name, value in feeds.items():
         program.arena.write_bytes(program.program.inputs[name].id, value)
-    outputs = [t for t in graph.outputs.values()]
+    outputs = graph.outputs.values()
     nbytes = sum(a.nbytes for a in feeds.values()) + sum(t.size * np.dtype(t.dtype.np).itemsize for t in outputs)
 
     def run() -> float:
@@ -167,7 +167,7 @@ def worker(seconds: float, device: str) -> None:
 def measurement(
     op: str, shape: tuple[int, ...], dtype: str, device: str
 ) -> tuple[Callable[[float], float], int]:
-    """A function of how many seconds to measure, which gives those of a run, and the bytes that one reads and writes."""
+    """A function of how many seconds to measure, which gives those of a run, and the bytes it reads and writes."""
     if device == "cpu":
         call, nbytes = prepared(op, shape, dtype)
         return lambda seconds: timed(call, seconds), nbytes

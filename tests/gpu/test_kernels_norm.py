@@ -39,6 +39,12 @@ def test_softmax_other_axes(shape: tuple[int, ...], axis: int) -> None:
     close(run("softmax", x, axis=axis), _softmax(x, axis))
 
 
+def test_long_columns_keep_their_digits() -> None:
+    """A sum of positive numbers one after the other loses digits with its length."""
+    x = np.random.default_rng(7).standard_normal((30000, 33)).astype(np.float32) * 5
+    close(run("softmax", x, axis=0), _softmax(x, 0), nmse=1e-12)
+
+
 @pytest.mark.parametrize("n", [300, 9000])
 def test_softmax_of_nan_and_infinity(n: int) -> None:
     x = np.zeros((6, n), np.float32)

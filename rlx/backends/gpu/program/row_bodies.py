@@ -437,8 +437,17 @@ class _Columns(_Body):
             lines = []
             for e in swept:
                 v, text = self.names[e], self.call(e.args[0], held)
-                lines.append(f"{v} += {text};" if e.prim in _SUMS else f"{v} = {self.combine(e)}_of({text}, {v});")
-            yield from _block(loop, lines)
+                lines.append(f"s{v} += {text};" if e.prim in _SUMS else f"{v} = {self.combine(e)}_of({text}, {v});")
+            sums = [self.names[e] for e in swept if e.prim in _SUMS]
+            if sums:
+                yield "for (uint from = along; from < len; from += PART) {"
+                yield "    const uint until = len - from < PART ? len : from + PART;"
+                yield from (f"    float s{v} = 0.0f;" for v in sums)
+                yield from (f"    {x}" for x in _block("for (uint j = from; j < until; j += ALONG)", lines))
+                yield from (f"    {v} += s{v};" for v in sums)
+                yield "}"
+            else:
+                yield from _block(loop, lines)
             for e in swept:
                 share = " * p_recip_f(float(n))" if e.prim == "row_mean" else ""
                 yield f"{self.names[e]} = column_{self.combine(e)}({self.names[e]}){share};"
