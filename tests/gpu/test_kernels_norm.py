@@ -39,10 +39,11 @@ def test_softmax_other_axes(shape: tuple[int, ...], axis: int) -> None:
     close(run("softmax", x, axis=axis), _softmax(x, axis))
 
 
-def test_long_columns_keep_their_digits() -> None:
+@pytest.mark.parametrize("shape, axis", [((30000, 33), 0), ((1, 3000001), 1)])
+def test_long_columns_and_rows_keep_their_digits(shape: tuple[int, ...], axis: int) -> None:
     """A sum of positive numbers one after the other loses digits with its length."""
-    x = np.random.default_rng(7).standard_normal((30000, 33)).astype(np.float32) * 5
-    close(run("softmax", x, axis=0), _softmax(x, 0), nmse=1e-12)
+    x = np.random.default_rng(7).standard_normal(shape).astype(np.float32) * 5
+    close(run("softmax", x, axis=axis), _softmax(x, axis), nmse=1e-12)
 
 
 @pytest.mark.parametrize("n", [300, 9000])

@@ -3,8 +3,6 @@
 
 SHARED float part[256];
 
-// Elements of a column of which the threads along it add up 256 each by one sum: longer sums lose digits.
-#define PART (256u * ALONG)
 // The slab of a thread in x (outer, n, inner).
 #define SLAB(T, x) SKIP(T, x, o < outer ? o : 0u, n * inner)
 

@@ -24,6 +24,7 @@ from rlx.ir.rows import Place, elements_of, nan_is_summed
 from rlx.ops.elementwise.prims import PRIM_FUNCTIONS
 
 _SWEPT = {"row_max": -math.inf, "row_min": math.inf, "row_sum": 0.0, "row_mean": 0.0}  # with what adds nothing to each
+_PART = 256  # terms that a thread adds up by one sum: longer ones lose digits
 _SUMS = ("row_sum", "row_mean")
 _LEAVES = frozenset({"arg", "lit"})
 
@@ -245,6 +246,21 @@ class _Body:
     def start(self, e: Expr) -> str:
         return "0.0f" if e.prim in _SUMS else "-INFINITE" if e.prim == "row_max" else "INFINITE"
 
+    def in_parts(self, swept: Sequence[Expr], lines: Sequence[str], first: str, end: str, step: str) -> Iterator[str]:
+        """A loop over a row, in which long sums are added up in parts: those of v in sv."""
+        sums = [self.names[e] for e in swept if e.prim in _SUMS]
+        loop = "for (uint j = {}; j < {}; j += {})"
+        if not sums:
+            yield from _block(loop.format(first, end, step), lines)
+            return
+        part = f"{_PART}u * {step}"
+        yield f"for (uint from = {first}; from < {end}; from += {part}) {{"
+        yield f"    const uint until = {end} - from < {part} ? {end} : from + {part};"
+        yield from (f"    float s{v} = 0.0f;" for v in sums)
+        yield from (f"    {x}" for x in _block(loop.format("from", "until", step), lines))
+        yield from (f"    {v} += s{v};" for v in sums)
+        yield "}"
+
     def written(self) -> list[tuple[ArgDecl, Expr]]:
         return list(zip(self.outputs, self.trees, strict=True))
 
@@ -298,7 +314,8 @@ class _Rows(_Body):
             whole = f"sum4({quad})"
             # Eight places beyond the row are read at its start.
             counted = held and self.rows.short and self.beyond is not None
-            return f"{v} += counted({whole}, j, len);" if counted else f"{v} += {whole};"
+            whole = f"counted({whole}, j, len)" if counted else whole
+            return f"{v} += {whole};" if held else f"s{v} += {whole};"
         return f"{v} = {self.combine(e)}_of({self.combine(e)}4({quad}), {v});"
 
     def finished(self, e: Expr) -> str:
@@ -390,7 +407,7 @@ class _Rows(_Body):
                 yield f"float {self.names[e]} = {self.start(e)};"
             lines, held = loads([e.args[0] for e in swept])
             lines += [self.reduced(e, self.four(e.args[0], held), False) for e in swept]
-            yield from _block(loop, lines)
+            yield from self.in_parts(swept, lines, "0u", "quads", "1u")
             for e in swept:
                 yield self.finished(e)
             yield from self.values(depth + 1, declared, self.picked)
@@ -438,16 +455,7 @@ class _Columns(_Body):
             for e in swept:
                 v, text = self.names[e], self.call(e.args[0], held)
                 lines.append(f"s{v} += {text};" if e.prim in _SUMS else f"{v} = {self.combine(e)}_of({text}, {v});")
-            sums = [self.names[e] for e in swept if e.prim in _SUMS]
-            if sums:
-                yield "for (uint from = along; from < len; from += PART) {"
-                yield "    const uint until = len - from < PART ? len : from + PART;"
-                yield from (f"    float s{v} = 0.0f;" for v in sums)
-                yield from (f"    {x}" for x in _block("for (uint j = from; j < until; j += ALONG)", lines))
-                yield from (f"    {v} += s{v};" for v in sums)
-                yield "}"
-            else:
-                yield from _block(loop, lines)
+            yield from self.in_parts(swept, lines, "along", "len", "ALONG")
             for e in swept:
                 share = " * p_recip_f(float(n))" if e.prim == "row_mean" else ""
                 yield f"{self.names[e]} = column_{self.combine(e)}({self.names[e]}){share};"
