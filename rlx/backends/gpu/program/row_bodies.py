@@ -64,7 +64,8 @@ class _Body:
         attrs: dict[str, Any] = {
             a.name: Expr("arg", (), i32 if a.kind == "i32" else f32, i + len(args)) for i, a in enumerate(scalars)
         }
-        self.places: tuple[Place, ...] = program.places[: len(args)] + ("row",) * len(scalars)
+        of_row: Place = "row"
+        self.places = (*program.places[: len(args)], *(of_row for _ in scalars))
         self.trees = _lowered(program.rule(args, attrs), self.places)[: len(self.outputs)]
         self.nodes = linearize(self.trees)
         self.varying = elements_of(self.trees, self.places)
@@ -146,7 +147,7 @@ class _Body:
                 numbered = True
                 values.append(node.args[0])
                 continue
-            todo += [a for a in reversed(node.args) if a not in seen]
+            todo += [a for a in dict.fromkeys(reversed(node.args)) if a not in seen]
             seen.update(node.args)
         return elements, values, numbered
 
