@@ -3,9 +3,9 @@
     python -m rlx.conformance.fuzz --count 10000 --device cpu
 
 Each graph runs with the bump planner, which shares no memory, and with the reuse planner, with in-place results on and
-off, with guard gaps between slots, and with nodes repeated for an arena of half the size. Before the first run the arena is filled with bytes that are NaN in every float
-dtype; after each run every byte outside all slots must be unchanged. The same holds for the arenas of control ops'
-bodies. Each program runs twice, and its inputs are written only once: they stay on the device. Where a device has
+off, with guard gaps between slots, and with nodes repeated for an arena of half the size. Before the first run the
+arena is filled with bytes that are NaN in every float dtype; after each run every byte outside all slots must be
+unchanged. The same holds for the arenas of control ops' bodies. Each program runs twice, and its inputs are written only once: they stay on the device. Where a device has
 several sets of kernels, as the CPU has NumPy's beside the compiled ones, no plan may decide which of them runs a node.
 """
 
@@ -47,8 +47,9 @@ class PlanVariant:
     part: float = 1.0  # of the arena's bytes, for which nodes are repeated
 
     def __str__(self) -> str:
+        part = f" in {self.part:.0%}" if self.part < 1 else ""
         return (
-            f"{self.planner}{f' in {self.part:.0%}' if self.part < 1 else ''}{'' if self.inplace else ', not in place'}, guard {self.guard}, "
+            f"{self.planner}{part}{'' if self.inplace else ', not in place'}, guard {self.guard}, "
             f"{'optimized' if self.optimize else 'as written'}, {self.storage} storage"
         )
 

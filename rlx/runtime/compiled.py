@@ -20,6 +20,7 @@ from rlx.errors import GraphError, OutOfDeviceMemory, meant
 from rlx.host.locks import renewed
 from rlx.host.progress import report
 from rlx.ir import Graph, Tensor, verify
+from rlx.ir.checks import visible
 from rlx.ir.graph import TRACING
 from rlx.packed import PackedArray
 from rlx.runtime import debug
