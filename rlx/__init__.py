@@ -83,7 +83,8 @@ if not TYPE_CHECKING:  # type checkers read the imports above
         "Array", "CompiledGraph", "Dim", "Graph", "PackedArray", "RlxError", "Session", "State", "Tensor", "Weights",
         "Complex", "array", "asarray", "bf16", "bool_", "checkpoint", "custom_jvp", "custom_op", "custom_vjp",
         "devices", "errors", "eval_shape", "f16", "f32", "f64", "from_dlpack", "from_torch", "grad", "gradients",
-        "hessian", "hvp", "i8", "i32", "i64", "jacfwd", "jacrev", "jit", "jvp", "quantize", "u8", "value_and_grad", "vjp", "vmap",
+        "hessian", "hvp", "i8", "i32", "i64", "jacfwd", "jacrev", "jit", "jvp", "quantize", "u8", "value_and_grad",
+        "vjp", "vmap",
         *ops.__all__, *ops.LATER,
     ]  # fmt: skip
 
