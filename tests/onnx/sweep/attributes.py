@@ -3,8 +3,8 @@
     python -m tests.onnx.sweep.attributes [--device cpu] [--write]
 
 Each result is compared with the formula of the operator's text, computed in float64, for bf16, f16, f32 and f64 and
-every version of the operator: within a few roundings of the type, signs of zero apart. Where the text gives no value, rlx
-must refuse; of coefficients that are no finite numbers it may. The counts are written into
+every version of the operator: within a few roundings of the type, signs of zero apart. Where the text gives no value,
+rlx must refuse; of coefficients that are no finite numbers it may. The counts are written into
 tests/onnx/data/attributes.md; exit status 1 where a result is wrong.
 """
 
