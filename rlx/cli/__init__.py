@@ -21,11 +21,25 @@ def _warned(message: Warning | str, *where: Any, **more: Any) -> None:
     print(f"rlx: warning: {' '.join(str(message).split())}", file=sys.stderr)
 
 
+def _open_closed_streams() -> None:
+    """Gives standard streams that are closed the null device: the next file or socket would take their place, and what
+    is printed, by drivers too, go there."""
+    if None not in (sys.stdin, sys.stdout, sys.stderr):
+        return
+    while (number := os.open(os.devnull, os.O_RDWR)) <= 2:
+        pass
+    os.close(number)
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115 open to the end
+
+
 def main() -> None:
     """Runs the command line. An rlx error is one line on stderr and exit status 2; RLX_DEBUG=1 to 4 add the traceback.
     A warning about a model file is one line too."""
     if hasattr(signal, "SIGPIPE"):  # end quietly when the reader of a pipe has exited, as other tools do
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+    _open_closed_streams()
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):  # a character that the terminal cannot show must not end the command
             stream.reconfigure(errors="backslashreplace")

@@ -22,6 +22,7 @@ from tests.packed.tables import FP4, NF4
 
 RNG = np.random.default_rng(3)
 ROWS, COLUMNS = 16, 256
+GPTQMODEL = Path(__file__).parent / "gptqmodel.json"
 Arrays = dict[str, npt.NDArray[Any]]
 E2M1 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6])
 
@@ -215,6 +216,22 @@ def test_weights_are_the_numbers_of_their_definition(name: str, tmp_path: Path) 
     assert np.array_equal(found.dequantize("f64"), expected.astype(np.float32))
     with pytest.raises(KeyError):
         tensors["q.scales"]
+
+
+@pytest.mark.parametrize("key", ["format", "checkpoint_format"])
+@pytest.mark.parametrize("form", ["gptq", "gptq_v2"])
+@pytest.mark.parametrize("bits", [4, 8])
+def test_words_that_gptqmodel_packed(bits: int, form: str, key: str, tmp_path: Path) -> None:
+    """With zeros of 0 in every third row, which the first format stores less 1 (`gptqmodel.py` made the file)."""
+    packed = {n: np.array(v) for n, v in json.loads(GPTQMODEL.read_text())[str(bits)].items()}
+    q, z, s = packed["codes"], packed["zeros"], packed["scales"].astype(np.float16)
+    group = q.shape[1] // z.shape[1]
+    arrays: Arrays = {"q.qweight": packed["qweight"].astype(np.int32), "q.scales": s,
+                      "q.qzeros": packed[form].astype(np.int32),
+                      "q.g_idx": (np.arange(q.shape[1]) // group).astype(np.int32)}  # fmt: skip
+    settings = {"quant_method": "gptq", "bits": bits, "group_size": group, "desc_act": False, key: form}
+    expected = (q - np.repeat(z, group, 1)) * np.repeat(s.T, group, 1).astype(np.float64)
+    assert not z.all() and np.array_equal(opened(tmp_path, arrays, settings)["q.weight"].dequantize("f64"), expected)
 
 
 def without(arrays: Arrays, name: str) -> Arrays:

@@ -43,8 +43,9 @@ REQUESTS = [
 
 
 @contextmanager
-def _command(folder: Path, repo: Path, err: Any) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
-    """`rlx serve`, whose standard output nobody reads, and its port."""
+def _command(folder: Path, repo: Path, err: Any, without: str = "") -> Iterator[tuple[subprocess.Popen[bytes], int]]:
+    """`rlx serve`, whose standard output nobody reads, and its port; `without` are the digits of streams that are
+    closed."""
     out, closed = os.pipe()
     os.close(out)
     with socket.socket() as free:
@@ -54,7 +55,8 @@ def _command(folder: Path, repo: Path, err: Any) -> Iterator[tuple[subprocess.Po
     command += ["--port", str(port), "--pages", "41"]
     path = os.pathsep.join([str(repo), os.environ.get("PYTHONPATH", "")])
     env = {**os.environ, "RLX_CPU": "numpy", "PYTHONPATH": path}
-    process = subprocess.Popen([sys.executable, "-m", "rlx", *command], stdout=closed, stderr=err, env=env)
+    shell = ["sh", "-c", f'exec "$@"{"".join(f" {n}>&-" for n in without)}', "sh"]
+    process = subprocess.Popen([*shell, sys.executable, "-m", "rlx", *command], stdout=closed, stderr=err, env=env)
     os.close(closed)
     try:
         yield process, port
@@ -129,3 +131,27 @@ def test_the_reader_of_the_log_exits(folder: Path, repo: Path) -> None:
         assert remote.ask(TEXT, LONG)[0] == 200
         process.send_signal(signal.SIGTERM)
         assert process.wait(60) == 0
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGPIPE"), reason="needs a system with pipes that end processes")
+@pytest.mark.parametrize("closed", [*(pytest.param(n, marks=pytest.mark.late) for n in "12"), "12"])
+def test_streams_that_are_closed_from_the_beginning(closed: str, folder: Path, repo: Path, tmp_path: Path) -> None:
+    """`rlx serve … >&- 2>&-`, as some supervisors start it: what the log would have had is lost, and no client reads it
+    as an answer."""
+    log = tmp_path / "log"
+    with log.open("wb") as err, _command(folder, repo, err, closed) as (process, port):
+        while True:
+            assert process.poll() is None, log.read_text()
+            try:
+                socket.create_connection(("127.0.0.1", port), timeout=60).close()
+                break
+            except ConnectionRefusedError:
+                select.select([], [], [], 0.02)
+        for request in REQUESTS:
+            client = socket.create_connection(("127.0.0.1", port), timeout=60)
+            client.sendall(request)
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
+            client.close()
+        assert _remote(port).ask(TEXT, LONG)[0] == 200
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 0, log.read_text()

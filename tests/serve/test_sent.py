@@ -14,6 +14,7 @@ import pytest
 pytest.importorskip("starlette", reason="needs rlx[serve]")
 pytest.importorskip("uvicorn", reason="needs rlx[serve]")
 
+from rlx.errors import DTypeError
 from rlx.models.language.batch import Penalties, Token
 from rlx.models.language.decoder import Sampling
 from rlx.serve.answers import Answer
@@ -198,3 +199,8 @@ def test_what_would_be_computed_again_is_not_to_be(folder: Path) -> None:
         assert (response.status, response.getheader("x-should-retry")) == (504, "false")
     told = [refusal(Refused(status, "")).headers.get("x-should-retry") for status in (500, 503, 429)]
     assert told == ["false", None, None]
+
+
+def test_a_bias_of_no_token_is_named() -> None:
+    with pytest.raises(DTypeError, match="bias has the token -1; expected ids from 0 to 99"):
+        Penalties(100, bias={7: 1.0, -1: 1.0, 40: 1.0})

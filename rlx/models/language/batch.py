@@ -40,8 +40,8 @@ class Penalties:
         bias: Mapping[int, float] | None = None,
     ) -> None:  # fmt: skip
         bias = bias or {}
-        if not all(0 <= token < vocabulary for token in bias):
-            raise DTypeError(f"bias has the token {max(bias, key=abs)}; expected ids from 0 to {vocabulary - 1}")
+        if odd := [token for token in bias if not 0 <= token < vocabulary]:
+            raise DTypeError(f"bias has the token {odd[0]}; expected ids from 0 to {vocabulary - 1}")
         if not 2.0**-100 <= repetition <= 2.0**100 or not np.isfinite([presence, frequency, *bias.values()]).all():
             raise DTypeError(f"penalties are {repetition}, {presence}, {frequency}; expected finite numbers, and a "
                              "repetition above 0")  # fmt: skip
