@@ -49,7 +49,7 @@ def test_prompts_by_name(frozen: dict[str, Any], tmp_path: Path) -> None:
 def test_a_wrong_truncate_dim(kept: Any, tmp_path: Path) -> None:
     file = write(tmp_path, "truncated") / "config_sentence_transformers.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | {"truncate_dim": kept}))
-    with pytest.raises(ModelFormatError, match="truncate_dim is .*, expected a number of elements from 1"):
+    with pytest.raises(ModelFormatError, match=r"truncate_dim is .*, expected a number of elements from 1"):
         rlx.models.load(tmp_path, "cpu")
 
 
