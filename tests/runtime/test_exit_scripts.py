@@ -109,6 +109,12 @@ def later():
 threading.Thread(target=later).start()
 """,
     "os.environ['RLX_CPU'] = 'numpy'; encoder = load(models[1], 'cpu'); vectors = encoder.encode(['the cat', 'a dog'])",
+    "f = rlx.jit(lambda a: a @ a, device='cpu', out='device'); x = np.ones((128, 128), np.float32)\n"
+    "def forever():\n"
+    "    try:\n"
+    "        while True: yield f(x)\n"
+    "    finally: f(x)\n"
+    "g = forever(); a = next(g)",
     PROGRAM + "program.save(folder + '/saved'); again = rlx.load_program(folder + '/saved', 'cpu')",
 ]
 

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rlx.backends.cpu.runner import GET_CORE, POOL_WORDS, SLEEP_NS, SLEEP_S
+from rlx.driver.device import address
 
 _WORK = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64)
 _MOST = 256
@@ -48,12 +49,12 @@ class Pool:
         with self._lock:
             if not self.cell[0]:
                 raw = np.zeros(8 * POOL_WORDS + 64, np.uint8)
-                start = -raw.ctypes.data % 64
+                start = -address(raw) % 64
                 words = raw[start : start + 8 * POOL_WORDS].view(np.int64)
                 words[SLEEP_S], words[SLEEP_NS] = 0, 20_000_000  # how long a leader sleeps at once
                 words[GET_CORE] = get_core()
                 self._kept.append(raw)
-                self.cell[0] = words.ctypes.data
+                self.cell[0] = address(words)
                 self._workers = 0
             function = _WORK(work)
             while self._workers < wanted:
