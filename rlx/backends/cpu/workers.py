@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from rlx.backends.cpu.code_memory import never_freed
 from rlx.backends.cpu.runner import GET_CORE, POOL_WORDS, SLEEP_NS, SLEEP_S
 from rlx.driver.device import address
 
@@ -31,7 +32,8 @@ class Pool:
 
     def __init__(self) -> None:
         self.cell: npt.NDArray[np.int64] = np.zeros(1, np.int64)
-        self._kept: list[Any] = []  # memory of pools: workers may be in it until the process ends
+        self._kept: list[Any] = []  # memory of pools
+        never_freed(self._kept)
         self._lock = threading.Lock()
         self._workers = 0
         if hasattr(os, "register_at_fork"):
