@@ -23,6 +23,12 @@ HOST, CUDA = 1, 2  # DLPack's numbers for kinds of memory
 UNLIMITED = 1 << 62  # bytes of an allocation, for devices that state no limit
 
 
+def address(array: npt.NDArray[Any]) -> int:
+    """The address of an array's first element. `array.ctypes` imports, which fails while the interpreter ends."""
+    found: int = array.__array_interface__["data"][0]
+    return found
+
+
 class Limits(NamedTuple):
     """The limits of a device, in bytes, threads and workgroup counts.
 

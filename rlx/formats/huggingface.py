@@ -11,7 +11,7 @@ from rlx.errors import ModelFormatError
 from rlx.formats import safetensors
 from rlx.formats.files import read_json, shown
 from rlx.formats.quantized import QuantizedTensors
-from rlx.formats.sentences import SentenceModules, read_modules
+from rlx.formats.sentences import Dense, SentenceModules, read_modules
 from rlx.formats.tokenizer import TextTokenizer
 
 
@@ -65,6 +65,6 @@ class ModelFolder:
     def module_tensors(self, modules: SentenceModules) -> dict[str, Any]:
         """The weights of the modules after the pooling, by the folder and the name. Raises: ModelFormatError."""
         found: dict[str, Any] = {}
-        for path in {step.path for step in modules.steps if step != "normalize"}:
+        for path in {step.path for step in modules.steps if isinstance(step, Dense)}:
             found |= {f"{path}.{name}": value for name, value in safetensors.load(self.path / path).items()}
         return found

@@ -59,7 +59,7 @@ class Dense:
         return shapes
 
 
-Step = Dense | Literal["normalize"]
+Step = Dense | int | Literal["normalize"]  # a number keeps so many of the embedding's first numbers
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,13 +109,20 @@ def read_modules(folder: Path, width: object) -> SentenceModules:
         steps.append(_dense(file, read_json(file)))
     at: object = width * len(pooling) if type(width) is int else None
     for step in steps:
-        if step != "normalize":
+        if isinstance(step, Dense):
             if step.wide != at:
                 raise ModelFormatError(
                     f"{listing}: {step.path} takes {step.wide} numbers, the module before gives {at}"
                 )
             at = step.out
-    prompts, default = _prompts(folder / "config_sentence_transformers.json")
+    file = folder / "config_sentence_transformers.json"
+    prompts, default = _prompts(file)
+    kept = (read_json(file) if os.path.exists(file) else {}).get("truncate_dim")
+    if kept is not None:
+        if type(kept) is not int or kept < 1:
+            _wrong(file, {"truncate_dim": kept}, "truncate_dim", "a number of elements from 1")
+        if type(at) is int and kept < at:
+            steps.append(kept)
     return SentenceModules(pooling, tuple(steps), most, lower, include_prompt, prompts, default)
 
 

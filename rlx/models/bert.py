@@ -15,7 +15,7 @@ import rlx.ops as ops
 from rlx.dtypes import DType, bool_, f32, i32
 from rlx.errors import ModelFormatError, ShapeError
 from rlx.formats.files import shown
-from rlx.formats.sentences import Step
+from rlx.formats.sentences import Dense, Step
 from rlx.ir import Graph, Tensor
 from rlx.ops.rope.table import rope_table
 
@@ -127,13 +127,14 @@ class BertConfig:
         if self.labels:
             shapes |= {"classifier.out_proj.weight": (self.labels, d), "classifier.out_proj.bias": (self.labels,)}
         for step in self.steps:
-            if step != "normalize":
+            if isinstance(step, Dense):
                 shapes |= {f"{step.path}.{name}": shape for name, shape in step.weight_shapes().items()}
         return shapes
 
     def width(self, poolings: int = 1) -> int:
         """How many numbers an embedding of so many poolings has."""
-        return next((s.out for s in self.steps[::-1] if s != "normalize"), poolings * self.hidden_size)
+        widths = [s.out if isinstance(s, Dense) else s for s in self.steps if s != "normalize"]
+        return widths[-1] if widths else poolings * self.hidden_size
 
 
 class _Encoder:
@@ -241,6 +242,8 @@ class _Encoder:
         if step == "normalize":
             size = ops.sqrt(ops.sum(x * x, axis=-1, keepdims=True))
             return x / ops.maximum(size, 1e-12)
+        if isinstance(step, int):
+            return x[:, :step]
         w = {name: self.params[f"{step.path}.{name}"] for name in step.weight_shapes()}
         made = ops.linear(x, w["linear.weight"], w.get("linear.bias"))
         if step.activation is not None:

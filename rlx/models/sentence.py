@@ -18,6 +18,7 @@ from rlx.formats.files import shown
 from rlx.formats.gguf.encoders import GgufEncoder, pooling_of
 from rlx.formats.gguf.reader import GgufFile
 from rlx.formats.huggingface import ModelFolder
+from rlx.formats.sentences import Dense
 from rlx.formats.tokenizer import TextTokenizer, TokenIds
 from rlx.formats.tokenizer.language import LanguageTokenizer
 from rlx.host.locks import renewed
@@ -131,7 +132,7 @@ class SentenceEncoder(Closing):
             kept = {} if half is None else {n: half for n, array in wide.items() if array.ndim == 2}
             if self.activations == half:  # products that store halves add biases in the same dtype
                 kept |= {n: half for n in wide if n.endswith(".bias") and "LayerNorm" not in n}
-            whole = ("classifier.", *(f"{step.path}." for step in config.steps if step != "normalize"))
+            whole = ("classifier.", *(f"{step.path}." for step in config.steps if isinstance(step, Dense)))
             kept = {n: dtype for n, dtype in kept.items() if not n.startswith(whole)}
             self.weights.expect(kept)
             for name, array in arrays.items():

@@ -53,6 +53,8 @@ FOLDERS: dict[str, dict[str, Any]] = {
     },
     "two dense": {"steps": [dense(24, 9, "activation.SiLU", use_residual=True),
                             dense(9, 9, "linear.Identity", use_residual=True)]},
+    "truncated": {"modes": ["mean", "cls"], "steps": [NORMALIZE], "prompts": {"truncate_dim": 30}, "texts": 3},
+    "truncated beyond the width": {"prompts": {"truncate_dim": 30}, "texts": 1},
     "length of the tokenizer": {"tokenizer_config": {"model_max_length": 7}, "texts": 5},
     "length of the tokenizer, plain folder": {"plain": True, "tokenizer_config": {"model_max_length": 6}, "texts": 5},
     "lowercased": {"sentence_bert_config": {"do_lower_case": True, "max_seq_length": 9}, "cased": True},

@@ -45,6 +45,14 @@ def test_prompts_by_name(frozen: dict[str, Any], tmp_path: Path) -> None:
             encoder.encode(["dog"], prompt_name="query", prompt="the ")
 
 
+@pytest.mark.parametrize("kept", [0, -1, 2.0, "8", True])
+def test_a_wrong_truncate_dim(kept: Any, tmp_path: Path) -> None:
+    file = write(tmp_path, "truncated") / "config_sentence_transformers.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"truncate_dim": kept}))
+    with pytest.raises(ModelFormatError, match=r"truncate_dim is .*, expected a number of elements from 1"):
+        rlx.models.load(tmp_path, "cpu")
+
+
 def test_the_weights_of_a_dense_module(tmp_path: Path) -> None:
     write(tmp_path, "dense")
     (tmp_path / "2_Dense/model.safetensors").rename(tmp_path / "2_Dense/pytorch_model.bin")

@@ -109,14 +109,23 @@ def later():
 threading.Thread(target=later).start()
 """,
     "os.environ['RLX_CPU'] = 'numpy'; encoder = load(models[1], 'cpu'); vectors = encoder.encode(['the cat', 'a dog'])",
+    "f = rlx.jit(lambda a: a @ a, device='cpu', out='device'); x = np.ones((128, 128), np.float32)\n"
+    "def forever():\n"
+    "    try:\n"
+    "        while True: yield f(x)\n"
+    "    finally: f(x)\n"
+    "g = forever(); a = next(g)",
     PROGRAM + "program.save(folder + '/saved'); again = rlx.load_program(folder + '/saved', 'cpu')",
+    # Kernels stay in memory when the interpreter has emptied the module that mapped them.
+    "import gc; from rlx.backends.cpu import code_memory; x = np.ones((64, 64), np.float32)\n"
+    "f = rlx.jit(lambda a: a @ a, device='cpu'); f(x); vars(code_memory).clear(); gc.collect(); assert f(x)[0, 0] == 64",
 ]
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork, which saves each script the imports")
 @pytest.mark.parametrize("few", [True, pytest.param(False, marks=pytest.mark.late)])
 def test_scripts_end_without_a_word(few: bool, tmp_path: Path) -> None:
-    scripts = SCRIPTS[:11:5] + SCRIPTS[17:18] if few else SCRIPTS
+    scripts = SCRIPTS[:11:5] + SCRIPTS[17:18] + SCRIPTS[-1:] if few else SCRIPTS
     language = tiny.write_language_model(tmp_path / "language", text=True)
     encoder = encoders.write_model(tmp_path / "encoder")
     said = tmp_path / "said"

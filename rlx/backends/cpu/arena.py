@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from rlx.backends.cpu.forms import Forms
 from rlx.driver import Buffer, BufferArena
-from rlx.driver.device import Bytes
+from rlx.driver.device import Bytes, address
 from rlx.driver.memory.arena import Accessor
 from rlx.driver.memory.pool import Pin
 from rlx.dtypes import DType, rounded
@@ -34,7 +34,7 @@ def _zeros(nbytes: int) -> tuple[Bytes, int]:
     """Zeros, and where among them so many bytes lie aligned. The system maps zero pages lazily: memory is committed
     only where it is used."""
     raw = np.zeros(nbytes + ALIGNMENT, np.uint8)
-    return raw, -raw.ctypes.data % ALIGNMENT
+    return raw, -address(raw) % ALIGNMENT
 
 
 def address_of(memory: npt.NDArray[Any]) -> int:
@@ -190,7 +190,7 @@ class CpuBuffer:
 
     @property
     def address(self) -> int:
-        return int(self.view().ctypes.data)
+        return address(self.view())
 
     def write(self, offset: int, data: Bytes) -> None:
         self._write(offset, data.nbytes, partial(self._part(offset, data.nbytes).__setitem__, ..., data))

@@ -19,7 +19,16 @@ from rlx.errors import UnsupportedOp
 
 _SEAL_ALL = 0x1 | 0x2 | 0x4 | 0x8  # further seals, shrinking, growing, writing
 _ADD_SEALS = 1033
-_kept: list[Any] = []  # code stays as long as the process
+_kept: list[Any] = []
+
+
+def never_freed(held: list[Any]) -> None:
+    """Keeps what the list holds until the process ends. Workers may be in it while the interpreter ends, when modules
+    lose their contents."""
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(held))
+
+
+never_freed(_kept)
 
 
 def map_code(images: Sequence[bytes]) -> list[int]:

@@ -23,7 +23,7 @@ from rlx.backends.cpu.reads import Reads, memory_of
 from rlx.backends.cpu.threads import available_threads
 from rlx.driver import Buffer, BuildOptions, DeviceArena, Dispatch, MemoryPlan
 from rlx.driver.control import ControlRun, Row, carried_copies
-from rlx.driver.device import Bytes
+from rlx.driver.device import Bytes, address
 from rlx.driver.memory.plan import CONST, BodyPlan
 from rlx.driver.memory.views import is_alias, update_copies
 from rlx.driver.times import Times
@@ -352,7 +352,7 @@ class CpuExecutable:
         def moving(row: Row) -> MovingRow:
             places = []
             for slot in (row.source, row.target):
-                places.append(int(memory_of(self._arena.buffer(slot.segment)).ctypes.data) + slot.offset)
+                places.append(address(memory_of(self._arena.buffer(slot.segment))) + slot.offset)
             return MovingRow(places[0], places[1], row.nbytes, row.source_step, row.target_step)
 
         made = self._engine.along(segment, order, [moving(r) for r in before], [moving(r) for r in after])

@@ -21,7 +21,7 @@ from weakref import WeakValueDictionary
 import numpy as np
 
 from rlx.driver import Buffer
-from rlx.driver.device import Bytes
+from rlx.driver.device import Bytes, address
 from rlx.host.locks import renewed
 
 _LEAST = 1 << 16  # bytes of a range that are worth giving back
@@ -223,7 +223,7 @@ class Forms:
 
 def _whole_pages(memory: Bytes) -> tuple[int, int]:
     """The part of the memory that is whole pages."""
-    base, page = memory.ctypes.data, mmap.PAGESIZE
+    base, page = address(memory), mmap.PAGESIZE
     first = -base % page
     return first, max(first, (base + memory.nbytes) // page * page - base)
 

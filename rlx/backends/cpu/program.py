@@ -32,7 +32,7 @@ from rlx.backends.cpu.step import (
 )
 from rlx.backends.cpu.weights import PackedWeights
 from rlx.backends.cpu.workers import POOL
-from rlx.driver.device import Bytes
+from rlx.driver.device import Bytes, address
 from rlx.dtypes import as_dtype
 from rlx.errors import RlxError, UnsupportedOp
 from rlx.ir import Node, Tensor
@@ -92,7 +92,7 @@ class Segment:
                 size = max(step.grain, -(-step.items // (wanted * _CHUNKS_A_THREAD)))
             else:
                 size = max(step.grain, min(step.items, int(_PAUSE_NS / max(step.cost_ns, 1e-3))), 1)
-            row[:6] = place, words.ctypes.data, step.items, size, max(wanted, 1), -(-step.items // size)
+            row[:6] = place, address(words), step.items, size, max(wanted, 1), -(-step.items // size)
             row[6] = min(most, int(cost / _WORTH_IN_A_CROWD_NS))
             self.keep.append((words, step.keep))
             own = (x for x in step.keep if isinstance(x, np.ndarray) and x.base is None)  # tables of addresses
@@ -104,10 +104,10 @@ class Segment:
         self.table = table
         self.nbytes += table.nbytes
         job = self._job
-        job[runner.STEPS], job[runner.TABLE] = len(table), table.ctypes.data
-        job[runner.POOL_CELL], job[runner.THREADS] = POOL.cell.ctypes.data, threads
+        job[runner.STEPS], job[runner.TABLE] = len(table), address(table)
+        job[runner.POOL_CELL], job[runner.THREADS] = address(POOL.cell), threads
         call = _LEAD(lead)
-        self._lead = partial(call, job.ctypes.data)
+        self._lead = partial(call, address(job))
         self._threads, self._work = threads, work
 
     def _on(self, state: int) -> None:
@@ -288,7 +288,7 @@ class EngineProgram:
             step = np.array(kernel.args(source=row.source_step, target=row.target_step, n=0))
             words = start + turns[:, None] * step
             table[:, place, 0] = at
-            table[:, place, 1] = words.ctypes.data + words.strides[0] * np.arange(count)
+            table[:, place, 1] = address(words) + words.strides[0] * np.arange(count)
             table[:, place, 2:6] = 1
             kept.append(words)
         table[:, len(before) : each - len(after)] = own

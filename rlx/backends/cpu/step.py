@@ -21,6 +21,7 @@ from rlx.backends.cpu.ir import Words
 from rlx.backends.cpu.machine import Machine
 from rlx.backends.cpu.weights import PackedWeights
 from rlx.driver.device import Bytes
+from rlx.driver.device import address as address
 from rlx.ir import Expr, Node, Op, Tensor
 
 
@@ -134,10 +135,3 @@ def load_binders() -> None:
     for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
         if ".host" not in module.name:
             importlib.import_module(module.name)
-
-
-def address(array: Array) -> int:
-    """The address of an array's first element."""
-    found: int = array.__array_interface__["data"][0]
-    return found
-

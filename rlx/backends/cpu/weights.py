@@ -17,7 +17,7 @@ from rlx.backends.cpu.context import Array
 from rlx.backends.cpu.forms import Form, Forms
 from rlx.backends.cpu.reads import Range, memory_of
 from rlx.driver import Buffer
-from rlx.driver.device import Bytes
+from rlx.driver.device import Bytes, address
 
 if TYPE_CHECKING:
     from rlx.backends.cpu.step import EngineStep
@@ -98,9 +98,9 @@ class PackedWeights:
             if stride != step:
                 return None
             step *= n
-        at = int(weight.__array_interface__["data"][0])
+        at = address(weight)
         for buffer in self._buffers:
-            start = at - buffer.memory().ctypes.data
+            start = at - address(buffer.memory())
             if start >= 0 and start + step <= buffer.nbytes:
                 return Range(buffer, start, start + step)
         return None

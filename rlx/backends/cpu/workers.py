@@ -10,7 +10,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from rlx.backends.cpu.code_memory import never_freed
 from rlx.backends.cpu.runner import GET_CORE, POOL_WORDS, SLEEP_NS, SLEEP_S
+from rlx.driver.device import address
 
 _WORK = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64)
 _MOST = 256
@@ -30,7 +32,8 @@ class Pool:
 
     def __init__(self) -> None:
         self.cell: npt.NDArray[np.int64] = np.zeros(1, np.int64)
-        self._kept: list[Any] = []  # memory of pools: workers may be in it until the process ends
+        self._kept: list[Any] = []  # memory of pools
+        never_freed(self._kept)
         self._lock = threading.Lock()
         self._workers = 0
         if hasattr(os, "register_at_fork"):
@@ -48,12 +51,12 @@ class Pool:
         with self._lock:
             if not self.cell[0]:
                 raw = np.zeros(8 * POOL_WORDS + 64, np.uint8)
-                start = -raw.ctypes.data % 64
+                start = -address(raw) % 64
                 words = raw[start : start + 8 * POOL_WORDS].view(np.int64)
                 words[SLEEP_S], words[SLEEP_NS] = 0, 20_000_000  # how long a leader sleeps at once
                 words[GET_CORE] = get_core()
                 self._kept.append(raw)
-                self.cell[0] = words.ctypes.data
+                self.cell[0] = address(words)
                 self._workers = 0
             function = _WORK(work)
             while self._workers < wanted:

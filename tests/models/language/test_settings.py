@@ -192,9 +192,7 @@ def test_limits_of_mamba_2_are_read_as_transformers_4_wrote_them(tmp_path: Path)
             architecture_of(wrong).read(wrong)
 
 
-@pytest.mark.parametrize(
-    ("said", "inner"), [({}, 16), ({"expand": 1}, 8), ({"expand": 3, "intermediate_size": 24}, 24)]
-)
+@pytest.mark.parametrize(("said", "inner"), [({}, 16), ({"expand": 1}, 8), ({"expand": 3}, 24)])
 def test_the_width_within_mamba_follows_its_expand(said: dict[str, Any], inner: int) -> None:
     fields = Fields({"model_type": "mamba", "vocab_size": 20, "hidden_size": 8, "num_hidden_layers": 1, **said}, "c")
     found = architecture_of(fields).read(fields).recurrence
