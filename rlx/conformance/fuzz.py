@@ -3,10 +3,11 @@
     python -m rlx.conformance.fuzz --count 10000 --device cpu
 
 Each graph runs with the bump planner, which shares no memory, and with the reuse planner, with in-place results on and
-off, with guard gaps between slots, and with nodes repeated for an arena of half the size. Before the first run the arena is filled with bytes that are NaN in every float
-dtype; after each run every byte outside all slots must be unchanged. The same holds for the arenas of control ops'
-bodies. Each program runs twice, and its inputs are written only once: they stay on the device. Where a device has
-several sets of kernels, as the CPU has NumPy's beside the compiled ones, no plan may decide which of them runs a node.
+off, with guard gaps between slots, and with nodes repeated for an arena of half the size. Before the first run the
+arena is filled with bytes that are NaN in every float dtype; after each run every byte outside all slots must be
+unchanged. The same holds for the arenas of control ops' bodies. Each program runs twice, and its inputs are written
+only once: they stay on the device. Where a device has several sets of kernels, as the CPU has NumPy's beside the
+compiled ones, no plan may decide which of them runs a node.
 """
 
 from __future__ import annotations
@@ -48,7 +49,8 @@ class PlanVariant:
 
     def __str__(self) -> str:
         return (
-            f"{self.planner}{f' in {self.part:.0%}' if self.part < 1 else ''}{'' if self.inplace else ', not in place'}, guard {self.guard}, "
+            f"{self.planner}{f' in {self.part:.0%}' if self.part < 1 else ''}"
+            f"{'' if self.inplace else ', not in place'}, guard {self.guard}, "
             f"{'optimized' if self.optimize else 'as written'}, {self.storage} storage"
         )
 
