@@ -5,7 +5,8 @@
 With `--run DEVICE` the step and that with each budget run in turns instead, and are compared bit by bit.
 
 Without it nothing runs and no arena is acquired: the step (f32, AdamW, parameters and states donated) is traced,
-optimized for the CPU and planned. The last column is the estimated time of what is computed again, relative to the step's.
+optimized for the CPU and planned. The last column is the estimated time of what is computed again, relative to the
+step's.
 """
 
 from __future__ import annotations
