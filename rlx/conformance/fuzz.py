@@ -48,9 +48,9 @@ class PlanVariant:
     part: float = 1.0  # of the arena's bytes, for which nodes are repeated
 
     def __str__(self) -> str:
+        part = f" in {self.part:.0%}" if self.part < 1 else ""
         return (
-            f"{self.planner}{f' in {self.part:.0%}' if self.part < 1 else ''}"
-            f"{'' if self.inplace else ', not in place'}, guard {self.guard}, "
+            f"{self.planner}{part}{'' if self.inplace else ', not in place'}, guard {self.guard}, "
             f"{'optimized' if self.optimize else 'as written'}, {self.storage} storage"
         )
 
