@@ -1,9 +1,12 @@
 """The arena of a training step of GPT-2 small, before and after the planner chooses what is computed again.
 
-    python benchmarks/recompute.py [--batch 8] [--tokens 1024] [--layers 12] [--parts 0.75 0.5]
+    python benchmarks/recompute.py [--batch 8] [--tokens 1024] [--layers 12] [--parts 0.75 0.5] [--run DEVICE]
 
-Nothing runs and no arena is acquired: the step (f32, AdamW, parameters and states donated) is traced, optimized for the
-CPU and planned. The last column is the estimated time of what is computed again, relative to the step's.
+With `--run DEVICE` the step and that with each budget run in turns instead, and are compared bit by bit.
+
+Without it nothing runs and no arena is acquired: the step (f32, AdamW, parameters and states donated) is traced,
+optimized for the CPU and planned. The last column is the estimated time of what is computed again, relative to the
+step's.
 """
 
 from __future__ import annotations
@@ -53,17 +56,20 @@ def loss(params: Any, ids: Any, following: Any, heads: int) -> Any:
     return rlx.mean(rlx.cross_entropy(logits.reshape((-1, logits.shape[-1])), following.reshape((-1,))))
 
 
+OPTIMIZER = optim.adamw(1e-3)
+
+
+def step(params: Any, state: Any, ids: Any, following: Any, heads: int) -> Any:
+    """A step of AdamW: (the loss, new parameters, new state)."""
+    value, gradient = rlx.value_and_grad(loss)(params, ids, following, heads)
+    updates, state = OPTIMIZER.update(gradient, state, params)
+    return value, optim.apply_updates(params, updates), state
+
+
 def step_graph(params: Any, batch: int, tokens: int, heads: int) -> Graph:
-    """A step of AdamW: (the loss, new parameters, new state), which are donated."""
-    optimizer = optim.adamw(1e-3)
-
-    def step(params: Any, state: Any, ids: Any, following: Any) -> Any:
-        value, gradient = rlx.value_and_grad(loss)(params, ids, following, heads)
-        updates, state = optimizer.update(gradient, state, params)
-        return value, optim.apply_updates(params, updates), state
-
+    """The step's program, with parameters and state donated."""
     ids = np.zeros((batch, tokens), np.int32)
-    graph = rlx.jit(step).graph(params, optimizer.init(params), ids, ids)
+    graph = rlx.jit(partial(step, heads=heads)).graph(params, OPTIMIZER.init(params), ids, ids)
     return donated(graph, [n for n in graph.inputs if n.split(".")[0] in ("params", "state")])[0]
 
 
@@ -72,14 +78,53 @@ def planned(graph: Graph) -> MemoryPlan:
     return plan(graph, state_slots={n: Slot("store", 0, t.type.nbytes, t.dtype) for n, t in graph.states.items()})
 
 
+def compare(params: Any, batch: int, tokens: int, heads: int, parts: list[float], device: str) -> None:
+    """Runs the steps in turns, from the same parameters: bits of all results, and the best time of each."""
+    rng = np.random.default_rng(0)
+    params = rlx.tree.map(lambda p: (rng.standard_normal(p.shape) * 0.02).astype(np.float32), params)
+    ids = rng.integers(0, params["words"].shape[0], (2, batch, tokens)).astype(np.int32)
+    session = rlx.Session(device)
+    options: dict[str, Any] = {"device": session, "donate": ("params", "state"), "out": "device", "static_argnums": 4}
+    steps: dict[str, Any] = {}
+
+    def results(name: str, function: Any) -> tuple[list[Any], int]:
+        steps[name] = rlx.jit(function, **options)
+        returned = steps[name](params, OPTIMIZER.init(params), ids[0], ids[1], heads)
+        return [np.asarray(x) for x in rlx.tree.leaves(returned)], steps[name].report()[-1].plan.arena_bytes
+
+    want, arena = results("the step", step)
+    print(f"{session.info.id}: arena {arena:,} bytes")
+    for part in parts:
+        spared = rlx.checkpoint(step, policy="auto", budget=int(part * arena), static_argnums=4)
+        bits, size = results(f"budget {part:.0%}", spared)
+        same = all(np.array_equal(a, b, equal_nan=True) for a, b in zip(want, bits, strict=True))
+        print(f"budget {part:.0%}: arena {size:,} bytes, {'the same bits' if same else 'OTHER BITS'}")
+    best: dict[str, float] = {}
+    for _ in range(3):
+        for name, run in steps.items():
+            value, held, state = run(params, OPTIMIZER.init(params), ids[0], ids[1], heads)
+            begun = time.perf_counter()
+            for _ in range(5):
+                value, held, state = run(held, state, ids[0], ids[1], heads)
+            float(np.asarray(value))
+            best[name] = min(best.get(name, np.inf), (time.perf_counter() - begun) / 5)
+    for name, seconds in best.items():
+        print(f"{name}: {seconds * 1e3:.1f} ms, {seconds / best['the step']:.3f} times the step's")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     for name, value in (("batch", 8), ("tokens", 1024), ("layers", 12), ("width", 768), ("vocabulary", 50257)):
         parser.add_argument(f"--{name}", type=int, default=value)
     parser.add_argument("--parts", type=float, nargs="+", default=[0.75, 0.5])
+    parser.add_argument("--run", metavar="DEVICE")
     options = parser.parse_args()
     params = gpt2(options.vocabulary, options.tokens, options.width, options.layers)
-    graph = step_graph(params, options.batch, options.tokens, max(1, options.width // 64))
+    heads = max(1, options.width // 64)
+    if options.run:
+        compare(params, options.batch, options.tokens, heads, options.parts, options.run)
+        return
+    graph = step_graph(params, options.batch, options.tokens, heads)
     device = rlx.Session("cpu").device
     ready = prepare(graph, support=device.support, param_dtypes={}, storage="typed", packed=False, optimize=True,
                     fallback="host", launches=False).graph  # fmt: skip

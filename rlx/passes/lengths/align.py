@@ -65,6 +65,7 @@ class _Side:
         self.nodes = graph.nodes
         self.at = 0
         self.new = Graph(graph.name)
+        self.new.budget = graph.budget
         self.made: list[Tensor] = []
         # The numbers of the new tensors that hold an old one's value: itself, and movements that changed nothing.
         self.chain: dict[int, list[int]] = {}

@@ -61,6 +61,8 @@ class GraphsWriter:
             attrs = {name: self._value(value, node) for name, value in node.attrs.items()}
             nodes.append([_op_name(node), node.outputs[0].id, [t.id for t in node.inputs], attrs, node.label])
         data: dict[str, Any] = {"name": graph.name, "nodes": nodes}
+        if graph.budget is not None:
+            data["budget"] = graph.budget
         for what, table in (("outputs", graph.outputs), ("updates", graph.updates)):
             data[what] = {name: t.id for name, t in table.items()}
         self.graphs.append(data)
@@ -152,9 +154,12 @@ class GraphsReader:
 
     def read(self, data: Any) -> Graph:
         """The next graph, whose bodies were read before."""
-        if not isinstance(data, dict) or data.keys() != {"name", "nodes", "outputs", "updates"}:
+        if not isinstance(data, dict) or data.keys() - {"budget"} != {"name", "nodes", "outputs", "updates"}:
             raise self._wrong(f"holds no graph but {shown(data)}")
         graph = Graph(self._word(data["name"]))
+        graph.budget = data.get("budget")
+        if graph.budget is not None and (type(graph.budget) is not int or graph.budget < 1):
+            raise self._wrong(f"a budget of {graph.budget!r}; expected a number of bytes")
         tensors: dict[int, Tensor] = {}
         depth = end = count = 0
         for entry in _listed(data["nodes"], "nodes", self._where):

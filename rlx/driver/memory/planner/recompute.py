@@ -145,7 +145,7 @@ class _Run:
         self.s = schedule
         self.limit = limit
         self.new = Rewriter(schedule.graph)
-        self.there: set[int] = set()  # roots in memory
+        self.there = set(schedule.leaves)  # roots in memory; leaves and their views stay
         self.known: set[int] = set()  # tensors that stand somewhere in memory
         self.taken = 0
         self.step = 0
@@ -242,13 +242,13 @@ class _Run:
                         root = s.root[t.id]
                         if root not in self.wanted:
                             self.wanted[root] = later
-                            if root not in self.there and root not in s.leaves:
+                            if root not in self.there:
                                 waiting.append(root)
         return self.wanted
 
     def _drop_unused(self, roots: set[int]) -> None:
-        for root in roots:
-            if root in self.there and not self.pins.get(root) and self._next(root) is None:
+        for root in (roots & self.there) - self.s.leaves:
+            if not self.pins.get(root) and self._next(root) is None:
                 self._drop(root)
 
     def _drop(self, root: int) -> None:
