@@ -81,10 +81,10 @@ _LAZY_NAMES = {"Dim": "rlx.runtime.dims", "load_program": "rlx.runtime.saved.pro
 if not TYPE_CHECKING:  # type checkers read the imports above
     __all__ = [  # what `help` shows; the modules of _LAZY stay out, since `from rlx import *` would load them
         "Array", "CompiledGraph", "Dim", "Graph", "PackedArray", "RlxError", "Session", "State", "Tensor", "Weights",
-        "array", "asarray", "bf16", "bool_", "checkpoint", "custom_jvp", "custom_op", "custom_vjp", "devices", "errors",
-        "eval_shape", "f16", "f32", "f64", "from_dlpack", "grad", "gradients", "hessian", "hvp", "i8", "i16", "i32", "i64",
-        "jacfwd", "jacrev", "jit", "jvp", "quantize", "u8", "u16", "u32", "u64", "value_and_grad", "vjp", "vmap", *ops.__all__,
-        *ops.LATER,
+        "array", "asarray", "bf16", "bool_", "checkpoint", "custom_jvp", "custom_op", "custom_vjp", "devices",
+        "errors", "eval_shape", "f16", "f32", "f64", "from_dlpack", "grad", "gradients", "hessian", "hvp", "i8",
+        "i16", "i32", "i64", "jacfwd", "jacrev", "jit", "jvp", "quantize", "u8", "u16", "u32", "u64",
+        "value_and_grad", "vjp", "vmap", *ops.__all__, *ops.LATER,
     ]  # fmt: skip
 
 

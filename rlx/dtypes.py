@@ -238,7 +238,8 @@ def as_dtype(dtype: DTypeLike) -> DType:
     return found
 
 
-# Row a, column b holds promote(a, b); both are in the order of _ORDER; `none`: no integer holds both. The table is symmetric, but written in full.
+# Row a, column b holds promote(a, b), `none` where no integer holds the values of both; rows and columns are in the
+# order of _ORDER. The table is symmetric, but written in full.
 _ORDER = (bool_, u8, i8, u16, i16, u32, i32, u64, i64, f16, bf16, f32, f64)
 _TABLE_TEXT = """
 bool  u8    i8    u16   i16   u32   i32   u64   i64   f16   bf16  f32   f64

@@ -1,4 +1,4 @@
-"""A sample of the calls of the array API's functions, with rlx outside a trace and with NumPy; and the table's count."""
+"""A sample of the array API's calls, with rlx outside a trace and with NumPy; and the table's counts."""
 
 from __future__ import annotations
 
