@@ -13,6 +13,7 @@ from rlx.ops import packed_int8 as _packed_int8  # noqa: F401  (registers the op
 from rlx.ops.attention import grad as _attention_grad  # noqa: F401  (registers the op)
 from rlx.ops.attention.forward import *
 from rlx.ops.attention.step import *
+from rlx.ops.complex_numbers import *
 from rlx.ops.composed import LATER as LATER
 from rlx.ops.composed import PLAIN as _PLAIN
 from rlx.ops.composite import *
@@ -43,6 +44,7 @@ from rlx.ops.grouped import *
 from rlx.ops.index.dynamic import *
 from rlx.ops.index.gather import *
 from rlx.ops.integer_matmul import *
+from rlx.ops.linalg import lapack as _linalg_lapack  # noqa: F401  (registers the ops)
 from rlx.ops.loops import *
 from rlx.ops.loss.cross_entropy import *
 from rlx.ops.loss.pointwise import *

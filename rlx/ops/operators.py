@@ -19,6 +19,7 @@ from rlx.ops import matmul as linalg
 from rlx.ops.elementwise import binary, bits, division, select, unary
 from rlx.ops.index.arrays import getitem
 from rlx.ops.movement import strided as movement
+from rlx.ops.public import Complexes, any_complex
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _TAKEN = (Tensor, bool, int, float, np.ndarray, np.generic)
@@ -26,6 +27,8 @@ _TAKEN = (Tensor, bool, int, float, np.ndarray, np.generic)
 
 def _both(op: Callable[[Any, Any], Tensor], swap: bool = False) -> Callable[[Tensor, Any], Any]:
     def method(self: Tensor, other: Any) -> Any:
+        if any_complex((other,)):
+            return Complexes.now(op.__name__, (other, self) if swap else (self, other))
         if not isinstance(other, _TAKEN) and not is_foreign(other):
             return NotImplemented
         return op(other, self) if swap else op(self, other)
