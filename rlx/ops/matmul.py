@@ -174,10 +174,10 @@ def matmul(
     dtype = promote(a.dtype, b.dtype)
     if dtype in (u32, u64):  # products of the signed integers have the same bits
         signed = i32 if dtype == u32 else i64
-        parts = [cast_to(t, signed) for t in (a, b)]
+        left_part, right_part = (cast_to(t, signed) for t in (a, b))
         added = None if bias is None else cast_to(tensors("matmul", a, bias)[1], signed)
-        made = matmul(*parts, added, transpose_a=transpose_a, transpose_b=transpose_b, activation=activation)
-        return cast_to(made, dtype)
+        made = matmul(left_part, right_part, added, transpose_a=transpose_a, transpose_b=transpose_b)
+        return activated(cast_to(made, dtype), activation)
     if not dtype.is_float and dtype != i64:
         dtype = i32
     # Floats keep their dtypes, even different ones: the kernels read half-precision weights beside f32 directly.
