@@ -1,7 +1,8 @@
 """The element types, how each is stored, the one table of their promotion, and rounding to the narrow floats.
 
 Integers never promote floats to f64; f16 with bf16 gives f32; Python scalars are weak: they take the tensor's dtype
-unless its kind cannot hold them (a float beside an integer tensor gives f32).
+unless its kind cannot hold them (a float beside an integer tensor gives f32). i16, u16, u32 and u64 are computed by
+NumPy on every device; no integer holds the values of u64 and of a signed integer, so these have no common dtype.
 
 Packed dtypes hold weights of a few bits in blocks that share scales: GGUF's types, and int8, int4, fp8, nf4 and fp4
 blocks with scales in f32. They take no part in promotion; `rlx.packed` reads and makes them.
