@@ -20,9 +20,13 @@ from rlx.dtypes import f16 as f16
 from rlx.dtypes import f32 as f32
 from rlx.dtypes import f64 as f64
 from rlx.dtypes import i8 as i8
+from rlx.dtypes import i16 as i16
 from rlx.dtypes import i32 as i32
 from rlx.dtypes import i64 as i64
 from rlx.dtypes import u8 as u8
+from rlx.dtypes import u16 as u16
+from rlx.dtypes import u32 as u32
+from rlx.dtypes import u64 as u64
 from rlx.errors import RlxError as RlxError
 from rlx.ir import Graph as Graph
 from rlx.ir import Tensor as Tensor
@@ -83,9 +87,8 @@ if not TYPE_CHECKING:  # type checkers read the imports above
         "Array", "CompiledGraph", "Dim", "Graph", "PackedArray", "RlxError", "Session", "State", "Tensor", "Weights",
         "Complex", "array", "asarray", "bf16", "bool_", "checkpoint", "custom_jvp", "custom_op", "custom_vjp",
         "devices", "errors", "eval_shape", "f16", "f32", "f64", "from_dlpack", "from_torch", "grad", "gradients",
-        "hessian", "hvp", "i8", "i32", "i64", "jacfwd", "jacrev", "jit", "jvp", "quantize", "u8", "value_and_grad",
-        "vjp", "vmap",
-        *ops.__all__, *ops.LATER,
+        "hessian", "hvp", "i8", "i16", "i32", "i64", "jacfwd", "jacrev", "jit", "jvp", "quantize", "u8", "u16", "u32",
+        "u64", "value_and_grad", "vjp", "vmap", *ops.__all__, *ops.LATER,
     ]  # fmt: skip
 
 

@@ -1,7 +1,8 @@
 """The element types, how each is stored, the one table of their promotion, and rounding to the narrow floats.
 
 Integers never promote floats to f64; f16 with bf16 gives f32; Python scalars are weak: they take the tensor's dtype
-unless its kind cannot hold them (a float beside an integer tensor gives f32).
+unless its kind cannot hold them (a float beside an integer tensor gives f32). i16, u16, u32 and u64 are computed by
+NumPy on every device; no integer holds the values of u64 and of a signed integer, so these have no common dtype.
 
 Packed dtypes hold weights of a few bits in blocks that share scales: GGUF's types, and int8, int4, fp8, nf4 and fp4
 blocks with scales in f32. They take no part in promotion; `rlx.packed` reads and makes them.
@@ -121,13 +122,18 @@ f16 = DType("f16", Storage(1, 2), "f", np.dtype(np.float16))
 bf16 = DType("bf16", Storage(1, 2), "f", np.dtype(ml_dtypes.bfloat16))
 i64 = DType("i64", Storage(1, 8), "i", np.dtype(np.int64))
 i32 = DType("i32", Storage(1, 4), "i", np.dtype(np.int32))
+i16 = DType("i16", Storage(1, 2), "i", np.dtype(np.int16))
 i8 = DType("i8", Storage(1, 1), "i", np.dtype(np.int8))
+u64 = DType("u64", Storage(1, 8), "u", np.dtype(np.uint64))
+u32 = DType("u32", Storage(1, 4), "u", np.dtype(np.uint32))
+u16 = DType("u16", Storage(1, 2), "u", np.dtype(np.uint16))
 u8 = DType("u8", Storage(1, 1), "u", np.dtype(np.uint8))
 bool_ = DType("bool", Storage(1, 1), "b", np.dtype(np.bool_))
 
-ALL = (f64, f32, f16, bf16, i64, i32, i8, u8, bool_)
+ALL = (f64, f32, f16, bf16, i64, i32, i16, i8, u64, u32, u16, u8, bool_)
 FLOATS = (f64, f32, f16, bf16)
-INTS = (i64, i32, i8, u8)
+INTS = (i64, i32, i16, i8, u64, u32, u16, u8)
+HOST_ONLY = frozenset({i16, u16, u32, u64})  # NumPy computes in them: no device has kernels for them
 _BY_NAME = {d.name: d for d in ALL}
 _BY_NP = {d.np: d for d in ALL}
 # The floats of ml_dtypes that have fewer bits than f32: bf16, and those of 4 and 8 bits that files may hold.
@@ -233,21 +239,26 @@ def as_dtype(dtype: DTypeLike) -> DType:
     return found
 
 
-# Row a, column b holds promote(a, b); both are in the order of _ORDER. The table is symmetric, but written in full.
-_ORDER = (bool_, u8, i8, i32, i64, f16, bf16, f32, f64)
+# Row a, column b holds promote(a, b), `none` where no integer holds the values of both; rows and columns are in the
+# order of _ORDER. The table is symmetric, but written in full.
+_ORDER = (bool_, u8, i8, u16, i16, u32, i32, u64, i64, f16, bf16, f32, f64)
 _TABLE_TEXT = """
-bool  u8    i8    i32   i64   f16   bf16  f32   f64
-u8    u8    i32   i32   i64   f16   bf16  f32   f64
-i8    i32   i8    i32   i64   f16   bf16  f32   f64
-i32   i32   i32   i32   i64   f16   bf16  f32   f64
-i64   i64   i64   i64   i64   f16   bf16  f32   f64
-f16   f16   f16   f16   f16   f16   f32   f32   f64
-bf16  bf16  bf16  bf16  bf16  f32   bf16  f32   f64
-f32   f32   f32   f32   f32   f32   f32   f32   f64
-f64   f64   f64   f64   f64   f64   f64   f64   f64
+bool  u8    i8    u16   i16   u32   i32   u64   i64   f16   bf16  f32   f64
+u8    u8    i32   u16   i16   u32   i32   u64   i64   f16   bf16  f32   f64
+i8    i32   i8    i32   i16   i64   i32   none  i64   f16   bf16  f32   f64
+u16   u16   i32   u16   i32   u32   i32   u64   i64   f16   bf16  f32   f64
+i16   i16   i16   i32   i16   i64   i32   none  i64   f16   bf16  f32   f64
+u32   u32   i64   u32   i64   u32   i64   u64   i64   f16   bf16  f32   f64
+i32   i32   i32   i32   i32   i64   i32   none  i64   f16   bf16  f32   f64
+u64   u64   none  u64   none  u64   none  u64   none  f16   bf16  f32   f64
+i64   i64   i64   i64   i64   i64   i64   none  i64   f16   bf16  f32   f64
+f16   f16   f16   f16   f16   f16   f16   f16   f16   f16   f32   f32   f64
+bf16  bf16  bf16  bf16  bf16  bf16  bf16  bf16  bf16  f32   bf16  f32   f64
+f32   f32   f32   f32   f32   f32   f32   f32   f32   f32   f32   f32   f64
+f64   f64   f64   f64   f64   f64   f64   f64   f64   f64   f64   f64   f64
 """
 _PROMOTE = {
-    (a, b): _BY_NAME[name]
+    (a, b): _BY_NAME.get(name)
     for a, row in zip(_ORDER, _TABLE_TEXT.strip().splitlines(), strict=True)
     for b, name in zip(_ORDER, row.split(), strict=True)
 }
@@ -256,13 +267,18 @@ _PROMOTE = {
 def promote(*dtypes: DType) -> DType:
     """The dtype in which an op on these dtypes computes and gives its result, by the table above.
 
-    Raises: DTypeError for a packed dtype."""
+    Raises: DTypeError for a packed dtype, and for u64 beside a signed integer, since no integer holds both."""
     for dtype in dtypes:
         if dtype.is_packed:
             raise packed_refused("promotion", dtype)
     result = dtypes[0]
     for dtype in dtypes[1:]:
-        result = _PROMOTE[result, dtype]
+        common = _PROMOTE[result, dtype]
+        if common is None:
+            raise DTypeError(
+                f"{result} beside {dtype}: no integer holds the values of both; cast one to the other's dtype"
+            )
+        result = common
     return result
 
 

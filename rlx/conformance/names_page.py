@@ -21,6 +21,8 @@ dash is a hole. Scalars, lists and arrays are taken outside a traced function an
 What differs throughout: Python's numbers take the dtype of the arrays beside them, lists of floats are f32, integers
 and bools that have to become floats become f32, sums of small integers are i32. Functions whose result is as long as
 the values ask for take `size=` in a traced function, as in JAX. There is no `out=`, and nothing is changed in place.
+i16, u16, u32 and u64 are computed by NumPy: on a GPU as steps on the host, which the report lists, and which
+`Session(fallback="error")` refuses. u64 beside a signed integer is a DTypeError, where NumPy gives float64.
 
 """
 

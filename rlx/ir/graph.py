@@ -451,7 +451,8 @@ def as_tensors(graph: Graph, inputs: Iterable[Any]) -> tuple[Tensor, ...]:
     if not dtypes:
         arrays = [x for x in plain if _has_dtype(x)]
         dtypes = [as_dtype(x.dtype) for x in arrays or plain if isinstance(x, Tensor) or _has_dtype(x)]
-    beside = promote(*dtypes) if dtypes else f32
+    weak = any(isinstance(x, bool | int | float) or (isinstance(x, Tensor) and x.weak is not None) for x in items)
+    beside = promote(*dtypes) if dtypes and weak else f32
     made = []
     for x in items:
         if isinstance(x, Tensor):

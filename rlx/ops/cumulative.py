@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from rlx.dtypes import as_dtype
 from rlx.errors import ShapeError
 from rlx.ir import Attrs, Node, Op, Tensor, TensorType, apply, register
 from rlx.ir.op import Infer
@@ -32,8 +33,8 @@ def accumulated(ufunc: Any) -> Any:
     """The NumPy reference of a running sum (np.add) or product (np.multiply)."""
 
     def reference(x: Array, *, axis: int, exclusive: bool, reverse: bool) -> Array:
-        if x.dtype.kind != "f" and x.dtype != np.int64:
-            x = x.astype(np.int32)
+        if x.dtype.kind != "f":
+            x = x.astype(sum_dtype(as_dtype(x.dtype)).np)
         x = np.flip(x, axis) if reverse else x
         if exclusive:
             first = np.full_like(np.take(x, np.arange(min(1, x.shape[axis])), axis), ufunc.identity)

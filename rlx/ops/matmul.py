@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from rlx.dtypes import DType, i32, i64, promote
+from rlx.dtypes import DType, i32, i64, promote, u32, u64
 from rlx.errors import DTypeError, ShapeError
 from rlx.ir import Attrs, Cost, Node, Op, Tensor, TensorType, apply, register
 from rlx.ir.types import broadcast_shapes
@@ -172,6 +172,12 @@ def matmul(
     if a.ndim == 0 or b.ndim == 0:
         raise ShapeError(f"matmul: {a.type} @ {b.type}: scalars have no matrix product; use `*`")
     dtype = promote(a.dtype, b.dtype)
+    if dtype in (u32, u64):  # products of the signed integers have the same bits
+        signed = i32 if dtype == u32 else i64
+        left_part, right_part = (cast_to(t, signed) for t in (a, b))
+        added = None if bias is None else cast_to(tensors("matmul", a, bias)[1], signed)
+        made = matmul(left_part, right_part, added, transpose_a=transpose_a, transpose_b=transpose_b)
+        return activated(cast_to(made, dtype), activation)
     if not dtype.is_float and dtype != i64:
         dtype = i32
     # Floats keep their dtypes, even different ones: the kernels read half-precision weights beside f32 directly.

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from rlx.dtypes import DType, DTypeLike, as_dtype, f32, f64, i32, i64
+from rlx.dtypes import DType, DTypeLike, as_dtype, f32, f64, i32, i64, u32, u64
 from rlx.errors import DTypeError, ShapeError
 from rlx.ir import Attrs, Node, Op, Tensor, TensorType, apply, register
 from rlx.ir.op import Decompose, Infer, Vjp
@@ -22,8 +22,9 @@ Axis = int | Sequence[int] | None
 
 
 def sum_dtype(dtype: DType) -> DType:
-    """The dtype of sums and products of `dtype`: floats and i64 keep theirs, the other integers and bool give i32."""
-    return dtype if dtype.is_float or dtype == i64 else i32
+    """The dtype of sums and products of `dtype`: floats and i64, u32, u64 keep theirs; other integers and bool give
+    i32."""
+    return dtype if dtype.is_float or dtype in (i64, u32, u64) else i32
 
 
 def _same(dtype: DType) -> DType:
@@ -69,7 +70,7 @@ def _sum(x: Array, *, axes: tuple[int, ...], keepdims: bool) -> Any:
 
 
 def _accumulator(x: Array) -> np.dtype[Any]:
-    return x.dtype if x.dtype.kind == "f" or x.dtype == np.int64 else np.dtype(np.int32)
+    return sum_dtype(as_dtype(x.dtype)).np
 
 
 def last(x: Array, axes: tuple[int, ...]) -> Array:
@@ -235,7 +236,7 @@ def _call_in(op: str, x: TensorLike, axis: Axis, keepdims: bool, dtype: DTypeLik
 def sum(x: Tensor, axis: Axis = None, keepdims: bool = False, dtype: DTypeLike | None = None) -> Tensor:
     """The sum over the axes (None: all); 0 for an empty axis.
 
-    Dtype: floats and i64 keep theirs; bool, u8, i8 and i32 give i32, which wraps; `dtype` is
+    Dtype: floats, i64, u32 and u64 keep theirs; other integers and bool give i32, which wraps; `dtype` is
     that in which it is computed. Gradient: d, repeated.
     Numerics: in f32 for halves, in blocks or pairs, so the error grows with the logarithm of the count. The result is
     finite wherever the exact sum is: where partial sums overflow, scaled-down terms are added again.

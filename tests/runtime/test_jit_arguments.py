@@ -265,7 +265,6 @@ SHAPING: dict[str, Callable[[Any, Any], Any]] = {
     "zeros": lambda x, n: x + np.zeros(n, np.float32),
     "text": lambda x, n: rlx.tile(x, len(f"{n:.2f}")),
     "cached": lambda x, n: x * functools.lru_cache(lambda v: 2)(n),
-    "clip": lambda x, n: rlx.clip(x, 0, n),
     "slope": lambda x, n: rlx.leaky_relu(x, n),
     "eps": lambda x, n: rlx.layer_norm(x, x, x, n),
     "computed": lambda x, n: x.reshape(2 * n - 1, -1),
@@ -288,7 +287,7 @@ def test_a_number_whose_value_is_needed_names_the_way_out(name: str, number: Any
 
 
 @pytest.mark.parametrize("options", [{"static_argnames": "n"}, {"static_argnums": 1}, {"static_argnums": [-1]}])
-@pytest.mark.parametrize("name", ["if", "range", "reshape", "math", "dict", "clip"])
+@pytest.mark.parametrize("name", ["if", "range", "reshape", "math", "dict"])
 def test_static_numbers_are_built_in(name: str, options: dict[str, Any]) -> None:
     f, want = jit(SHAPING[name], **options), SHAPING[name]
     for n in (1, 3) if name != "dict" else (1, 1):

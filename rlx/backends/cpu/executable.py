@@ -27,6 +27,7 @@ from rlx.driver.device import Bytes, address
 from rlx.driver.memory.plan import CONST, BodyPlan
 from rlx.driver.memory.views import is_alias, update_copies
 from rlx.driver.times import Times
+from rlx.dtypes import HOST_ONLY, as_dtype
 from rlx.ir import Graph, Node, Tensor, bodies
 from rlx.ir import expr as ex
 from rlx.ir.expr import substitute
@@ -164,8 +165,9 @@ class CpuExecutable:
         if self._engine is not None:
             if self._engine.is_open and not self._times.wanted:
                 for target, source in updates:
-                    self._engine.copy(source, target)
-                updates = []
+                    if as_dtype(target.dtype) not in HOST_ONLY:
+                        self._engine.copy(source, target)
+                updates = [pair for pair in updates if as_dtype(pair[0].dtype) in HOST_ONLY]
             self._engine.finish()
         self._updates = [partial(np.copyto, target, source) for target, source in updates]
         self._steps += self._updates

@@ -33,7 +33,7 @@ from rlx.backends.cpu.step import (
 from rlx.backends.cpu.weights import PackedWeights
 from rlx.backends.cpu.workers import POOL
 from rlx.driver.device import Bytes, address
-from rlx.dtypes import as_dtype
+from rlx.dtypes import HOST_ONLY, as_dtype
 from rlx.errors import RlxError, UnsupportedOp
 from rlx.ir import Node, Tensor
 from rlx.ir import expr as ex
@@ -192,6 +192,8 @@ class EngineProgram:
 
     def _steps_of(self, node: Node, ins: Sequence[Array], outs: Sequence[Array]) -> list[EngineStep] | None:
         """The steps of the first binder that does not decline; None where all do."""
+        if not HOST_ONLY.isdisjoint(t.dtype for t in (*node.inputs, *node.outputs)):
+            return None
         following, count = self._ctx.following, len(self._ctx.weights)
         for binder in binders_of(node.op):
             if following is not None and binder not in TAKES_FOLLOWING:

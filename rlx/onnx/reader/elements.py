@@ -1,6 +1,6 @@
 """ONNX element types: which rlx dtype carries each, and conversions to and from it.
 
-16-bit integers, unsigned 32- and 64-bit ones and those of 2 and 4 bits have no rlx dtype. They are carried by the next
+16-bit integers, unsigned 32- and 64-bit ones and those of 2 and 4 bits have no kernels. They are carried by the next
 wider integer (u64 as the bits of an i64) and wrapped after every op, so results are those of the narrow type, bit for
 bit. The floats of 4 and 8 bits are carried by bf16, in which each of their numbers is a normal number; scales of powers
 of two (e8m0) have smaller exponents and are carried as their bits. Strings are NumPy objects, carried as numbers of a

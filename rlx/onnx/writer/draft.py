@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 from onnx import NodeProto, TensorProto, helper
 
-from rlx.dtypes import DType, Storage, as_dtype, bool_, f32, i32, i64
+from rlx.dtypes import DType, as_dtype, bool_, f32, i32, i64
 from rlx.ir import TensorType
 
 Array = npt.NDArray[Any]
@@ -17,10 +17,8 @@ CODES: dict[str, int] = {
     "f64": TensorProto.DOUBLE, "f32": TensorProto.FLOAT, "f16": TensorProto.FLOAT16, "bf16": TensorProto.BFLOAT16,
     "i64": TensorProto.INT64, "i32": TensorProto.INT32, "i8": TensorProto.INT8, "u8": TensorProto.UINT8,
     "bool": TensorProto.BOOL, "u32": TensorProto.UINT32, "u64": TensorProto.UINT64,
+    "i16": TensorProto.INT16, "u16": TensorProto.UINT16,
 }  # fmt: skip
-# ONNX shifts unsigned integers only, so values have these two dtypes around shifts.
-u32 = DType("u32", Storage(1, 4), "u", np.dtype(np.uint32))
-u64 = DType("u64", Storage(1, 8), "u", np.dtype(np.uint64))
 
 
 class Value(NamedTuple):

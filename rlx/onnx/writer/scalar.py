@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from rlx.dtypes import DType, bool_, f32, f64, i32, i64
-from rlx.onnx.writer.draft import Draft, Value, u32, u64
+from rlx.dtypes import DType, bool_, f32, f64, i32, i64, u32, u64
+from rlx.onnx.writer.draft import Draft, Value
 from rlx.ops.random import scalars
 
 Prim = Callable[..., Value]

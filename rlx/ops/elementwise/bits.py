@@ -42,7 +42,7 @@ def _invert_expr(args: Sequence[Expr], attrs: Attrs) -> Expr:
     x = args[0]
     if x.dtype.kind == "b":
         return ex.call("not", x)
-    return ex.call("xor", x, 255 if x.dtype.kind == "u" else -1)
+    return ex.call("xor", x, int(np.iinfo(x.dtype.np).max) if x.dtype.kind == "u" else -1)
 
 
 register(

@@ -13,7 +13,7 @@ from rlx.errors import DTypeError
 from rlx.ir import Tensor
 from rlx.ir.types import broadcast_shapes, is_index
 from rlx.ops.base import cast_to
-from rlx.ops.index.gather import check_constants_in_range, clamped, gather, in_range
+from rlx.ops.index.gather import check_constants_in_range, clamped, gather, in_range, index_tensor
 from rlx.ops.movement import strided as movement
 
 Index = Tensor | np.ndarray[Any, Any]
@@ -81,7 +81,7 @@ def _rows(x: Tensor, sizes: tuple[int, ...], given: list[Index]) -> Index:
     for array, n in zip(given, sizes, strict=True):
         if isinstance(array, Tensor):
             check_constants_in_range("index", array, n, f"an axis of {n} of {x.shape}")
-            held: Any = cast_to(clamped(cast_to(array, i64 if array.dtype == i64 else i32), n), wide)
+            held: Any = cast_to(clamped(index_tensor("index", array), n), wide)
         else:
             check_constants_in_range("index", x.graph.constant(array), n, f"an axis of {n} of {x.shape}")
             held = in_range(array, n).astype(wide.np)

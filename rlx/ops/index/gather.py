@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from rlx.dtypes import DType, DTypeLike, as_dtype, f32, i32, i64
+from rlx.dtypes import DType, DTypeLike, as_dtype, f32, i32, i64, u32, u64
 from rlx.errors import DTypeError, ShapeError
 from rlx.ir import NOT_DIFFERENTIABLE, Attrs, Node, Op, Tensor, TensorType, apply, register
 from rlx.ir.graph import TRACING
@@ -105,7 +105,7 @@ def index_tensor(op: str, indices: Tensor) -> Tensor:
     """The indices as i32 or i64. Raises: DTypeError for floats and bools."""
     if not indices.dtype.is_int:
         raise DTypeError(f"{op}: the indices are {indices.dtype}; expected integers (for masks: rlx.where)")
-    return cast_to(indices, i64 if indices.dtype == i64 else i32)
+    return cast_to(indices, i64 if indices.dtype in (i64, u32, u64) else i32)
 
 
 def check_constants_in_range(op: str, indices: Tensor, n: int, what: str) -> None:

@@ -32,7 +32,7 @@ from rlx.backends.gpu.program.steps import (
 from rlx.backends.gpu.program.target import Target
 from rlx.driver import MemoryPlan, align
 from rlx.driver.memory.views import update_copies
-from rlx.dtypes import DType
+from rlx.dtypes import HOST_ONLY, DType
 from rlx.errors import ShapeError, UnsupportedOp
 from rlx.ir import REGISTRY, Graph, Node, Tensor
 
@@ -109,6 +109,8 @@ def override(op: str, rule: Rule, when: WhenOn = _everywhere) -> Callable[[], No
 
 def rule_for(node: Node, target: Target) -> Rule | None:
     """The rule that lowers a node for a target; None where it goes to the host."""
+    if not HOST_ONLY.isdisjoint(t.dtype for t in (*node.inputs, *node.outputs)):
+        return None
     built_in = LOWERINGS.get(node.op.name)
     rules = [*reversed(OVERRIDES.get(node.op.name, ())), *([] if built_in is None else [built_in])]
     return next((r.rule for r in rules if r.when(node, target)), None)
