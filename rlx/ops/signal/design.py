@@ -275,4 +275,4 @@ def savgol_coeffs(
     if not 0 <= at < window_length:
         raise ShapeError(f"{op}: pos is {pos!r}; expected 0 to {window_length - 1}")
     row = fitted(window_length, polyorder, deriv, delta, [at])[0]
-    return row[::-1].copy() if use == "conv" else row
+    return np.array(row[::-1] if use == "conv" else row)
