@@ -1,4 +1,4 @@
-"""Signals: windows, short-time Fourier transforms, spectra and peaks, filters and their design, resampling, convolution.
+"""Signals: windows, short-time Fourier transforms, spectra, peaks, filters and their design, resampling, convolution.
 
 Names, arguments, defaults and values are scipy.signal's, with one exception: segments that are longer than the signal
 raise ShapeError, where SciPy warns and takes shorter ones, whose frequencies are not those that were asked for. Signals
@@ -66,4 +66,4 @@ __all__ = [
 ]  # fmt: skip
 
 if not TYPE_CHECKING:  # type checkers read the imports above
-    _make_public(globals(), [n for n in __all__ if n != "ShortTimeFFT"])
+    _make_public(globals(), [n for n in __all__ if n not in ("ShortTimeFFT", "find_peaks")])

@@ -145,8 +145,8 @@ class ShortTimeFFT:
             return self._dual
         if not self.invertible:
             raise ShapeError(
-                f"signal.ShortTimeFFT: windows at a distance of {self.hop} leave samples out: there is no inverse; use a "
-                "smaller hop"
+                f"signal.ShortTimeFFT: windows at a distance of {self.hop} leave samples out: there is no inverse; use "
+                "a smaller hop"
             )
         return self.win / self._covered
 
