@@ -73,7 +73,8 @@ class OutOfDeviceMemory(RlxError, MemoryError):
 
 
 class ByteLimitExceeded(OutOfDeviceMemory):
-    """An ONNX model that needs more bytes than its budget allows; the message names the node and the budget."""
+    """A program that needs more bytes than its budget allows: an ONNX model's, with the node that does, or
+    rlx.checkpoint's, with what could be reached."""
 
 
 class DeviceLost(RlxError):

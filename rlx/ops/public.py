@@ -58,6 +58,10 @@ def public(module: str, name: str, function: Function) -> Any:
     Within a trace, and beside tensors of a graph, it adds to the graph; elsewhere it computes at once. An error for a
     keyword that it does not take says which one was meant: Python does from 3.13."""
 
+    # Of a result whose length the values decide (rlx.ops.composed.selecting.sized), and of calls that mean another
+    # function.
+    sizes, instead = getattr(function, "sizes", None), getattr(function, "instead", None)
+
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
         try:
@@ -68,6 +72,10 @@ def public(module: str, name: str, function: Function) -> Any:
                 if made is not NotImplemented:
                     return made
             compute = Outside.compute
+            if sizes is not None:
+                kwargs = sizes(args, kwargs)
+            elif instead is not None and (other := instead(args, kwargs)) is not None:
+                return other(*args, **kwargs)
             if TRACING.graph is not None or TRACING.body is not None or compute is None:
                 return function(*args, **kwargs)
             if args and isinstance(args[0], Tensor):

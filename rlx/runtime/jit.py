@@ -34,10 +34,11 @@ from rlx.runtime.arguments import (
     leaf_names,
 )
 from rlx.runtime.array import Array
-from rlx.runtime.compiled import CompiledGraph, signature
+from rlx.runtime.compiled import CompiledGraph
 from rlx.runtime.keywords import keywords
 from rlx.runtime.launch import Launch
 from rlx.runtime.outs import Out, check_out
+from rlx.runtime.ports import signature
 from rlx.runtime.report import ReportOfCalls
 from rlx.runtime.session import Session, Target, precision_for
 from rlx.runtime.trees import as_leaves, home

@@ -274,5 +274,5 @@ def savgol_coeffs(
     at = window_length // 2 if pos is None else pos
     if not 0 <= at < window_length:
         raise ShapeError(f"{op}: pos is {pos!r}; expected 0 to {window_length - 1}")
-    row = fitted(window_length, polyorder, deriv, delta, [at])[0]
-    return np.array(row[::-1] if use == "conv" else row)
+    row: npt.NDArray[np.float64] = fitted(window_length, polyorder, deriv, delta, [at])[0]
+    return row[::-1].copy() if use == "conv" else row
