@@ -63,6 +63,8 @@ VALUES: dict[str, tuple[Callable[..., Any], Callable[..., Any], tuple[Array, ...
                        (_square(2, 3, 3),)),
     "matrix_rank": (linalg.matrix_rank, np.linalg.matrix_rank, (np.diag([1.0, 2, 0, 1e-18]),)),
     "lstsq": (linalg.lstsq, lambda a, b: np.linalg.lstsq(a, b), (_normal(6, 3), _normal(6, 2))),
+    "diagonal": (linalg.diagonal, np.linalg.diagonal, (_normal(2, 3, 4),)),
+    "trace": (linalg.trace, np.linalg.trace, (_normal(2, 3, 4),)),
     "cond": (linalg.cond, np.linalg.cond, (_square(2, 4, 4),)),
     "cond 1": (lambda a: linalg.cond(a, 1), lambda a: np.linalg.cond(a, 1), (_square(2, 4, 4),)),
     "multi_dot": (lambda *a: linalg.multi_dot(a), lambda *a: np.linalg.multi_dot(a),
