@@ -1,7 +1,9 @@
-"""Discrete Fourier transforms, with the names, norms and axes of numpy.fft, in f32 and f64 and of any length.
+"""Discrete Fourier, cosine and sine transforms: the names, norms and axes of numpy.fft and scipy.fft, of any length.
 
 Complex numbers are pairs: a real tensor whose last axis has length 2 and holds (real, imaginary), as
-torch.view_as_real gives and ONNX's DFT takes them. Axes count as they do on a complex array, without the axis of pairs.
+torch.view_as_real gives and ONNX's DFT takes them. Functions of complex numbers also take NumPy's complex arrays and
+rlx.Complex, and give these back; rlx.view_as_complex shows pairs as such. Axes count as they do on a complex array,
+without the axis of pairs.
 `pair`, `real`, `imag`, `conj`, `multiply`, `absolute` and `power` are the arithmetic of pairs.
 
 >>> @rlx.jit

@@ -13,10 +13,16 @@ errors.LinAlgError: at once outside a trace, and from a run where its step meets
 from typing import TYPE_CHECKING
 
 from rlx.errors import LinAlgError as LinAlgError
+from rlx.ops.composed.products import cross as cross
+from rlx.ops.composed.products import matrix_transpose as matrix_transpose
+from rlx.ops.composed.products import tensordot as tensordot
+from rlx.ops.composed.products import vecdot as vecdot
+from rlx.ops.composite import outer as outer
 from rlx.ops.linalg.functions import cho_solve as cho_solve
 from rlx.ops.linalg.functions import cholesky as cholesky
 from rlx.ops.linalg.functions import cond as cond
 from rlx.ops.linalg.functions import det as det
+from rlx.ops.linalg.functions import diagonal as diagonal
 from rlx.ops.linalg.functions import eigh as eigh
 from rlx.ops.linalg.functions import eigvalsh as eigvalsh
 from rlx.ops.linalg.functions import inv as inv
@@ -24,7 +30,6 @@ from rlx.ops.linalg.functions import lstsq as lstsq
 from rlx.ops.linalg.functions import matrix_norm as matrix_norm
 from rlx.ops.linalg.functions import matrix_power as matrix_power
 from rlx.ops.linalg.functions import matrix_rank as matrix_rank
-from rlx.ops.linalg.functions import matrix_transpose as matrix_transpose
 from rlx.ops.linalg.functions import multi_dot as multi_dot
 from rlx.ops.linalg.functions import norm as norm
 from rlx.ops.linalg.functions import pinv as pinv
@@ -34,13 +39,15 @@ from rlx.ops.linalg.functions import solve as solve
 from rlx.ops.linalg.functions import solve_triangular as solve_triangular
 from rlx.ops.linalg.functions import svd as svd
 from rlx.ops.linalg.functions import svdvals as svdvals
+from rlx.ops.linalg.functions import trace as trace
 from rlx.ops.linalg.functions import vector_norm as vector_norm
+from rlx.ops.matmul import matmul as matmul
 from rlx.ops.public import make_public as _make_public
 
 __all__ = [
-    "cho_solve", "cholesky", "cond", "det", "eigh", "eigvalsh", "inv", "lstsq", "matrix_norm", "matrix_power",
-    "matrix_rank", "matrix_transpose", "multi_dot", "norm", "pinv", "qr", "slogdet", "solve", "solve_triangular",
-    "svd", "svdvals", "vector_norm",
+    "cho_solve", "cholesky", "cond", "cross", "det", "diagonal", "eigh", "eigvalsh", "inv", "lstsq", "matmul",
+    "matrix_norm", "matrix_power", "matrix_rank", "matrix_transpose", "multi_dot", "norm", "outer", "pinv", "qr",
+    "slogdet", "solve", "solve_triangular", "svd", "svdvals", "tensordot", "trace", "vecdot", "vector_norm",
 ]  # fmt: skip
 
 if not TYPE_CHECKING:  # type checkers read the imports above

@@ -1,4 +1,4 @@
-"""Signals: windows, frames, short-time Fourier transforms, power spectra and their peaks, convolution by FFT.
+"""Signals: windows, short-time Fourier transforms, spectra, peaks, filters and their design, resampling, convolution.
 
 Names, arguments, defaults and values are scipy.signal's, with one exception: segments that are longer than the signal
 raise ShapeError, where SciPy warns and takes shorter ones, whose frequencies are not those that were asked for. Signals
@@ -44,6 +44,7 @@ from rlx.ops.signal.find import find_peaks as find_peaks
 from rlx.ops.signal.frames import frame as frame
 from rlx.ops.signal.frames import overlap_add as overlap_add
 from rlx.ops.signal.peaks import largest_peaks as largest_peaks
+from rlx.ops.signal.short_time import ShortTimeFFT as ShortTimeFFT
 from rlx.ops.signal.spectra import coherence as coherence
 from rlx.ops.signal.spectra import csd as csd
 from rlx.ops.signal.spectra import periodogram as periodogram
@@ -56,6 +57,7 @@ from rlx.ops.signal.stft import stft as stft
 from rlx.ops.signal.windows import get_window as get_window
 
 __all__ = [
+    "ShortTimeFFT",
     "butter", "cheby1", "check_cola", "check_nola", "chirp", "coherence", "convolve", "correlate",
     "correlation_lags", "csd", "decimate", "detrend", "fftconvolve", "filtfilt", "find_peaks", "firwin", "frame",
     "get_window", "hilbert", "istft", "largest_peaks", "lfilter", "lfilter_zi", "oaconvolve", "overlap_add",
@@ -64,4 +66,4 @@ __all__ = [
 ]  # fmt: skip
 
 if not TYPE_CHECKING:  # type checkers read the imports above
-    _make_public(globals(), __all__)
+    _make_public(globals(), [n for n in __all__ if n not in ("ShortTimeFFT", "find_peaks")])

@@ -379,7 +379,7 @@ _OF_PAIRS = {
         **dict.fromkeys(("fftshift", "ifftshift"), True),
         **dict.fromkeys(("irfft", "irfft2", "irfftn", "hfft", "real", "imag", "absolute", "power"), False),
     },
-    "rlx.signal": {"istft": False},
+    "rlx.signal": {"istft": False}, "rlx.ops.signal.short_time": {"_istft": False},
 }  # fmt: skip
 
 

@@ -11,6 +11,7 @@ import pytest
 import rlx
 from rlx import linalg
 from rlx.errors import DTypeError, LinAlgError, ShapeError, UnsupportedOp
+from tests.devices import session_here
 
 RNG = np.random.default_rng(7)
 Array = np.ndarray
@@ -63,6 +64,8 @@ VALUES: dict[str, tuple[Callable[..., Any], Callable[..., Any], tuple[Array, ...
                        (_square(2, 3, 3),)),
     "matrix_rank": (linalg.matrix_rank, np.linalg.matrix_rank, (np.diag([1.0, 2, 0, 1e-18]),)),
     "lstsq": (linalg.lstsq, lambda a, b: np.linalg.lstsq(a, b), (_normal(6, 3), _normal(6, 2))),
+    "diagonal": (linalg.diagonal, np.linalg.diagonal, (_normal(2, 3, 4),)),
+    "trace": (linalg.trace, np.linalg.trace, (_normal(2, 3, 4),)),
     "cond": (linalg.cond, np.linalg.cond, (_square(2, 4, 4),)),
     "cond 1": (lambda a: linalg.cond(a, 1), lambda a: np.linalg.cond(a, 1), (_square(2, 4, 4),)),
     "multi_dot": (lambda *a: linalg.multi_dot(a), lambda *a: np.linalg.multi_dot(a),
@@ -161,6 +164,7 @@ def _differences(f: Callable[[Array], float], x: Array, h: float) -> Array:
     return made
 
 
+@pytest.mark.late(name=("wide qr", "wide svd", "svdvals", "unit triangular", "lstsq", "slogdet", "inv"))
 @pytest.mark.parametrize("name", LOSSES)
 def test_gradients_are_differences(name: str) -> None:
     """First ones, tangents, and second ones by differences of the first along a direction."""
@@ -250,8 +254,14 @@ def test_a_saved_program_has_them(tmp_path: Any) -> None:
     np.testing.assert_array_equal(rlx.load_program(tmp_path / "c.rlx").run({"a": a})["y0"], f(a))
 
 
-def test_the_report_says_that_the_host_computes() -> None:
+@pytest.mark.parametrize("device, said", [("cpu", "reference:cholesky"), ("vulkan", "host:cholesky")])
+def test_the_report_says_that_the_host_computes(device: str, said: str) -> None:
+    """And a run in which it meets a matrix that it cannot take raises, while the next one is a run as any."""
     g = rlx.Graph()
-    g.output("y", linalg.cholesky(g.input("x", (3, 3))) * 2)
-    report = str(rlx.Session("cpu").compile(g).report())
-    assert "reference:cholesky" in report
+    g.output("y", linalg.cholesky(g.input("x", (2, 2))) + 1)
+    with session_here(device).compile(g) as program:
+        assert said in str(program.report())
+        for _ in range(2):
+            with pytest.raises(LinAlgError, match="not positive definite"):
+                program.run({"x": -np.eye(2, dtype=np.float32)})
+            np.testing.assert_array_equal(program.run({"x": 4 * np.eye(2, dtype=np.float32)})["y"], [[3, 1], [1, 3]])

@@ -243,3 +243,62 @@ def test_bad_arguments(number: int) -> None:
     call, error, text = BAD[number]
     with pytest.raises(error, match=text):
         call()
+
+
+STFTS: list[dict[str, Any]] = [
+    {}, {"mfft": 40}, {"fft_mode": "centered"}, {"fft_mode": "twosided", "phase_shift": None}, {"scale_to": "psd"},
+    {"fft_mode": "onesided2X", "scale_to": "magnitude", "mfft": 33, "phase_shift": 3},
+]  # fmt: skip
+
+
+@pytest.mark.late(window=("boxcar", "zeros"))
+@pytest.mark.parametrize("how", STFTS)
+@pytest.mark.parametrize("window", ["hann", "boxcar", "zeros"])
+def test_short_time_fft(window: str, how: dict[str, Any]) -> None:
+    win = np.r_[0.0, 0, np.hanning(20), 0, 0, 0] if window == "zeros" else scipy.signal.get_window(window, 31)
+    ours, scipys = (m.ShortTimeFFT(win, 6, 100.0, **how) for m in (signal, scipy.signal))
+    for n in (40, 120, 121):
+        for name in ("p_max", "k_max", "p_num", "t", "p_range"):
+            np.testing.assert_allclose(getattr(ours, name)(n), getattr(scipys, name)(n))
+        if how.get("fft_mode") != "twosided":
+            for args in ((), ("ft", True)):
+                np.testing.assert_allclose(ours.extent(n, *args), scipys.extent(n, *args))
+    for name in ("T", "delta_t", "delta_f", "m_num", "m_num_mid", "f_pts", "p_min", "k_min", "invertible", "fac_psd",
+                 "fac_magnitude", "f", "win"):  # fmt: skip
+        np.testing.assert_allclose(getattr(ours, name), getattr(scipys, name), rtol=1e-12)
+    if ours.invertible:
+        close(ours.dual_win, scipys.dual_win)
+    for given in ({}, {"p0": 2, "p1": 7, "k_offset": 3}, {"padding": "odd"}, {"padding": "even"}, {"padding": "edge"}):
+        z = scipys.stft(X, **given)
+        close(ours.stft(X, **given), z)
+    close(ours.stft(X.T, axis=0), scipys.stft(X.T, axis=0))
+    close(ours.spectrogram(X), scipys.spectrogram(X))
+    close(ours.spectrogram(X, X[::-1], "linear"), scipys.spectrogram(X, X[::-1], "linear"))
+    z = scipys.stft(X)
+    if ours.invertible:
+        pairs = np.stack([z.real, z.imag], -1)
+        close(ours.istft(pairs, k1=120), scipys.istft(z, k1=120))
+        close(ours.istft(pairs, 0, 77), scipys.istft(z, 0, 77))
+        close(ours.istft(pairs, 5, 77), scipys.istft(z)[:, 5:77])
+        close(ours.istft(pairs), scipys.istft(z))
+        turned = np.moveaxis(pairs, 1, 0)
+        close(ours.istft(turned, f_axis=0), scipys.istft(np.moveaxis(z, 1, 0), f_axis=0))
+
+
+def test_short_time_fft_from_a_window_and_what_it_refuses() -> None:
+    args: tuple[Any, ...] = ("hann", 50.0, 16, 12)
+    ours, scipys = (m.ShortTimeFFT.from_window(*args, symmetric_win=True) for m in (signal, scipy.signal))
+    close(ours.win, scipys.win)
+    d = rlx.grad(lambda x: rlx.sum(ours.spectrogram(x)))(X[0])
+    assert d.shape == (120,)
+    sparse = signal.ShortTimeFFT(np.hanning(8), 9, 1.0)
+    with pytest.raises(ShapeError, match="smaller hop"):
+        sparse.istft(sparse.stft(X))
+    with pytest.raises(ShapeError, match="at least 8 samples"):
+        ours.stft(X[:, :3])
+    with pytest.raises(ShapeError, match="p0 < p1"):
+        ours.stft(X, 5, 900)
+    with pytest.raises(ShapeError, match="fft_mode is 'half'"):
+        signal.ShortTimeFFT(np.ones(4), 2, 1.0, fft_mode="half")
+    with pytest.raises(UnsupportedOp, match="real samples"):
+        signal.ShortTimeFFT(np.ones(4) * 1j, 2, 1.0)

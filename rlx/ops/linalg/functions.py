@@ -6,16 +6,18 @@ import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from rlx.dtypes import f32, f64, i32, promote
+from rlx.dtypes import DTypeLike, f32, f64, i32, promote
 from rlx.errors import DTypeError, ShapeError
 from rlx.ir import Tensor, apply
 from rlx.ir.graph import apply_multi
 from rlx.ir.types import as_items, broadcast_shapes, is_index, normalize_axes, normalize_axis
 from rlx.ops import composite, reduce
 from rlx.ops.base import TensorLike, cast_to, tensors
+from rlx.ops.composed import products
 from rlx.ops.elementwise import select, unary
 from rlx.ops.linalg.lapack import eye, transposed, triangular
 from rlx.ops.matmul import matmul
+from rlx.ops.movement import arrange
 from rlx.ops.movement import strided as movement
 
 
@@ -371,7 +373,11 @@ def multi_dot(arrays: Sequence[TensorLike]) -> Tensor:
     return product(0, len(given) - 1)
 
 
-def matrix_transpose(x: TensorLike) -> Tensor:
-    """Matrices with their last two axes exchanged; any dtype. Follows numpy.linalg.matrix_transpose."""
-    (t,) = tensors("linalg.matrix_transpose", x)
-    return composite.swapaxes(t, -1, -2)
+def diagonal(x: TensorLike, offset: int = 0) -> Tensor:
+    """The diagonals of matrices, the last two axes. Otherwise as rlx.diagonal. Follows numpy.linalg.diagonal."""
+    return arrange.diagonal(tensors("linalg.diagonal", x)[0], offset, -2, -1)
+
+
+def trace(x: TensorLike, offset: int = 0, dtype: DTypeLike | None = None) -> Tensor:
+    """The sums of the diagonals of matrices, the last two axes. Follows numpy.linalg.trace."""
+    return products.trace(tensors("linalg.trace", x)[0], offset, -2, -1, dtype)
