@@ -225,6 +225,10 @@ class EngineProgram:
         assert step is not None and self._open is not None
         self._open.steps.append(step)
 
+    def table_of(self, step: object) -> tuple[Segment, list[tuple[Array, tuple[object, ...]]]] | None:
+        """A segment, and of each of its steps the words and what it keeps; None for a call of NumPy's."""
+        return (step, step.keep[: len(step.steps)]) if isinstance(step, Segment) else None
+
     def runs(self, step: object) -> bool:
         """Whether a call of the executable is one of the engine's."""
         return isinstance(step, Segment) or step == self.refresh
@@ -280,12 +284,11 @@ class EngineProgram:
         kept = []
         places = (*range(len(before)), *range(each - len(after), each))
         for place, row, kernel, at in zip(places, (*before, *after), kernels, found, strict=True):
-            words = np.empty((count, 3), np.int64)
-            words[:, 0] = row.source + turns * row.source_step
-            words[:, 1] = row.target + turns * row.target_step
-            words[:, 2] = row.nbytes // kernel.unit
+            start = np.array(kernel.args(source=row.source, target=row.target, n=row.nbytes // kernel.unit))
+            step = np.array(kernel.args(source=row.source_step, target=row.target_step, n=0))
+            words = start + turns[:, None] * step
             table[:, place, 0] = at
-            table[:, place, 1] = words.ctypes.data + 24 * np.arange(count)
+            table[:, place, 1] = words.ctypes.data + words.strides[0] * np.arange(count)
             table[:, place, 2:6] = 1
             kept.append(words)
         table[:, len(before) : each - len(after)] = own
