@@ -1,13 +1,14 @@
 """The gate for kernels of rows: may a generated kernel replace a written one?
 
     python benchmarks/row_gate.py --out TABLE.json [--against OTHER.json] [--beside CHECKOUT] [--only WORD …]
+    python benchmarks/row_gate.py --rounds 0 --against benchmarks/row_gate.json --only softmax    # code alone
 
 The table has for each GPU kernel of the families in scope the bytes of its SPIR-V, and the registers and the bytes of
 stack (spills lie there) of its cubin, which NVRTC makes without a GPU; for each op × size × dtype the time in the
 CPU's compiled engine, and on a GPU, where there is one, the time and the bandwidth. `--against` prints what differs
-from another table. `--beside` times another checkout in turns with this one, and with itself for the noise: a
-generated kernel passes where the median of its times is at most 1.02 of the written one's, or within the spread of
-those (their middle half, over their median). It exits with 1 where a case does not.
+from another table, and exits with 1 where something does. `--beside` times another checkout in turns with this one,
+and with itself for the noise: a generated kernel passes where the median of its times is at most 1.02 of the written
+one's, or within the spread of those (their middle half, over their median). It exits with 1 where a case does not.
 
 A GPU compares by its own clock, in at most two minutes; `--export` makes the other checkout small, with the SPIR-V of
 the kernels in scope alone:
@@ -274,6 +275,15 @@ def code_sizes(words: Sequence[str]) -> dict[str, dict[str, int]]:
     return table
 
 
+def written(table: dict[str, Any]) -> str:
+    """A table as JSON, one kernel or case a line."""
+    parts = []
+    for key, rows in table.items():
+        inner = ",\n".join(f"  {json.dumps(name)}: {json.dumps(row)}" for name, row in rows.items())
+        parts.append(f" {json.dumps(key)}: {{\n{inner}\n }}")
+    return "{\n" + ",\n".join(parts) + "\n}\n"
+
+
 def cubins(words: Sequence[str], arch: str = "sm_90") -> Iterator[tuple[str, bytes]]:
     """The machine code of each kernel in scope, in each variant with each of its trial constants."""
     from itertools import product
@@ -321,16 +331,17 @@ def used_by(cubin: bytes) -> tuple[int, int]:
 
 def differences(table: dict[str, Any], other: dict[str, Any]) -> Iterator[str]:
     """Lines of what differs in code, and of times that are more than the limit apart."""
-    for name in sorted({*table["code"], *other["code"]}):
+    whole = table["measured"]["kernels"] == other["measured"]["kernels"]
+    for name in sorted({*table["code"], *other["code"]} if whole else table["code"]):
         now, before = table["code"].get(name), other["code"].get(name)
         if now != before:
             yield f"{name}: {before} -> {now}"
-    for device in table["times"]:
-        for name, row in table["times"][device].items():
-            before = other["times"].get(device, {}).get(name)
+    for key in (key for key in table if key.startswith("times ")):
+        for name, row in table[key].items():
+            before = other.get(key, {}).get(name)
             ratio = row["seconds"] / before["seconds"] if before else 1.0
             if abs(ratio - 1) > max(LIMIT - 1, row["spread"]):
-                yield f"{device} {name}: {ratio:.3f} of {before['seconds'] * 1e6:.1f} µs"
+                yield f"{key} {name}: {ratio:.3f} of {before['seconds'] * 1e6:.1f} µs"
 
 
 def main() -> int:
@@ -360,18 +371,29 @@ def main() -> int:
         limit = args.limit or (float("inf") if args.device == "cpu" else 110.0)
         other = args.beside.resolve()
         table = beside(other, chosen(args.device), args.rounds, args.seconds, args.device, limit)
-        if args.out is not None:
-            args.out.write_text(json.dumps(table, indent=1) + "\n")
+        if args.out is not None:  # beside what the file has already
+            kept = json.loads(args.out.read_text()) if args.out.is_file() else {}
+            day = time.strftime("%Y-%m-%d", time.gmtime())
+            kept[f"{args.device} beside {args.beside.name}, {day}, {args.rounds} rounds"] = table
+            args.out.write_text(written(kept))
         return 0 if all(row["passes"] for row in table.values()) else 1
     import rlx
 
     present = ["cpu", *(d.id for d in rlx.devices() if d.backend == "cuda")] if args.rounds else []
-    times = {device: alone(chosen(device), args.rounds, args.seconds, device) for device in present}
-    made = {"code": code_sizes(args.only), "times": times}
+    how = {
+        "day": time.strftime("%Y-%m-%d", time.gmtime()),
+        "kernels": args.only or ["all in scope"],
+        "times": f"medians of {args.rounds} rounds on {', '.join(present)}" if present else "none",
+    }
+    table: dict[str, Any] = {"measured": how, "code": code_sizes(args.only)}
+    for device in present:
+        table[f"times {device}"] = alone(chosen(device), args.rounds, args.seconds, device)
     if args.out is not None:
-        args.out.write_text(json.dumps(made, indent=1) + "\n")
+        args.out.write_text(written(table))
     if args.against is not None:
-        print("\n".join(differences(made, json.loads(args.against.read_text()))))
+        lines = list(differences(table, json.loads(args.against.read_text())))
+        print("\n".join(lines))
+        return 1 if lines else 0
     return 0
 
 

@@ -119,6 +119,8 @@ FAULTS = (
     Fault("layer norm: no epsilon", "bodies/row_norm.h", "share + eps)", "share)", ("layer_norm",)),
     Fault("softmax of halves: a constant of exp", "bodies/half_exp.h", "1.442695022e+00f", "1.412695022e+00f",
           ("softmax",)),
+    Fault("rows: an index beyond the row is taken as it is", "bodies/row_parts.h", "uint(index) : n - 1u",
+          "uint(index) : n", ("cross_entropy", "cross_entropy_grad")),
     Fault("stores to f16 cut the last bits off", "half.h", " + 0xfffu + ((a >> 13) & 1u)", "", ("cast",)),
     Fault("stores to bf16 round ties up", "half.h", "u + 0x7fffu + ((u >> 16) & 1u)", "u + 0x8000u", ("cast",)),
     Fault("exp: the sign of a coefficient", "math32.h", "p, r, 8.368969895e-03f", "p, r, -8.368969895e-03f",

@@ -14,6 +14,7 @@ from rlx.backends.cpu.host.kernels import BINDERS
 from rlx.backends.cpu.step import ENGINE_BINDERS, load_binders
 from rlx.backends.gpu.program.executable import load_rules
 from rlx.backends.gpu.program.lowering import LOWERINGS
+from rlx.backends.gpu.rules.rows import row_kernels
 from rlx.ir import REGISTRY
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -91,6 +92,8 @@ def test_a_gpu_rule_is_in_the_module_of_its_family() -> None:
     # An elementwise op of any family is lowered by its tree, and has no rule of its own.
     own = {name for name, op in REGISTRY.items() if not op.elementwise and op.family != "custom"}
     modules = {op: found.rule.__module__ for op, found in LOWERINGS.items() if op in own}
+    # The family of an op with a row program names it; the rule is the same for all of them.
+    modules = {op: module for op, module in modules.items() if module != row_kernels.__module__}
     assert len(modules) > 50
     assert _strays("rlx.backends.gpu.rules", modules) == []
 

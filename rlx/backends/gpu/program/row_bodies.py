@@ -225,7 +225,7 @@ class _Body:
 
     # -- values of a row
 
-    def values(self, depth: int, declared: set[Expr], picked: Callable[[Expr], str]) -> Iterator[str]:
+    def values(self, depth: int, declared: set[Expr]) -> Iterator[str]:
         """The values of a row that the sweeps so far allow, in order; reductions have their own lines."""
         for e in self.nodes:
             if e in self.varying or e in declared or self.depth[e] > depth or e.prim == "lit" or e.prim in _SWEPT:
@@ -236,7 +236,7 @@ class _Body:
                     decl = self.inputs[int(e.value or 0)]
                     yield f"const {TYPES[class_of(e.dtype)]} {self.names[e]} = {self.of_row(decl)};"
             elif e.prim == "row_pick":
-                yield f"const float {self.names[e]} = {picked(e)};"
+                yield f"const float {self.names[e]} = {self.picked(e)};"
             else:
                 text = self.applied(e, [self.value(a) for a in e.args])
                 yield f"const {TYPES[class_of(e.dtype)]} {self.names[e]} = {text};"
@@ -244,8 +244,25 @@ class _Body:
     def of_row(self, decl: ArgDecl) -> str:
         raise NotImplementedError
 
+    def picked(self, e: Expr) -> str:
+        raise NotImplementedError(f"{self.rows.op}: an element that is picked from a column")
+
     def start(self, e: Expr) -> str:
         return "0.0f" if e.prim in _SUMS else "-INFINITE" if e.prim == "row_max" else "INFINITE"
+
+    def sweeps(
+        self, declared: set[Expr], swept: Callable[[Sequence[Expr], int], Iterator[str]]
+    ) -> Iterator[str]:
+        """All sweeps but the one that writes: the loop of each is `swept` of its reductions."""
+        threads = "column" if self.rows.columns else "row"
+        for depth in range(self.last):
+            reductions = self.swept(depth)
+            yield from (f"float {self.names[e]} = {self.start(e)};" for e in reductions)
+            yield from swept(reductions, depth)
+            for e in reductions:
+                share = " * p_recip_f(float(n))" if e.prim == "row_mean" else ""
+                yield f"{self.names[e]} = {threads}_{self.combine(e)}({self.names[e]}){share};"
+            yield from self.values(depth + 1, declared)
 
     def in_parts(self, swept: Sequence[Expr], lines: Sequence[str], first: str, end: str, step: str) -> Iterator[str]:
         """A loop over a row, in which long sums are added up in parts: those of v in sv."""
@@ -294,7 +311,7 @@ class _Rows(_Body):
             if tree in self.varying:
                 yield f"PTR(T) q{i} = SKIP(T, {decl.name}, at, n);"
         declared: set[Expr] = set()
-        yield from self.values(0, declared, self.picked)
+        yield from self.values(0, declared)
         yield from _block("if (IN_REGISTERS)", list(self.held(set(declared))))
         yield from _block("else", list(self.streamed(set(declared))))
 
@@ -319,11 +336,6 @@ class _Rows(_Body):
             return f"{v} += {whole};" if held else f"s{v} += {whole};"
         return f"{v} = {self.combine(e)}_of({self.combine(e)}4({quad}), {v});"
 
-    def finished(self, e: Expr) -> str:
-        v = self.names[e]
-        share = " * p_recip_f(float(n))" if e.prim == "row_mean" else ""
-        return f"{v} = row_{self.combine(e)}({v}){share};"
-
     def held(self, declared: set[Expr]) -> Iterator[str]:
         loop = "UNROLL for (uint j = 0u; j < QUADS; j++)"
         step = "UNROLL for (uint j = 0u; j < QUADS; j += STEP)" if self.rows.short else loop
@@ -337,25 +349,19 @@ class _Rows(_Body):
         def at(j: str) -> dict[Expr, str]:
             return {e: f"{array}[{j}]" for e, array in arrays.items()}
 
-        for depth in range(self.last):
-            swept = self.swept(depth)
-            for e in swept:
-                yield f"float {self.names[e]} = {self.start(e)};"
+        def swept(reductions: Sequence[Expr], depth: int) -> Iterator[str]:
             lines = []
-            for e in swept:
-                for kept in self.kept(e, depth):
-                    source = self.only_source(kept, arrays, depth)
-                    if kept in arrays or source is None:
-                        continue
+            for kept in (kept for e in reductions for kept in self.kept(e, depth)):
+                source = self.only_source(kept, arrays, depth)
+                if kept not in arrays and source is not None:
                     array = arrays[source]
                     lines.append(f"{array}[j] = {self.call(kept, at('j'), 'j')};")
                     del arrays[source]
                     arrays[kept] = array
-            lines += [self.reduced(e, self.four(e.args[0], at("j")), True) for e in swept]
+            lines += [self.reduced(e, self.four(e.args[0], at("j")), True) for e in reductions]
             yield from _block(loop, lines)
-            for e in swept:
-                yield self.finished(e)
-            yield from self.values(depth + 1, declared, self.picked)
+
+        yield from self.sweeps(declared, swept)
         for i, (decl, tree) in enumerate(self.written()):
             if tree not in self.varying:
                 yield self.stored(decl, tree)
@@ -402,16 +408,12 @@ class _Rows(_Body):
                     held[e] = f"x{i}"
             return lines, held
 
-        for depth in range(self.last):
-            swept = self.swept(depth)
-            for e in swept:
-                yield f"float {self.names[e]} = {self.start(e)};"
-            lines, held = loads([e.args[0] for e in swept])
-            lines += [self.reduced(e, self.four(e.args[0], held), False) for e in swept]
-            yield from self.in_parts(swept, lines, "0u", "quads", "1u")
-            for e in swept:
-                yield self.finished(e)
-            yield from self.values(depth + 1, declared, self.picked)
+        def swept(reductions: Sequence[Expr], depth: int) -> Iterator[str]:
+            lines, held = loads([e.args[0] for e in reductions])
+            lines += [self.reduced(e, self.four(e.args[0], held), False) for e in reductions]
+            yield from self.in_parts(reductions, lines, "0u", "quads", "1u")
+
+        yield from self.sweeps(declared, swept)
         elements = [(i, tree) for i, (_, tree) in enumerate(self.written()) if tree in self.varying]
         for decl, tree in self.written():
             if tree not in self.varying:
@@ -447,29 +449,22 @@ class _Columns(_Body):
         declared: set[Expr] = set()
         held = {e: f"LOAD(T, p{k}, j * inner + i)" for k, e in enumerate(self.elements)}
         loop = "for (uint j = along; j < len; j += ALONG)"
-        yield from self.values(0, declared, self.picked)
-        for depth in range(self.last):
-            swept = self.swept(depth)
-            for e in swept:
-                yield f"float {self.names[e]} = {self.start(e)};"
+        yield from self.values(0, declared)
+
+        def swept(reductions: Sequence[Expr], depth: int) -> Iterator[str]:
             lines = []
-            for e in swept:
+            for e in reductions:
                 v, text = self.names[e], self.call(e.args[0], held)
                 lines.append(f"s{v} += {text};" if e.prim in _SUMS else f"{v} = {self.combine(e)}_of({text}, {v});")
-            yield from self.in_parts(swept, lines, "along", "len", "ALONG")
-            for e in swept:
-                share = " * p_recip_f(float(n))" if e.prim == "row_mean" else ""
-                yield f"{self.names[e]} = column_{self.combine(e)}({self.names[e]}){share};"
-            yield from self.values(depth + 1, declared, self.picked)
+            yield from self.in_parts(reductions, lines, "along", "len", "ALONG")
+
+        yield from self.sweeps(declared, swept)
         for k, (decl, tree) in enumerate(self.written()):
             if tree in self.varying:
                 yield f"{loop} STORE(T, q{k}, j * inner + i, {self.call(tree, held)});"
             else:
                 store = f"STORE({decl.element}, {decl.name}, o * inner + i, {self.value(tree)});"
                 yield f"if (along == 0u && len > 0u) {store}"
-
-    def picked(self, e: Expr) -> str:
-        raise NotImplementedError(f"{self.rows.op}: an element that is picked from a column")
 
 
 _SCALARS = {"u32": "uint", "i32": "int", "f32": "float"}
