@@ -94,18 +94,20 @@ def main() -> None:
     parser.add_argument("other", type=Path)
     parser.add_argument("cases", nargs="*", default=CASES)
     parser.add_argument("--device", nargs="+", default=["cpu"])
-    parser.add_argument("--shape", default="0.5b", help="of the language model that decodes (benchmarks/language/decoding.py)")
+    parser.add_argument("--shape", default="0.5b", help="of the language model that decodes (language/decoding.py)")
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--seconds", type=float, default=0.2, help="of one measurement")
     parser.add_argument("--worker", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.worker:
-        # The tree named comes before this file's own.
-        sys.path[:] = [str(args.other), *(p for p in sys.path if Path(p).resolve() != HERE / "benchmarks")]
+        # rlx is the named tree's; the benchmarks are this file's, since those of another tree may lie elsewhere.
+        here = {Path(__file__).resolve().parent, HERE, args.other.resolve()}
+        sys.path[:] = [str(args.other), *(p for p in sys.path if Path(p).resolve() not in here)]
         import rlx
 
         if not Path(rlx.__file__).is_relative_to(args.other.resolve()):
             raise SystemExit(f"{args.other} has no rlx: {rlx.__file__} was imported")
+        sys.path.insert(0, str(HERE))
         serve(args.worker, args.device[0], args.shape, args.seconds)
         return
     print("device    case           ratio  noise       this     other")

@@ -304,5 +304,5 @@ def main() -> int:
 
 if __name__ == "__main__":
     # A checkout that is named comes before this file's own.
-    sys.path[:] = [p for p in sys.path if Path(p).resolve() != HERE / "benchmarks"]
+    sys.path[:] = [p for p in sys.path if Path(p).resolve() != HERE / "benchmarks" / "builds"]
     sys.exit(main())

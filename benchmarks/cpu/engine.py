@@ -3,10 +3,9 @@ rlx without its engine too, and with `--torch` what torch.compile makes of those
 
     python benchmarks/cpu/engine.py [MODEL …] [--threads 1] [--profile] [--rounds 5] [--busy 1] [--torch]
 
-The models are those of networks/onnx_cpu.py and of networks/models.py, which torch exports. Each engine has the same number of
-threads; the table has medians and minima of all runs. `--busy 1 --cores 2` measures beside another process that never
-sleeps. No time is asserted.
-"""
+The models are those of networks/onnx_cpu.py and of networks/models.py, which torch exports. Each engine has the same
+number of threads; the table has medians and minima of all runs. `--busy 1 --cores 2` measures beside another process
+that never sleeps. No time is asserted. """
 
 from __future__ import annotations
 
@@ -27,8 +26,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 import numpy as np
 
 import rlx
+from benchmarks.harness import in_turns, middle_and_best, options, version
 from benchmarks.networks import models, onnx_cpu
-from benchmarks.networks.contenders import timed, version
 
 MODELS = {**onnx_cpu.MODELS, **models.MODELS}
 
@@ -49,20 +48,16 @@ def measure(name: str, args: argparse.Namespace) -> None:
     for engine in ("compiled", "numpy") if args.numpy else ("compiled",):
         session = rlx.Session("cpu", threads=args.threads, engine=engine)
         calls[engine] = partial(session.compile(graph.graph, weights=graph.weights).run, feeds)
-    if args.torch and name in networks.MODELS:
-        calls["torch"] = networks.compiled(name, args.threads)
+    if args.torch and name in models.MODELS:
+        calls["torch"] = models.compiled(name, args.threads)
     calls["onnxruntime"] = lambda: runtime.run(None, feeds)
     wanted = calls["onnxruntime"]()[0].astype(np.float64)
     made = next(iter(calls["compiled"]().values()))
     error = ((made - wanted) ** 2).sum() / (wanted**2).sum()
-    times: dict[str, list[float]] = {engine: [] for engine in calls}
-    for turn in range(args.rounds + 1):
-        for engine, call in calls.items():
-            found = timed(call, args.seconds if turn else 0.1)
-            times[engine] += found if turn else []
+    times = middle_and_best(in_turns(calls, args.rounds, args.seconds))
     row = [f"{name:15}"]
-    for least in (statistics.median, min):
-        found = [least(times[e]) * 1e3 for e in calls]
+    for which in range(2):
+        found = [both[which] for both in times.values()]
         if args.torch and "torch" not in calls:
             found.insert(-1, math.nan)
         row.append("".join(f"{ms:9.2f}" for ms in found) + f" {found[0] / found[-1]:6.2f}")
@@ -104,7 +99,7 @@ def busy(count: int) -> Iterator[None]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser = options(__doc__)
     parser.add_argument("models", nargs="*", choices=[[], *MODELS], default=[])
     parser.add_argument("--profile", action="store_true", help="what rlx spends, by op")
     parser.add_argument("--threads", type=int, default=1)

@@ -9,7 +9,6 @@ the minimum of some rounds, in nanoseconds an element. `--slower` keeps the rows
 
 from __future__ import annotations
 
-import argparse
 import math
 import os
 import sys
@@ -21,6 +20,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import rlx
 from benchmarks.cpu.recurrences import Engine, Row, bound_run, least
+from benchmarks.harness import options
 from rlx.conformance import domains
 from rlx.conformance.case import Case, cases_of
 from rlx.ir import apply
@@ -91,7 +91,7 @@ def found(words: list[str], dtype: str, n: int) -> Iterator[tuple[str, Row]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options(__doc__)
     parser.add_argument("words", nargs="*", metavar="OP")
     parser.add_argument("--dtype", default="f32")
     parser.add_argument("--elements", type=int, default=1 << 16)

@@ -8,7 +8,6 @@ bound inputs and outputs; no time is asserted. Words keep the rows that have one
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
 import time
@@ -21,6 +20,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 import numpy as np
 
 import rlx
+from benchmarks.harness import Table, chosen, options
 from rlx.ir import apply, apply_multi
 
 Array = np.ndarray[Any, Any]
@@ -143,17 +143,18 @@ def least(runs: Sequence[Callable[[], Any]], rounds: int) -> list[float]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options(__doc__)
     parser.add_argument("words", nargs="*")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=7)
     args = parser.parse_args()
-    print(f"{'µs of processor time':34}{'NumPy':>10}{'engine':>10}{'ratio':>8}")
+    table = Table({"µs of processor time": "34", "NumPy": "8.1f", "engine": "8.1f", "ratio": "6.2f"})
+    table.head()
     for name, row in rows().items():
-        if args.words and not any(w in name for w in args.words):
+        if not chosen(name, args.words):
             continue
         plain, compiled = least([bound_run(row, e, args.threads) for e in get_args(Engine)], args.rounds)
-        print(f"{name:34}{plain:10.1f}{compiled:10.1f}{plain / compiled:8.2f}", flush=True)
+        table.row(name, plain, compiled, plain / compiled)
 
 
 if __name__ == "__main__":

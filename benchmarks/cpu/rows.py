@@ -8,9 +8,7 @@ and minima of all runs; no time is asserted.
 
 from __future__ import annotations
 
-import argparse
 import os
-import statistics
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -21,7 +19,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 import numpy as np
 
 import rlx
-from benchmarks.networks.contenders import timed, version
+from benchmarks.harness import in_turns, middle_and_best, options, version
 
 Feeds = dict[str, np.ndarray[Any, Any]]
 
@@ -154,20 +152,16 @@ def measure(name: str, rounds: int, seconds: float, threads: int) -> None:
         assert np.abs(made - wanted).max() <= 1e-4 * max(1.0, np.abs(wanted).max()), name
         calls[engine] = program.executable.quick()
     calls["onnxruntime"] = lambda: runtime.run_with_iobinding(binding)
-    times: dict[str, list[float]] = {engine: [] for engine in calls}
-    for turn in range(rounds + 1):
-        for engine, call in calls.items():
-            found = timed(call, seconds if turn else 0.05)
-            times[engine] += found if turn else []
+    times = middle_and_best(in_turns(calls, rounds, seconds, 0.05), 1e6)
     row = [f"{name:32}"]
-    for least in (statistics.median, min):
-        own, plain_time, other = (least(times[e]) * 1e6 for e in ("compiled", "numpy", "onnxruntime"))
+    for which in range(2):
+        own, plain_time, other = (times[e][which] for e in ("compiled", "numpy", "onnxruntime"))
         row.append(f"{own:9.1f} {plain_time:9.1f} {other:9.1f} {own / other:6.2f}")
     print("  ".join(row), flush=True)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser = options(__doc__)
     parser.add_argument("names", nargs="*", choices=[[], *MODELS], default=[])
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=5)

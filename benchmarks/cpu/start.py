@@ -9,7 +9,6 @@ value. No time is asserted.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import subprocess
@@ -21,6 +20,8 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
+
+from benchmarks.harness import options  # noqa: E402
 
 
 def _status(key: str) -> float:
@@ -74,7 +75,7 @@ def measure(path: str, engine: str, cache: str, threads: int) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser = options(__doc__)
     parser.add_argument("models", nargs="*", default=["minilm-8x128", "resnet50"])
     parser.add_argument("--engines", nargs="+", default=["compiled", "numpy"])
     parser.add_argument("--rounds", type=int, default=3)

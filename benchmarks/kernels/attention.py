@@ -29,6 +29,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import numpy as np
 
+from benchmarks.harness import options
+
 PEAK = 4.3e12  # bytes a second of a large device copy on an H200
 LIMIT_S = 120  # seconds that a row may take
 SAMPLES = 24
@@ -348,9 +350,7 @@ def cell(row: Row, found: dict[str, Any] | None) -> str:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = options(__doc__)
     parser.add_argument("--device", action="append", help="cuda, vulkan; both unless given")
     parser.add_argument(
         "--only", action="append", help="only rows whose title contains this; may be repeated"

@@ -10,7 +10,6 @@ the steps with batches. Inputs and parameters stay on the device.
 
 from __future__ import annotations
 
-import argparse
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -23,6 +22,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 import numpy as np
 
 import rlx
+from benchmarks.harness import options
 from rlx.errors import DeviceUnavailable
 
 Made = tuple[int, float, float, bytes]
@@ -118,7 +118,7 @@ def nbytes(graph: rlx.Graph) -> int:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description="equal elementwise launches as one batch")
+    parser = options(__doc__)
     parser.add_argument("--device", nargs="+", default=["cuda", "vulkan"])
     wrong = 0
     for device in parser.parse_args().device:

@@ -1,4 +1,5 @@
-"""The cost of a step of a loop: `python benchmarks/kernels/control.py [device …]`, microseconds a step, the best of five runs.
+"""The cost of a step of a loop: `python benchmarks/kernels/control.py [device …]`, microseconds a step, the best of
+five runs.
 
 It measures a while_loop, whose number of steps is known only at run time, a recurrent network as a scan (in one
 recording, and step by step), the same network unrolled, and a cond. Tensors are small, so that arithmetic costs little

@@ -1,7 +1,7 @@
 """Small ops outside a trace, one at a time: rlx beside JAX and torch, each on its own arrays, in turns.
 
-`python benchmarks/kernels/eager.py [--device cpu] [--jax PYTHON]`: `--jax` is an interpreter that has JAX, which need not be
-this one. Each number is the least of many rounds, in µs a call after the first, without waiting for the device.
+`python benchmarks/kernels/eager.py [--device cpu] [--jax PYTHON]`: `--jax` is an interpreter that has JAX, which need
+not be this one. Each number is the least of many rounds, in µs a call after the first, without waiting for the device.
 """
 
 from __future__ import annotations

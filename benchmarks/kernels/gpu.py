@@ -10,7 +10,6 @@ result is copied out. Bytes count each input read once and each output written o
 
 from __future__ import annotations
 
-import argparse
 import math
 import sys
 import time
@@ -25,6 +24,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 import numpy as np
 
 import rlx
+from benchmarks.harness import options
 from rlx.errors import DeviceUnavailable
 from rlx.runtime import Session
 
@@ -301,9 +301,7 @@ def cells(sessions: Iterable[Session], torch: Iterable[bool], row: Row) -> list[
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = options(__doc__)
     parser.add_argument("--model", type=Path, help="MiniLM's folder; without it MiniLM is not measured")
     parser.add_argument("--only", action="append", help="only rows whose name contains this; may be repeated")
     parser.add_argument("--no-torch", action="store_true", help="measure rlx alone")

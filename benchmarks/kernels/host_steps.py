@@ -9,11 +9,9 @@ rlx/backends/cpu/host, and the reference's where there is none. One core. No tim
 
 from __future__ import annotations
 
-import argparse
 import os
 import statistics
 import sys
-import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -24,6 +22,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 import numpy as np
 
 import rlx
+from benchmarks.harness import Table, chosen, once, options
 from rlx.backends.cpu import executable
 from rlx.backends.cpu.context import ArrayMemory, BindContext, in_order
 from rlx.backends.cpu.host.kernels import bind_reference
@@ -116,27 +115,26 @@ def calls(node: Node) -> dict[str, Callable[[], object]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options(__doc__)
     parser.add_argument("words", nargs="*")
     parser.add_argument("--rounds", type=int, default=9)
     args = parser.parse_args()
     os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
-    print(f"{'host step':36} {'engine':>9} {'numpy':>9} {'reference':>9}  {'numpy':>6} {'reference':>6}")
+    table = Table({"host step": "36", "engine": "9.0f", "numpy": "9.0f", "reference": "9.0f", "numpy / engine": "14.2f",
+                   "reference / engine": "18.2f"})  # fmt: skip
+    table.head()
     for name, node in nodes().items():
-        if args.words and not any(word in name for word in args.words):
+        if not chosen(name, args.words):
             continue
         ways = calls(node)
         times: dict[str, list[float]] = {way: [] for way in ways}
         for _ in range(args.rounds + 1):
             for way, call in ways.items():
-                start = time.perf_counter()
-                call()
-                times[way].append(1e6 * (time.perf_counter() - start))
+                times[way].append(1e6 * once(call))
         medians = {way: statistics.median(some[1:]) for way, some in times.items()}
         base = medians.get("engine", medians["numpy"])
-        cells = [f"{medians[way]:9.0f}" if way in medians else f"{'-':>9}" for way in ("engine", "numpy", "reference")]
-        ratios = f"{medians['numpy'] / base:6.2f} {medians['reference'] / base:6.2f}"
-        print(f"{name:36} {' '.join(cells)}  {ratios}", flush=True)
+        cells = (medians.get(way) for way in ("engine", "numpy", "reference"))
+        table.row(name, *cells, medians["numpy"] / base, medians["reference"] / base)
 
 
 if __name__ == "__main__":

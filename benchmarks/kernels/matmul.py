@@ -27,6 +27,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 import numpy as np
 
 import rlx
+from benchmarks.harness import options
 from rlx.backends.gpu.gemm.choice import forcing
 from rlx.errors import DeviceUnavailable
 from rlx.runtime import Session
@@ -196,9 +197,7 @@ def parent(device: str, args: argparse.Namespace, count: int) -> None:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = options(__doc__)
     parser.add_argument("--device", action="append", help="cuda, vulkan; both without it")
     parser.add_argument("--only", action="append", help="only rows whose name contains this; may be repeated")
     parser.add_argument("--seconds", type=float, default=0.15, help="of timing a line")

@@ -8,7 +8,6 @@ installed, is timed by loops of calls. A row ends with its goal: 88 %, or 50 % f
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +16,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import rlx
+from benchmarks.harness import options
 from benchmarks.kernels.gpu import (
     PEAK,
     Row,
@@ -59,9 +59,7 @@ def goal(row: Row) -> str:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = options(__doc__)
     parser.add_argument("--only", action="append", help="only rows whose name contains this; may be repeated")
     parser.add_argument(
         "--log2", type=int, default=27, help="f32 elements as a power of two; of bf16 twice as many"

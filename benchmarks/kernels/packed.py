@@ -1,6 +1,7 @@
 """Products of few rows with packed weights on the GPUs of this machine, as shares of the memory bandwidth.
 
-    python benchmarks/kernels/packed.py [--device cuda] [--only WORD …] [--x f16] [--precision f32] [--quick] [--variants]
+    python benchmarks/kernels/packed.py [--device cuda] [--only WORD …] [--x f16] [--precision f32] [--quick]
+    [--variants]
 
 A row of the table is a format and the shape of its weight (outputs x inputs), a column a number of rows of x. Programs
 hold independent products with several weights, 470 MB of them at least, so that none is found in a cache. The time of a
@@ -26,6 +27,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 import numpy as np
 
 import rlx
+from benchmarks.harness import options
 from rlx.backends.gpu.gemm.packed import forcing
 from rlx.dtypes import PACKED, as_dtype
 from rlx.errors import DeviceUnavailable, RlxError
@@ -134,9 +136,7 @@ def lines(args: argparse.Namespace) -> Iterator[tuple[str, int, int, dict[str, A
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = options(__doc__)
     parser.add_argument("--device", action="append", help="cuda or vulkan; both where not given")
     parser.add_argument("--only", nargs="*", default=[], help="lines that contain one of these words")
     parser.add_argument("--x", default="f16", choices=("f16", "bf16", "f32"), help="the dtype of x")

@@ -10,7 +10,6 @@ written once. `--small` measures small sizes, on devices that are slow.
 
 from __future__ import annotations
 
-import argparse
 import math
 import sys
 import time
@@ -24,6 +23,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 import numpy as np
 
 import rlx
+from benchmarks.harness import options
 from benchmarks.kernels.gpu import PEAK, per_run, step_times
 from rlx.errors import DeviceUnavailable
 from rlx.runtime import Session
@@ -172,9 +172,7 @@ def torch_seconds(row: Row, arrays: dict[str, Any]) -> float:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = options(__doc__)
     parser.add_argument("--torch", action="store_true", help="measure torch's loops too")
     parser.add_argument("--only", action="append", help="only rows whose name contains this; may be repeated")
     parser.add_argument("--device", action="append", help="cuda or vulkan; default both")

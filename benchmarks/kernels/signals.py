@@ -9,7 +9,6 @@ memory reads the signal once. torch is timed by events.
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -20,6 +19,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 import numpy as np
 
 import rlx
+from benchmarks.harness import options
 from benchmarks.kernels.gpu import PEAK, per_run, step_times
 from rlx import signal
 from rlx.errors import DeviceUnavailable
@@ -89,7 +89,7 @@ def torch_seconds(call: Callable[..., Any], x: np.ndarray[Any, Any], n: int) -> 
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options(__doc__)
     parser.add_argument("--torch", action="store_true", help="measure torch too")
     parser.add_argument("--only", action="append", help="only rows whose name contains this; may be repeated")
     parser.add_argument("--device", action="append", help="cuda or vulkan; default both")

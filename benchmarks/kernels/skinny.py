@@ -1,6 +1,7 @@
 """Products of few rows by large weights: bytes of weights a second, as a share of 4.3 TB/s.
 
-    python benchmarks/kernels/skinny.py [--device cuda --device vulkan] [--torch] [--variants] [--dtype D …] [--rows M …]
+    python benchmarks/kernels/skinny.py [--device cuda --device vulkan] [--torch] [--variants] [--dtype D …] [--rows M
+    …]
 
 A program has many independent launches over at least 470 MB of weights, so that launches which overlap read different
 weights and find none in the L2 cache, and reads about 5 GB in a run. The time is that of whole runs with warm clocks,
@@ -12,7 +13,6 @@ at all numbers of rows, or of all candidates; --detail adds a line for each prog
 
 from __future__ import annotations
 
-import argparse
 import math
 import sys
 import time
@@ -26,6 +26,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 import numpy as np
 
 import rlx
+from benchmarks.harness import options
 from rlx.backends.gpu.gemm.choice import forcing
 from rlx.errors import DeviceUnavailable
 from rlx.runtime import Session
@@ -237,7 +238,7 @@ def compare(bench: Bench, dtypes: Sequence[str], rows: Sequence[int], detail: bo
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options(__doc__)
     parser.add_argument("--device", action="append", help="cuda, vulkan; both without it")
     parser.add_argument("--dtype", action="append", choices=DTYPES, help="f32 and bf16 without it; may be repeated")
     parser.add_argument("--rows", action="append", type=int, help="1, 4, 16 without it; may be repeated")

@@ -9,7 +9,6 @@ s of warm-up; `--steps` lists the steps that take longest.
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections import Counter
 from pathlib import Path
@@ -20,6 +19,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 import numpy as np
 
 import rlx
+from benchmarks.harness import options
 from benchmarks.kernels.gpu import per_run, step_times
 from rlx.errors import DeviceUnavailable
 
@@ -73,9 +73,7 @@ def measured(
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = options(__doc__)
     parser.add_argument("--device", action="append", help="cuda or vulkan; default both")
     parser.add_argument("--count", action="append", type=int, help="splats; default 100,000 and 1,000,000")
     parser.add_argument("--size", default="1920x1080", help="pixels of the picture")

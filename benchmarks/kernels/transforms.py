@@ -5,14 +5,18 @@
 
 from __future__ import annotations
 
-import argparse
+import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import numpy as np
 
 import rlx
+from benchmarks.harness import options
 
 LENGTHS = (1 << 10, 1 << 12, 1 << 13, 1 << 14, 1 << 16, 1 << 18, 1 << 20, 1 << 22, 1 << 24, 1000, 4095, 65537)
 
@@ -65,7 +69,7 @@ def by_torch(form: str, n: int, batch: int) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = options(__doc__)
     parser.add_argument("--device", nargs="*", default=["cuda", "vulkan"])
     parser.add_argument("--torch", action="store_true")
     parser.add_argument("--only", nargs="*", type=int, default=list(LENGTHS))

@@ -1,7 +1,7 @@
 """Kernels of fusion groups (trees) on a GPU: the time to make one, and its speed.
 
-    python benchmarks/kernels/tree_vulkan.py                  emitted SPIR-V beside an interpreter with specialization constants
-    python benchmarks/kernels/tree_vulkan.py vulkan:0 speed   bandwidth by dtype and layout; cuda:0 too
+    python benchmarks/kernels/tree_vulkan.py                  emitted SPIR-V beside an interpreter with specialization
+    constants python benchmarks/kernels/tree_vulkan.py vulkan:0 speed   bandwidth by dtype and layout; cuda:0 too
 
 Run times are the best of several; disk caches are off. The interpreter is compiled here, with glslangValidator.
 """

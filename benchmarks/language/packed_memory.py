@@ -1,4 +1,5 @@
-"""The memory that a large packed weight takes on a device: `python benchmarks/language/packed_memory.py [device …] [--gb 4]`.
+"""The memory that a large packed weight takes on a device: `python benchmarks/language/packed_memory.py [device …]
+[--gb 4]`.
 
 A program whose parameter is a Q4_K weight of so many gigabytes is compiled, its weight is set, and it runs: a product
 of one row, and some of its sums are compared with float64. The table shows what the driver reports as used (nvidia-smi,
@@ -8,7 +9,6 @@ a small program: at the end, and at the highest point in between, as a multiple 
 
 from __future__ import annotations
 
-import argparse
 import shutil
 import subprocess
 import sys
@@ -21,6 +21,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 import numpy as np
 
 import rlx
+from benchmarks.harness import options
 from rlx.dtypes import PACKED
 from rlx.packed import PackedArray
 from rlx.packed.decode import split_planes
@@ -73,9 +74,7 @@ def program(session: rlx.Session, w: PackedArray) -> rlx.CompiledGraph:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = options(__doc__)
     parser.add_argument("device", nargs="*", default=["cuda", "vulkan"])
     parser.add_argument("--gb", type=float, default=4.0)
     args = parser.parse_args()

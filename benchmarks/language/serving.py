@@ -1,4 +1,5 @@
-"""The server under clients: `python benchmarks/language/serving.py [--shape small] [--device cpu] [--slots 16] [--seconds 300]`.
+"""The server under clients: `python benchmarks/language/serving.py [--shape small] [--device cpu] [--slots 16]
+[--seconds 300]`.
 
 A random model (the shapes of language.py) is served in a process of its own; the clients are here, by default four
 times as many as there are slots. First a mixed load, in which all read their answers to the end: tokens a second beside
@@ -27,6 +28,7 @@ sys.path.insert(0, str(ROOT))
 import numpy as np  # noqa: E402
 
 import rlx  # noqa: E402
+from benchmarks.harness import options  # noqa: E402
 from benchmarks.language.decoding import SHAPES, decoder_of  # noqa: E402
 
 CONTEXT = 512
@@ -254,7 +256,7 @@ async def clients(port: int, pid: int, a: argparse.Namespace) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options(__doc__)
     parser.add_argument("--shape", choices=SHAPES, default="small")
     parser.add_argument("--dtype", default="q8_0")
     parser.add_argument("--activations", default="f32")

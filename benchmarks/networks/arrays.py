@@ -11,7 +11,6 @@ and copied in the last, counted at the calls of the runtime and by torch's profi
 
 from __future__ import annotations
 
-import argparse
 import sys
 import time
 from collections import Counter
@@ -24,6 +23,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 import numpy as np
 
 import rlx
+from benchmarks.harness import options
 from rlx.errors import DeviceUnavailable
 from rlx.runtime import Session
 
@@ -174,7 +174,7 @@ def bound(session: Session) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options(__doc__)
     parser.add_argument("--device", action="append", help="default: cuda, vulkan and cpu")
     parser.add_argument("--images", type=int, default=32)
     parser.add_argument("--small", action="store_true", help="one block a stage")

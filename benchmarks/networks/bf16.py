@@ -13,7 +13,6 @@ first prints the NMSE of each network in NumPy with the operands of every GEMM r
 
 from __future__ import annotations
 
-import argparse
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -27,6 +26,7 @@ import numpy as np
 import numpy.typing as npt
 
 import rlx
+from benchmarks.harness import options
 from rlx.backends.gpu.attention import choice as attention_choice
 from rlx.backends.gpu.gemm import choice as product_choice
 from rlx.conformance.compare import distance
@@ -214,20 +214,20 @@ def emulate(name: str) -> None:
 
 def main() -> int:
     """Prints the tables; status 1 where a device did not run."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options(__doc__)
     parser.add_argument("--device", action="append")
     parser.add_argument("--only", nargs="+", choices=sorted(SIZES), default=list(SIZES))
     parser.add_argument("--nodes", action="store_true", help="every tensor, in order")
     parser.add_argument("--quick", action="store_true", help="only the program that the rules make")
     parser.add_argument("--emulate", action="store_true", help="NumPy's model first")
-    options = parser.parse_args()
+    args = parser.parse_args()
     failed = False
-    for name in options.only:
-        if options.emulate:
+    for name in args.only:
+        if args.emulate:
             emulate(name)
-        for device in options.device or ("cuda", "vulkan"):
+        for device in args.device or ("cuda", "vulkan"):
             try:
-                measure(device, name, options.nodes, options.quick)
+                measure(device, name, args.nodes, args.quick)
             except RlxError as error:
                 failed = True
                 print(f"  {device:9} {name:7} {error}", file=sys.stderr)

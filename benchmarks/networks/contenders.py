@@ -6,12 +6,9 @@ no time.
 
 from __future__ import annotations
 
-import importlib.metadata
 import os
 import platform
-import statistics
 import sys
-import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -22,6 +19,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 import numpy as np
 
 import rlx
+from benchmarks.harness import Table, in_turns, middle_and_best, once, version
 from benchmarks.networks import minilm
 from rlx.backends.cpu.host.matmul import blas
 from rlx.backends.cpu.threads import available_threads
@@ -31,24 +29,6 @@ SHAPES = ((8, 128), (1, 16))
 WARM_UP_S = 1.0
 ROUNDS = 5
 ROUND_S = 1.0
-
-
-def timed(call: Callable[[], Any], seconds: float) -> list[float]:
-    """The time of each call, in seconds: as many calls as fit into `seconds`, at least three."""
-    found: list[float] = []
-    end = time.perf_counter() + seconds
-    while len(found) < 3 or time.perf_counter() < end:
-        start = time.perf_counter()
-        call()
-        found.append(time.perf_counter() - start)
-    return found
-
-
-def version(package: str) -> str:
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return ""
 
 
 def encoders(weights: dict[str, Any], batch: int, length: int, threads: int) -> dict[str, minilm.Encode]:
@@ -70,25 +50,15 @@ def compare_minilm(threads: int) -> None:
         )
         engines = encoders(weights, batch, length, threads)
         answers = {name: encode(ids, mask) for name, encode in engines.items()}
-        times: dict[str, list[float]] = {name: [] for name in engines}
-        # Engines take turns, so that a busy or hot machine affects all; each is warmed up before its turn.
-        for turn in range(ROUNDS + 1):
-            for name, encode in engines.items():
-                call = partial(encode, ids, mask)
-                timed(call, WARM_UP_S if turn == 0 else 0.1)
-                if turn:
-                    times[name] += timed(call, ROUND_S)
-        own = statistics.median(times["rlx cpu"])
-        print(
-            f"  {'engine':24} {'median ms':>10} {'best ms':>9} {'runs':>6} {'of rlx':>7} {'max difference':>15}"
-        )
-        for name, values in times.items():
-            middle = statistics.median(values)
+        calls = {name: partial(encode, ids, mask) for name, encode in engines.items()}
+        times = in_turns(calls, ROUNDS, ROUND_S, WARM_UP_S, again=0.1)
+        table = Table({"  engine": "26", "median ms": "9.2f", "best ms": "9.2f", "runs": "6d", "of rlx": "6.2f",
+                       "max difference": "14.1e"})  # fmt: skip
+        table.head()
+        found = middle_and_best(times)
+        for name, (middle, best) in found.items():
             apart = float(np.abs(answers[name] - answers["rlx cpu"]).max())
-            print(
-                f"  {name:24} {middle * 1e3:10.2f} {min(values) * 1e3:9.2f} {len(values):6} {middle / own:6.2f}× "
-                f"{apart:15.1e}"
-            )
+            table.row(f"  {name}", middle, best, len(times[name]), middle / found["rlx cpu"][0], apart)
 
 
 def three_ops(device: str, optimize: bool) -> Callable[[], Any]:
@@ -123,16 +93,10 @@ def overhead() -> None:
     for name, call in rows.items():
         for _ in range(200):
             call()
-        values = sorted(timed_once(call) for _ in range(2000))
+        values = sorted(once(call) for _ in range(2000))
         print(f"  {name:60} {values[1000] * 1e6:9.1f} µs   best {values[0] * 1e6:7.1f} µs")
     for backend, reason in reasons.items():
         print(f"  {backend}: not measured, {reason}")
-
-
-def timed_once(call: Callable[[], Any]) -> float:
-    start = time.perf_counter()
-    call()
-    return time.perf_counter() - start
 
 
 def main() -> None:

@@ -21,9 +21,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
 import numpy as np
 
 import rlx
+from benchmarks.harness import options
 
 SIDES = {"ssdlite": 320, "retinanet": 320}
 MADE = {"ssdlite": "ssdlite320_mobilenet_v3_large", "retinanet": "retinanet_resnet50_fpn"}
@@ -108,7 +111,7 @@ def shared(got: Any, want: Any) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = options(__doc__)
     parser.add_argument("--device", action="append", default=None)
     parser.add_argument("--images", type=int, default=20)
     parser.add_argument("--threads", type=int, action="append", default=None)

@@ -5,13 +5,17 @@
 
 from __future__ import annotations
 
-import argparse
+import sys
 import time
+from pathlib import Path
 from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import numpy as np
 
 import rlx
+from benchmarks.harness import options
 
 
 def mlp(x: Any, w: Any, v: Any) -> Any:
@@ -21,7 +25,7 @@ def mlp(x: Any, w: Any, v: Any) -> Any:
 
 def main() -> int:
     """Prints a row for each device: programs, seconds of the first pass, microseconds of a later call."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options(__doc__)
     parser.add_argument("--device", action="append")
     parser.add_argument("--steps", type=int, default=1000)
     given = parser.parse_args()

@@ -9,7 +9,6 @@ are timed one by one, outside a CUDA graph, so that the time of each includes it
 
 from __future__ import annotations
 
-import argparse
 import sys
 from contextlib import ExitStack
 from pathlib import Path
@@ -19,6 +18,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import numpy as np
 
+from benchmarks.harness import options
 from benchmarks.kernels.gpu import per_run, step_times, torch_minilm
 from rlx.backends.gpu.attention import choice as attention_choice
 from rlx.backends.gpu.gemm import choice as product_choice
@@ -114,9 +114,7 @@ def sweep(encoder: SentenceEncoder, size: tuple[int, int], wishes: dict[str, Wis
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = options(__doc__)
     parser.add_argument("--model", type=Path, required=True, help="MiniLM's folder")
     parser.add_argument(
         "--device", action="append", help="cuda or vulkan; may be repeated; both when left out"

@@ -12,7 +12,6 @@ not. The first lines print its value; `env -u OPENBLAS_CORETYPE python …` meas
 
 from __future__ import annotations
 
-import argparse
 import math
 import os
 import statistics
@@ -28,8 +27,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 import numpy as np
 
 import rlx
+from benchmarks.harness import in_turns, middle_and_best, options, version
 from benchmarks.networks import minilm
-from benchmarks.networks.contenders import WARM_UP_S, timed, version
+from benchmarks.networks.contenders import WARM_UP_S
 from rlx.backends.cpu.host.matmul import blas
 from rlx.driver.registry import probe_all
 from tests.onnx.light import light
@@ -151,14 +151,8 @@ def measure(name: str, rounds: int, seconds: float, profile: bool) -> None:
         "rlx": lambda: program.run(feeds),
         "ort": lambda: session.run([output], feeds),
     }
-    times: dict[str, list[float]] = {e: [] for e in engines}
-    for turn in range(rounds + 1):
-        for engine, call in engines.items():
-            timed(call, WARM_UP_S if turn == 0 else 0.1)
-            if turn:
-                times[engine] += timed(call, seconds)
-    own, other = (statistics.median(times[e]) * 1e3 for e in engines)
-    best_own, best_other = (min(times[e]) * 1e3 for e in engines)
+    times = in_turns(engines, rounds, seconds, WARM_UP_S, again=0.1)
+    (own, best_own), (other, best_other) = middle_and_best(times).values()
     print(
         f"{name:14} {own:9.2f} {other:9.2f} {own / other:6.2f}  {best_own:9.2f} {best_other:9.2f} "
         f"{best_own / best_other:6.2f}  {len(times['rlx']):6} {apart:10.1e}",
@@ -171,7 +165,7 @@ def measure(name: str, rounds: int, seconds: float, profile: bool) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser = options(__doc__)
     parser.add_argument("models", nargs="*", choices=[[], *MODELS], default=[])
     parser.add_argument("--profile", action="store_true", help="what rlx spends, by op")
     parser.add_argument("--rounds", type=int, default=5)

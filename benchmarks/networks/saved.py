@@ -1,4 +1,5 @@
-"""`python benchmarks/networks/saved.py --device cuda`: the time from a saved program to its first result, in a fresh process.
+"""`python benchmarks/networks/saved.py --device cuda`: the time from a saved program to its first result, in a fresh
+process.
 
 MiniLM (six layers, 1 x 16 tokens) and ResNet-50 (one picture), with random weights. Of each: compiled from its graph
 with kernels that are in the cache; loaded with these; loaded as trusted with the cache off, so that machine code comes
@@ -8,7 +9,6 @@ then. `import` is outside of the times, opening the device is given apart.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import subprocess
@@ -18,9 +18,12 @@ import time
 from pathlib import Path
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
 import numpy as np
 
 import rlx
+from benchmarks.harness import options
 from rlx.models.bert import BertConfig, encoder_graph
 
 Made = tuple[rlx.Graph, dict[str, Any], dict[str, Any]]
@@ -113,7 +116,7 @@ def once(device: str, model: str, folder: Path, how: str) -> dict[str, float]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = options(__doc__)
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--model", choices=MODELS)
     parser.add_argument("--repeat", type=int, default=3)

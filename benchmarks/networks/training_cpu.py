@@ -9,7 +9,6 @@ adds torch.compile. The table has medians and minima of all steps, and the loss 
 
 from __future__ import annotations
 
-import argparse
 import os
 import statistics
 import sys
@@ -23,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 import numpy as np
 
 import rlx
-from benchmarks.networks.contenders import timed, version
+from benchmarks.harness import Table, in_turns, middle_and_best, options, version
 from examples.train_language import BATCH, CONFIG, LENGTH, training
 
 Weights = dict[str, np.ndarray[Any, Any]]
@@ -101,7 +100,7 @@ def spent(step: Any, feeds: dict[str, Any]) -> list[tuple[str, float, int]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser = options(__doc__)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=0.5, help="of each turn")
@@ -119,14 +118,10 @@ def main() -> None:
         calls["torch.compile"] = torch_step(args.threads, weights, compiled=True)
     print(f"{args.threads} threads each; torch {version('torch')}; load {os.getloadavg()[0]:.1f}")
     first = {name: call() for name, call in calls.items()}
-    times: dict[str, list[float]] = {name: [] for name in calls}
-    for turn in range(args.rounds + 1):
-        for name, call in calls.items():
-            found = timed(call, args.seconds if turn else 0.1)
-            times[name] += found if turn else []
-    for name, all_of in times.items():
-        print(f"{name:14} median {statistics.median(all_of) * 1e3:8.2f} ms  best {min(all_of) * 1e3:8.2f} ms  "
-              f"loss {first[name]:.5f}")  # fmt: skip
+    table = Table({"engine": "14", "median ms": "9.2f", "best ms": "8.2f", "loss": "8.5f"})
+    table.head()
+    for name, (middle, best) in middle_and_best(in_turns(calls, args.rounds, args.seconds)).items():
+        table.row(name, middle, best, first[name])
     if args.profile:
         for kind, us, nodes in spent(rlx_step("compiled", args.threads, graph, weights, timings=True), feeds)[
             :24
