@@ -43,7 +43,7 @@ from rlx.onnx.reader.string_table import StringTable
 from rlx.onnx.reader.structure import Structure, assembled, flattened
 from rlx.onnx.reader.tensors import to_array
 from rlx.onnx.stages.block import Block, infos
-from rlx.onnx.stages.seen import SeenLengths
+from rlx.onnx.stages.seen_lengths import SeenLengths
 from rlx.onnx.stages.staged import Staged as Staged
 from rlx.ops.pytree import is_array
 from rlx.packed import PackedArray

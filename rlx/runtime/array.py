@@ -17,7 +17,7 @@ from rlx.errors import ArenaError, DeviceUnavailable, DTypeError, GraphError, Rl
 from rlx.ir import Tensor, TensorType
 from rlx.ir.values import as_array, exactly
 from rlx.packed import PackedArray
-from rlx.runtime.between import copy_between
+from rlx.runtime.device_copies import copy_between
 
 if TYPE_CHECKING:
     from rlx.runtime.checks import Unread

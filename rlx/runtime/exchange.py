@@ -20,7 +20,7 @@ from rlx.dtypes import ALL, DType, bf16
 from rlx.errors import ArenaError, DTypeError, RlxError
 from rlx.ir.values import is_foreign
 from rlx.runtime.array import Array
-from rlx.runtime.between import cuda_twin
+from rlx.runtime.device_copies import cuda_twin
 
 # The backend that can use memory of a kind in place: the host, CUDA, the host pinned for CUDA, managed by CUDA.
 _BACKENDS = {HOST: "cpu", CUDA: "cuda", 3: "cpu", 13: "cuda"}

@@ -17,16 +17,16 @@ from rlx.backends.cpu.choice import CannotCompile
 from rlx.backends.cpu.compile import KernelSpec, addresses, code_bytes
 from rlx.backends.cpu.context import Array
 from rlx.backends.cpu.elementwise import tree_step
+from rlx.backends.cpu.fixed_ranges import Range
 from rlx.backends.cpu.layout import in_memory_order
 from rlx.backends.cpu.machine import this_machine
 from rlx.backends.cpu.movement import RowCopy, copies
-from rlx.backends.cpu.reads import Range
 from rlx.backends.cpu.step import (
-    TAKES_FOLLOWING,
+    TAKES_EPILOGUE,
     Declined,
     EngineContext,
     EngineStep,
-    Following,
+    Epilogue,
     binders_of,
     load_binders,
 )
@@ -162,15 +162,15 @@ class EngineProgram:
         self._exposed = False
 
     def bind(
-        self, node: Node, ins: Sequence[Array], outs: Sequence[Array], alike: bool = False,
-        following: Following | None = None,
+        self, node: Node, ins: Sequence[Array], outs: Sequence[Array], batch_invariant: bool = False,
+        following: Epilogue | None = None,
     ) -> tuple[list[Segment], list[EngineStep]] | None:  # fmt: skip
         """The segment that this node begins, if it does, and the node's steps; None where NumPy has to run it. With
         `following`, the steps of both nodes, or None where they do not become one.
 
         Whether the engine runs a node does not depend on where the plan puts its tensors: what it has no steps for
         because a result lies over inputs, it does with copies of those. NumPy's results may have other bits."""
-        self._ctx.alike, self._ctx.following = alike, following
+        self._ctx.batch_invariant, self._ctx.epilogue = batch_invariant, following
         self._ctx.next_node()
         count = len(self._ctx.weights)
         self.packed = []
@@ -192,9 +192,9 @@ class EngineProgram:
 
     def _steps_of(self, node: Node, ins: Sequence[Array], outs: Sequence[Array]) -> list[EngineStep] | None:
         """The steps of the first binder that does not decline; None where all do."""
-        following, count = self._ctx.following, len(self._ctx.weights)
+        following, count = self._ctx.epilogue, len(self._ctx.weights)
         for binder in binders_of(node.op):
-            if following is not None and binder not in TAKES_FOLLOWING:
+            if following is not None and binder not in TAKES_EPILOGUE:
                 continue
             made = None
             with suppress(Declined):

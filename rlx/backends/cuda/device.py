@@ -24,7 +24,7 @@ from rlx.backends.cuda.api import (
 from rlx.backends.cuda.blas import WORKSPACE_BYTES, Blas
 from rlx.backends.cuda.blas_lt import Known, adds_bias, is_promised, product_key, promising
 from rlx.backends.cuda.compiler import Compiler
-from rlx.backends.cuda.early import may_begin_early
+from rlx.backends.cuda.dependent_launch import may_begin_early
 from rlx.backends.cuda.imported import ImportedMemory, gpu_uuid
 from rlx.backends.cuda.libraries import load_library
 from rlx.backends.cuda.management import free_bytes

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from rlx.backends.cpu.attention.words import ARGS, LOWEST, TINY, mask_type
+from rlx.backends.cpu.attention.arguments import ARGS, LOWEST, TINY, mask_type
 from rlx.backends.cpu.formulas import apply
 from rlx.backends.cpu.ir import F32, I32, I64, PTR, Kernel, Type, Value, Variable
 from rlx.backends.cpu.rowwise import (

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rlx.backends.cpu.attention.words import LOWEST, TINY
+from rlx.backends.cpu.attention.arguments import LOWEST, TINY
 from rlx.backends.cpu.context import Array
 from rlx.backends.cpu.elementwise import tree_step
 from rlx.backends.cpu.formulas import apply

@@ -21,7 +21,7 @@ from rlx.backends.cpu.gemm.product import (
     pack_fixed,
     product_steps,
     widened,
-    with_following,
+    with_epilogue,
 )
 from rlx.backends.cpu.gemm.transpose import transpose_step
 from rlx.backends.cpu.host.matmul.dense import epilogue_of
@@ -38,7 +38,7 @@ _TURNED = 32  # rows and terms from which a transposed matrix is worth a copy
 _MANY_ROWS = 128
 
 
-@engine("matmul", takes_following=True)
+@engine("matmul", takes_epilogue=True)
 def bind_matmul(
     node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: EngineContext
 ) -> list[EngineStep] | None:
@@ -52,8 +52,8 @@ def bind_matmul(
     b = np.swapaxes(ins[1], -1, -2) if node.attrs["transpose_b"] else ins[1]
     if a.shape[-1] == 0 or a.size == 0 or b.size == 0:
         raise Declined("no elements")
-    following = ctx.following
-    tree = with_following(epilogue_of(node), len(ins) - 2, following, i32 if integers else f32)
+    following = ctx.epilogue
+    tree = with_epilogue(epilogue_of(node), len(ins) - 2, following, i32 if integers else f32)
     fixed = ctx.is_fixed(node.inputs[1])
     operands = [(ins[2], 0, 0)] if len(ins) == 3 else []
     (m, k), n = a.shape[-2:], b.shape[-1]

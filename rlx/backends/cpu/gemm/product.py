@@ -18,7 +18,7 @@ from rlx.backends.cpu.gemm.kernel import GemmKernel, Operand, operand_names
 from rlx.backends.cpu.gemm.pack import PackKernel
 from rlx.backends.cpu.gemm.transpose import panels_step
 from rlx.backends.cpu.machine import Machine
-from rlx.backends.cpu.step import Declined, EngineContext, EngineStep, Following, address
+from rlx.backends.cpu.step import Declined, EngineContext, EngineStep, Epilogue, address
 from rlx.backends.cpu.trees import printable
 from rlx.driver.device import Bytes
 from rlx.dtypes import DType, as_dtype, f32
@@ -278,8 +278,8 @@ def widened(a: Array, ctx: EngineContext, steps: list[EngineStep]) -> Array:
     return wide
 
 
-def with_following(
-    tree: Expr | None, count: int, following: Following | None, sums: DType = f32
+def with_epilogue(
+    tree: Expr | None, count: int, following: Epilogue | None, sums: DType = f32
 ) -> Expr | None:
     """An epilogue of `count` operands and the elementwise node behind it as one tree, whose operands come after them.
     Raises: Declined for what an epilogue cannot compute."""

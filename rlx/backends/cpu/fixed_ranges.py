@@ -26,7 +26,7 @@ class Range(NamedTuple):
         return self.buffer.memory()[self.start : self.end]
 
 
-class Reads:
+class FixedRanges:
     """The ranges of one program; those of a body that lie outside of it are the outer program's."""
 
     def __init__(self, plan: MemoryPlan, arena: DeviceArena) -> None:
@@ -61,7 +61,7 @@ class Reads:
 
 
 def memory_of(buffer: Buffer) -> Bytes:
-    """A buffer's memory, of which `Reads` keeps what is read."""
+    """A buffer's memory, of which `FixedRanges` keeps what is read."""
     found = buffer.memory() if isinstance(buffer, CpuBuffer) else buffer.view()
     assert found is not None
     return found

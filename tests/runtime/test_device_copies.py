@@ -25,7 +25,7 @@ from rlx.backends.cuda.device import CudaDevice, _describe
 from rlx.backends.vulkan import transfer
 from rlx.driver import registry
 from rlx.errors import DeviceUnavailable, OutOfDeviceMemory
-from rlx.runtime import between, exchange
+from rlx.runtime import device_copies, exchange
 from tests.cuda.unreal import Raised, Runtime
 
 LAVAPIPE_HEADER = 4096  # bytes before the memory in the file that Mesa's driver exports
@@ -106,12 +106,12 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> Iterator[Driver]:
     made = Driver(vulkan.info.uuid)
     monkeypatch.setattr(imported, "driver_library", lambda: made)
     backend, real = Backend(), registry.load_backend
-    for module in (registry, between, exchange):
+    for module in (registry, device_copies, exchange):
         monkeypatch.setattr(module, "load_backend", lambda name: backend if name == "cuda" else real(name))
-    between.cuda_twin.cache_clear()
+    device_copies.cuda_twin.cache_clear()
     yield made
-    between.cuda_twin.cache_clear()
-    between._refused.clear()
+    device_copies.cuda_twin.cache_clear()
+    device_copies._refused.clear()
     backend.device.close()
     vulkan.bury()
     vulkan.exported_pool.trim()
