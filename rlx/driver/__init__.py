@@ -6,6 +6,7 @@
 from rlx.driver.device import Backend as Backend
 from rlx.driver.device import Buffer as Buffer
 from rlx.driver.device import BuildOptions as BuildOptions
+from rlx.driver.device import Call as Call
 from rlx.driver.device import Device as Device
 from rlx.driver.device import DeviceInfo as DeviceInfo
 from rlx.driver.device import Dispatch as Dispatch

@@ -259,6 +259,24 @@ class Executable(Protocol):
     def close(self) -> None: ...
 
 
+class Call(Protocol):
+    """A program whose inputs and outputs lie in memory that each call gives (`Device.build_call`)."""
+
+    def begin(self, memory: Sequence[tuple[Buffer, int]]) -> None:
+        """Begins a run on memory in the order of the segments that the program was built for: buffers of the device
+        with the offsets at which the tensors lie, multiples of ALIGNMENT. On the CPU the run is complete when this
+        returns; elsewhere later work of the device follows it, and the buffers may be dropped at once: their memory is
+        used again only by work behind it. Any thread may call. Requires: no output overlaps another or an input."""
+        ...
+
+    @property
+    def own_bytes(self) -> int:
+        """Bytes that it has beside its plan's."""
+        ...
+
+    def close(self) -> None: ...
+
+
 class Device(Protocol):
     """An opened device."""
 
@@ -314,6 +332,16 @@ class Device(Protocol):
 
     def build(self, graph: Graph, plan: MemoryPlan, arena: DeviceArena, options: BuildOptions) -> Executable:
         """Lowers a legalized graph over a plan's slots and records it. Fills the "const" segment."""
+        ...
+
+    def build_call(
+        self, graph: Graph, plan: MemoryPlan, bound: Mapping[str, Buffer], options: BuildOptions,
+        segments: Sequence[str],
+    ) -> Call | str:  # fmt: skip
+        """Lowers a legalized graph over a plan's slots, like `arena` and `build`, of which the call has its own scratch
+        and constants. `segments`, in which its inputs and outputs lie (`plan(outside=)`), are given with each run; the
+        plan's other ones of stores are `bound`. Where the device cannot run the program so, as one with a host step or
+        control flow, the answer is the reason."""
         ...
 
     def follow(self, stream: int) -> None:

@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self
 from weakref import WeakSet
 
 import numpy as np
 import numpy.typing as npt
 
-from rlx.driver import Device, DeviceArena, Executable, MemoryPlan, Slot
+from rlx.driver import Call, Device, DeviceArena, Executable, MemoryPlan, Slot
 from rlx.driver.closing import Closing, Resources
+from rlx.driver.memory.plan import input_segment, output_segment
 from rlx.driver.memory.typed import whole
 from rlx.dtypes import DTypeLike
 from rlx.errors import GraphError, OutOfDeviceMemory, meant
 from rlx.host.locks import renewed
 from rlx.host.progress import report
 from rlx.ir import Graph, Tensor, verify
+from rlx.ir.checks import visible
 from rlx.ir.graph import TRACING
 from rlx.packed import PackedArray
 from rlx.runtime import debug
@@ -287,6 +289,27 @@ class CompiledGraph(Closing):
             self._bound.add(made.run)
             return made
 
+    def build_call(self, names: Sequence[str]) -> tuple[Call, int] | str:
+        """The program on memory that each call gives: that of the inputs, named in its order, then that of the outputs.
+        Returns it with the bytes of its own memory, or the reason why there is none. The caller closes it."""
+        prepared = self._prepare()
+        graph = prepared.graph
+        if graph.params or graph.states or len(names) != len(graph.inputs):
+            return "it has memory besides its arguments'"
+        if len(visible(self.graph.outputs)) != len(self.graph.outputs):
+            return "its indices are checked"
+        plan = self._make_plan(prepared, names)
+        for name, t in visible(self.graph.outputs).items():
+            if plan.slots[graph.outputs[name].id].segment != output_segment(name):
+                return f"its result {name!r} lies in an argument, a constant or another result"
+            if graph.outputs[name].dtype != t.dtype:
+                return f"its result {name!r} is stored as {graph.outputs[name].dtype}"
+        if any(graph.inputs[n].dtype != t.dtype for n, t in self.graph.inputs.items()):
+            return "an argument is stored in another dtype"
+        segments = [*map(input_segment, names), *map(output_segment, visible(self.graph.outputs))]
+        built = self.device.build_call(graph, plan, {}, self.options.build, segments)
+        return built if isinstance(built, str) else (built, plan.total_bytes + built.own_bytes)
+
     def prepare(self) -> Self:
         """Allocates and records now instead of at the first run."""
         with self._lock:
@@ -410,12 +433,22 @@ class CompiledGraph(Closing):
                 packed=self.device.info.packed, optimize=o.optimize, fallback=o.fallback, precision=o.build.precision,
                 launches=self.device.info.kind != "cpu",
             )  # fmt: skip
+            self._prepared = self._within_budget(self._prepared)
         return self._prepared
 
-    def _make_plan(self, prepared: Prepared) -> MemoryPlan:
+    def _within_budget(self, prepared: Prepared) -> Prepared:
+        """The graph with nodes repeated where it has a budget, which the planner that shares no bytes ignores."""
+        if self.graph.budget is None or self.options.planner != "reuse":
+            return prepared
+        from rlx.driver.memory.planner.recompute import fit  # only programs with a budget need it
+
+        fitted = fit(prepared.graph, self.graph.budget, lambda g: self._make_plan(prepared._replace(graph=g)))
+        return prepared._replace(graph=fitted.graph)
+
+    def _make_plan(self, prepared: Prepared, outside: Container[str] | None = None) -> MemoryPlan:
         report("planning")
         limit = self.device.limits.max_alloc_bytes
-        return planned(prepared.graph, self.options.planner, self.weights.find, self.state.find, limit)
+        return planned(prepared.graph, self.options.planner, self.weights.find, self.state.find, limit, outside)
 
     def _planned_by(self, prepared: Prepared) -> tuple[Prepared, str, list[Slot | None]]:
         """What a plan depends on: graph, planner, and where weights and states are now."""

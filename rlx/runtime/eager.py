@@ -18,13 +18,15 @@ from typing import Any
 import numpy as np
 
 from rlx import ops
-from rlx.driver import Device
+from rlx.driver import Call, Device
 from rlx.driver.device import CUDA
+from rlx.driver.memory.plan import ALIGNMENT
 from rlx.driver.registry import open_device
 from rlx.dtypes import DType, bool_
 from rlx.errors import GraphError, RlxError, ShapeError
 from rlx.host.locks import renewed
 from rlx.ir import Tensor, TensorType
+from rlx.ir.checks import visible
 from rlx.ir.graph import TRACING, NoGraph
 from rlx.ir.number import held
 from rlx.ir.types import MAX_RANK
@@ -33,11 +35,12 @@ from rlx.ops import composite, operators
 from rlx.ops.index.arrays import getitem
 from rlx.ops.index.gather import check_in_range
 from rlx.ops.operators import users_line
-from rlx.ops.public import Function, Outside
+from rlx.ops.public import Complexes, Function, Outside, any_complex
 from rlx.ops.pytree import Static, children_of, flatten, sorted_items
 from rlx.packed import PackedArray
-from rlx.runtime.arguments import Call, NotBuiltIn, Parameters, static_key
-from rlx.runtime.array import Array
+from rlx.runtime.arguments import Call as Arguments
+from rlx.runtime.arguments import NotBuiltIn, Parameters, static_key
+from rlx.runtime.array import Array, array
 from rlx.runtime.compiled import CompiledGraph
 from rlx.runtime.exchange import adopted
 from rlx.runtime.jit import Traced, trace
@@ -45,6 +48,7 @@ from rlx.runtime.session import Session
 
 PROGRAMS = 1024  # at most so many are kept,
 PROGRAM_BYTES = 256 << 20  # and of this memory, the last one's aside
+_KNOWN_NUMBERS = 16  # of a program, that stay on a GPU
 _AS_VALUES = 1 << 12  # elements of the largest array that may be built into a program, such as a shape
 # Functions whose Python numbers each call gives anew, as jit's; other functions have theirs built in.
 _NUMBERS = frozenset(
@@ -74,12 +78,14 @@ class _ByValue:
 
 
 class Program:
-    """A compiled call. `run` takes the leaves of a call with its key."""
+    """A compiled call. `run` takes the leaves of a call with its key; `copies` says why arguments and results are
+    copied in and out of the program's memory, and is empty where it runs on their own."""
 
-    __slots__ = ("nbytes", "run", "used")
+    __slots__ = ("copies", "nbytes", "run", "used")
 
-    def __init__(self, run: Run, nbytes: int) -> None:
+    def __init__(self, run: Run, nbytes: int, copies: str) -> None:
         self.run = run
+        self.copies = copies
         self.nbytes = nbytes
         self.used = 0
 
@@ -295,10 +301,12 @@ def _compiled(
     _say_f64(call.leaves, device)
     exe = Session(device.info.id).compile(traced.graph)
     places = {name: i for i, name in enumerate(traced.names)}
-    run = _runner(exe, traced, call.leaves, function.__name__)
+    program = _runner(exe, traced, call.leaves, function.__name__)
     checked = [(places[name], op, n, what) for name, op, n, what in ranges
                if name in places and isinstance(call.leaves[places[name]], np.ndarray)]  # fmt: skip
-    return Program(_checking(run, checked) if checked else run, exe.plan.total_bytes)
+    if checked:
+        program.run = _checking(program.run, checked)
+    return program
 
 
 def _checking(run: Run, checked: Sequence[tuple[int, str, int, str]]) -> Run:
@@ -314,9 +322,9 @@ def _checking(run: Run, checked: Sequence[tuple[int, str, int, str]]) -> Run:
 
 def _arranged(
     function: Function, args: Sequence[Any], kwargs: Mapping[str, Any], leaves: _Leaves, static: Sequence[int]
-) -> Call:
+) -> Arguments:
     """The arguments as a call to trace. Leaves that are `static` are built in."""
-    call, seen = Call(None, [], []), iter(enumerate(leaves))
+    call, seen = Arguments(None, [], []), iter(enumerate(leaves))
     given: list[tuple[int | str, Any]] = [*enumerate(args), *kwargs.items()]
     numbers = function.__name__ in _NUMBERS
 
@@ -366,17 +374,152 @@ def _say_f64(leaves: Sequence[Any], device: Device) -> None:
         )
 
 
-def _runner(exe: CompiledGraph, traced: Traced, leaves: Sequence[Any], name: str) -> Run:
-    program, device = exe._ready(), exe.device
+def _runner(exe: CompiledGraph, traced: Traced, leaves: Sequence[Any], name: str) -> Program:
+    """The program of a call: on the memory of its arguments, with copies, or by way of `launch`."""
+    device = exe.device
     plain = all(isinstance(x, Array | np.ndarray | int | float) for x in leaves)
     users = any(node.op.family == "custom" for node in exe.graph.nodes)
     kept = all(isinstance(r, str) for r in traced.results)
-    if not plain or program.checks or users or exe.options.build.debug or not kept or traced.tape.steps:
-        return partial(_run_checked, exe, traced, name)
-    sources = _sources(traced, leaves)
-    if hasattr(device, "holding"):
-        return _on_host(exe, traced, [sources[p.name] for p in program.inputs], leaves)
-    return _on_device(exe, traced, [sources[p.name] for p in program.inputs])
+    if not plain or users or exe.options.build.debug or not kept or traced.tape.steps:
+        return Program(partial(_run_checked, exe, traced, name), exe.plan.total_bytes, "its arguments are checked")
+    by_name = _sources(traced, leaves)
+    call = exe.build_call(list(exe.graph.inputs))
+    on_host = hasattr(device, "fresh")
+    if not isinstance(call, str):
+        begin = _in_host_memory if on_host else _in_device_memory
+        sources = [by_name[n] for n in exe.graph.inputs]
+        return Program(begin(exe, call[0], traced, sources, leaves), call[1], "")
+    program = exe._ready()
+    if program.checks:
+        return Program(partial(_run_checked, exe, traced, name), exe.plan.total_bytes, call)
+    sources = [by_name[p.name] for p in program.inputs]
+    run = _on_host(exe, traced, sources, leaves) if on_host else _on_device(exe, traced, sources)
+    return Program(run, exe.plan.total_bytes, call)
+
+
+def _in_host_memory(
+    exe: CompiledGraph, call: Any, traced: Traced, sources: Sequence[tuple[int, Any]], leaves: Sequence[Any]
+) -> Run:
+    """Runs on the addresses of arguments and of fresh results, with as few calls as there can be between an operator
+    and the program."""
+    device: Any = exe.device
+    types = [t.type for t in exe.graph.inputs.values()]
+    outputs = [(t, max(t.nbytes, 1)) for t in (t.type for t in visible(exe.graph.outputs).values())]
+    names, single = list(visible(exe.graph.outputs)), len(outputs) == 1 and traced.out[0] == "leaf"
+    dtypes = _number_dtypes(traced, sources)
+    arrays: list[tuple[int, int]] = []
+    others: list[tuple[int, int, Any]] = []
+    numbers: list[tuple[int, Callable[[Any], None]]] = []
+    places, cells = [0] * (len(sources) + len(outputs)), []
+    for k, ((i, number), t) in enumerate(zip(sources, types, strict=True)):
+        if number is not None:
+            cell = np.zeros(t.shape, t.dtype.np)
+            cells.append(cell)
+            places[k] = cell.ctypes.data
+            numbers.append((i, partial(_put_number, cell, number, dtypes[i])))
+        elif isinstance(leaves[i], Array):
+            arrays.append((k, i))
+        else:
+            others.append((k, i, t.dtype.np))
+    first, ((t0, nbytes0), *_) = len(sources), outputs
+    at, turn, fresh, of = call.at, call.turn, device.fresh, Array._of
+
+    def run(given: Sequence[Any]) -> Any:
+        held: list[Any] = []  # what keeps the memory until the run is over
+        with turn:
+            for k, i in arrays:
+                x = given[i]
+                buffer: Any = x._buffer
+                if buffer is None or x._lender is not None or x._unread is not None:
+                    x._checked()
+                    buffer = x._held()
+                lent = buffer.lent()
+                if lent is None:
+                    copied = np.empty(x.nbytes, np.uint8)
+                    buffer.read(x._offset, copied)
+                    held.append(copied)
+                    places[k] = copied.ctypes.data
+                else:
+                    held.append(lent)
+                    places[k] = lent[0] + x._offset
+            for k, i, dtype in others:
+                value = given[i]
+                flags = value.flags
+                if not (flags.c_contiguous and flags.aligned) or value.dtype != dtype:
+                    value = np.array(value, dtype, order="C")
+                held.append(value)
+                places[k] = value.ctypes.data
+            for i, put in numbers:
+                put(given[i])
+            if single:
+                buffer = fresh(nbytes0)
+                places[first] = buffer.lent()[0]
+                at(places)
+                return of(device, t0, buffer)
+            made = {}
+            for k, (name, (t, nbytes)) in enumerate(zip(names, outputs, strict=True), first):
+                buffer = fresh(nbytes)
+                places[k] = buffer.lent()[0]
+                made[name] = of(device, t, buffer)
+            at(places)
+        return traced.result((), made)
+
+    run.owner = exe, cells  # type: ignore[attr-defined]  # whose memory the program reads
+    return run
+
+
+def _in_device_memory(
+    exe: CompiledGraph, call: Call, traced: Traced, sources: Sequence[tuple[int, Any]], leaves: Sequence[Any]
+) -> Run:
+    """Runs that put the program in the device's queue, on the memory of arguments and of fresh results."""
+    device = exe.device
+    types = [t.type for t in exe.graph.inputs.values()]
+    outputs = [(t, max(t.nbytes, 1)) for t in (t.type for t in visible(exe.graph.outputs).values())]
+    names, single = list(visible(exe.graph.outputs)), len(outputs) == 1 and traced.out[0] == "leaf"
+    dtypes = _number_dtypes(traced, sources)
+    steps = [(i, number, t) for (i, number), t in zip(sources, types, strict=True)]
+    acquire, begin, of = device.acquire, call.begin, Array._of
+    checked = partial(_run_checked, exe, traced, "a call")
+    known: dict[Hashable, Any] = {}  # numbers that calls gave, in the device's memory
+
+    def of_number(i: int, number: Any, t: TensorType, given: Sequence[Any]) -> Any:
+        value = given[i]
+        key = i, type(value), repr(value)
+        buffer = known.get(key)
+        if buffer is None:
+            buffer = array(held(number, dtypes[i], [value] * (number.slot + 1)), t.dtype, device)._buffer
+            if len(known) >= _KNOWN_NUMBERS:
+                known.clear()
+            known[key] = buffer
+        return buffer
+
+    def run(given: Sequence[Any]) -> Any:
+        memory: list[tuple[Any, int]] = []
+        for i, number, t in steps:
+            x = given[i]
+            if number is not None:
+                memory.append((of_number(i, number, t, given), 0))
+            elif type(x) is not Array:
+                memory.append((array(x, t.dtype, device)._buffer, 0))
+            elif x._unread is not None or x._buffer is None:
+                return checked(given)
+            else:
+                buffer, offset = x._held(), x._offset
+                if (buffer.address + offset) % ALIGNMENT:
+                    aligned = acquire(max(t.nbytes, 1), clear=False)
+                    aligned.copy_from(buffer, offset, 0, t.nbytes)
+                    buffer, offset = aligned, 0
+                memory.append((buffer, offset))
+        results = [acquire(nbytes, False) for _, nbytes in outputs]
+        memory += [(buffer, 0) for buffer in results]
+        begin(memory)
+        if single:
+            return of(device, outputs[0][0], results[0])
+        made = {n: of(device, t, buffer) for n, (t, _), buffer in zip(names, outputs, results, strict=True)}
+        return traced.result((), made)
+
+    run.owner = exe  # type: ignore[attr-defined]
+    return run
 
 
 def _sources(traced: Traced, leaves: Sequence[Any]) -> dict[str, tuple[int, Any]]:
@@ -388,7 +531,7 @@ def _sources(traced: Traced, leaves: Sequence[Any]) -> dict[str, tuple[int, Any]
 
 def _run_checked(exe: CompiledGraph, traced: Traced, name: str, leaves: Sequence[Any]) -> Any:
     """A run by way of `launch`, which checks everything. Errors of the device come with the results, on the CPU now."""
-    feeds, slots = traced.feeds(Call(None, list(leaves), []))
+    feeds, slots = traced.feeds(Arguments(None, list(leaves), []))
     launch = exe.launch(feeds)
     if exe.device.info.kind == "cpu":
         launch.wait()
@@ -512,6 +655,8 @@ def _binary(name: str, method: Callable[[Any, Any], Any]) -> Callable[[Array, An
             if type(program) is Program:
                 program.used = next(CACHE.clock)
                 return program.run((a, b))
+        elif any_complex((other,)):
+            return Complexes.now(op.__name__, (a, b))
         elif not isinstance(other, _BESIDE) and not is_foreign(other):
             return NotImplemented
         return compute(op, (a, b), {})
@@ -670,6 +815,8 @@ def _attach() -> None:
     for name in operators.METHODS:
         if name not in _OWN:
             setattr(Array, name, _method(name, inspect.unwrap(getattr(ops, name))))
+    for name in operators.LATER_METHODS:
+        setattr(Array, name, operators.later(name))
     own: dict[str, Any] = {
         "__getitem__": _getitem, "__iter__": _iter, "__contains__": _contains, "__index__": _index,
         "__setitem__": _setitem, "__format__": _format, "__pos__": lambda self: self,

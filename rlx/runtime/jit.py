@@ -22,6 +22,7 @@ from rlx.ir import Graph, Tensor, apply
 from rlx.ir.checks import visible
 from rlx.ir.graph import TRACING, traced_graph
 from rlx.ir.number import NumberTape, TracedNumber
+from rlx.ops.complex_numbers import conjugated
 from rlx.ops.pytree import flatten, unflatten
 from rlx.runtime.arguments import (
     Call,
@@ -595,7 +596,7 @@ def _value_and_grad(
                 "arguments, or run it before and pass what it gives as an argument"
             )
         found = gradients(result, wrt)
-        trees = [unflatten(skeleton, found) for skeleton in skeletons]
+        trees = [conjugated(unflatten(skeleton, found)) for skeleton in skeletons]
         return returned, trees[0] if isinstance(argnums, int) else tuple(trees)
 
     return made

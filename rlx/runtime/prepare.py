@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from typing import Literal, NamedTuple
 
 from rlx.driver import MemoryPlan, Slot
@@ -54,8 +54,10 @@ def planned(
     weight: Callable[[str], Slot | None],
     state: Callable[[str], Slot | None],
     max_alloc_bytes: int,
+    outside: Container[str] | None = None,
 ) -> MemoryPlan:
-    """The memory plan of a graph whose weights and states lie where these find them by name."""
+    """The memory plan of a graph whose weights and states lie where these find them by name. `outside`: as of the
+    planner, the inputs whose memory each call gives."""
     from rlx.driver.memory.planner import plan  # imported with the first program, not by `import rlx`
 
     def slots(tensors: Mapping[str, Tensor], find: Callable[[str], Slot | None]) -> dict[str, Slot]:
@@ -67,4 +69,5 @@ def planned(
         param_slots=slots(graph.params, weight),
         state_slots=slots(graph.states, state),
         max_alloc_bytes=max_alloc_bytes,
+        outside=outside,
     )

@@ -25,6 +25,7 @@ LAYERS = (
     "runtime",
     "formats",
     "onnx",
+    "aten",
     "models",
     "serve",
     "conformance",
@@ -32,7 +33,7 @@ LAYERS = (
 )
 RANK = {name: rank for rank, name in enumerate(LAYERS)}
 # The package's own face, `python -m rlx` and names such as `rlx.onnx` stand above every layer.
-TOP = {"__init__", "__main__", "fft", "optim", "random", "signal", "splats", "tree"}
+TOP = {"__init__", "__main__", "fft", "linalg", "nn", "optim", "random", "signal", "splats", "tree"}
 # What one backend may use of another: the GPU backends share `gpu`; `cpu` is also the host fallback of both.
 BACKEND_USES = {"cpu": set(), "gpu": {"cpu"}, "cuda": {"gpu", "cpu"}, "vulkan": {"gpu", "cpu"}}
 # Third-party packages and the only part of rlx that may import each.
@@ -48,7 +49,7 @@ FENCED = {
     "llguidance": "rlx/models/language/grammar.py",
     "starlette": "rlx/serve/",
     "uvicorn": "rlx/serve/",
-    "torch": "nowhere",
+    "torch": "rlx/aten/",
     "scipy": "nowhere",
     "onnxruntime": "rlx/cli/contenders.py",  # measured beside, never run
 }

@@ -214,7 +214,7 @@ def test_the_cache_is_bounded(cache: eager.Cache, monkeypatch: pytest.MonkeyPatc
         assert (x + x).sum().item() == 2 * n and (first + first).item() == 2
         assert eager.cache_info()["size"] <= 8
     assert any(((1,), "f32") in key for key in cache.programs)  # type: ignore[operator]  # what is in use stays
-    monkeypatch.setattr(eager, "PROGRAM_BYTES", 1 << 16)
+    monkeypatch.setattr(eager, "PROGRAM_BYTES", 1 << 10)
     for n in range(4):
         big = rlx.array(np.ones((100 + n, 100), np.float32), device="cpu")
         assert float((big + big)[0, 0]) == 2

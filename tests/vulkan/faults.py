@@ -184,7 +184,7 @@ def program_part(driver: Driver) -> Counter[str]:
 
     def left() -> dict[str, int]:
         gc.collect()
-        device.copies.trim()
+        device.submissions.trim()
         device.bury()
         device.pool.trim()
         return api.live_objects()

@@ -37,6 +37,12 @@ def _zeros(nbytes: int) -> tuple[Bytes, int]:
     return raw, -raw.ctypes.data % ALIGNMENT
 
 
+def address_of(memory: npt.NDArray[Any]) -> int:
+    """The address of an array's first element, in half the time that its `ctypes` takes."""
+    found: int = memory.__array_interface__["data"][0]
+    return found
+
+
 class Block:
     """Aligned host memory of `nbytes`; `used` says whether it may hold old bytes, `shared` whether it is a part of an
     allocation."""
@@ -125,7 +131,7 @@ class CpuBuffer:
     while there are none, and then looks again. If there are forms by now it does its work once more, by way of them:
     a program may have filled one and given pages back meanwhile."""
 
-    __slots__ = ("_bytes", "_forms", "_own", "_pin", "_sweep", "_viewed", "exposed", "stamp")
+    __slots__ = ("_bytes", "_forms", "_own", "_pin", "_place", "_sweep", "_viewed", "exposed", "stamp")
 
     def __init__(
         self,
@@ -146,6 +152,7 @@ class CpuBuffer:
         self._own = isinstance(memory, Block)
         self._forms: Forms | None = None
         self._viewed = False
+        self._place = 0
 
     @property
     def forms(self) -> Forms:
@@ -269,6 +276,18 @@ class CpuBuffer:
         """The memory, for who reads it at once; None where its contents may lie in another order."""
         return self._open() if self._forms is None else None
 
+    def lent(self) -> tuple[int, object] | None:
+        """The address of the memory, for who reads or writes it at once, and what keeps it from other uses meanwhile;
+        None where the contents may lie in another order."""
+        pin = self._pin
+        if pin is None or self._forms is not None:
+            self._open()
+            return None
+        place = self._place
+        if not place:
+            place = self._place = address_of(self._bytes)
+        return place, (pin, self._bytes)
+
     def pin(self) -> Pin[Any]:
         pin = self._pin
         if pin is None:
@@ -320,7 +339,7 @@ class SmallBuffer(CpuBuffer):
         self._pin = _UNPINNED  # type: ignore[assignment]
         self._taken = taken
         self._forms = None
-        self._own, self.exposed, self._viewed, self.stamp = True, False, False, 0
+        self._own, self.exposed, self._viewed, self.stamp, self._place = True, False, False, 0, 0
         taken[id(self)] = memory.nbytes
 
     def pin(self) -> Pin[Any]:

@@ -6,9 +6,9 @@ import math
 import os
 import platform
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -22,6 +22,9 @@ from rlx.driver.memory.pool import MAX_BUFFERS, BufferPool, kept_alive
 from rlx.errors import DeviceUnavailable, OutOfDeviceMemory
 from rlx.host.locks import renewed
 from rlx.ir import Graph, Node
+
+if TYPE_CHECKING:
+    from rlx.backends.cpu.call import CpuCall
 
 _FEATURES = frozenset({"f64", "f16", "bf16", "i64", "i8"})
 _UNASKED = 1 << 20  # bytes to acquire before the system is asked again how much is free
@@ -122,6 +125,13 @@ class CpuDevice:
         self._taken[id(block)] = block.nbytes
         return CpuBuffer(block, nbytes, self._leave, self._pool.sweep, clear)
 
+    def fresh(self, nbytes: int) -> CpuBuffer:
+        """Memory with old bytes, as `acquire` gives it, for results: in a third of the time where they are few."""
+        if 0 < nbytes <= _COPIED:
+            self._unasked += nbytes  # `acquire` asks for these too
+            return SmallBuffer(np.empty(nbytes, np.uint8), self._taken)
+        return self._acquire(max(nbytes, 1), False, Block)
+
     def holding(self, data: Bytes) -> CpuBuffer:
         """A buffer with a copy of these bytes: `acquire` and a write, in a third of the time where they are few."""
         nbytes = data.nbytes
@@ -187,6 +197,15 @@ class CpuDevice:
         self, graph: Graph, plan: MemoryPlan, arena: DeviceArena, options: BuildOptions
     ) -> CpuExecutable:
         return CpuExecutable(self, graph, plan, arena, options)
+
+    def build_call(
+        self, graph: Graph, plan: MemoryPlan, bound: Mapping[str, Buffer], options: BuildOptions,
+        segments: Sequence[str],
+    ) -> CpuCall | str:  # fmt: skip
+        """See Device."""
+        from rlx.backends.cpu.call import build_call  # imported where it is used, not with the device
+
+        return build_call(self, graph, plan, bound, options, segments)
 
     def follow(self, stream: int) -> None:
         """Refuses: the CPU has no streams."""

@@ -315,6 +315,14 @@ class CpuExecutable:
 
         return quiet_call(work)
 
+    def one_table(self) -> tuple[Callable[[], None], list[tuple[Array, tuple[object, ...]]]] | None:
+        """The call that is a whole run, and of each of its steps the words and what it keeps: where the engine runs all
+        of them as one table, and prepares nothing; else None."""
+        if self._engine is None or self._times.wanted or self._written or self._engine.prepares:
+            return None
+        (step,) = self._steps if len(self._steps) == 1 else (None,)
+        return None if step is None else self._engine.table_of(step)
+
     begin = run  # the work of a run is done when it returns
 
     def launch(self) -> None:

@@ -225,6 +225,10 @@ class EngineProgram:
         assert step is not None and self._open is not None
         self._open.steps.append(step)
 
+    def table_of(self, step: object) -> tuple[Segment, list[tuple[Array, tuple[object, ...]]]] | None:
+        """A segment, and of each of its steps the words and what it keeps; None for a call of NumPy's."""
+        return (step, step.keep[: len(step.steps)]) if isinstance(step, Segment) else None
+
     def runs(self, step: object) -> bool:
         """Whether a call of the executable is one of the engine's."""
         return isinstance(step, Segment) or step == self.refresh

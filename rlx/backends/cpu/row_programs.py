@@ -55,7 +55,7 @@ from rlx.backends.cpu.step import EngineContext, EngineStep, engine
 from rlx.dtypes import as_dtype, f32, f64
 from rlx.ir import Expr, Node
 from rlx.ir.expr import linearize
-from rlx.ir.rows import REDUCTIONS, ROW_PRIMS, Place, elements_of, program_of
+from rlx.ir.rows import REDUCTIONS, ROW_PRIMS, Place, elements_of, nan_is_summed, program_of
 
 _NS_PER_ELEMENT = 0.7
 COLUMNS = 16  # vectors in a block of columns
@@ -68,8 +68,6 @@ _FIRST, _NEAR = "row_first", "row_near"
 _POINTS = frozenset({_FIRST, "row_pick"})  # no sweep is needed
 _SWEPT = (REDUCTIONS | {_NEAR}) - _POINTS
 _SUMS = frozenset({"row_sum", "row_mean", _NEAR})
-# Primitives whose result is NaN where an argument is.
-_STRICT = frozenset("arg neg abs sqrt exp log add sub mul div max min".split())
 _NEEDS_FUNCTION = frozenset("exp log".split())  # what takes longer to compute than to load
 
 
@@ -167,18 +165,8 @@ class _Program(ABC):
         if any(e.prim in ("row_mean", _NEAR) for e in self.nodes):
             self.few = k.binary("udiv", self.n + (_SIXTEENTH - 1), k.const(I64, _SIXTEENTH))
             self.by = {"row_mean": self.reciprocal(self.n), _NEAR: self.reciprocal(self.few)}
-        self.keeps_nan = not all(self._spreads(t) for t in spec.trees)
+        self.keeps_nan = not nan_is_summed(spec.trees)
         self.stored = self._stored()
-
-    def _spreads(self, tree: Expr) -> bool:
-        """Whether an output is NaN by a sum wherever a row's maximum would be: the maximum may then lose it."""
-
-        strict: dict[Expr, set[Expr]] = {}  # the nodes where a NaN makes a node one
-        for e in self.nodes:
-            strict[e] = {e}.union(*(strict[a] for a in e.args if e.prim in _STRICT))
-        sums = [strict[e.args[0]] for e in strict[tree] if e.prim == "row_sum"]
-        tops = [e.args[0] for e in self.nodes if e.prim in ("row_max", "row_min")]
-        return all(any(x in nodes for nodes in sums) for x in tops)
 
     def _stored(self) -> Expr | None:
         """An element that is stored in the output between two sweeps, since it takes long to compute: where the output

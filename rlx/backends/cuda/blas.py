@@ -6,7 +6,9 @@ Called by ctypes: eight functions of a stable C interface, the same for CUDA 12 
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from rlx.backends.cuda.libraries import load_library
 from rlx.backends.gpu.program.steps import Gemm
@@ -109,6 +111,7 @@ class Blas:
         self.major = major
         self._workspace = workspace
         self._handle = ctypes.c_void_p()
+        self._stream: int | None = None
         self._one = (ctypes.c_float(1), ctypes.c_double(1))
         self._zero = (ctypes.c_float(0), ctypes.c_double(0))
         self._check(self._lib.cublasCreate_v2(ctypes.byref(self._handle)), "cublasCreate")
@@ -127,6 +130,9 @@ class Blas:
 
     def use_stream(self, stream: int) -> None:
         """Sends all further calls to a stream. Setting a stream resets the workspace, so both are set."""
+        if stream == self._stream:
+            return
+        self._stream = None  # until both are set
         self._check(self._lib.cublasSetStream_v2(self._handle, ctypes.c_void_p(stream)), "cublasSetStream")
         self._check(
             self._lib.cublasSetWorkspace_v2(
@@ -134,45 +140,36 @@ class Blas:
             ),
             "cublasSetWorkspace",
         )
+        self._stream = stream
 
     def gemm(self, call: GemmCall, a: int, b: int, c: int, label: str) -> None:
         """Enqueues (or captures) one call on the addresses of A, B and C."""
+        self.prepared(call, label)(a, b, c)
+
+    def prepared(self, call: GemmCall, label: str) -> Callable[[int, int, int], None]:
+        """A call of which only the addresses of A, B and C are missing."""
         if call.m == 0 or call.n == 0 or call.batch == 0:
-            return
-        one, zero = self._one[call.double], self._zero[call.double]
-        pointers = (ctypes.c_void_p(b), ctypes.c_void_p(a), ctypes.c_void_p(c))
-        types = [ctypes.c_int(t) for t in call.types]
-        lds = [ctypes.c_int(n) for n in call.lds]
-        head = (
-            self._handle,
-            *(ctypes.c_int(t) for t in call.trans),
-            ctypes.c_int(call.m),
-            ctypes.c_int(call.n),
-            ctypes.c_int(call.k),
-            ctypes.byref(one),
-        )
-        tail = (ctypes.c_int(call.compute), ctypes.c_int(_DEFAULT_ALGO))
-        if call.batch == 1:
-            status = self._lib.cublasGemmEx(
-                *head,
-                pointers[0], types[0], lds[0],
-                pointers[1], types[1], lds[1],
-                ctypes.byref(zero),
-                pointers[2], types[2], lds[2],
-                *tail,
-            )  # fmt: skip
-        else:
-            strides = [ctypes.c_longlong(s) for s in call.strides]
-            status = self._lib.cublasGemmStridedBatchedEx(
-                *head,
-                pointers[0], types[0], lds[0], strides[0],
-                pointers[1], types[1], lds[1], strides[1],
-                ctypes.byref(zero),
-                pointers[2], types[2], lds[2], strides[2],
-                ctypes.c_int(call.batch),
-                *tail,
-            )  # fmt: skip
-        self._check(status, f"gemm {label}")
+            return lambda a, b, c: None
+        one, zero = (ctypes.byref(x[call.double]) for x in (self._one, self._zero))
+        kinds = zip(call.types, call.lds, strict=True)
+        first, second, result = parts = [list[Any]([ctypes.c_int(t), ctypes.c_int(n)]) for t, n in kinds]
+        size = [ctypes.c_int(n) for n in (*call.trans, call.m, call.n, call.k)]
+        tail: list[Any] = [ctypes.c_int(call.compute), ctypes.c_int(_DEFAULT_ALGO)]
+        work = self._lib.cublasGemmEx
+        if call.batch > 1:
+            work = self._lib.cublasGemmStridedBatchedEx
+            for part, stride in zip(parts, call.strides, strict=True):
+                part.append(ctypes.c_longlong(stride))
+            tail.insert(0, ctypes.c_int(call.batch))
+        address = ctypes.c_void_p
+
+        def enqueue(a: int, b: int, c: int) -> None:
+            status = work(self._handle, *size, one, address(b), *first, address(a), *second, zero, address(c), *result,
+                          *tail)  # fmt: skip
+            if status:
+                self._check(status, f"gemm {label}")
+
+        return enqueue
 
     @property
     def handle(self) -> ctypes.c_void_p:

@@ -6,9 +6,10 @@ import os
 import threading
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -39,6 +40,7 @@ from rlx.backends.gpu.program.target import UNITS
 from rlx.driver import (
     Buffer,
     BuildOptions,
+    Call,
     DeviceArena,
     DeviceInfo,
     Executable,
@@ -54,6 +56,9 @@ from rlx.dtypes import f32
 from rlx.errors import DeviceLost, DeviceUnavailable, OutOfDeviceMemory, RlxError
 from rlx.host.background import importing
 from rlx.ir import Graph, Node
+
+if TYPE_CHECKING:
+    from rlx.backends.gpu.program.call import Begin
 
 # The handles of the legacy and the per-thread default stream; what is recorded on the first waits for the second.
 LEGACY = frozenset({1, 2})
@@ -297,8 +302,11 @@ class CudaDevice:
     def take(self, nbytes: int) -> Memory:
         """Memory that is not cleared; `give` takes it back. Raises: OutOfDeviceMemory."""
         self.enter()
-        self.sweep()
         wanted = align(max(check_nbytes(nbytes, self.info.id), 1), GRANULE)
+        memory = self._again(wanted)
+        if memory is not None:
+            return memory
+        self.sweep()
         memory = self._pool.take(wanted)
         if memory is not None:
             return memory
@@ -317,6 +325,18 @@ class CudaDevice:
                         f"{self.info.memory_bytes:,} are free; close what is not used, or take a smaller batch"
                     ) from error
         raise AssertionError("unreachable")
+
+    def _again(self, nbytes: int) -> Memory | None:
+        """The memory that was dropped last, where it is of this size: of a loop that drops a result for each that it
+        makes, without a way through the pool."""
+        if not self.orphans:
+            return None
+        with suppress(IndexError):  # another thread took it
+            last = self.orphans.pop()
+            if type(last) is Memory and last.nbytes == nbytes and not last.lent:
+                return last
+            self.orphans.append(last)
+        return None
 
     def give(self, memory: Memory) -> None:
         """Returns memory to the pool. Work under way may still use it: its next user comes later on the same stream.
@@ -465,6 +485,22 @@ class CudaDevice:
 
         self.enter()
         return build(self, graph, plan, arena, options)
+
+    def build_call(
+        self, graph: Graph, plan: MemoryPlan, bound: Mapping[str, Buffer], options: BuildOptions,
+        segments: Sequence[str],
+    ) -> Call | str:  # fmt: skip
+        """See Device."""
+        from rlx.backends.gpu.program.call import build_call
+
+        self.enter()
+        return build_call(self, graph, plan, bound, options, segments)
+
+    def bind(self, steps: Sequence[Step], arena: DeviceArena, segments: Sequence[str]) -> Begin | str:
+        """See Enqueues."""
+        from rlx.backends.cuda.call import bind
+
+        return bind(self, steps, arena, segments)
 
     def adds_bias(self, step: Gemm) -> bool:
         """Whether cuBLASLt can add the bias in the GEMM's epilogue; otherwise a kernel adds it afterwards."""

@@ -11,7 +11,7 @@ from rlx.backends.cuda.blas import gemm_call
 from rlx.backends.cuda.blas_lt import lt_gemm
 from rlx.backends.cuda.dependent_launch import launch_early
 from rlx.backends.cuda.libraries import load_library
-from rlx.backends.cuda.packing import pack_args
+from rlx.backends.cuda.packing import PackedArgs, pack_args
 from rlx.backends.gpu.program.barriers import place_barriers
 from rlx.backends.gpu.program.steps import ControlCall, Copy, Gemm, HostCall, Launch, Ref, SourceKernel, Step
 from rlx.driver import Buffer, DeviceArena
@@ -97,7 +97,7 @@ class Recorded:
         device = self._device
         runtime = device.api.runtime
         with device.lock, device.doing("timing steps"):
-            _aim_blas(device, self._steps, device.stream)
+            aim_blas(device, self._steps, device.stream)
             with Resources() as held:
                 events = []
                 for _ in range(len(self._steps) + 1):
@@ -142,7 +142,7 @@ def record(device: CudaDevice, steps: Sequence[Step], arena: DeviceArena, timing
         barriers = place_barriers(steps)
         with device.doing("capturing steps"):
             stream = device.capture_streams[0]
-            _aim_blas(device, steps, stream)
+            aim_blas(device, steps, stream)
             fork = _Fork(device)
             try:
                 # Relaxed mode: as in the thread-local mode, calls of other threads do not disturb the capture. It also
@@ -217,7 +217,7 @@ def _may_overlap(before: Step, step: Step) -> bool:
     return all(isinstance(s, Launch) and not isinstance(s.kernel, SourceKernel) for s in (before, step))
 
 
-def _aim_blas(device: CudaDevice, steps: Sequence[Step], stream: int) -> None:
+def aim_blas(device: CudaDevice, steps: Sequence[Step], stream: int) -> None:
     """Sends the GEMMs among the steps to a stream. Requires: the device's lock held until they are enqueued."""
     if any(isinstance(step, Gemm) for step in steps):
         device.blas.use_stream(stream)
@@ -240,7 +240,7 @@ def _enqueue(device: CudaDevice, step: Step, arena: DeviceArena) -> Enqueue:
         return arena.buffer(ref.segment).address + ref.offset
 
     if isinstance(step, Launch):
-        return _enqueue_launch(device, step, address)
+        return bound_launch(device, step, address)[0]
     if isinstance(step, Gemm):
         blas = device.blas
         if step.bias is not None:
@@ -259,7 +259,10 @@ def _enqueue(device: CudaDevice, step: Step, arena: DeviceArena) -> Enqueue:
     raise RlxError(f"{step.label}: a host call cannot be captured; the step list is cut there")
 
 
-def _enqueue_launch(device: CudaDevice, step: Launch, address: Callable[[Ref], int]) -> Enqueue:
+def bound_launch(
+    device: CudaDevice, step: Launch, address: Callable[[Ref], int]
+) -> tuple[Enqueue, PackedArgs]:
+    """A launch bound to addresses, and its arguments, which may be changed between two launches."""
     kernel = device.compiler.get(step.kernel)
     packed = pack_args(step, address)
     limits, threads = device.limits, kernel.block[0] * kernel.block[1] * kernel.block[2]
@@ -281,4 +284,4 @@ def _enqueue_launch(device: CudaDevice, step: Launch, address: Callable[[Ref], i
         else:
             launch(function, *grid, *block, shared, stream, packed.pointer, 0)
 
-    return enqueue
+    return enqueue, packed

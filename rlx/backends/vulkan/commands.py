@@ -61,6 +61,9 @@ class CommandBuffers:
             )  # fmt: skip
             result = lib.vkAllocateCommandBuffers(device.handle, allocate, self._handles)
             device.check(result, "vkAllocateCommandBuffers")
+        self._begins = [
+            api.struct("VkCommandBufferBeginInfo", "COMMAND_BUFFER_BEGIN_INFO", flags=flags) for flags in (0, 1)
+        ]
         self._infos = ffi.new("VkSubmitInfo[]", count)
         for i in range(count):
             self._infos[i].sType = lib.VK_STRUCTURE_TYPE_SUBMIT_INFO
@@ -69,8 +72,7 @@ class CommandBuffers:
 
     def begin(self, index: int, once: bool = False) -> Handle:
         """Resets the command buffer, begins recording into it, and returns it."""
-        info = api.struct("VkCommandBufferBeginInfo", "COMMAND_BUFFER_BEGIN_INFO", flags=1 if once else 0)
-        device = self._device
+        device, info = self._device, self._begins[once]
         device.check(device.lib.vkBeginCommandBuffer(self._handles[index], info), "vkBeginCommandBuffer")
         return self._handles[index]
 

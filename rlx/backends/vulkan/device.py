@@ -18,7 +18,6 @@ import numpy as np
 from rlx.backends.vulkan import api
 from rlx.backends.vulkan.api import Handle
 from rlx.backends.vulkan.commands import Fence
-from rlx.backends.vulkan.copies import Copies, DeviceCopy, QueueMark
 from rlx.backends.vulkan.discovery import EXPORT, FeatureChain, Physical
 from rlx.backends.vulkan.memory import (
     MEMORY_ENV,
@@ -36,6 +35,7 @@ from rlx.backends.vulkan.memory import (
 )
 from rlx.backends.vulkan.opened import OPENED
 from rlx.backends.vulkan.pipelines import Pipeline, Pipelines
+from rlx.backends.vulkan.submissions import QueueMark, Submission, Submissions
 from rlx.backends.vulkan.target import vulkan_target
 from rlx.backends.vulkan.transfer import Transfer
 from rlx.driver.closing import Resources
@@ -45,10 +45,11 @@ from rlx.driver.memory.pool import DEFAULT_BUDGET, BufferPool, Pin
 from rlx.errors import ArenaError, DeviceLost, DeviceUnavailable, RlxError, UnsupportedOp
 
 if TYPE_CHECKING:
+    from rlx.backends.gpu.program.call import Begin
     from rlx.backends.gpu.program.steps import Kernel, Step
     from rlx.backends.vulkan.arena import VulkanArena
     from rlx.backends.vulkan.recorder import Recorded
-    from rlx.driver import Buffer, DeviceArena, MemoryPlan, Slot
+    from rlx.driver import Buffer, Call, DeviceArena, MemoryPlan, Slot
     from rlx.ir import Graph, Node
 
 _log = logging.getLogger(__name__)
@@ -88,7 +89,7 @@ class VulkanDevice:
         self._emptied = False  # whether everything but pinned memory and the device itself is destroyed
         self._pid = os.getpid()
         self._recordings: WeakSet[Recorded] = WeakSet()
-        self._under_way: set[Recorded | DeviceCopy] = set()
+        self._under_way: set[Recorded | Submission] = set()
         self._drains: list[Fence] = []
         self._held = Resources()
         with self._held.unwound():
@@ -101,8 +102,8 @@ class VulkanDevice:
             self._held.callback(self.pipelines.close)
             self.transfer = Transfer(self)
             self._held.callback(self.transfer.close)
-            self.copies = Copies(self)
-            self._held.callback(self.copies.close)
+            self.submissions = Submissions(self)
+            self._held.callback(self.submissions.close)
             budget = max(DEFAULT_BUDGET, self.info.memory_bytes // 8)
             self.pool: BufferPool[Allocation] = BufferPool(Allocation.free, budget)
             self._held.callback(self.pool.close)
@@ -188,14 +189,14 @@ class VulkanDevice:
             result = self.lib.vkQueueSubmit(self._queue, count, infos, fence)
         self.check(result, "vkQueueSubmit")
 
-    def under_way(self) -> tuple[Recorded | DeviceCopy, ...]:
+    def under_way(self) -> tuple[Recorded | Submission, ...]:
         """Recordings and copies launched and not yet waited for."""
         return tuple(self._under_way)
 
-    def started(self, work: Recorded | DeviceCopy) -> None:
+    def started(self, work: Recorded | Submission) -> None:
         self._under_way.add(work)
 
-    def finished(self, work: Recorded | DeviceCopy) -> None:
+    def finished(self, work: Recorded | Submission) -> None:
         self._under_way.discard(work)
 
     def drain(self, seconds: float | None = None) -> bool:
@@ -220,9 +221,9 @@ class VulkanDevice:
         self.queue_wait()
 
     def settle(self) -> None:
-        """Waits for the copies under way."""
+        """Waits for copies and calls under way, in memory that the host addresses."""
         for work in self.under_way():
-            if isinstance(work, DeviceCopy):
+            if isinstance(work, Submission):
                 work.wait()
 
     def mark(self) -> QueueMark:
@@ -336,7 +337,7 @@ class VulkanDevice:
         """Closes a lost device once the last object made from it is closed."""
         if isinstance(self.dead, DeviceLost):
             for work in self.under_way():
-                if isinstance(work, DeviceCopy):
+                if isinstance(work, Submission):
                     work.drop()
             if not (self._buffers or self._recordings or self.orphans):
                 self.close()
@@ -415,6 +416,22 @@ class VulkanDevice:
 
         self.alive()
         return build(self, graph, plan, arena, options)
+
+    def build_call(
+        self, graph: Graph, plan: MemoryPlan, bound: Mapping[str, Buffer], options: BuildOptions,
+        segments: Sequence[str],
+    ) -> Call | str:  # fmt: skip
+        """See Device."""
+        from rlx.backends.gpu.program.call import build_call
+
+        self.alive()
+        return build_call(self, graph, plan, bound, options, segments)
+
+    def bind(self, steps: Sequence[Step], arena: DeviceArena, segments: Sequence[str]) -> Begin | str:
+        """See Enqueues."""
+        from rlx.backends.vulkan.call import bind
+
+        return bind(self, steps, arena, segments)
 
     # -- the end
 

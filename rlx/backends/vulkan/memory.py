@@ -33,9 +33,9 @@ from rlx.errors import ArenaError, DeviceUnavailable, OutOfDeviceMemory
 from rlx.host.parallel_copy import spread
 
 if TYPE_CHECKING:
-    from rlx.backends.vulkan.copies import DeviceCopy
     from rlx.backends.vulkan.device import VulkanDevice
     from rlx.backends.vulkan.recorder import Recorded
+    from rlx.backends.vulkan.submissions import Submission
 
 MemoryKind = Literal["host", "bar", "staging"]
 KINDS: tuple[MemoryKind, ...] = ("host", "bar", "staging")
@@ -247,7 +247,7 @@ class VulkanBuffer:
         self.device = device
         self.memory = memory
         self.kind = memory.kind
-        self.users: WeakSet[Recorded | DeviceCopy] = WeakSet()
+        self.users: WeakSet[Recorded | Submission] = WeakSet()
         self.pinned = device.pin(memory) if memory.kind == "host" else None
         self.closed = False
 
@@ -304,7 +304,7 @@ class VulkanBuffer:
         source.live()
         self.live()
         if source is not self and (self.busy() or source.busy() or self.kind != "host" or source.kind != "host"):
-            self.device.copies.copy(source, source_offset, self, offset, nbytes)
+            self.device.submissions.copy(source, source_offset, self, offset, nbytes)
             return
         source._ready()
         self._ready()

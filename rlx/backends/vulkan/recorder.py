@@ -7,7 +7,7 @@ import logging
 import struct
 import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from rlx.backends.gpu.program.barriers import place_barriers
@@ -33,7 +33,7 @@ FIRST_STEPS, FIRST_PART = 4, 256
 # system from ending the work. A single step cannot be divided.
 SUBMIT_SECONDS = 0.25
 _BOTTOM = 0x2000  # the pipeline stage at which timestamps are taken
-_COMPUTE_STAGE = 0x20
+COMPUTE_STAGE = 0x20
 
 
 class Recorded(Closing):
@@ -100,49 +100,11 @@ class Recorded(Closing):
     def _prepare(self, step: Step) -> bytes | Handle:
         """A launch's push constants, or a copy's region."""
         if isinstance(step, Launch):
-            for size, limit, axis in zip(step.groups, self._device.limits.max_groups, "XYZ", strict=True):
-                if not 1 <= size <= limit:
-                    raise UnsupportedOp(
-                        f"{step.label or step.kernel}: a grid of {step.groups} workgroups, but {self._device.info.id} "
-                        f"runs 1 to {limit} along {axis}; the lowering has to fold it"
-                    )
-            return self._push_constants(step)
-        if isinstance(step, Copy):
-            if step.source.nbytes != step.target.nbytes or step.source.overlaps(step.target):
-                raise ArenaError(
-                    f"{step.label or 'copy'}: {step.source} and {step.target} overlap or differ in size"
-                )
-            region = (step.source.offset, step.target.offset, step.source.nbytes)
-            return self._device.ffi.new("VkBufferCopy *", region)
-        raise UnsupportedOp(
-            f"{step.label}: a {type(step).__name__} step cannot be recorded in a command buffer"
-        )
+            return bytes(push_constants(self._device, step, self._address))
+        return self._device.ffi.new("VkBufferCopy *", copy_region(step))
 
-    def _push_constants(self, step: Launch) -> bytes:
-        declared = KERNELS.get(step.kernel.stem) if isinstance(step.kernel, FileKernel) else None
-        if declared is not None and len(declared.args) != len(step.args):
-            raise ArenaError(
-                f"{step.label}: {step.kernel} takes {len(declared.args)} arguments, got {len(step.args)}"
-            )
-        packed = bytearray()
-        for i, value in enumerate(step.args):
-            kind = declared.args[i].kind if declared else _kind(value)
-            if (kind == "ptr") != isinstance(value, Ref) or (kind == "ptr" and len(packed) != 8 * i):
-                raise ArenaError(f"{step.label}: argument {i} of {step.kernel} is a {kind}, got {value!r}")
-            if isinstance(value, Ref):
-                packed += struct.pack("<Q", self._segments[value.segment].address + value.offset)
-            elif kind == "f32":
-                packed += struct.pack("<f", value)
-            else:
-                low, high = (-(1 << 31), 1 << 31) if kind == "i32" else (0, 1 << 32)
-                if not isinstance(value, int) or not low <= value < high:
-                    raise ArenaError(
-                        f"{step.label}: argument {i} of {step.kernel} is a {kind}, got {value!r}"
-                    )
-                packed += struct.pack("<I", value & 0xFFFFFFFF)
-        if len(packed) > PUSH_BYTES:
-            raise ArenaError(f"{step.label}: {len(packed)} bytes of arguments, at most {PUSH_BYTES} fit")
-        return bytes(packed)
+    def _address(self, ref: Ref) -> int:
+        return self._segments[ref.segment].address + ref.offset
 
     def _record(self, batches: Sequence[range]) -> None:
         """Records these ranges of steps, a command buffer each, and replaces the earlier command buffers, which are
@@ -186,7 +148,7 @@ class Recorded(Closing):
                     lib.vkCmdBindPipeline(cb, 1, pipeline)
                     bound = pipeline
                 if work and work != pushed:
-                    lib.vkCmdPushConstants(cb, layout, _COMPUTE_STAGE, 0, len(work), ffi.from_buffer(work))
+                    lib.vkCmdPushConstants(cb, layout, COMPUTE_STAGE, 0, len(work), ffi.from_buffer(work))
                     pushed = work
                 lib.vkCmdDispatch(cb, *step.groups)
             elif isinstance(step, Copy) and step.source.nbytes:
@@ -339,6 +301,51 @@ class Recorded(Closing):
         # A finalizer may run at any point, even while this thread holds one of our locks: it leaves the work for later.
         if not self._closed:
             self._device.orphans.append(self)
+
+
+def push_constants(device: VulkanDevice, step: Launch, address: Callable[[Ref], int]) -> bytearray:
+    """A launch's push constants: argument i is in the bytes from 8 * i on where it is an address. Raises: UnsupportedOp
+    for a grid that the device does not run, ArenaError for arguments that the kernel does not declare."""
+    for size, limit, axis in zip(step.groups, device.limits.max_groups, "XYZ", strict=True):
+        if not 1 <= size <= limit:
+            raise UnsupportedOp(
+                f"{step.label or step.kernel}: a grid of {step.groups} workgroups, but {device.info.id} runs 1 to "
+                f"{limit} along {axis}; the lowering has to fold it"
+            )
+    declared = KERNELS.get(step.kernel.stem) if isinstance(step.kernel, FileKernel) else None
+    if declared is not None and len(declared.args) != len(step.args):
+        raise ArenaError(
+            f"{step.label}: {step.kernel} takes {len(declared.args)} arguments, got {len(step.args)}"
+        )
+    packed = bytearray()
+    for i, value in enumerate(step.args):
+        kind = declared.args[i].kind if declared else _kind(value)
+        if (kind == "ptr") != isinstance(value, Ref) or (kind == "ptr" and len(packed) != 8 * i):
+            raise ArenaError(f"{step.label}: argument {i} of {step.kernel} is a {kind}, got {value!r}")
+        if isinstance(value, Ref):
+            packed += struct.pack("<Q", address(value))
+        elif kind == "f32":
+            packed += struct.pack("<f", value)
+        else:
+            low, high = (-(1 << 31), 1 << 31) if kind == "i32" else (0, 1 << 32)
+            if not isinstance(value, int) or not low <= value < high:
+                raise ArenaError(f"{step.label}: argument {i} of {step.kernel} is a {kind}, got {value!r}")
+            packed += struct.pack("<I", value & 0xFFFFFFFF)
+    if len(packed) > PUSH_BYTES:
+        raise ArenaError(f"{step.label}: {len(packed)} bytes of arguments, at most {PUSH_BYTES} fit")
+    return packed
+
+
+def copy_region(step: Step) -> tuple[int, int, int]:
+    """A copy's offsets in the segments of source and target, and its bytes. Raises: ArenaError, UnsupportedOp for
+    another step."""
+    if not isinstance(step, Copy):
+        raise UnsupportedOp(
+            f"{step.label}: a {type(step).__name__} step cannot be recorded in a command buffer"
+        )
+    if step.source.nbytes != step.target.nbytes or step.source.overlaps(step.target):
+        raise ArenaError(f"{step.label or 'copy'}: {step.source} and {step.target} overlap or differ in size")
+    return step.source.offset, step.target.offset, step.source.nbytes
 
 
 def divided(batches: Sequence[range], seconds: Sequence[float]) -> list[range]:

@@ -18,6 +18,17 @@ ALIGNMENT = 256  # bytes; every slot begins on a multiple of it, except aliases 
 CONST = "const"
 
 
+
+def input_segment(name: str) -> str:
+    """The segment of an input that lies in memory which each call gives (`Device.build_call`)."""
+    return f"in.{name}"
+
+
+def output_segment(name: str) -> str:
+    """The segment of an output that lies in memory which each call gives."""
+    return f"out.{name}"
+
+
 class OuterSegment(str):
     """What a body calls a segment of the program around it, and `name`, what that program calls it."""
 

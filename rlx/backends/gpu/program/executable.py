@@ -102,10 +102,10 @@ def support(device: Records, node: Node) -> Literal["native", "host"]:
 
 
 def lower_graph(
-    graph: Graph, plan: MemoryPlan, target: Target, precision: str
+    graph: Graph, plan: MemoryPlan, target: Target, precision: str, batches: bool = True
 ) -> tuple[Lowering, list[Dispatch]]:
     """Lowers every node in order, then the state updates, and the bodies of control ops into `Lowering.bodies`. This
-    needs no device, only its target."""
+    needs no device, only its target. `batches`: alike steps may become one, where the target has it so."""
     lowering = Lowering(graph, plan, target, precision)
     dispatch: list[Dispatch] = []
     own: dict[int, range] = {}  # the numbers of a node's steps, by its place in `dispatch`
@@ -129,7 +129,7 @@ def lower_graph(
             lowering.bodies[node.outputs[0].id, key] = inner
             dispatch += [d._replace(node=f"{body_name(node, key)}/{d.node}") for d in entries]
     lowering.lower_updates()
-    if target.batches:
+    if batches and target.batches:
         _batch(lowering, dispatch, own)
     return lowering, dispatch
 
@@ -167,7 +167,7 @@ def _assemble(
     arena: DeviceArena,
     options: BuildOptions,
 ) -> GpuExecutable:
-    graph, plan = lowering.graph, lowering.plan
+    plan = lowering.plan
 
     def control(node: Node) -> ControlRun:
         def inner(key: str, body: BodyPlan, arena: DeviceArena) -> GpuExecutable:
@@ -180,20 +180,25 @@ def _assemble(
 
     owned = Resources()
     with owned.unwound():
-        for segment, size in ((ARGS, len(lowering.args)), (SCRATCH, lowering.scratch_bytes)):
-            if size:
-                buffer = device.acquire(size)
-                owned.callback(buffer.close)
-                arena.bind(segment, buffer)
-        if lowering.args:
-            block = np.frombuffer(bytes(lowering.args), np.uint8).copy()
-            for at, ref in lowering.addresses:
-                block[at : at + 8].view(np.uint64)[0] = arena.buffer(ref.segment).address + ref.offset
-            arena.buffer(ARGS).write(0, block)
-        for node in graph.nodes:
-            if node.op.is_constant and node.output.id in plan.slots:
-                arena.write_bytes(node.output.id, node.attrs["value"])
+        fill_memory(device, lowering, arena, owned)
         return GpuExecutable(device, lowering.steps, arena, plan, dispatch, owned, options.timed, control)
+
+
+def fill_memory(device: Records, lowering: Lowering, arena: DeviceArena, owned: Resources) -> None:
+    """Acquires the memory of a program beside its plan's, which `owned` closes, and writes arguments and constants."""
+    for segment, size in ((ARGS, len(lowering.args)), (SCRATCH, lowering.scratch_bytes)):
+        if size:
+            buffer = device.acquire(size)
+            owned.callback(buffer.close)
+            arena.bind(segment, buffer)
+    if lowering.args:
+        block = np.frombuffer(bytes(lowering.args), np.uint8).copy()
+        for at, ref in lowering.addresses:
+            block[at : at + 8].view(np.uint64)[0] = arena.buffer(ref.segment).address + ref.offset
+        arena.buffer(ARGS).write(0, block)
+    for node in lowering.graph.nodes:
+        if node.op.is_constant and node.output.id in lowering.plan.slots:
+            arena.write_bytes(node.output.id, node.attrs["value"])
 
 
 def _no_control(node: Node) -> ControlRun:

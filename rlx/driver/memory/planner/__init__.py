@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import TypedDict, Unpack
 
 from rlx.driver.device import UNLIMITED
-from rlx.driver.memory.plan import ALIGNMENT, CONST, MemoryPlan, Slot, align
+from rlx.driver.memory.plan import ALIGNMENT, CONST, MemoryPlan, Slot, align, input_segment, output_segment
 from rlx.driver.memory.planner.control_bodies import DraftedBodies, draft_bodies, place_bodies
 from rlx.driver.memory.planner.packing import Block, Packing, max_live, pack, pack_apart
 from rlx.driver.memory.planner.storage import Layout, Sharing, Storage, lay_out, tensor_live_ranges
@@ -26,6 +26,7 @@ class PlanOptions(TypedDict, total=False):
     inplace: bool
     guard: int
     failsafe: bool
+    outside: Container[str] | None
 
 
 def plan(
@@ -38,6 +39,7 @@ def plan(
     inplace: bool = True,
     guard: int = 0,
     failsafe: bool = True,
+    outside: Container[str] | None = None,
 ) -> MemoryPlan:
     """Plans the memory of a graph: a slot for every tensor.
 
@@ -54,6 +56,10 @@ def plan(
     allows this only behind the last node that may end a run with an error, so that a run that fails leaves all states
     as they were. Bodies are planned without it, since a run that fails loses their carries anyway.
 
+    `outside` names inputs that lie in memory which each call gives: each gets a segment of its own (`input_segment`).
+    So does every output (`output_segment`) that is all of what its storage holds; one that is a leaf, or a part of
+    another tensor, stays in the arena.
+
     After: tensors alive at the same time overlap only where one is a view of the other. An output that is a leaf (or
     a view of one) has the leaf's slot, one that is a state's new value may have the state's. Zero-size tensors have
     slots of 0 bytes.
@@ -66,6 +72,8 @@ def plan(
     live_ranges = tensor_live_ranges(graph)
     sharing = Sharing.NONE if not reuse else Sharing.VIEWS | Sharing.IN_PLACE if inplace else Sharing.VIEWS
     layout = lay_out(graph, live_ranges, param_slots or {}, state_slots or {}, sharing, failsafe)
+    if outside is not None:
+        _put_outside(graph, layout, outside)
     result = MemoryPlan(planner, live_ranges=live_ranges, alias_of=layout.alias_of)
 
     padding = align(guard)
@@ -115,6 +123,18 @@ def plan_reuse(graph: Graph, **options: Unpack[PlanOptions]) -> MemoryPlan:
 def plan_bump(graph: Graph, **options: Unpack[PlanOptions]) -> MemoryPlan:
     """`plan` with planner "bump"."""
     return plan(graph, planner="bump", **options)
+
+
+def _put_outside(graph: Graph, layout: Layout, names: Container[str]) -> None:
+    """Gives segments of their own to the storages of these inputs, and of the outputs."""
+    for name, t in graph.inputs.items():
+        if name in names:
+            layout.storages[layout.home[t.id][0]].slot = Slot(input_segment(name), 0, t.type.nbytes, u8)
+    for name, t in graph.outputs.items():
+        number, offset = layout.home[t.id]
+        storage = layout.storages[number]
+        if not (offset or storage.kept or storage.slot is not None or storage.nbytes != t.type.nbytes):
+            storage.slot = Slot(output_segment(name), 0, t.type.nbytes, u8)
 
 
 def _reserve_bodies(

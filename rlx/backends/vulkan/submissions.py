@@ -1,12 +1,14 @@
-"""Copies between buffers of a device that the host does not wait for, and marks in the order of the queue's work."""
+"""Work that is recorded for each use, such as copies between buffers, and that the host does not wait for; and marks
+in the order of the queue's work."""
 
 from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
+from rlx.backends.vulkan.api import Handle
 from rlx.backends.vulkan.commands import COMPUTE, HOST, TRANSFER, Barrier, CommandBuffers, Fence
 from rlx.driver.closing import Resources
 
@@ -15,11 +17,12 @@ if TYPE_CHECKING:
     from rlx.backends.vulkan.memory import VulkanBuffer
     from rlx.backends.vulkan.recorder import Recorded
 
-MOST = 64  # copies under way; the next one waits for the oldest
+MOST = 64  # submissions under way; the next one waits for the oldest
+Record = Callable[[Handle], None]  # puts commands into a command buffer
 
 
-class DeviceCopy:
-    """One copy: a command buffer and a fence, used again for later copies.
+class Submission:
+    """A command buffer that is recorded for each use, and a fence.
 
     While it is under way it holds its buffers, so that their memory cannot be used for anything else, and stands in
     the device's list of work beside the recordings: the host waits for it before it touches their memory.
@@ -36,36 +39,33 @@ class DeviceCopy:
             self._held.callback(self._commands.close)
             self._fence = Fence(device)
             self._held.callback(self._fence.close)
-        self._before = Barrier(device, COMPUTE | TRANSFER, TRANSFER)
-        self._after = Barrier(device, TRANSFER, HOST)
+        self._before = Barrier(device, COMPUTE | TRANSFER, COMPUTE | TRANSFER)
+        self._after = Barrier(device, COMPUTE | TRANSFER, HOST)
 
-    def begin(
-        self, source: VulkanBuffer, source_offset: int, target: VulkanBuffer, offset: int, nbytes: int
-    ) -> None:
-        """Submits the copy. Requires: none of this object is under way."""
+    def begin(self, buffers: frozenset[VulkanBuffer], record: Record) -> None:
+        """Submits what `record` records, which uses these buffers. Requires: none of this object is under way."""
         device = self._device
         with self._lock:
             self.runs += 1
-            self.buffers = frozenset((source, target))
+            self.buffers = buffers
             commands = self._commands.begin(0, once=True)
             self._before.record(commands)
-            region = device.ffi.new("VkBufferCopy *", (source_offset, offset, nbytes))
-            device.lib.vkCmdCopyBuffer(commands, source.memory.buffer, target.memory.buffer, 1, region)
+            record(commands)
             self._after.record(commands)
             self._commands.end(0)
-            source.users.add(self)
-            target.users.add(self)
+            for buffer in buffers:
+                buffer.users.add(self)
             device.started(self)
             self._commands.submit(0, self._fence)
 
     def wait(self) -> None:
-        """Returns when the copy is done and the host sees it."""
+        """Returns when the work is done and the host sees it."""
         with self._lock:
             self._fence.wait()
             self.drop()
 
     def ended(self) -> bool:
-        """Whether no copy is under way. It waits only where an interrupt left that unknown."""
+        """Whether no work is under way. It waits only where an interrupt left that unknown."""
         if not self._lock.acquire(blocking=False):
             return False
         try:
@@ -83,7 +83,7 @@ class DeviceCopy:
         return not self.ended()
 
     def retire(self, reason: str) -> None:
-        """Waits: a buffer of the copy is being closed."""
+        """Waits: a buffer of the work is being closed."""
         self.wait()
 
     def drop(self) -> None:
@@ -98,27 +98,36 @@ class DeviceCopy:
         self._held.close()
 
 
-class Copies:
-    """The copies of a device, as many as were under way at a time."""
+class Submissions:
+    """The submissions of a device, as many as were under way at a time."""
 
     def __init__(self, device: VulkanDevice) -> None:
         self._device = device
         self._lock = threading.Lock()
-        self._idle: list[DeviceCopy] = []
-        self._begun: deque[DeviceCopy] = deque()
-        self._made: set[DeviceCopy] = set()
+        self._idle: list[Submission] = []
+        self._begun: deque[Submission] = deque()
+        self._made: set[Submission] = set()
 
     def copy(
         self, source: VulkanBuffer, source_offset: int, target: VulkanBuffer, offset: int, nbytes: int
     ) -> None:
         """Enqueues a copy after all work submitted so far. Requires: different buffers."""
+        region = self._device.ffi.new("VkBufferCopy *", (source_offset, offset, nbytes))
+        copy = self._device.lib.vkCmdCopyBuffer
+        self.begin(
+            frozenset((source, target)),
+            lambda commands: copy(commands, source.memory.buffer, target.memory.buffer, 1, region),
+        )
+
+    def begin(self, buffers: frozenset[VulkanBuffer], record: Record) -> None:
+        """Enqueues what `record` records after all work submitted so far. The buffers are held until it is done."""
         one = self._take()
         try:
-            one.begin(source, source_offset, target, offset, nbytes)
+            one.begin(buffers, record)
         finally:
             self._begun.append(one)  # also after an error or an interrupt: it is used again once nothing is under way
 
-    def _take(self) -> DeviceCopy:
+    def _take(self) -> Submission:
         with self._lock:
             self._settled()
             while len(self._begun) >= MOST:
@@ -126,17 +135,17 @@ class Copies:
                 self._settled()
             if self._idle:
                 return self._idle.pop()
-            made = DeviceCopy(self._device)
+            made = Submission(self._device)
             self._made.add(made)
             return made
 
     def _settled(self) -> None:
-        """Moves the copies that have ended to the idle ones."""
+        """Moves the submissions that have ended to the idle ones."""
         while self._begun and self._begun[0].ended():
             self._idle.append(self._begun.popleft())
 
     def trim(self) -> None:
-        """Waits for all copies and destroys their objects."""
+        """Waits for all work and destroys their objects."""
         with self._lock:
             while self._begun:
                 self._begun[0].wait()
@@ -144,7 +153,7 @@ class Copies:
         self.close()
 
     def close(self) -> None:
-        """Destroys all copies' objects. Requires: nothing is under way. Idempotent."""
+        """Destroys all objects. Requires: nothing is under way. Idempotent."""
         with self._lock:
             self._idle.clear()
             self._begun.clear()
@@ -155,7 +164,7 @@ class Copies:
 class QueueMark:
     """The work that was under way when the mark was made."""
 
-    def __init__(self, work: Iterable[Recorded | DeviceCopy]) -> None:
+    def __init__(self, work: Iterable[Recorded | Submission]) -> None:
         self._work = [(one, one.runs) for one in work]
 
     def done(self) -> bool:

@@ -1,0 +1,160 @@
+"""CpuCall: a program of the engine whose inputs and outputs lie where each call says.
+
+It is bound to addresses that nobody uses, of which each range is one tensor's. A word of its tables in such a range is
+an address in that tensor, and gets the memory of the call before the run.
+"""
+
+from __future__ import annotations
+
+import mmap
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from rlx.backends.cpu.arena import CpuArena, CpuBuffer, address_of
+from rlx.backends.cpu.context import Array
+from rlx.backends.cpu.executable import CpuExecutable
+from rlx.driver import Buffer, BuildOptions, MemoryPlan
+from rlx.errors import ArenaError
+from rlx.host.locks import renewed
+from rlx.ir import Graph
+
+_GUARD = 1 << 24  # bytes around a tensor: a word may be an address before its first element or past its last
+
+
+# An address among a step's words, and those among a table: where, the number of the segment, and the places in that.
+_Word = tuple[Any, int, int, int]
+_Table = tuple[Array, Array, int, Array]
+
+
+class Nowhere:
+    """Addresses behind which there is nobody's memory; any number of programs may be bound to the same ones."""
+
+    def __init__(self) -> None:
+        self._lock = renewed(self, "_lock", threading.Lock)
+        self._held: Array = np.empty(0, np.uint8)
+
+    def reserve(self, nbytes: int) -> Array | None:
+        """So many bytes, which must never be written; None where the system refuses them."""
+        with self._lock:
+            if self._held.nbytes < nbytes:
+                try:  # pages of zeros, which take no memory
+                    self._held = np.frombuffer(
+                        mmap.mmap(-1, max(nbytes, 16 * _GUARD), flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ), np.uint8
+                    )
+                except (OSError, ValueError, OverflowError):
+                    return None
+            return self._held
+
+
+NOWHERE = Nowhere()
+
+
+class CpuCall:
+    """See Call. Runs take turns, since they share tables and scratch."""
+
+    def __init__(
+        self, executable: CpuExecutable, arena: CpuArena, run: Callable[[], None],
+        words: Sequence[_Word], tables: Sequence[_Table],
+    ) -> None:  # fmt: skip
+        self._executable, self._arena, self._run, self._words, self._tables = executable, arena, run, words, tables
+        self.turn = renewed(self, "turn", threading.Lock)
+
+    def begin(self, memory: Sequence[tuple[Buffer, int]]) -> None:
+        held = []
+        for buffer, offset in memory:
+            found = buffer.lent() if isinstance(buffer, CpuBuffer) else None
+            if found is None:
+                raise ArenaError("a call on the CPU takes memory of the CPU whose bytes lie in their own order")
+            held.append((found[0] + offset, found[1]))
+        with self.turn:
+            self.at([place for place, _ in held])
+
+    def at(self, places: Sequence[int]) -> None:
+        """Runs on these addresses, at which the caller keeps the memory. Requires: `turn` is held."""
+        for table, i, segment, offset in self._words:
+            table[i] = places[segment] + offset
+        for flat, at, segment, offsets in self._tables:
+            flat[at] = offsets + places[segment]
+        self._run()
+
+    @property
+    def own_bytes(self) -> int:
+        return self._executable.own_bytes
+
+    def close(self) -> None:
+        self._executable.close()
+        self._arena.close()
+
+
+def build_call(
+    device: Any, graph: Graph, plan: MemoryPlan, bound: Mapping[str, Buffer], options: BuildOptions,
+    segments: Sequence[str],
+) -> CpuCall | str:  # fmt: skip
+    """See Device.build_call. `bound`: the segments of the arena that are not among `segments`."""
+    sizes = dict.fromkeys(segments, 1)
+    for slot in plan.slots.values():
+        if slot.segment in sizes:
+            sizes[slot.segment] = max(sizes[slot.segment], slot.end)
+    starts, end = [], _GUARD
+    for name in segments:
+        starts.append(end)
+        end += -(-sizes[name] // _GUARD) * _GUARD + _GUARD
+    nowhere = NOWHERE.reserve(end)
+    if nowhere is None:
+        return "the system has no addresses to spare"
+    base = address_of(nowhere)
+    unused = {
+        name: device.foreign(base + start, sizes[name], nowhere) for name, start in zip(segments, starts, strict=True)
+    }
+    arena = CpuArena(plan, device, {**bound, **unused})
+    try:
+        executable = CpuExecutable(device, graph, plan, arena, options)
+    except BaseException:
+        arena.close()
+        raise
+    found = executable.one_table()
+    places = None if found is None else _addresses(found[1], [base + start for start in starts], base, base + end)
+    if found is None or places is None:
+        executable.close()
+        arena.close()
+        return "NumPy runs a step of it" if found is None else "a table of addresses lies in several pieces"
+    return CpuCall(executable, arena, found[0], *places)
+
+
+def _addresses(
+    steps: Sequence[tuple[Array, Sequence[object]]], starts: Sequence[int], base: int, end: int
+) -> tuple[list[_Word], list[_Table]] | None:
+    """The words of the steps, and of the tables that they keep, that are addresses between base and end; None where a
+    table cannot be written in place. `steps`: for each its words, and what it keeps."""
+    words: list[_Word] = []
+    tables: list[_Table] = []
+    seen: set[int] = set()
+    edges = np.array(starts) - _GUARD // 2
+
+    def among(flat: Array) -> tuple[Array, Array, Array]:
+        """Where addresses are in an array, the numbers of their segments, and where in these they are."""
+        at = np.flatnonzero((flat >= base) & (flat < end))
+        segments = np.searchsorted(edges, flat[at], "right") - 1
+        return at, segments, flat[at] - np.array(starts)[segments]
+
+    for own, keep in steps:
+        words_of: Any = own
+        view = memoryview(words_of)  # whose items take a third of the time of the array's
+        words += [(view, int(at), int(n), int(offset)) for at, n, offset in zip(*among(own), strict=True)]
+        for x in keep:
+            if not isinstance(x, np.ndarray) or x.dtype.kind not in "iu" or x.itemsize != 8 or id(x) in seen:
+                continue
+            if base <= address_of(x) < end or not x.size:
+                continue  # a tensor
+            seen.add(id(x))
+            flat = x.reshape(-1)
+            at, segments, offsets = among(flat)
+            if at.size and not np.may_share_memory(flat, x):
+                return None
+            tables += [
+                (flat, at[segments == n], int(n), offsets[segments == n]) for n in np.unique(segments)
+            ]
+    return words, tables

@@ -1,0 +1,92 @@
+"""Steps that each call puts on the device's stream, kernels and products on addresses that the call gives."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any
+
+from rlx.backends.cuda.blas import gemm_call
+from rlx.backends.cuda.recorder import aim_blas, bound_launch
+from rlx.backends.gpu.program.steps import Copy, Gemm, Launch, Ref, Step
+from rlx.driver import DeviceArena
+
+if TYPE_CHECKING:
+    from rlx.backends.cuda.device import CudaDevice
+    from rlx.backends.gpu.program.call import Begin, Memory
+
+Places = Sequence[int]
+
+
+def bind(device: CudaDevice, steps: Sequence[Step], arena: DeviceArena, segments: Sequence[str]) -> Begin | str:
+    """See Enqueues. Memory that is dropped is used again only by later work on the same stream, so that a call keeps
+    none of its buffers."""
+    number = {name: n for n, name in enumerate(segments)}
+    words: list[tuple[Any, int, int]] = []  # arguments that are addresses: the number of a segment, and where in it
+
+    def fixed(ref: Ref) -> int:
+        return 0 if ref.segment in number else arena.buffer(ref.segment).address + ref.offset
+
+    def place(ref: Ref) -> Callable[[Places], int]:
+        n, offset = number.get(ref.segment), ref.offset
+        if n is None:
+            address = fixed(ref)
+            return lambda places: address
+        return lambda places: places[n] + offset
+
+    with device.doing("loading kernels"):  # before the lock, which another thread may hold while cuBLAS starts
+        for step in steps:
+            if isinstance(step, Launch):
+                device.compiler.get(step.kernel)
+    launches: list[Callable[[Places], None]] = []
+    stream, runtime = device.stream, device.api.runtime
+    products = [step for step in steps if isinstance(step, Gemm)]
+    if any(step.bias is not None for step in products):
+        return "cuBLASLt binds its product to addresses"
+    with device.lock, device.doing("binding steps"):
+        for step in steps:
+            if isinstance(step, Launch):
+                enqueue, packed = bound_launch(device, step, fixed)
+                for arg, value in zip(step.args, packed.values, strict=True):
+                    if isinstance(arg, Ref) and arg.segment in number:
+                        words.append((value, number[arg.segment], arg.offset))
+                launches.append(lambda places, enqueue=enqueue: enqueue(stream))  # type: ignore[misc]
+            elif isinstance(step, Gemm):
+                launches.append(_product(device, step, *(place(ref) for ref in (step.a, step.b, step.c))))
+            else:
+                assert isinstance(step, Copy)
+                launches.append(_copy(runtime, stream, step, place(step.target), place(step.source)))
+    # Arguments are the call's own, the handle of cuBLAS with its stream is the device's.
+    turn: Any = threading.Lock()
+    products_turn: Any = device.lock if products else nullcontext()
+
+    def begin(memory: Memory) -> None:
+        device.enter()
+        places = [buffer.address + offset for buffer, offset in memory]
+        try:
+            with turn, products_turn:
+                if products:
+                    aim_blas(device, products, stream)
+                for value, n, offset in words:
+                    value.value = places[n] + offset
+                for launch in launches:
+                    launch(places)
+        except device.api.errors as error:
+            raise device.failed(error, "launching a call") from error
+
+    return begin
+
+
+def _product(
+    device: CudaDevice, step: Gemm, a: Callable[[Places], int], b: Callable[[Places], int], c: Callable[[Places], int]
+) -> Callable[[Places], None]:
+    enqueue = device.blas.prepared(gemm_call(step), step.label)
+    return lambda places: enqueue(a(places), b(places), c(places))
+
+
+def _copy(
+    runtime: Any, stream: int, step: Copy, target: Callable[[Places], int], source: Callable[[Places], int]
+) -> Callable[[Places], None]:
+    nbytes, kind = step.source.nbytes, runtime.memcpyDeviceToDevice
+    return lambda places: runtime.memcpyAsync(target(places), source(places), nbytes, kind, stream)

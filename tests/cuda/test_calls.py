@@ -1,0 +1,118 @@
+"""Calls outside a trace on CUDA, with a runtime that keeps memory on the host: what they enqueue, on which memory."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import rlx
+from rlx.backends.cuda import api, backend, blas, device, libraries, nvrtc, recorder
+from rlx.runtime import eager
+from tests.cuda.unreal import Library, Raised, Runtime
+
+X = np.arange(12, dtype=np.float32).reshape(3, 4) - 4
+Y = np.linspace(0.5, 2, 12, dtype=np.float32).reshape(3, 4)
+
+
+class Adding(Runtime):
+    """A runtime whose every kernel adds its first two arguments, of twelve f32, and that notes the calls."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: list[str] = []
+
+    def __getattribute__(self, name: str) -> Any:
+        found = super().__getattribute__(name)
+        if name.startswith("_") or name in ("calls", "setDevice") or not callable(found):
+            return found
+
+        def call(*args: Any) -> Any:
+            self.calls.append(name)
+            return found(*args)
+
+        return call
+
+    def malloc(self, nbytes: int) -> int:
+        made = np.empty(nbytes + 512, np.uint8)
+        address = made.ctypes.data + -made.ctypes.data % 512  # as the driver's memory lies
+        self._memory[address] = made
+        return address
+
+    def launchKernel(self, *args: Any) -> None:
+        pointers = (ctypes.c_void_p * 3).from_address(args[9])
+        a, b, c = (
+            np.ctypeslib.as_array((ctypes.c_float * 12).from_address(ctypes.c_uint64.from_address(p or 0).value))
+            for p in pointers
+        )
+        c[...] = a + b
+
+
+@pytest.fixture
+def runtime(monkeypatch: pytest.MonkeyPatch) -> Iterator[Adding]:
+    made = Adding()
+    loaded = api.Api(made, made, (Raised,), 13, os.getpid())
+    monkeypatch.setattr(device, "load", lambda: loaded)
+    monkeypatch.setattr(backend, "_opened", {})
+    monkeypatch.setattr(backend, "_infos", {})
+    for each in (device, blas, recorder, nvrtc, libraries):
+        monkeypatch.setattr(each, "load_library", Library)
+    monkeypatch.setattr(eager, "CACHE", eager.Cache())
+    monkeypatch.setenv("RLX_CUDA_PTX_CACHE", "off")
+    yield made
+    backend.open(0).close()
+
+
+def test_a_call_is_one_launch_on_the_memory_of_its_arguments(runtime: Adding) -> None:
+    x, y = (rlx.array(a, device="cuda:0") for a in (X, Y))
+    x + y  # compiles
+    del runtime.calls[:]
+    made = x + y
+    assert runtime.calls == ["launchKernel"]
+    np.testing.assert_array_equal(made.numpy(), X + Y)
+    other = y + made  # the same program on other memory
+    np.testing.assert_array_equal(other.numpy(), X + Y + Y)
+    np.testing.assert_array_equal(made.numpy(), X + Y)
+
+
+def test_numbers_that_come_again_are_not_copied_again(runtime: Adding) -> None:
+    x = rlx.array(X, device="cuda:0")
+    x + 2.5
+    del runtime.calls[:]
+    x + 2.5
+    assert runtime.calls == ["launchKernel"]
+    x + 3.5
+    assert "memcpyAsync" in runtime.calls
+
+
+def test_dropped_results_are_used_again_by_later_work_alone(runtime: Adding) -> None:
+    x, y = (rlx.array(a, device="cuda:0") for a in (X, Y))
+    address = (x + y)._buffer.address  # type: ignore[union-attr]
+    del runtime.calls[:]
+    addresses = set()
+    for _ in range(50):
+        made = x + y
+        addresses.add(made._buffer.address)  # type: ignore[union-attr]
+    assert address in addresses and len(addresses) <= 2
+    assert set(runtime.calls) == {"launchKernel"}  # no memory is acquired or freed
+    lent = made._buffer
+    lent.lend(0)  # type: ignore[union-attr]
+    address = lent.address  # type: ignore[union-attr]
+    del made, lent
+    assert (x + y)._buffer.address != address  # type: ignore[union-attr]
+
+
+def test_products_take_the_addresses_of_a_call(runtime: Adding, monkeypatch: pytest.MonkeyPatch) -> None:
+    a, b = (rlx.array(np.ones((256, 256), np.float32), device="cuda:0") for _ in range(2))
+    a @ b
+    seen: list[Any] = []
+    lib = backend.open(0).blas._lib
+    monkeypatch.setattr(lib, "cublasGemmEx", lambda *args: seen.append(args) or 0, raising=False)
+    eager.CACHE.programs.clear()
+    made = a @ b
+    pointers = [seen[-1][i].value for i in (7, 10, 14)]
+    assert pointers == [x._buffer.address for x in (b, a, made)]  # type: ignore[union-attr]

@@ -1,0 +1,136 @@
+"""Calls outside a trace on the memory of their arguments: what is copied, aliasing, lifetimes, odd layouts."""
+
+from __future__ import annotations
+
+import gc
+from typing import Any
+
+import numpy as np
+import pytest
+
+import rlx
+from rlx.backends.cpu import choice
+from rlx.conformance.case import Case, all_cases
+from rlx.conformance.runner import sample
+from rlx.runtime import Session, eager
+from tests.devices import session_on_engine
+from tests.runtime.call_sweep import verdict
+
+X = np.arange(12, dtype=np.float32).reshape(3, 4) - 4
+
+
+@pytest.fixture(autouse=True)
+def cache(monkeypatch: pytest.MonkeyPatch) -> eager.Cache:
+    """A cache of the test's own."""
+    monkeypatch.setattr(eager, "CACHE", eager.Cache())
+    monkeypatch.setenv(choice.ENGINE_ENV, "" if choice.why_not() else "compiled")  # NumPy's steps have no addresses
+    return eager.CACHE
+
+
+@pytest.fixture(params=["cpu", "vulkan", "cuda"])
+def session(request: pytest.FixtureRequest) -> Session:
+    return session_on_engine(request.param)
+
+
+def copies(cache: eager.Cache) -> list[str]:
+    return [p.copies for p in cache.programs.values() if isinstance(p, eager.Program)]
+
+
+def test_large_arrays_are_not_copied_into_programs(session: Session, cache: eager.Cache) -> None:
+    values = np.linspace(-1, 1, 1 << 18, dtype=np.float32).reshape(512, 512)
+    x = rlx.array(values, device=session)
+    np.testing.assert_array_equal((x + x).numpy(), values * 2)
+    np.testing.assert_allclose(rlx.exp(x).numpy(), np.exp(values), rtol=1e-6)
+    np.testing.assert_allclose((x * 0.5).sum(0).numpy(), (values / 2).sum(0), atol=1e-3)
+    assert copies(cache) == [""] * 4
+    assert cache.nbytes < values.nbytes  # of all four programs
+
+
+def test_control_flow_and_views_are_copied_and_say_so(session: Session, cache: eager.Cache) -> None:
+    x = rlx.array(X, device=session)
+    np.testing.assert_array_equal(x.reshape(12).numpy(), X.reshape(12))
+    index = rlx.array(np.array([2, 0]), device=session)
+    np.testing.assert_array_equal(x[index].numpy(), X[[2, 0]])
+    assert "lies in an argument" in copies(cache)[0]
+
+
+def test_one_array_twice_and_arguments_dropped_or_closed_at_once(session: Session) -> None:
+    x = rlx.array(X, device=session)
+    np.testing.assert_array_equal((x * x).numpy(), X * X)
+    made = [rlx.array(X + n, device=session) + rlx.array(X * n, device=session) for n in range(40)]
+    for n, each in enumerate(made):  # the arguments are gone, and their memory may be others' arguments by now
+        np.testing.assert_array_equal(each.numpy(), (X + np.float32(n)) + X * np.float32(n))
+    y = rlx.array(X, device=session)
+    z = y + x
+    y.close()
+    again = rlx.array(np.full_like(X, 7), device=session)  # the memory that was closed, maybe
+    np.testing.assert_array_equal(z.numpy(), X + X)
+    np.testing.assert_array_equal(again.numpy(), 7)
+
+
+def test_chains_in_which_each_result_is_dropped(session: Session) -> None:
+    x, wanted = rlx.array(X, device=session), X
+    for n in range(150):
+        x = x * 0.5 + float(n % 7)
+        wanted = wanted * np.float32(0.5) + np.float32(n % 7)
+    np.testing.assert_allclose(x.numpy(), wanted, rtol=1e-6)
+
+
+def test_numpys_arrays_as_they_lie(session: Session) -> None:
+    x = rlx.array(X, device=session)
+    bytes_ = np.zeros(X.nbytes + 1, np.uint8)
+    unaligned = bytes_[1:].view(np.float32).reshape(X.shape)
+    unaligned[...] = X
+    fixed = X.copy()
+    fixed.flags.writeable = False
+    for given in (X[::-1], X.T.copy().T, unaligned, fixed, np.broadcast_to(X[:1], X.shape)):
+        np.testing.assert_array_equal((x + given).numpy(), X + given)
+    changed = X.copy()
+    made = x + changed
+    changed[...] = 0  # the call has read it
+    np.testing.assert_array_equal(made.numpy(), X + X)
+
+
+def test_borrowed_memory_at_an_odd_place_and_results_of_few_bytes() -> None:
+    whole = np.arange(13, dtype=np.float32)
+    borrowed = rlx.from_dlpack(whole[1:])
+    np.testing.assert_array_equal((borrowed + borrowed).numpy(), whole[1:] * 2)
+    empty = rlx.array(np.zeros((0, 4), np.float32), device="cpu")
+    assert (empty + empty).shape == (0, 4) and rlx.concat([empty, empty]).shape == (0, 4)
+    flags = rlx.array(np.array([True, False, True]), device="cpu")
+    np.testing.assert_array_equal((flags & ~flags).numpy(), [False] * 3)
+
+
+def test_contents_in_another_order_are_read_as_they_should_be() -> None:
+    x = rlx.array(X, device="cpu")
+    x._buffer.forms.keep_all()  # type: ignore[union-attr]  # as a program that packs the array as its weight
+    np.testing.assert_array_equal((x + x).numpy(), X + X)
+
+
+def test_programs_that_are_dropped_give_their_memory_back(session: Session, cache: eager.Cache) -> None:
+    x = rlx.array(X, device=session)
+    for _ in range(2):
+        rlx.softmax(x @ x.T).numpy()
+    gc.collect()
+    before = session.device.taken_bytes()
+    for _ in range(3):
+        cache.programs.clear()
+        rlx.softmax(x @ x.T).numpy()
+        gc.collect()
+    assert session.device.taken_bytes() <= before
+
+
+@pytest.mark.parametrize("case", sample(all_cases(), 1)[::6], ids=lambda c: c.id)
+@pytest.mark.late
+def test_each_op_on_given_memory(session: Session, case: Case) -> None:
+    if any(t.dtype.is_packed for t in case.graph().inputs.values()):
+        return  # packed weights are no Arrays' values
+    how, message = verdict(session, case)
+    assert how != "wrong", message
+
+
+def test_the_place_of_errors(session: Session) -> None:
+    x: Any = rlx.array(X, device=session)
+    x.close()
+    with pytest.raises(rlx.RlxError, match="was closed"):
+        x + 1
