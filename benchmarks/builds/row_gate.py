@@ -12,8 +12,8 @@ those (their middle half, over their median). It exits with 1 where a case does 
 A GPU compares by its own clock, in at most two minutes; `--export` makes the other checkout small, with the SPIR-V of
 the kernels in scope alone:
 
-    python benchmarks/row_gate.py --export REVISION build/before
-    python benchmarks/row_gate.py --beside build/before --device cuda
+    python benchmarks/builds/row_gate.py --export REVISION build/before
+    python benchmarks/builds/row_gate.py --beside build/before --device cuda
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The arena of a training step of GPT-2 small, before and after the planner chooses what is computed again.
 
-    python benchmarks/recompute.py [--batch 8] [--tokens 1024] [--layers 12] [--parts 0.75 0.5]
+    python benchmarks/networks/recompute.py [--batch 8] [--tokens 1024] [--layers 12] [--parts 0.75 0.5]
 
 Nothing runs and no arena is acquired: the step (f32, AdamW, parameters and states donated) is traced, optimized for the
 CPU and planned. The last column is the estimated time of what is computed again, relative to the step's.
