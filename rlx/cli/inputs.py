@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 LENGTHS = (8, 16, 32, 64, 128, 224, 256, 512)  # tried for open dimensions, for at most SECONDS
 SECONDS = 5.0
 MAX_INDICES = 4096  # Larger integer inputs are not taken for lengths or indices.
-MAX_BYTES = 1 << 32  # of a random input, whose shape comes from the file and the command line
+MAX_BYTES = 1 << 32  # bytes of a random input, whose shape comes from the file and the command line
 Array = npt.NDArray[Any]
 _WORDS = ("one", "two", "Three", "a sentence of words")
 

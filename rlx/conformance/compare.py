@@ -20,8 +20,8 @@ from rlx.runtime import CompiledGraph
 
 Array = npt.NDArray[Any]
 MAX_NMSE = 1e-11
-MAX_RELATIVE = 1e-5  # of the largest reference value
-HALF_NMSE = 1e-4  # of a tensor stored in 16 bits: bf16 rounds to 2**-9, whose square is 4e-6
+MAX_RELATIVE = 1e-5  # the share of the largest reference value
+HALF_NMSE = 1e-4  # the error of a tensor stored in 16 bits: bf16 rounds to 2**-9, whose square is 4e-6
 HALF_RELATIVE = 1e-2
 _ROUNDINGS = frozenset({"floor", "ceil", "round", "trunc", "sign", "mod", "fmod", "floordiv"})
 

@@ -45,7 +45,7 @@ class PlanVariant:
     guard: int = 0
     optimize: bool = True
     storage: str = "typed"
-    part: float = 1.0  # of the arena's bytes, for which nodes are repeated
+    part: float = 1.0  # the part of the arena's bytes for which nodes are repeated
 
     def __str__(self) -> str:
         part = f" in {self.part:.0%}" if self.part < 1 else ""

@@ -42,7 +42,7 @@ class _Access:
     begin: int
     end: int
     step: int
-    set: int  # of a batched launch's operands
+    set: int  # the set of a batched launch's operands
     writes: bool
 
 

@@ -210,7 +210,7 @@ class QuantizedTensors(Mapping[str, Value]):
                         f"tensor {shown(stem)}.weight is {weight.dtype} {weight.shape}, expected a matrix of fp8"
                     )
                 self._scaled(stem, weight, self._take(f"{stem}{suffix}"), _FP8[weight.dtype])
-                for other in (".input_scale", ".input_scale_ub"):  # of activations, which rlx keeps as floats
+                for other in (".input_scale", ".input_scale_ub"):  # scales of activations, which rlx keeps as floats
                     if f"{stem}{other}" in self._tensors:
                         self._used.add(f"{stem}{other}")
 

@@ -26,7 +26,7 @@ _READ = os.O_RDONLY
 for _flag in ("O_CLOEXEC", "O_NONBLOCK", "O_BINARY"):
     _READ |= getattr(os, _flag, 0)
 OBJECT_BYTES = 64 << 20  # memory that the objects of a JSON text may take, unless the caller grants more
-MAX_DIGITS = 100  # of a JSON integer; 64 bits take 20
+MAX_DIGITS = 100  # digits of a JSON integer; 64 bits take 20
 
 
 def shown(value: object, limit: int = 80) -> str:
@@ -109,7 +109,7 @@ def folder_made_whole(path: Path) -> Iterator[Path]:
     """A new folder, which takes the name `path` when the block ends: whole or, after an error, not at all.
 
     Raises: OSError."""
-    import shutil  # where they are used: every program imports this module
+    import shutil  # imported where they are used: every program imports this module
     import tempfile
 
     made = Path(tempfile.mkdtemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent))

@@ -222,7 +222,7 @@ class Op:
 
 REGISTRY: dict[str, Op] = {}
 HOST: dict[str, Op] = {}  # ops that no device has a kernel of: every device leaves them to the CPU, as host steps
-REDEFINED: dict[int, Op] = {}  # by id: ops of users whose name has a later definition; graphs built before hold them
+REDEFINED: dict[int, Op] = {}  # users' ops whose name has a later definition, by id; graphs built before hold them
 
 
 def register(op: Op, redefines: bool = False) -> Op:

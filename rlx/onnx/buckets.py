@@ -15,7 +15,7 @@ from rlx.onnx.reader.elements import STRING, Array
 from rlx.onnx.reader.infos import TensorInfo
 from rlx.runtime.dims import Dim
 
-Axes = Mapping[str, tuple[Any, ...]]  # for each input the lengths and symbols of its dimensions
+Axes = Mapping[str, tuple[Any, ...]]  # lengths and symbols of the dimensions of each input
 
 
 def parted(

@@ -21,7 +21,7 @@ from rlx.ops.control.functions import cond, scan, while_loop
 Flags = Sequence[bool]
 Known = dict[
     int, tuple[Tensor, bool]
-]  # by the id of a body's tensor: the tensor outside, and whether it has examples
+]  # the tensor outside, and whether it has examples, by the id of a body's tensor
 
 
 def batched(
@@ -194,7 +194,7 @@ def folded(*shared: int, beside: int | None = None) -> Batch:
                 t = spread(t, size)
             given.append(apply("reshape", t, shape=(t.shape[0] * t.shape[1], *t.shape[2:])))
         attrs: dict[str, Any] = {}
-        if "scales" in node.attrs:  # of a resize, which counts all axes
+        if "scales" in node.attrs:  # a resize counts all axes
             if node.attrs["scales"][0] != 1.0 or node.attrs["sizes"][0] != rows:
                 return loop(node, inputs, flags, size)
             attrs["sizes"] = (size * rows, *node.attrs["sizes"][1:])

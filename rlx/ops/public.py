@@ -90,7 +90,7 @@ def public(module: str, name: str, function: Function) -> Any:
         text = f"{name}() got an unexpected keyword argument {wrong!r}{near}"
         raise TypeError(f"{text}; it takes {', '.join(parameters)}")
 
-    call.__module__, call.__name__, call.__qualname__ = module, name, name  # where pickle finds it
+    call.__module__, call.__name__, call.__qualname__ = module, name, name  # pickle finds it by these
     return call
 
 

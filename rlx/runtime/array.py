@@ -24,7 +24,7 @@ from rlx.runtime.device_copies import copy_between
 if TYPE_CHECKING:
     from rlx.runtime.checks import Unread
 
-SHOWN_COLUMNS = 16  # of a matrix in a notebook
+SHOWN_COLUMNS = 16  # columns of a matrix in a notebook
 SHOWN = 1000  # elements of the largest array whose values `repr` shows: it copies them to the host
 
 
@@ -343,7 +343,7 @@ def _copied_to_host(value: Any) -> Any:
 
 def stored(error: Exception) -> Exception:
     """An error to be kept: its tracebacks, whose frames hold the run's inputs, become a note that says where."""
-    import traceback  # with the first error, not by `import rlx`
+    import traceback  # imported with the first error, not by `import rlx`
 
     where = "".join(traceback.format_tb(error.__traceback__)).rstrip()
     link: BaseException | None = error

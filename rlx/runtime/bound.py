@@ -125,7 +125,7 @@ class Bound(Closing):
         return made
 
 
-_ENDED = object()  # in place of the program of a binding that is closed
+_ENDED = object()  # what stands for the program of a binding that is closed
 
 
 class BoundArrays(Mapping[str, "npt.NDArray[Any]"]):

@@ -20,7 +20,7 @@ from rlx.runtime.array import Array, again, stored
 from rlx.runtime.custom import FAMILY as CUSTOM
 from rlx.runtime.ports import Given, OutputPort
 
-_FEW_NODES, _FEW_ELEMENTS = 32, 4096  # of what the host computes before a run
+_FEW_NODES, _FEW_ELEMENTS = 32, 4096  # the size of what the host computes before a run
 _MOST_UNREAD = 64  # checks of earlier launches that a launch passes on; before more it waits for them
 _BEFORE = "the run was not begun"
 _AFTER = "the run's results, and the states that it wrote, are void"
@@ -41,7 +41,7 @@ class HostCheck:
         nodes = self._nodes.get(t.id)
         if nodes is None:
             return None
-        from rlx.ops.interpret import evaluate_node  # with the first check, not by `import rlx`
+        from rlx.ops.interpret import evaluate_node  # imported with the first check, not by `import rlx`
 
         values: dict[int, Any] = {}
         for node in nodes:

@@ -539,7 +539,7 @@ class CompiledGraph(Closing):
             self._version = self.weights.version
         room = self.options.room
         self.last_used = room.now()
-        room.admit(self, self._plan.total_bytes)  # without the lock: programs of other stores may give way
+        room.admit(self, self._plan.total_bytes)  # the lock is not held: programs of other stores may give way
         failed: OutOfDeviceMemory | None = None
         with self.weights.lock:
             if self._version == self.weights.version:

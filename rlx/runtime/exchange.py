@@ -148,7 +148,7 @@ def _borrow(x: Any) -> tuple[Array, bool]:
     what = f"{type(x).__module__.partition('.')[0]}.{type(x).__name__}"
     try:
         source: Any = x
-        if isinstance(x, np.ndarray) and x.dtype == bf16.np:  # which NumPy does not export itself
+        if isinstance(x, np.ndarray) and x.dtype == bf16.np:  # NumPy does not export it itself
             source = _Producer(x.view(np.uint16))
             source.was_bf16 = True
             kind, index = source.__dlpack_device__()

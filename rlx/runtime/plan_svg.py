@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from rlx.driver.memory.plan import MemoryPlan
 
 _LEFT, _TOP, _WIDTH, _HEIGHT = 84, 40, 900, 520
-_LETTER, _LINE = 7.0, 14  # about the size of a letter of a name
+_LETTER, _LINE = 7.0, 14  # a name's letter is about this wide and high
 _MOST = 1500  # the boxes drawn: of more tensors, those that take the most bytes for the most steps
 _FILLS = {
     "f32": "#9ecae9", "f16": "#ffbf79", "bf16": "#88d27a", "f64": "#d6a5c9", "i64": "#e4b9b1", "i32": "#f2cf5b",

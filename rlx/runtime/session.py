@@ -192,7 +192,7 @@ def stream_address(stream: Any, device: Device) -> int:
         raise DTypeError(f"stream {stream!r} is no CUDA stream; give one of torch or CuPy, or its address")
     if index != device.info.index:
         raise DeviceUnavailable(f"the stream is on device {index}, the session on {device.info.id}")
-    device.follow(found)  # which raises where there are no streams
+    device.follow(found)  # it raises where there are no streams
     return found
 
 

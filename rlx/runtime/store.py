@@ -98,7 +98,7 @@ class Store(Closing):
         self.device = _opened(device, type(self).__name__)
         self.version = 0
         self.lock = renewed(self, "lock", threading.RLock)
-        self.turn = renewed(self, "turn", threading.RLock)  # of programs that bind it as states; taken before `lock`
+        self.turn = renewed(self, "turn", threading.RLock)  # programs that bind it as states take it, before `lock`
         limit, number = device.limits.max_alloc_bytes, next(Store._numbers)  # since a program may bind two stores
         self.rooms = Rooms(self)
         self.full = ChunkedBuffer(f"store{number}.", device.acquire, limit, self.rooms.spare, self.rooms.claim)

@@ -281,7 +281,7 @@ def _jacobian(
                     "by has_aux"
                 )
         flat = [x for _, xs in trees for x in xs]
-        found = rule(graph, ys, flat)  # for each y a row of Jacobians, one for each x
+        found = rule(graph, ys, flat)  # each y has a row of Jacobians, one for each x
         made = []
         for row in found:
             parts, start = [], 0

@@ -62,7 +62,7 @@ class Service:
         self.choices = min(limits.choices, slots + limits.waiting)
         self._grammars: Grammars | None = None
         self._making = threading.Lock()
-        self._threads = asyncio.Semaphore(4)  # for templates and tokenizers, which would hold the event loop
+        self._threads = asyncio.Semaphore(4)  # templates and tokenizers would hold the event loop
 
     async def in_thread(self, function: Callable[..., T], *args: Any) -> T:
         """What a function gives that may take long. Raises: Refused for its errors, which are of the request."""

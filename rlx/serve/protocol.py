@@ -29,7 +29,7 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
 }  # fmt: skip
 _ROLES = ("system", "developer", "user", "assistant", "tool")
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
-_MAX_DEPTH = 100  # of nested JSON
+_MAX_DEPTH = 100  # depth of nested JSON
 _MAX_TOOLS = 128
 _MAX_BIASED = 1024  # tokens of logit_bias
 _EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh")
@@ -109,7 +109,7 @@ class Chat:
     tool: str | None
     single: bool = False  # whether the answer may have no more than one call
     template: Mapping[str, Any] | None = None  # what its template gets beside messages and tools
-    effort: str | None = None  # of reasoning, which some templates read
+    effort: str | None = None  # the effort of reasoning, which some templates read
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +127,7 @@ def parsed(body: bytes) -> dict[str, Any]:
         found = json.loads(body, parse_constant=_no_number, parse_float=_finite)
     except RecursionError:
         raise Refused(400, "the body is nested too deeply") from None
-    except ValueError as error:  # of JSON, of UTF-8, and of integers with thousands of digits
+    except ValueError as error:  # errors of JSON, of UTF-8, and of integers with thousands of digits
         raise Refused(400, f"the body is no JSON: {error}") from None
     if not isinstance(found, dict):
         raise Refused(400, f"the body is {_shown(found)}; expected a JSON object")

@@ -113,7 +113,7 @@ class CpuExecutable:
         ctx = BindContext(acquire, self._options.threads)
         last = last_convolutions(graph)
 
-        order: dict[int, tuple[int, ...]] = {}  # of the tensors that lie otherwise than in that of their shapes
+        order: dict[int, tuple[int, ...]] = {}  # orders of the tensors that lie otherwise than in that of their shapes
 
         self.channels_last = order
 
@@ -476,5 +476,5 @@ def _on_engine(node: Node, ins: Sequence[Array], outs: Sequence[Array]) -> list[
         _log.warning("%s; NumPy runs %s", error, node.name)
         return None
     (segment,) = bound[0]
-    segment.keep.append(engine)  # which holds the memory between its steps
+    segment.keep.append(engine)  # it holds the memory between its steps
     return [segment]

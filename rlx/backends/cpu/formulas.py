@@ -150,7 +150,7 @@ def _read(text: str, into: Headers) -> None:
         if word in ("ifdef", "ifndef"):
             known = rest[0] in into.macros or rest[0] in _DEFINED
             taken.append(known == (word == "ifdef"))
-        elif word == "if":  # of features of the languages, which are none here
+        elif word == "if":  # this asks for features of the languages, which are none here
             taken.append(False)
         elif word == "else":
             taken[-1] = not taken[-1]

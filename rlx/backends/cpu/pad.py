@@ -13,7 +13,7 @@ from rlx.backends.cpu.context import Array
 from rlx.ir import Node
 from rlx.ops.pad import filling, sources
 
-_BOXES = 256  # at most; a short axis that is mirrored many times has more
+_BOXES = 256  # boxes at most; a short axis that is mirrored many times has more
 
 
 def boxes(node: Node, x: Array, out: Array) -> list[tuple[Array, Array]] | None:

@@ -164,7 +164,7 @@ class _Axis:
     stride: int
     dilation: int
     before: int  # padding
-    count: int  # of the result
+    count: int  # elements of the result
 
 
 _POINT = _Axis(1, 1, 1, 1, 0, 1)

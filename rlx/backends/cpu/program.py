@@ -42,11 +42,11 @@ _LEAD = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p)
 # Less work is not handed to another thread. One that still spins takes 0.3 µs to begin; one that sleeps costs its waker
 # 12 µs, once in a run as a rule, since it then spins until the next step comes.
 _WORTH_A_THREAD_NS = 2_500.0
-_WORTH_IN_A_CROWD_NS = 15_000.0  # where others want the cores too
-_MOST_ROWS = 1 << 17  # of a table: eight megabytes
+_WORTH_IN_A_CROWD_NS = 15_000.0  # others want the cores too
+_MOST_ROWS = 1 << 17  # a table's rows: eight megabytes
 _CHUNKS_A_THREAD = 4  # chunks of a step for each thread: some end sooner than others
 _UNDER_WAY = [runner.STEP, runner.ITEM, runner.SHARED, runner.OWNS]
-_NO_KERNELS = (UnsupportedOp, RuntimeError)  # where none can be made: llvmlite raises RuntimeError
+_NO_KERNELS = (UnsupportedOp, RuntimeError)  # none can be made then: llvmlite raises RuntimeError
 _PAUSE_NS = 2_000_000.0  # a thread looks up from its work about as often, to see whether a signal waits
 
 
@@ -67,7 +67,7 @@ class Segment:
     def __init__(self) -> None:
         self.steps: list[EngineStep] = []
         self.keep: list[Any] = []
-        self.nbytes = 0  # of tables
+        self.nbytes = 0  # the tables' bytes
         self._lead: Callable[[], int] = _unfinished
         self._job = np.zeros(runner.JOB_WORDS, np.int64)
 

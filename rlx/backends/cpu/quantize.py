@@ -104,7 +104,7 @@ class _Stored:
     """Numbers on the stack: of each group of a block, or of each of its elements."""
 
     place: Value
-    each: int  # of a group
+    each: int  # elements of a group
     type: Type
 
 

@@ -199,7 +199,7 @@ class CudaDevice:
         with self._held.unwound(), self.doing("opening the device"):
             runtime = api.runtime
             try:
-                runtime.memGetInfo()  # from here on the runtime uses the context
+                runtime.memGetInfo()  # the runtime uses the context from here on
             finally:
                 if made:
                     drop_context(info.index)
@@ -617,7 +617,7 @@ class EventMark:
         with self._device.doing("asking whether a launched program is done"):
             status = int(self._device.api.runtime.eventQuery(self._event))
         if status not in (0, NOT_READY):
-            self.wait()  # which raises what failed
+            self.wait()  # it raises what failed
         return status == 0
 
     def wait(self) -> None:

@@ -75,7 +75,7 @@ class VulkanBackend:
         from rlx.backends.vulkan.memory import forced_memory, free_in_heap, program_heaps
 
         physical, forced = physical_devices()[index], None
-        with suppress(DeviceUnavailable):  # for a word that is no kind of memory, which `open` refuses
+        with suppress(DeviceUnavailable):  # `open` refuses a word that is no kind of memory
             forced = forced_memory()
         return free_in_heap(physical, program_heaps(physical, forced)[0])
 

@@ -26,7 +26,7 @@ MAX_LAYERS = 1 << 12
 MAX_EXPERTS = 1 << 12
 # Tensors that are settings: factors of the frequencies of the rotary embedding.
 _SETTINGS = ("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight")
-SCORES = "cls.output.weight"  # of a reranker made of a decoder: rows that give the logits of its answers
+SCORES = "cls.output.weight"  # the weight of a reranker made of a decoder: rows that give the logits of its answers
 
 # Settings of YaRN that llama.cpp does not read either, with the values that change nothing.
 _USUAL = {"rope.scaling.yarn_attn_factor": 1.0, "rope.scaling.yarn_ext_factor": 1.0}
@@ -233,7 +233,7 @@ class GgufModel:
         if "head_dim" in known:
             known["turned"] = self.file.value(f"{arch}.rope.dimension_count", int, known["head_dim"])
         metadata = dict(self.file.metadata)
-        if "rope_factors_long.weight" in self.file.tensors:  # with which LongRoPE's factor is followed
+        if "rope_factors_long.weight" in self.file.tensors:  # LongRoPE's factor follows
             metadata.pop(f"{arch}.rope.scaling.attn_factor", None)
         wrong = unfollowed(arch, metadata, known)
         if wrong is not None:

@@ -40,19 +40,19 @@ MAGIC = b"GGUF"
 VERSIONS = (2, 3)
 DEFAULT_ALIGNMENT = 32
 MAX_ALIGNMENT = 1 << 20
-MAX_RANK = 4  # of ggml
+MAX_RANK = 4  # ggml's own limit
 MAX_NAME = 1024  # bytes of a tensor's name; ggml's have at most 63
 MAX_KEY = 65_535  # bytes, the limit the format itself sets
 MAX_KEYS = 100_000
 MAX_TENSORS = 1 << 20
 MAX_METADATA = 1 << 28  # bytes; a vocabulary of 262,144 tokens and its merges take 16 million
-MAX_ELEMENTS = 1 << 22  # of all arrays of the metadata; that vocabulary has 1.3 million
-MAX_NESTING = 4  # of arrays
-MAX_BYTES = (1 << 63) - 1  # of one array; NumPy applies this limit even where a dimension is zero
+MAX_ELEMENTS = 1 << 22  # elements of all arrays of the metadata; that vocabulary has 1.3 million
+MAX_NESTING = 4  # arrays in arrays
+MAX_BYTES = (1 << 63) - 1  # bytes of one array; NumPy applies this limit even where a dimension is zero
 MAX_SHARDS = 1000
 _PIECE = 1 << 20  # bytes of blocks that are moved into planes at once
 _SHARD = re.compile(r"(.*)-(\d{5})-of-(\d{5})\.gguf", re.DOTALL)
-_OTHERS = {  # by their first four bytes
+_OTHERS = {  # other files, by their first four bytes
     b"ggml": "a file of ggml before GGUF",
     b"lmgg": "a file of ggml before GGUF (GGML)",
     b"fmgg": "a file of ggml before GGUF (GGMF)",
@@ -74,7 +74,7 @@ class GgufTensor:
     shape: tuple[int, ...]
     dtype: DType
     nbytes: int
-    offset: int  # from the start of the file
+    offset: int  # bytes from the start of the file
     _source: FileSource = field(repr=False)
 
     def read(

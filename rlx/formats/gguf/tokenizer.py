@@ -22,7 +22,7 @@ from rlx.formats.tokenizer.text import MAX_TOKENIZER, build
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)
 _MODELS = ("llama", "gpt2", "bert", "t5", "gemma4")
 MAX_PIECE = 256  # characters
-_UNKNOWN = {"llama": 0, "bert": 100, "t5": 2}  # where the file does not say
+_UNKNOWN = {"llama": 0, "bert": 100, "t5": 2}  # the id where the file does not say
 
 
 def read_tokenizer(file: GgufFile) -> LanguageTokenizer:

@@ -122,7 +122,7 @@ class _Process:
     def __init__(self) -> None:
         self._lock = renewed(self, "_lock", threading.Lock)
         self._process: subprocess.Popen[str] | None = None
-        self._owner = 0  # of the process: a fork has the pipes too, and must leave them alone
+        self._owner = 0  # the process's id: a fork has the pipes too, and must leave them alone
 
     def ask(self, line: str) -> dict[str, str]:
         with self._lock, _pipes_survived():

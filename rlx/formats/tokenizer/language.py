@@ -175,7 +175,7 @@ class TokenStream:
         if self.strip and content:
             self.strip = False
             if self.vocabulary.letters == "words" and not self.vocabulary.verbatim(id):
-                content = self.vocabulary.tokens[id].encode(errors="replace")  # with its ##, as nothing stands before
+                content = self.vocabulary.tokens[id].encode(errors="replace")  # the ## stays, as nothing stands before
             elif not self.vocabulary.verbatim(id):
                 content = content.removeprefix(b" ")
         return self._decoder.decode(content)

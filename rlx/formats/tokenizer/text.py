@@ -49,7 +49,7 @@ class TextTokenizer:
         self.file = file
         self.max_length = max_length
         parts, size = read_parts(file)
-        if lower:  # by a normalizer, as special tokens keep their letters
+        if lower:  # a normalizer does this, as special tokens keep their letters
             steps = [{"type": "Lowercase"}, parts.get("normalizer")]
             parts["normalizer"] = {"type": "Sequence", "normalizers": [s for s in steps if s is not None]}
         self._made = build(parts, file, size)

@@ -212,7 +212,7 @@ class Adapter:
         after training or a change of the vocabulary: adapters leave the model's weights as they are."""
         held = self.bases[name]
         same = held.shape == tuple(kept.shape)
-        if same and isinstance(kept, PackedArray):  # whose numbers are the base's, rounded
+        if same and isinstance(kept, PackedArray):  # its numbers are the base's, rounded
             off = kept.dequantize().astype(np.float64) - held
             same = bool((off**2).sum() <= _ROUNDED * (held.astype(np.float64) ** 2).sum())
         elif same and isinstance(kept, np.ndarray):

@@ -15,7 +15,7 @@ from rlx.models.language.pages import ROWS
 from rlx.ops.packed_attention import BLOCK
 
 LONGEST = 512  # tokens of a sequence that one run writes into caches, unless the model was loaded for more
-_ROWS = 64  # of which a ring has a multiple
+_ROWS = 64  # a ring has a multiple of it
 
 
 def ring_rows(window: int | None, context: int, chunk: int = 0) -> int:
@@ -37,7 +37,7 @@ class Size:
     activations: DType = f32
     cache: DType = f32
     slots: int = 1  # sequences that the caches have room for: as many as a run has, or more where it has one
-    pages: int = 0  # of the pool that all sequences share; 0: each slot has rows of its own
+    pages: int = 0  # pages of the pool that all sequences share; 0: each slot has rows of its own
     longest: int = 0  # tokens of the longest run over the same caches; LONGEST at least
     gathers: bool = False  # whether a step copies packed pages side by side, as is faster on a CPU, before it attends
 
@@ -56,8 +56,8 @@ class Caches:
         self._slot = slot
         self._table = table
         self._one = ops.reshape(at, ()) if size.batch == 1 else None
-        self._starts: dict[int, Tensor] = {}  # where a run writes into caches of so many rows
-        self._masks: dict[tuple[int, int], Tensor] = {}  # by window and rows
+        self._starts: dict[int, Tensor] = {}  # the first row that a run writes, by the caches' rows
+        self._masks: dict[tuple[int, int], Tensor] = {}  # masks by window and rows
 
     def attention(
         self, index: int, q: Tensor, k: Tensor, v: Tensor, window: int | None, scale: float, softcap: float | None

@@ -20,7 +20,7 @@ MOST_ANGLE = 1e6  # radians a position; published ones are 1 at most
 Norm = Literal["rms", "layer"]
 Placement = Literal["before", "after", "around"]
 Mixer = Literal["attention", "mamba", "mamba2", "delta"]
-ATTENTION: tuple[Mixer, ...] = ("attention",)  # of one layer
+ATTENTION: tuple[Mixer, ...] = ("attention",)  # the mixers of one layer
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ class Experts:
     inner: int
     order: Literal["softmax", "chosen"] = "softmax"
     renormalize: bool = True
-    limit: float | None = None  # of gpt-oss's clamped, shifted SwiGLU
+    limit: float | None = None  # the limit of gpt-oss's clamped, shifted SwiGLU
     bias: bool = False
     shared: int = 0
 

@@ -31,9 +31,9 @@ from rlx.runtime import CompiledGraph, Session, State, Store, Weights
 
 Ids = npt.NDArray[np.int32]
 AHEAD = 16  # runs begun before their tokens are read
-_Key = tuple[int, Head, Picking, int, LowRank | LowRanks | None]  # of a program: chunk, head, picking, turn, adapters
+_Key = tuple[int, Head, Picking, int, LowRank | LowRanks | None]  # a program's chunk, head, picking, turn and adapters
 CHUNKS = (16, 128, 512)  # tokens of a prompt in one run; one by one where fewer are left than pay for padding
-LEAST = 16  # of a chunk that is asked for
+LEAST = 16  # tokens of the smallest chunk that is asked for
 LONG, LONG_BYTES = 2048, 40 * 10**9  # the longest run of one sequence on a GPU with so much memory
 
 
@@ -123,9 +123,9 @@ class Decoder(Closing):
         self.sizes = _sizes(prefill_chunk, context, long)
         self.source = weights
         self.adapter: Adapter | None = None  # that of the programs, and of what is in the caches
-        self.number = -1  # of the adapter of a prompt's sequence, where `place` put several side by side
+        self.number = -1  # the number of the adapter of a prompt's sequence, where `place` put several side by side
         self._several: LowRanks | None = None
-        self._placed: dict[str, Adapter] = {}  # whose matrices the states hold
+        self._placed: dict[str, Adapter] = {}  # adapters whose matrices the states hold
         self._programs: dict[_Key, CompiledGraph | SplitProgram] = {}
         self._lock = renewed(self, "_lock", threading.Lock)
         self._closed = False

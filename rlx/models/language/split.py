@@ -79,7 +79,7 @@ class SplitProgram:
 
     def __init__(self, graph: Graph, parts: Sequence[CompiledGraph], states: SplitStates, context: int) -> None:
         self.graph = graph
-        self._last = context - 1  # where a position stays
+        self._last = context - 1  # the last position
         self._parts = parts
         self._states = states
 

@@ -17,10 +17,10 @@ from rlx.errors import DTypeError, ModelFormatError, ShapeError
 F32 = npt.NDArray[np.float32]
 F64 = npt.NDArray[np.float64]
 RATES = (1000, 768_000)  # samples a second
-MOST_BYTES = 4 << 30  # of a WAV file, whose sizes are 32 bits
+MOST_BYTES = 4 << 30  # bytes of a WAV file, whose sizes are 32 bits
 HOP = 160  # samples from one frame of a spectrogram to the next
 _ZEROS = 24  # zero crossings of the sinc on each side: steeper than the ear of a speech model needs
-_BETA = 9.0  # of the Kaiser window: side lobes 90 dB down
+_BETA = 9.0  # the Kaiser window's β: side lobes 90 dB down
 _PART = 1 << 14  # samples made at a time
 
 

@@ -18,8 +18,8 @@ from rlx.onnx.reader.table import ML, op
 
 MAX_APART = 1 << 22  # differences of rows and support vectors that are made at once
 MAX_CLASSES = 65535
-TRIALS = 100  # of the probabilities' iteration
-NEAR = 0.005  # of its error, for all classes together
+TRIALS = 100  # trials of the probabilities' iteration
+NEAR = 0.005  # its error, for all classes together
 
 
 @op("SVMRegressor", domain=ML)

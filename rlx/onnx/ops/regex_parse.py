@@ -12,8 +12,8 @@ from typing import NoReturn
 from rlx.errors import ModelFormatError
 from rlx.formats.files import shown
 
-MAX_LENGTH = 1 << 14  # of a pattern
-MAX_DEPTH = 64  # of groups in groups
+MAX_LENGTH = 1 << 14  # characters of a pattern
+MAX_DEPTH = 64  # groups in groups
 MAX_REPEAT = 1000  # as in RE2
 LAST = 0x10FFFF
 

@@ -7,7 +7,7 @@ import numpy as np
 from rlx.onnx.reader.elements import Array
 from rlx.ops.control import steps
 
-_PAIRS = 1 << 12  # of boxes that are compared in about a step's time
+_PAIRS = 1 << 12  # pairs of boxes that are compared in about a step's time
 _BLOCK = 32  # boxes of a group that are compared with the others at once
 _LARGE = 1 << 13  # boxes of a table
 _AT_ONCE = 256  # boxes at least that are looked at together, of those that may be more than are wanted
@@ -146,7 +146,7 @@ def _apart(corners: Array, overlap: float) -> list[Array]:
     group[along] = np.cumsum(begins)
     if not group.any():
         return whole
-    by_group = np.argsort(group, kind="stable")  # by rank within a group
+    by_group = np.argsort(group, kind="stable")  # ranks within a group
     counts = np.bincount(group)
     starts = np.cumsum(counts) - counts
     place = np.arange(len(by_group)) - np.repeat(starts, counts)

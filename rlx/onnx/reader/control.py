@@ -24,11 +24,11 @@ from rlx.onnx.reader.elements import ElementType, carrier, element
 from rlx.onnx.reader.read import all_nodes
 
 CONTROL = ("If", "Loop", "Scan", "SequenceMap")
-MAX_ITERATIONS = 1 << 11  # of a loop that is unrolled
+MAX_ITERATIONS = 1 << 11  # iterations of a loop that is unrolled
 # A loop of a known number of steps is unrolled up to these limits of steps and of nodes in all: the steps then fuse.
 FEW_STEPS = 16
 FEW_NODES = 512
-MAX_STEPS = 1 << 17  # of nested compiled loops whose steps are counted before: models are untrusted
+MAX_STEPS = 1 << 17  # steps of nested compiled loops whose steps are counted before: models are untrusted
 # Graphs that become bodies of compiled control ops: each is a program of its own, which costs a hundred nodes' time.
 MAX_BODIES = 128
 ENDLESS = 1 << 18  # steps after which the run of a loop that only its condition ends is stopped

@@ -16,9 +16,9 @@ from rlx.onnx.reader.elements import STRING, Array, ElementType, from_carrier, t
 from rlx.onnx.reader.held import Held, held
 from rlx.ops.control.steps import spend
 
-MAX_CHARACTERS = 1 << 24  # of all the strings that a model makes
+MAX_CHARACTERS = 1 << 24  # characters of all the strings that a model makes
 STRINGS_A_STEP = 4  # strings that are read for one step of building
-MAX_STRINGS = 1 << 20  # of a tensor whose characters are read
+MAX_STRINGS = 1 << 20  # strings of a tensor whose characters are read
 
 
 class StringTable:

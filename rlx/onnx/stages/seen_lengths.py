@@ -8,7 +8,7 @@ from typing import Any
 from rlx.onnx.buckets import Axes
 from rlx.runtime.dims import Dim
 
-LONGEST = 1 << 30  # of an axis; a longer one would not fit a program anyway
+LONGEST = 1 << 30  # the length of an axis; a longer one would not fit a program anyway
 
 
 class SeenLengths:

@@ -356,7 +356,7 @@ def resample(
             w = np.fft.ifftshift(get_window(window, n))
         if w.shape != (n,):
             raise ShapeError(f"{op}: the window has the shape {w.shape}; expected ({n},)")
-        even = (w + np.roll(w[::-1], 1)) / 2  # of a real signal, frequencies and their negatives are one
+        even = (w + np.roll(w[::-1], 1)) / 2  # frequencies of a real signal and their negatives are one
         z = z * z.graph.constant(even[: n // 2 + 1, None], z.dtype)
     both = min(num, n)
     z = z[..., : both // 2 + 1, :]

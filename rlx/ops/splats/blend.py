@@ -22,7 +22,7 @@ from rlx.ops.matmul import matmul
 from rlx.ops.numeric import Array
 from rlx.ops.splats.tiles import MAX_PAIRS, TILE, check_size
 
-FIELDS = 9  # of a splat: x, y, the inverse covariance's xx, xy and yy, opacity, red, green, blue
+FIELDS = 9  # a splat's x, y, the inverse covariance's xx, xy and yy, opacity, red, green, blue
 MAX_SIDE = 1 << 16  # pixels
 ALPHA_MIN = 1 / 255  # a pixel skips a splat of which it would take less
 # Not 0.99, of which two leave a light of STOP: rounding would decide whether a pixel is finished.

@@ -20,8 +20,8 @@ _FAR = 1e9  # larger numbers count as none: their squares leave the range of f32
 _LEAST_FOCAL = 1e-9  # pixels; a picture's size divided by less leaves the range of f32 in gradients
 _LEAST_NEAR = 1e-9  # numbers divided by the square of a smaller depth leave the range of f32 in gradients
 _SKEW = 0.01  # how far products of a rotation's rows may be from 0 and 1: what bf16 rounds
-_WIDEST = 1e4  # of a splat, in its distances from the camera
-_SHORTEST = 1e-12  # of a quaternion, squared
+_WIDEST = 1e4  # the width of a splat, in its distances from the camera
+_SHORTEST = 1e-12  # the length of a quaternion, squared
 _BLUR = 0.3  # square pixels added to each variance
 _BESIDE = 0.15  # how far beside the picture, in its sizes, the projection is taken as linear around a splat's own place
 

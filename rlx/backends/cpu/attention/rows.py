@@ -22,7 +22,7 @@ from rlx.backends.cpu.rowwise import (
 )
 from rlx.ops.packed_attention import BLOCK
 
-_KEYS = 256  # in a block; their scores lie on the stack
+_KEYS = 256  # keys in a block; their scores lie on the stack
 
 
 @dataclass(frozen=True, slots=True)

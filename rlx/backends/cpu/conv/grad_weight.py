@@ -32,7 +32,7 @@ from rlx.ir import expr as ex
 
 _PART = 1 << 11  # places in a part, about: a panel of d has a quarter of a megabyte
 _TABLE = 1 << 23  # addresses that are held at most
-_TAPS = 49  # of a depthwise convolution, each with sums of its own
+_TAPS = 49  # taps of a depthwise convolution, each with sums of its own
 
 
 @engine("conv_grad_weight")

@@ -30,7 +30,7 @@ class TransposeKernel:
     j + lanes; the last of its `parts` has fewer."""
 
     lanes: int
-    nbytes: int = 4  # of an element: 1, 2 or 4
+    nbytes: int = 4  # bytes of an element: 1, 2 or 4
     args = _ARGS
 
     def ir(self) -> str:

@@ -199,7 +199,7 @@ class Format:
     elements: Elements
     field: Field | None = None
     groups: Callable[[Block], Value] | None = None
-    count: int = 0  # of the numbers
+    count: int = 0  # how many numbers there are
 
 
 def _widened_half(k: Kernel, x: Value) -> Value:

@@ -28,7 +28,7 @@ _MMA_ROWS = {1: 512, 2: 256}
 # Formats of which packed_matrix makes halves by masks: those of a byte for each element, and all.
 _BYTES = frozenset({"q8_0", "int8", "int8_zp", "fp8_e4m3", "fp8_e5m2"})
 _BY_BYTES = _BYTES | {"q4_0", "q4_1", "q2_k", "q3_k", "q4_k", "q5_k", "q6_k", "tq2_0"}
-_FLOATS = frozenset({"fp8_e4m3", "fp8_e5m2", *TABLES})  # whose elements are no integers
+_FLOATS = frozenset({"fp8_e4m3", "fp8_e5m2", *TABLES})  # formats whose elements are no integers
 _LARGE = 46 << 10  # bytes of shared memory that packed_few, and a long slab of packed_vector, need
 _RING = 96 << 10  # and packed_mma
 
@@ -326,7 +326,7 @@ def scale_groups(q: DType) -> int:
         return 2
     if name in ("q2_k", "q3_k", "q6_k", "iq4_xs"):
         return 4
-    first = q.storage.planes[0].nbytes  # of quants: 16 are a chunk
+    first = q.storage.planes[0].nbytes  # bytes of quants: 16 are a chunk
     return max(1, 64 // first)
 
 

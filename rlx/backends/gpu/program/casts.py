@@ -12,7 +12,7 @@ from rlx.dtypes import DType
 from rlx.ir import Node, expr
 from rlx.ir.types import TensorType
 
-THREADS = 256  # of a workgroup, in the kernels whose rules use this
+THREADS = 256  # threads of a workgroup, in the kernels whose rules use this
 MAX_ELEMENTS = 1 << 31  # kernels index the elements of one matrix, row or slab with 31 bits
 
 

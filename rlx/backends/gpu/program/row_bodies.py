@@ -100,7 +100,7 @@ class _Body:
 
     def lines(self) -> list[str]:
         decl = self.decl
-        inner = list(self.body())  # which writes the functions
+        inner = list(self.body())  # it writes the functions
         kinds = [f"PTR({a.element}) {a.name}" if a.kind == "ptr" else f"const {_SCALARS[a.kind]} {a.name}"
                  for a in decl.args]  # fmt: skip
         return [

@@ -13,7 +13,7 @@ ARCHITECTURES: dict[str, Architecture] = {
     for module in (llama, qwen, gemma, phi3, gpt2, olmo, gpt_oss, mamba, qwen_next)
     for name, architecture in module.ARCHITECTURES.items()
 }
-OTHERS = ("bert", "whisper")  # which are read, and are no language models
+OTHERS = ("bert", "whisper")  # models that are read, and are no language models
 
 
 def architecture_of(fields: Fields) -> Architecture:

@@ -62,7 +62,7 @@ def epilogue_of(node: Node, bias: bool = True) -> Expr | None:
     tree = ex.arg(0, held)
     if bias and len(node.inputs) == 3:
         tree = ex.call("add", tree, ex.cast(ex.arg(1, node.inputs[2].dtype), held))
-    activation = node.attrs.get("activation")  # which transposed convolutions have not
+    activation = node.attrs.get("activation")  # transposed convolutions have none
     if activation is not None:
         name, attrs = ACTIVATIONS[activation]
         rule = get_op(name).expr
