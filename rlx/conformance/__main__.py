@@ -123,14 +123,14 @@ def _read(file: Path) -> list[Outcome]:
     ):  # a run was killed while writing: the next line must not join its last
         with file.open("a", encoding="utf-8") as log:
             log.write("\n")
-    found = []
+    result = []
     for line in text.splitlines():
         try:
             entry = json.loads(line)
-            found.append(Outcome(**{**entry, "how": tuple(entry["how"])}))
+            result.append(Outcome(**{**entry, "how": tuple(entry["how"])}))
         except (ValueError, TypeError, KeyError):
             continue  # the incomplete line of a killed run
-    return found
+    return result
 
 
 def digest(info: DeviceInfo, compiled: bool = False) -> str:

@@ -67,11 +67,11 @@ def read_ply(path: str | os.PathLike[str]) -> Splats:
         )
 
     def columns(stem: str, count: int) -> Array:
-        made = np.empty((len(rows), count), np.float32)
+        result = np.empty((len(rows), count), np.float32)
         with np.errstate(over="ignore"):
             for i in range(count):
-                made[:, i] = rows[f"{stem}{i}"]
-        return made
+                result[:, i] = rows[f"{stem}{i}"]
+        return result
 
     with np.errstate(all="ignore"):
         dc, others = columns("f_dc_", 3), columns("f_rest_", rest)

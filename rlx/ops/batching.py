@@ -99,8 +99,8 @@ def loop(node: Node, inputs: Sequence[Tensor], flags: Flags, size: int) -> Seque
         given = [next(rest) if flag else t for t, flag in zip(inputs, flags, strict=True)]
         return None, list(rows[0].graph.add(node.op, given, node.attrs, node.label))
 
-    made: list[Tensor] = scan(step, None, [t for t, flag in zip(inputs, flags, strict=True) if flag], size)[1]
-    return made
+    result: list[Tensor] = scan(step, None, [t for t, flag in zip(inputs, flags, strict=True) if flag], size)[1]
+    return result
 
 
 def _example(t: Tensor, flag: bool) -> TensorType:
@@ -369,12 +369,12 @@ def batched_cond(node: Node, inputs: Sequence[Tensor], flags: Flags, size: int) 
     pred, *given = inputs
     then, other = node.attrs["then"], node.attrs["otherwise"]
     if not flags[0]:
-        made: list[Tensor] = cond(
+        result: list[Tensor] = cond(
             pred,
             *((lambda *g, body=body: _all_batched(body, g, flags[1:], size)) for body in (then, other)),
             *given,
         )
-        return made
+        return result
     if not given:
         return loop(node, inputs, flags, size)
     outs = [_all_batched(body, given, flags[1:], size) for body in (then, other)]

@@ -80,18 +80,18 @@ class Array(Closing):
         writes the memory meanwhile; on CUDA, the device's stream waits for the work that wrote it. Raises:
         UnsupportedOp on devices whose kernels take no such addresses."""
         nbytes = TensorType(shape, dtype).nbytes
-        made = cls(device, device.foreign(address, nbytes, owner), shape, dtype)
-        made._borrowed = True
-        return made
+        result = cls(device, device.foreign(address, nbytes, owner), shape, dtype)
+        result._borrowed = True
+        return result
 
     @classmethod
     def _of(cls, device: Device, t: TensorType, buffer: Buffer | None, gone: str | Exception = "") -> Self:
         """The array at the start of a buffer of its size; without a buffer one whose use raises `gone`, the error of
         the run that was to make it."""
-        made = cls.__new__(cls)
-        made.device, made.type, made._offset = device, t, 0
-        made._buffer, made._gone = buffer, gone
-        return made
+        result = cls.__new__(cls)
+        result.device, result.type, result._offset = device, t, 0
+        result._buffer, result._gone = buffer, gone
+        return result
 
     # -- what it is
 
@@ -277,9 +277,9 @@ class Array(Closing):
                 out = np.empty(nbytes, np.uint8)
                 source.read(self._offset, out)
                 buffer.write(0, out)
-        made = Array._of(target, self.type, buffer)
-        made._unread = self._unread
-        return made
+        result = Array._of(target, self.type, buffer)
+        result._unread = self._unread
+        return result
 
     def __copy__(self) -> Array:
         return self.copy()
@@ -409,12 +409,12 @@ def device_of(given: Any) -> Device:
     """The opened device that a name, a session, an Array or a device means. Raises: DeviceUnavailable."""
     if isinstance(given, str):
         return open_device(given)
-    found: Device | None = given if hasattr(given, "acquire") else getattr(given, "device", None)
-    if found is None or not hasattr(found, "acquire"):
+    result: Device | None = given if hasattr(given, "acquire") else getattr(given, "device", None)
+    if result is None or not hasattr(result, "acquire"):
         raise DeviceUnavailable(
             f'{given!r} is no device; give a name such as "cpu" or "cuda:0", a session or an rlx.Array'
         )
-    return found
+    return result
 
 
 def check_device(what: str, given: Array, device: Device) -> None:

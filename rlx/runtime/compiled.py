@@ -285,9 +285,9 @@ class CompiledGraph(Closing):
         >>> bound.run()  # y holds the result
         """
         with self._lock:
-            made = Bound(self)
-            self._bound.add(made.run)
-            return made
+            result = Bound(self)
+            self._bound.add(result.run)
+            return result
 
     def build_call(self, names: Sequence[str]) -> tuple[Call, int] | str:
         """The program on memory that each call gives: that of the inputs, named in its order, then that of the outputs.

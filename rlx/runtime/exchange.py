@@ -126,9 +126,9 @@ def from_dlpack(x: Any, /, *, device: str | None = None, copy: bool | None = Non
         return found.to(target)
     if not copy or copied:
         return found
-    made = found.copy()
+    result = found.copy()
     found.device.synchronize()  # the caller may change `x` from now on
-    return made
+    return result
 
 
 def adopted(value: Any, kind: int) -> Any:

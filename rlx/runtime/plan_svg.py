@@ -186,10 +186,10 @@ def _boxes(
 
 def _lives(plan: MemoryPlan) -> dict[int, LiveRange]:
     """Each tensor's live range: its bytes are needed as long as any tensor on them is alive."""
-    found = dict(plan.live_ranges)
+    result = dict(plan.live_ranges)
     for tensor, source in sorted(plan.alias_of.items(), reverse=True):
-        found[source] = found[source]._replace(last=max(found[source].last, found[tensor].last))
-    return found
+        result[source] = result[source]._replace(last=max(result[source].last, result[tensor].last))
+    return result
 
 
 def program_html(

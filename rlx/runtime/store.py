@@ -479,14 +479,14 @@ class Store(Closing):
             self.reclaim(name)
             slot = self.slot(name)
             buffer = self.segments()[slot.segment]
-            made = Array(self.device, buffer, self._types[name].shape, slot.dtype, slot.offset)
-            made._lender = self._copy_out
+            result = Array(self.device, buffer, self._types[name].shape, slot.dtype, slot.offset)
+            result._lender = self._copy_out
             if name in self._viewed:
-                self._copy_out(made)
+                self._copy_out(result)
                 self.device.synchronize()  # the caller may write there at once
             else:
-                self._lent[name] = ref(made)
-            return made
+                self._lent[name] = ref(result)
+            return result
 
     def viewed(self, slot: Slot) -> None:
         """Notes that the caller gets a slot's memory, to write it at any time: what lies there is lent no more.

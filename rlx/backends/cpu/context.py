@@ -46,9 +46,9 @@ class Scratch:
         while self._at < len(self._chunks):
             chunk = self._chunks[self._at]
             if self._used + nbytes <= chunk.nbytes:
-                found = chunk[self._used : self._used + nbytes]
+                result = chunk[self._used : self._used + nbytes]
                 self._used += -(-nbytes // ALIGNMENT) * ALIGNMENT
-                return found
+                return result
             self._at += 1
             self._used = 0
         self._chunks.append(self._acquire(max(nbytes, _MIN_CHUNK)))

@@ -62,9 +62,9 @@ class FixedRanges:
 
 def memory_of(buffer: Buffer) -> Bytes:
     """A buffer's memory, of which `FixedRanges` keeps what is read."""
-    found = buffer.memory() if isinstance(buffer, CpuBuffer) else buffer.view()
-    assert found is not None
-    return found
+    result = buffer.memory() if isinstance(buffer, CpuBuffer) else buffer.view()
+    assert result is not None
+    return result
 
 
 def _covered(start: int, end: int, ranges: Sequence[tuple[int, int]]) -> bool:

@@ -97,14 +97,14 @@ class IntegerKernel:
         wide = I16 if self.how == "pairs" else I32
 
         def read(x: Value, signed: bool, first: bool) -> Value:
-            found = k.load(I8.of(step), x, mask)
+            result = k.load(I8.of(step), x, mask)
             if self.how != "vnni":
-                return k.cast("sext" if signed else "zext", found, wide)
+                return k.cast("sext" if signed else "zext", result, wide)
             if first == signed:
-                found = found ^ -128
+                result = result ^ -128
                 if first and mask is not None:
-                    found = k.select(mask, found, 0)
-            return found
+                    result = k.select(mask, result, 0)
+            return result
 
         right = [read(x, self.b_signed, False) for x in b]
         for x, line in zip(a, sums, strict=True):

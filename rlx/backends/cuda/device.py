@@ -104,14 +104,14 @@ class CudaBackend:
         """The device, opened once a process, and again once it was closed. Raises: DeviceUnavailable."""
         api = load()  # before the lock: it raises after a fork, where the lock may stay held by a lost thread
         with self._lock:
-            found = self._opened.get(index)
-            if found is None or found.closed:
+            result = self._opened.get(index)
+            if result is None or result.closed:
                 count = device_count(api)
                 if not 0 <= index < count:
                     there = ", ".join(f"cuda:{i}" for i in range(count))
                     raise DeviceUnavailable(f"cuda:{index}: there is no such device; there are {there}")
-                found = self._opened[index] = CudaDevice(api, self._info(api, index))
-            return found
+                result = self._opened[index] = CudaDevice(api, self._info(api, index))
+            return result
 
     def opened(self, index: int) -> CudaDevice | None:
         found = self._opened.get(index)

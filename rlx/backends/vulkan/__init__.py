@@ -61,14 +61,14 @@ class VulkanBackend:
             return device
 
     def opened(self, index: int) -> VulkanDevice | None:
-        found = self._open.get(index)
-        if found is None or found.dead is not None:
+        result = self._open.get(index)
+        if result is None or result.dead is not None:
             return None
         from rlx.backends.vulkan.opened import bury_lost
 
         with self._lock:
             bury_lost()  # as `open` does: what is left of a lost device goes when the next one is asked for
-        return found
+        return result
 
     def free_bytes(self, index: int) -> int | None:
         from rlx.backends.vulkan.discovery import physical_devices

@@ -103,8 +103,8 @@ class _Spec:
     def _list(self, name: str, kind: type, length: int | None = None, default: Any = None) -> list[Any]:
         found = self._get(name)
         if found is None and default is not None:
-            made: list[Any] = default
-            return made
+            result: list[Any] = default
+            return result
         if not isinstance(found, list) or not all(type(v) is kind for v in found):
             self.refuse(f"tokenizer.ggml.{name} is {shown(found)}, expected a list of {kind.__name__}")
         if length is not None and len(found) != length:
@@ -221,15 +221,15 @@ class _Spec:
     def _merges(self) -> list[list[str]]:
         """The merges of the file, each two tokens with a space between; the first may begin with one."""
         merges = self._list("merges", str)
-        made = []
+        result = []
         for i, merge in enumerate(merges):
             at = merge.find(" ", 1)
             if at < 0:
                 self.refuse(
                     f"tokenizer.ggml.merges[{i}] is {shown(merge)}, expected two tokens with a space between"
                 )
-            made.append([merge[:at], merge[at + 1 :]])
-        return made
+            result.append([merge[:at], merge[at + 1 :]])
+        return result
 
     def _sentencepiece(self) -> tuple[Any, Any, dict[str, Any], tuple[bool, bool, bool]]:
         gemma4 = self.model == "gemma4"

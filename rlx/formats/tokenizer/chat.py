@@ -128,15 +128,15 @@ class _Process:
         with self._lock, _pipes_survived():
             if self._process is None or self._owner != os.getpid() or self._process.poll() is not None:
                 self._start()
-            found = None
+            result = None
             try:
-                found = self._exchange(line)
+                result = self._exchange(line)
             finally:  # after an exception too, as of Ctrl-C: the answer still to come would be read as the next one's
-                if found is None:
+                if result is None:
                     self._stop()
-            if found is None:
+            if result is None:
                 return {"kind": "limit", "error": "takes more than a second, or more memory than it may"}
-            return found
+            return result
 
     def _start(self) -> None:
         if importlib.util.find_spec("jinja2") is None:

@@ -152,8 +152,8 @@ class LanguageTokenizer:
 
     def id(self, token: str) -> int | None:
         """The id of a token as the vocabulary has it, None where it has none."""
-        found: int | None = self._made.token_to_id(token)
-        return found
+        result: int | None = self._made.token_to_id(token)
+        return result
 
 
 @dataclass

@@ -253,10 +253,10 @@ class Decoder(Closing):
         with self._lock:
             if self._closed:
                 raise GraphError("the model is closed; load it again")
-            found = self._programs.get(key)
-            if found is None:
-                found = self._programs[key] = self._compiled(chunk, head, picking)
-            return found
+            result = self._programs.get(key)
+            if result is None:
+                result = self._programs[key] = self._compiled(chunk, head, picking)
+            return result
 
     def _compiled(self, chunk: int, head: Head, picking: Picking) -> CompiledGraph | SplitProgram:
         def one(graph: Any, stage: Stage) -> CompiledGraph:
@@ -292,14 +292,14 @@ class Decoder(Closing):
     def _inputs(self, ids: Ids, size: int) -> dict[str, Any]:
         padded = np.zeros((1, size), np.int32)
         padded[0, : len(ids)] = ids
-        made: dict[str, Any] = {"ids": padded, "at": np.array([self.length], np.int32)}
+        result: dict[str, Any] = {"ids": padded, "at": np.array([self.length], np.int32)}
         if self._several is not None:
-            made["adapter"] = np.array([self.number], np.int32)
+            result["adapter"] = np.array([self.number], np.int32)
         if self.pages is not None:
-            made["table"] = self.pages.table[self.slot : self.slot + 1]
+            result["table"] = self.pages.table[self.slot : self.slot + 1]
         elif self.slots > 1:
-            made["slot"] = np.array(self.slot, np.int32)
-        return made
+            result["slot"] = np.array(self.slot, np.int32)
+        return result
 
     def _runs(self, ids: Ids) -> Iterator[tuple[Ids, int]]:
         """The parts of a prompt with their chunk sizes; `length` grows as they are taken."""
@@ -404,13 +404,13 @@ class Decoder(Closing):
     def take(self, ids: Ids, picking: Picking, more: Mapping[str, Any]) -> dict[str, Any]:
         """Takes in tokens; the outputs of the last run, which picks the token that follows. `more` are the inputs of
         its draws and masks."""
-        made: dict[str, Any] = {}
+        result: dict[str, Any] = {}
         for part, size in self._runs(ids):
             inputs = {**self._inputs(part, size), **more}
             if size > 1:
                 inputs["last"] = np.array([len(part) - 1], np.int32)
-            made = self.program(size, "token", picking).run(inputs)
-        return made
+            result = self.program(size, "token", picking).run(inputs)
+        return result
 
     def decode(self, token: int, sampling: Sampling, ahead: int = 1, most: int | None = None) -> Iterator[int]:
         """Token after token from this one on, `most` of them, or until the context is full.

@@ -71,8 +71,8 @@ class Arrays:
             raise ModelFormatError(f"{where}: {error}") from error
 
     def read(self, name: str) -> Value:
-        found: Value = self._tensors[name]
-        return found
+        result: Value = self._tensors[name]
+        return result
 
     def read_into(self, name: str, out: Bytes) -> None:
         if isinstance(self._tensors, SafetensorsFile | ShardedTensors):
@@ -318,12 +318,12 @@ class ModelWeights:
                 for n, v in zip(wanted.recipe.files, values, strict=True)
             ]
         try:
-            made = _shaped(wanted, values)
+            result = _shaped(wanted, values)
         except ModelFormatError as error:
             raise ModelFormatError(f"{self.source.where}: {error}") from error
-        if not isinstance(made, PackedArray):
-            made = rounded(np.asarray(made), wanted.dtype.np)
-        return made
+        if not isinstance(result, PackedArray):
+            result = rounded(np.asarray(result), wanted.dtype.np)
+        return result
 
     def _write(self, wanted: _Wanted, out: Bytes) -> None:
         """Reads a weight that is tensors of the file one after the other."""

@@ -281,9 +281,9 @@ def _tile(c: Called, x: Array, repeats: Array) -> Any:
 def _constant_of_shape(c: Called, shape: Array) -> Any:
     value = c.attrs.get("value")
     value = np.zeros(1, np.float32) if value is None else value
-    made = np.empty(_made(c, shape.tolist(), value.itemsize), value.dtype)
-    made.fill(value.item())
-    return made
+    result = np.empty(_made(c, shape.tolist(), value.itemsize), value.dtype)
+    result.fill(value.item())
+    return result
 
 
 @_on("Range")

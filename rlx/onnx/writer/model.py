@@ -197,9 +197,9 @@ def _checked(name: str, array: Any, declared: TensorType) -> Array:
 
 
 def _tensor(name: str, array: Array) -> TensorProto:
-    made = TensorProto(name=name, data_type=CODES[as_dtype(array.dtype).name], dims=array.shape)
-    made.raw_data = _little(array).tobytes()
-    return made
+    result = TensorProto(name=name, data_type=CODES[as_dtype(array.dtype).name], dims=array.shape)
+    result.raw_data = _little(array).tobytes()
+    return result
 
 
 def _little(array: Array) -> Array:

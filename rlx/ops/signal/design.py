@@ -81,9 +81,9 @@ def zpk2sos(z: Any, p: Any, k: float) -> F64:
         other = taken(zeros, first, True) if one.imag == 0 else one.conjugate()
         b, a = zpk2tf([one, other], [first, second], 1.0)
         sections.insert(0, np.concatenate([b, a]))
-    made = np.array(sections)
-    made[0, :3] *= k
-    return made
+    result = np.array(sections)
+    result[0, :3] *= k
+    return result
 
 
 def _given(op: str, z: Any, p: Any, k: float, output: str) -> Any:

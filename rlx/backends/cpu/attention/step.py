@@ -316,12 +316,12 @@ class _Part:
 
 def _tiles(group: int, lanes: int) -> list[tuple[int, int]]:
     """Heads that share keys as tiles: the first of each, and how many. A vector's lanes are keys of each head."""
-    made, first = [], 0
+    result, first = [], 0
     for count in (4, 2, 1):
         while group - first >= count and count <= lanes:
-            made.append((first, count))
+            result.append((first, count))
             first += count
-    return made
+    return result
 
 
 @dataclass(frozen=True, slots=True)

@@ -169,13 +169,13 @@ def _with_zeros(
     if x.flags.c_contiguous and not any(a or b for a, b in pads):
         return x
     shape = (*x.shape[:2], *(a + s + b for s, (a, b) in zip(x.shape[2:], pads, strict=True)))
-    made = ctx.borrow(math.prod(shape) * 4).view(np.float32).reshape(shape)
-    inside = made[(slice(None), slice(None), *(slice(a, a + s) for s, (a, _) in zip(x.shape[2:], pads, strict=True)))]
-    for tree, given, target in ((ex.lit(0.0, f32), [], made), (ex.arg(0, as_dtype(x.dtype)), [x], inside)):
+    result = ctx.borrow(math.prod(shape) * 4).view(np.float32).reshape(shape)
+    inside = result[(slice(None), slice(None), *(slice(a, a + s) for s, (a, _) in zip(x.shape[2:], pads, strict=True)))]
+    for tree, given, target in ((ex.lit(0.0, f32), [], result), (ex.arg(0, as_dtype(x.dtype)), [x], inside)):
         step = tree_step([tree], given, [target], ctx)
         assert step is not None
         steps.append(step)
-    return made
+    return result
 
 
 def _addresses(

@@ -97,14 +97,14 @@ def _image(
     elif room is not None:
         around = [a + size + b for size, (a, b) in zip(sizes, room, strict=True)]
         count, size = n * math.prod(around) * c, form.dtype.itemsize
-        made = ctx.acquire(count * size + 64)[: count * size].view(form.dtype).reshape(n, *around, c)
-        made[...] = form.around
-        inside = made[(slice(None), *(slice(a, a + m) for m, (a, _) in zip(sizes, room, strict=True)))]
+        result = ctx.acquire(count * size + 64)[: count * size].view(form.dtype).reshape(n, *around, c)
+        result[...] = form.around
+        inside = result[(slice(None), *(slice(a, a + m) for m, (a, _) in zip(sizes, room, strict=True)))]
         lines = sizes[0] if len(sizes) > 1 else 1
         for source, target in zip(found, inside, strict=True):
             from_to = (source.reshape(lines, -1), target.reshape(lines, *target.shape[-2:]))
             adjust_rows(*from_to, target.strides[0] if lines > 1 else 0, zero, form, ctx, steps)
-        return made
+        return result
     else:
         rows = adjusted(found.reshape(-1, c), zero, form, ctx, steps, wide)
     return rows.reshape(n, *sizes, wide)

@@ -68,17 +68,17 @@ class Phase:
 
 def phases(size: int, kernel: int, stride: int, dilation: int, pad: int) -> list[Phase]:
     """The phases of an axis of `size` elements of the result; `pad` is what lies before it."""
-    found = []
+    result = []
     apart = stride // math.gcd(stride, dilation)  # taps of a phase
     for first in range(min(stride, size)):
         taps = [k for k in range(kernel) if not (first + pad - k * dilation) % stride]
         begin = taps[0] if taps else 0
         offset = (first + pad - begin * dilation) // stride
         chosen = slice(begin, taps[-1] + 1 if taps else begin, apart)
-        found.append(
+        result.append(
             Phase(first, -(-(size - first) // stride), chosen, len(taps), offset, -(dilation * apart // stride))
         )
-    return found
+    return result
 
 
 @engine("conv_transpose", "conv_grad_input", images="makes")
@@ -236,12 +236,12 @@ class _Phases:
 
     def _laid(self, w: Array, steps: list[EngineStep]) -> Array:
         """A contiguous copy of the weight that each run makes."""
-        made = self.ctx.borrow(max(w.nbytes, 1))[: w.nbytes].view(w.dtype).reshape(w.shape)
+        result = self.ctx.borrow(max(w.nbytes, 1))[: w.nbytes].view(w.dtype).reshape(w.shape)
         if w.size:
-            copy = tree_step([ex.arg(0, as_dtype(w.dtype))], [w], [made], self.ctx)
+            copy = tree_step([ex.arg(0, as_dtype(w.dtype))], [w], [result], self.ctx)
             assert copy is not None
             steps.append(copy)
-        return made
+        return result
 
     def _depthwise(self, table: Any, w: Array, taps: int, out: Array, zero: Array) -> list[EngineStep]:
         ctx, machine, c = self.ctx, self.ctx.machine, len(w)

@@ -128,9 +128,9 @@ def _turned(a: Array, ctx: EngineContext, steps: list[EngineStep]) -> Array:
     """A transposed matrix with its terms next to each other: a tile's reads of one that lies across would each be of
     another cache line, and lines of a power of two apart displace each other."""
     m, k = a.shape
-    made = ctx.borrow(a.nbytes).view(a.dtype).reshape(m, k)
-    steps.append(transpose_step(a, made, ctx, k, m, a.strides[1], made.strides[0], 1, (1, 0, 0), (0, 0)))
-    return made
+    result = ctx.borrow(a.nbytes).view(a.dtype).reshape(m, k)
+    steps.append(transpose_step(a, result, ctx, k, m, a.strides[1], result.strides[0], 1, (1, 0, 0), (0, 0)))
+    return result
 
 
 def _by_rows(a: Array, b: Array, out: Array) -> bool:

@@ -47,11 +47,11 @@ def parts_of(dtype: DType) -> int:
 
 def split(k: Kernel, first: Value, second: Value, parts: int) -> list[Value]:
     """The parts of 32 floats as vectors of bf16, two in each i32. An infinity or a quiet NaN is one part."""
-    made, rest = [], [first, second]
+    result, rest = [], [first, second]
     for part in range(parts):
         words = [k.cast("bitcast", v, I16.of(2 * LANES)) for v in rest]
         upper = k.shuffle(words[0], words[1], range(1, 4 * LANES, 2))
-        made.append(k.cast("bitcast", upper, I32.of(LANES)))
+        result.append(k.cast("bitcast", upper, I32.of(LANES)))
         if part + 1 < parts:
             left = [v - k.bits(k.bits(v, I32) & -65536, F32) for v in rest]
             if part == 0:
@@ -59,7 +59,7 @@ def split(k: Kernel, first: Value, second: Value, parts: int) -> list[Value]:
                 finite = [k.call(name, I1.of(LANES), v, f"i32 {_FINITE}") for v in rest]
                 left = [k.select(f, v, 0.0) for f, v in zip(finite, left, strict=True)]
             rest = left
-    return made
+    return result
 
 
 def _quiet(k: Kernel, x: Value) -> Value:

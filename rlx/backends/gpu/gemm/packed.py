@@ -236,14 +236,14 @@ def _lifted(target: Target, p: PackedProblem) -> list[PackedCandidate]:
     large, chunk = target.limits.shared_bytes >= _LARGE, p.k // p.units
     slab = min((8192 if large else 4096) // chunk, math.ceil(p.units / 32) * 32)
     cost = 8 if target.software or p.m > _ONE_BY_ONE else 1 if p.m == 1 else 3
-    found: list[PackedCandidate] = [PackedVector((cost + 0.2,), slab)]
+    result: list[PackedCandidate] = [PackedVector((cost + 0.2,), slab)]
     if "denorm_preserve" in target.features:
-        found.append(line(target, p, cost))
+        result.append(line(target, p, cost))
     if in_digits(target.features, p.q):
-        found.append(digits(target, p, cost + 0.1))
+        result.append(digits(target, p, cost + 0.1))
     if large:
-        found.append(PackedFew((8 if target.software or p.m > _FEW else 3.5,), 32))
-    return found
+        result.append(PackedFew((8 if target.software or p.m > _FEW else 3.5,), 32))
+    return result
 
 
 def choose_row(target: Target, problem: PackedProblem, gated: bool) -> PackedLine | PackedDigits:

@@ -45,7 +45,7 @@ def find_batches(steps: Sequence[Step], limit: int) -> list[tuple[int, ...]]:
     for i, step in enumerate(steps):
         on_host = isinstance(step, HostCall | ControlCall)
         items.append(_StepGroup((i,), None if on_host else _key(step), step.reads, step.writes))
-    found: list[tuple[int, ...]] = []
+    result: list[tuple[int, ...]] = []
     cuts = [i for i, step in enumerate(steps) if isinstance(step, HostCall | ControlCall)]
     for start, end in zip([0, *(c + 1 for c in cuts)], [*cuts, len(items)], strict=True):
         piece = items[start:end]
@@ -53,10 +53,10 @@ def find_batches(steps: Sequence[Step], limit: int) -> list[tuple[int, ...]]:
         if len(keys) > len(set(keys)):
             ahead = _gathered(piece, limit)
             piece = _gathered(ahead[::-1], limit)[::-1]
-        found += [tuple(sorted(item.steps)) for item in piece]
+        result += [tuple(sorted(item.steps)) for item in piece]
         if end < len(items):
-            found.append(items[end].steps)
-    return found
+            result.append(items[end].steps)
+    return result
 
 
 def batched(ctx: Lowering, launches: Sequence[Launch]) -> Launch:
@@ -101,27 +101,27 @@ def _operands(launch: Launch) -> list[Ref]:
 def _gathered(items: Sequence[_StepGroup], limit: int) -> list[_StepGroup]:
     """The items in order, each moved ahead to the last one of its key where that is possible."""
     accesses = _Accesses(items)
-    made: list[_StepGroup] = []
+    result: list[_StepGroup] = []
     last: dict[Hashable, int] = {}
     for item in items:
-        place = len(made)
+        place = len(result)
         if item.key is not None:
             there = last.get(item.key)
             if (
                 there is not None
-                and len(made[there].steps) + len(item.steps) <= limit
+                and len(result[there].steps) + len(item.steps) <= limit
                 and accesses.latest_conflict(item) < there
             ):
-                other = made[there]
-                made[there] = _StepGroup(
+                other = result[there]
+                result[there] = _StepGroup(
                     (*other.steps, *item.steps), item.key, other.reads + item.reads, other.writes + item.writes
                 )
                 accesses.note(item, there)
                 continue
             last[item.key] = place
-        made.append(item)
+        result.append(item)
         accesses.note(item, place)
-    return made
+    return result
 
 
 class _Accesses:

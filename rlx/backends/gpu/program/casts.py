@@ -25,9 +25,9 @@ def cast_ref(ctx: Lowering, ref: Ref, source: DType, target: DType, n: int) -> R
     """n elements of dtype `source` as `target`: the same bytes where the dtypes are equal, else workspace."""
     if source == target:
         return ref
-    made = ctx.scratch(n * target.itemsize)
-    convert(ctx, ref, source, made, target, n)
-    return made
+    result = ctx.scratch(n * target.itemsize)
+    convert(ctx, ref, source, result, target, n)
+    return result
 
 
 def convert(ctx: Lowering, source: Ref, from_: DType, target: Ref, to: DType, n: int) -> None:

@@ -96,8 +96,8 @@ def _text(read: Any) -> Any:
         text = Fields(inner, f"{f.where}: text_config")
         # Whole models go by the outer word, their texts' parts by the inner; where the two differ, the file decides.
         tied = f.flag("tie_word_embeddings", False) or text.flag("tie_word_embeddings", False)
-        made: LanguageConfig = read(Fields({**inner, "tie_word_embeddings": tied}, text.where))
-        return made
+        result: LanguageConfig = read(Fields({**inner, "tie_word_embeddings": tied}, text.where))
+        return result
 
     return of
 
