@@ -79,4 +79,4 @@ shaders: venv
 
 bench:
 	@tools/venv.sh bench
-	@$(PY) benchmarks/bench.py
+	@$(PY) benchmarks/networks/contenders.py

@@ -22,7 +22,7 @@ import numpy.typing as npt
 
 from rlx.errors import DTypeError, ShapeError, meant
 
-_LENGTH = re.compile(r"_(64|128)$")  # of blocks that are not the family's shortest, after its name
+_LENGTH = re.compile(r"_(64|128)$")  # blocks that are not the family's shortest have theirs after its name
 Kind = Literal["f", "i", "u", "b", "q"]
 
 

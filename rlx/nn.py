@@ -325,7 +325,7 @@ def lstm(params: Params, x: Any, state: tuple[Any, Any] | None = None) -> tuple[
     _needs("lstm", params, "weight_ih", "weight_hh")
     if x.ndim != 3:
         raise ShapeError(f"nn.lstm: x is {tuple(x.shape)}; expected (length, batch, n_in)")
-    rows = ops.linear(x, params["weight_ih"], params.get("bias_ih"))  # of all steps at once
+    rows = ops.linear(x, params["weight_ih"], params.get("bias_ih"))  # all steps at once
     if "bias_hh" in params:
         rows = rows + params["bias_hh"]
     if state is None:

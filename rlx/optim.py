@@ -249,7 +249,7 @@ def with_masters(optimizer: Optimizer) -> Optimizer:
 
 
 def _wide_copy(p: Any) -> Any:
-    _zeros(p)  # which refuses what is no float
+    _zeros(p)  # it refuses what is no float
     return _wide(p) if isinstance(p, Tensor) else np.array(p, _working(p).np)
 
 

@@ -34,8 +34,8 @@ class _Step:
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any]
     promote: bool  # tensors are converted to the result's dtype first, as torch promotes them
-    dtypes: tuple[Any, ...]  # of the results; None where one is no tensor
-    line: str  # of the module's own code, for messages
+    dtypes: tuple[Any, ...]  # the results' dtypes; None where one is no tensor
+    line: str  # the module's own code, for messages
 
 
 @dataclass(frozen=True)

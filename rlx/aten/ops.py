@@ -101,7 +101,7 @@ def find(target: Any) -> Rule | None:
     return _RULES.get(name.removeprefix("aten.")) or _RULES.get(name.removeprefix("aten.").rpartition(".")[0])
 
 
-_PLAIN = {"_operator", "math", "torch"}  # whose functions work on the lengths of axes
+_PLAIN = {"_operator", "math", "torch"}  # modules whose functions work on the lengths of axes
 
 
 def rule(*names: str, promote: bool = False) -> Callable[[Callable[..., Any]], Callable[..., Any]]:

@@ -14,7 +14,7 @@ from typing import Any
 from rlx.errors import ModelWarning, RlxError
 from rlx.interrupted import taken_over
 
-_UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)  # of a stream, whose errors name no file
+_UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)  # errors of a stream name no file
 
 
 def _warned(message: Warning | str, *where: Any, **more: Any) -> None:

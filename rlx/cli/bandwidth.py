@@ -32,7 +32,7 @@ def _measured(session: Session, nbytes: int) -> float | None:
     g.output("largest", ops.max(x))
     try:
         with session.compile(g) as program:
-            if session.info.kind == "cpu":  # whose zeros are one page until they are written
+            if session.info.kind == "cpu":  # its zeros are one page until they are written
                 program.set_state("x", np.ones(x.shape, np.float32))
             program.run()
             seconds = []

@@ -18,8 +18,8 @@ import typer
 
 from rlx.cli import contenders
 from rlx.cli.contenders import Contender
-from rlx.cli.each import each_device, kept, limit
 from rlx.cli.inputs import dims_of, feeds_of, load_model, said
+from rlx.cli.long_commands import each_device, kept, limit
 from rlx.cli.options import (
     Devices,
     Dims,

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rlx.cli.each import each_device, kept
 from rlx.cli.inputs import feeds_of, load_model, said
+from rlx.cli.long_commands import each_device, kept
 from rlx.cli.options import Devices, Dims, FileOrFolder, Inputs, MaxBytes, MaxSteps, Seconds, Seed, Strict
 from rlx.cli.table import Rows
 from rlx.driver.registry import find_device

@@ -51,16 +51,16 @@ class Contender:
 
 def of_model(model: Model, feeds: Mapping[str, Any], device: str, precision: str) -> Contender:
     """An ONNX model on a device, run as `Model.run` runs it."""
-    made = Contender(device, "", lambda: model.run(feeds, device, precision)).start()
-    _name(made, model.programs[-1].graph.device.info)
-    return made
+    result = Contender(device, "", lambda: model.run(feeds, device, precision)).start()
+    _name(result, model.programs[-1].graph.device.info)
+    return result
 
 
 def of_encoder(encoder: SentenceEncoder, feeds: Mapping[str, Any]) -> Contender:
     """A sentence encoder on its device, from token ids to embeddings."""
-    made = Contender("", "", lambda: encoder.compiled(*feeds["ids"].shape).run(feeds)).start()
-    _name(made, encoder.session.info)
-    return made
+    result = Contender("", "", lambda: encoder.compiled(*feeds["ids"].shape).run(feeds)).start()
+    _name(result, encoder.session.info)
+    return result
 
 
 def encoder_feeds(encoder: SentenceEncoder, dims: Mapping[str, int], seed: int) -> dict[str, Any]:
@@ -95,15 +95,15 @@ def of_onnxruntime(file: Path, feeds: Mapping[str, Any], names: Sequence[str], t
         session = onnxruntime.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
         making = (time.perf_counter() - begin) * 1e3
         version = importlib.metadata.version("onnxruntime")
-        made = Contender(
+        result = Contender(
             "onnxruntime",
             f"{version}, CPU provider",
             lambda: dict(zip(names, session.run(list(names), dict(feeds)), strict=True)),
         ).start()
     except errors as error:
         raise RlxError(f"onnxruntime: {str(error).splitlines()[0]}") from error
-    made.first_ms += making
-    return made
+    result.first_ms += making
+    return result
 
 
 def has_onnxruntime() -> bool:

@@ -50,7 +50,7 @@ def embed(
         raise RlxError(f"{'standard input' if file == '-' else file}: no sentences to search in")
     load: Any = load_folder if folder.is_dir() else load_file  # a folder of a language model makes text
     with load(folder, device, dtype=dtype) as encoder, drawn(only="encoding"):
-        if isinstance(encoder, LanguageModel):  # which has no marks of its own around a text
+        if isinstance(encoder, LanguageModel):  # it has no marks of its own around a text
             _check_tokens(encoder, sentences, "standard input" if file == "-" else file)
             if prompt_name is not None or query_prompt_name is not None:
                 raise RlxError(f"{encoder.where}: prompts by name are in sentence-transformers folders only")

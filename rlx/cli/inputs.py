@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 LENGTHS = (8, 16, 32, 64, 128, 224, 256, 512)  # tried for open dimensions, for at most SECONDS
 SECONDS = 5.0
 MAX_INDICES = 4096  # Larger integer inputs are not taken for lengths or indices.
-MAX_BYTES = 1 << 32  # of a random input, whose shape comes from the file and the command line
+MAX_BYTES = 1 << 32  # bytes of a random input, whose shape comes from the file and the command line
 Array = npt.NDArray[Any]
 _WORDS = ("one", "two", "Three", "a sentence of words")
 
@@ -236,18 +236,18 @@ def _random(info: TensorInfo, rng: np.random.Generator) -> Any:
     shape = [d for d in info.shape if isinstance(d, int)]
     if math.prod(shape) * info.dtype.itemsize > MAX_BYTES:
         raise RlxError(f"input {name}: {shape} of {info.dtype} is more than {MAX_BYTES:,} bytes; {give}")
-    made: Any
+    result: Any
     if info.dtype.kind == "O":
-        made = rng.choice(np.array(_WORDS, object), shape)
+        result = rng.choice(np.array(_WORDS, object), shape)
     elif info.dtype.kind == "b":
-        made = rng.integers(0, 2, shape).astype(bool)
+        result = rng.integers(0, 2, shape).astype(bool)
     elif info.dtype.kind in "iu":
-        made = rng.integers(0, 2, shape).astype(info.dtype)  # valid indices even into the smallest tables
+        result = rng.integers(0, 2, shape).astype(info.dtype)  # valid indices even into the smallest tables
     else:
-        made = rng.standard_normal(shape).astype(info.dtype)
+        result = rng.standard_normal(shape).astype(info.dtype)
     for word in reversed(info.around):
-        made = [made, made] if word == "seq" else made
-    return made
+        result = [result, result] if word == "seq" else result
+    return result
 
 
 def loaded(text: str) -> tuple[str, Array]:

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rlx.cli.each import each_device, kept
 from rlx.cli.folder import inspect_folder
 from rlx.cli.gguf import inspect_gguf, is_gguf
 from rlx.cli.inputs import feeds_of, load_model
+from rlx.cli.long_commands import each_device, kept
 from rlx.cli.options import Devices, Dims, Inputs, MaxBytes, MaxSteps, Strict
 from rlx.cli.saved import draw_saved, inspect_saved, is_saved, refuse_options, write_picture
 from rlx.cli.table import Rows

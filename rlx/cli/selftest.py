@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from rlx.cli.devices import full_name
-from rlx.cli.each import INTERRUPTED, limit
+from rlx.cli.long_commands import INTERRUPTED, limit
 from rlx.cli.options import Device, Seconds
 from rlx.host.progress import TimeUp, drawn, report, within
 

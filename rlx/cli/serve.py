@@ -159,15 +159,15 @@ def _called(model: Path) -> str:
 
 def _adapters(given: list[str]) -> dict[str, Path]:
     """The folders of adapters by their names. Raises: RlxError for what names none, and for a name given twice."""
-    made: dict[str, Path] = {}
+    result: dict[str, Path] = {}
     for one in given:
         name, _, folder = one.partition("=")
         if not name or not folder:
             raise RlxError(f"serve: --adapter {one!r} is no NAME=FOLDER; give a name for requests and a PEFT folder")
-        if name in made:
+        if name in result:
             raise RlxError(f"serve: two adapters have the name {name!r}")
-        made[name] = Path(folder)
-    return made
+        result[name] = Path(folder)
+    return result
 
 
 def _key(file: Path | None) -> str | None:

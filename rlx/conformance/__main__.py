@@ -79,7 +79,7 @@ def _run_device(name: str, cases: list[Case], folder: Path, end: float) -> int:
     print(f"{info.id} ({info.name}{', compiled kernels' if compiled else ''}): {Summary.of(outcomes)}{rest}")
     for outcome in [o for o in outcomes if o.status != "pass"][:40]:
         print(f"  {outcome.status} {outcome.case}: {outcome.message}")
-    messages: list[str] = getattr(session.device, "messages", [])  # from Vulkan's validation layers
+    messages: list[str] = getattr(session.device, "messages", [])  # messages of Vulkan's validation layers
     for message in messages[:10]:
         print(f"  validation: {message}")
     if interrupted:
@@ -123,14 +123,14 @@ def _read(file: Path) -> list[Outcome]:
     ):  # a run was killed while writing: the next line must not join its last
         with file.open("a", encoding="utf-8") as log:
             log.write("\n")
-    found = []
+    result = []
     for line in text.splitlines():
         try:
             entry = json.loads(line)
-            found.append(Outcome(**{**entry, "how": tuple(entry["how"])}))
+            result.append(Outcome(**{**entry, "how": tuple(entry["how"])}))
         except (ValueError, TypeError, KeyError):
             continue  # the incomplete line of a killed run
-    return found
+    return result
 
 
 def digest(info: DeviceInfo, compiled: bool = False) -> str:

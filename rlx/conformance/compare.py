@@ -20,8 +20,8 @@ from rlx.runtime import CompiledGraph
 
 Array = npt.NDArray[Any]
 MAX_NMSE = 1e-11
-MAX_RELATIVE = 1e-5  # of the largest reference value
-HALF_NMSE = 1e-4  # of a tensor stored in 16 bits: bf16 rounds to 2**-9, whose square is 4e-6
+MAX_RELATIVE = 1e-5  # the share of the largest reference value
+HALF_NMSE = 1e-4  # the error of a tensor stored in 16 bits: bf16 rounds to 2**-9, whose square is 4e-6
 HALF_RELATIVE = 1e-2
 _ROUNDINGS = frozenset({"floor", "ceil", "round", "trunc", "sign", "mod", "fmod", "floordiv"})
 
@@ -136,7 +136,7 @@ def _compared(
     last = {t.id: at for at, node in enumerate(program.nodes) for t in node.inputs}
     values: dict[int, Array] = {}
     rounded: set[int] = set()  # tensors that depend on one rounded to 16 bits
-    found = []
+    result = []
     for at, node in enumerate(program.nodes):
         report("checking", at, len(program.nodes))
         made = evaluate_node(node, values, feeds)
@@ -150,15 +150,15 @@ def _compared(
             got = compiled.value(tensor)
             limits = node_limits(f16 if coarse and tensor.dtype.is_float else tensor.dtype)
             with step_budget(max_steps):
-                found.append(_judge(compiled, values, tensor, got, limits))
-            if found[-1].ok and found[-1].own is not None:
+                result.append(_judge(compiled, values, tensor, got, limits))
+            if result[-1].ok and result[-1].own is not None:
                 values[tensor.id] = _wide(got)
             if on_node is not None:
-                on_node(found[-1])
+                on_node(result[-1])
         for t in node.inputs:  # keeping all reference values would take twice the device's memory and more
             if last[t.id] == at:
                 values.pop(t.id, None)
-    return found
+    return result
 
 
 def _judge(

@@ -80,9 +80,9 @@ def _in_f64(case: Case) -> Case | None:
     inputs = tuple(replace(s, dtype=f64) if s.dtype == f32 else s for s in case.inputs)
     name = case.name.replace("f32", "f64") if "f32" in case.name else f"f64-{case.name}"
     attrs = {k: f64 if v == f32 else v for k, v in case.attrs.items()}
-    made = replace(case, name=name, inputs=inputs, attrs=attrs, tolerance=finer(case.tolerance))
+    result = replace(case, name=name, inputs=inputs, attrs=attrs, tolerance=finer(case.tolerance))
     try:
-        made.graph()
+        result.graph()
     except RlxError:
         return None
-    return made
+    return result

@@ -45,7 +45,7 @@ class PlanVariant:
     guard: int = 0
     optimize: bool = True
     storage: str = "typed"
-    part: float = 1.0  # of the arena's bytes, for which nodes are repeated
+    part: float = 1.0  # the part of the arena's bytes for which nodes are repeated
 
     def __str__(self) -> str:
         part = f" in {self.part:.0%}" if self.part < 1 else ""
@@ -68,17 +68,17 @@ def ways(optimize: bool, storage: str) -> tuple[PlanVariant, ...]:
 
 def check(made: RandomGraph, device: Device, *, optimize: bool = True, storage: str = "typed") -> list[str]:
     """The differences between the runs of one graph in all configurations, as messages; empty if there are none."""
-    found: list[str] = []
+    result: list[str] = []
     expected: list[dict[str, Bytes]] | None = None
     bound: dict[str, str] = {}
     graph = _prepared(made.graph, device, optimize, storage)
     for way in ways(optimize, storage):
         bound_now: dict[str, str] = {}
         runs, stray = run(graph, made, device, way, bound_now)
-        found += [f"seed {made.seed}, {way}: {text}" for text in stray]
+        result += [f"seed {made.seed}, {way}: {text}" for text in stray]
         if expected is None:
             expected, bound = runs, bound_now
-        found += [
+        result += [
             f"seed {made.seed}, {way}: {node} is run by {by!r}, with the bump planner by {bound[node]!r}"
             for node, by in bound_now.items()
             if by != bound.get(node, by)
@@ -86,10 +86,10 @@ def check(made: RandomGraph, device: Device, *, optimize: bool = True, storage: 
         for number, (want, got) in enumerate(zip(expected, runs, strict=True)):
             for name in want:
                 if not _same_bits(want[name], got[name], graph, name):
-                    found.append(
+                    result.append(
                         f"seed {made.seed}, {way}: run {number + 1}: {name} differs from the bump planner's"
                     )
-    return found
+    return result
 
 
 def _prepared(graph: Graph, device: Device, optimize_: bool, storage: str) -> Graph:

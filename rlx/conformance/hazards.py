@@ -42,7 +42,7 @@ class _Access:
     begin: int
     end: int
     step: int
-    set: int  # of a batched launch's operands
+    set: int  # the set of a batched launch's operands
     writes: bool
 
 
@@ -71,11 +71,11 @@ def check_recording(recorded: HasSchedule, arena: DeviceArena) -> list[Hazard]:
 
 
 def _accesses(index: int, number: int, refs: Sequence[Ref], arena: DeviceArena, *, writes: bool) -> list[_Access]:
-    made = []
+    result = []
     for ref in refs:
         base = arena.buffer(ref.segment).address + ref.offset
-        made.append(_Access(base, base + ref.nbytes, index, number, writes))
-    return made
+        result.append(_Access(base, base + ref.nbytes, index, number, writes))
+    return result
 
 
 def _conflicts(group: list[_Access]) -> list[Hazard]:

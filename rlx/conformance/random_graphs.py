@@ -105,8 +105,8 @@ class Builder:
         return shape if math.prod(shape) <= MAX_ELEMENTS else shape[:2]
 
     def dtype(self) -> DType:
-        found: DType = self.choose(self.dtypes)
-        return found
+        result: DType = self.choose(self.dtypes)
+        return result
 
     def value(self, shape: tuple[int, ...], dtype: DType) -> npt.NDArray[Any]:
         if dtype.kind == "b":
@@ -129,15 +129,15 @@ class Builder:
             value = self.value(shape, dtype)
             if self.chance(0.3) and value.size:
                 value = np.full(shape, self.choose((0, 1, 1, 2)), dtype.np)  # constants that `simplify` has rules for
-            made = self.graph.constant(value)
+            result = self.graph.constant(value)
         else:
             name = f"{kind}{len(self.made.feeds)}"
             self.made.feeds[name] = self.value(shape, dtype)
-            made = {"input": self.graph.input, "param": self.graph.param, "state": self.graph.state}[kind](
+            result = {"input": self.graph.input, "param": self.graph.param, "state": self.graph.state}[kind](
                 name, shape, dtype
             )
-        self.pool.append(made)
-        return made
+        self.pool.append(result)
+        return result
 
     def pick(self, want: Callable[[Tensor], bool] = lambda t: True) -> Tensor | None:
         """A tensor of the graph that fits, recent ones more often; None if there is none."""

@@ -152,6 +152,6 @@ def open_device(name: str = "auto") -> Device:
     with importing(_needed(name)):
         info = find_device(name)
         device = load_backend(info.backend).open(info.index)
-    if name != "auto":  # which the environment decides anew
+    if name != "auto":  # the environment decides it anew
         _opened[name] = info.backend, info.index
     return device

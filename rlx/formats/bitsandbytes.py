@@ -22,7 +22,7 @@ Array = npt.NDArray[Any]
 STATE = ".quant_state.bitsandbytes__"
 _DTYPES = {"bfloat16": bf16, "float16": f16, "float32": f32}
 _MOST_STATE = 1 << 16  # bytes; published ones have 200
-_MOST_OFFSET = 3e38  # within f32
+_MOST_OFFSET = 3e38  # the largest offset that stays within f32
 _PART = 1 << 22  # codes that become floats at a time
 
 

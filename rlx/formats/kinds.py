@@ -28,7 +28,7 @@ def other_kind(content: bytes) -> str | None:
         return "it is a TensorFlow Lite or ORT file; give the ONNX model that it was made from"
     if content.startswith(b"GGUF"):
         return "it is a GGUF file; rlx.models.load reads it, and `rlx generate` or `rlx embed` runs it"
-    if content[8:10] == b'{"':  # behind the length of that object
+    if content[8:10] == b'{"':  # that object follows its length
         return "it is a safetensors file; rlx.models.load and `rlx inspect` take the folder that holds it"
     if content.lstrip().startswith(b"{"):
         return "it is JSON; give the model's own file, or the folder that holds a config.json beside its weights"

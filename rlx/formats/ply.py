@@ -20,7 +20,7 @@ from rlx.formats.files import open_regular, shown, written_whole
 Array = npt.NDArray[Any]
 
 MAX_HEADER = 1 << 16  # bytes
-MAX_DIGITS = 15  # of a number of elements
+MAX_DIGITS = 15  # digits of a number of elements
 _TYPES = {
     "char": "i1", "int8": "i1", "uchar": "u1", "uint8": "u1", "short": "<i2", "int16": "<i2", "ushort": "<u2",
     "uint16": "<u2", "int": "<i4", "int32": "<i4", "uint": "<u4", "uint32": "<u4", "float": "<f4", "float32": "<f4",
@@ -67,11 +67,11 @@ def read_ply(path: str | os.PathLike[str]) -> Splats:
         )
 
     def columns(stem: str, count: int) -> Array:
-        made = np.empty((len(rows), count), np.float32)
+        result = np.empty((len(rows), count), np.float32)
         with np.errstate(over="ignore"):
             for i in range(count):
-                made[:, i] = rows[f"{stem}{i}"]
-        return made
+                result[:, i] = rows[f"{stem}{i}"]
+        return result
 
     with np.errstate(all="ignore"):
         dc, others = columns("f_dc_", 3), columns("f_rest_", rest)

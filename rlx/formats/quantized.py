@@ -116,13 +116,13 @@ class QuantizedTensors(Mapping[str, Value]):
     def _block(self, kind: str, columns: int, group: int, name: str) -> DType:
         """The packed dtype whose blocks divide rows and groups."""
         fits = (d for d in (PACKED[f"{kind}_128"], PACKED[kind]) if columns % d.storage.elements == 0)
-        found = next((d for d in fits if group % d.storage.elements == 0), None)
-        if found is None:
+        result = next((d for d in fits if group % d.storage.elements == 0), None)
+        if result is None:
             self._refuse(
                 f"tensor {shown(name)} has rows of {columns} in groups of {group}; rlx packs {kind} in blocks of 32 "
                 "and 128"
             )
-        return found
+        return result
 
     def _gptq(self) -> None:
         """Frantar et al., 2022: words hold 8 (or 4) neighbours of a column. The first format stores zeros less 1: 1 is
@@ -210,7 +210,7 @@ class QuantizedTensors(Mapping[str, Value]):
                         f"tensor {shown(stem)}.weight is {weight.dtype} {weight.shape}, expected a matrix of fp8"
                     )
                 self._scaled(stem, weight, self._take(f"{stem}{suffix}"), _FP8[weight.dtype])
-                for other in (".input_scale", ".input_scale_ub"):  # of activations, which rlx keeps as floats
+                for other in (".input_scale", ".input_scale_ub"):  # scales of activations, which rlx keeps as floats
                     if f"{stem}{other}" in self._tensors:
                         self._used.add(f"{stem}{other}")
 

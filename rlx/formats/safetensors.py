@@ -40,7 +40,7 @@ MAX_HEADER = 100_000_000  # bytes, the limit the format itself sets
 MAX_GRANTED = 1 << 30  # bytes of memory for a header's values, in a file that is at least as large
 INDEX_PER_BYTE = 8  # bytes of memory for a byte of an index: its keys and values are long
 MAX_RANK = 32
-MAX_BYTES = (1 << 63) - 1  # of one array; NumPy applies this limit even where a dimension is zero
+MAX_BYTES = (1 << 63) - 1  # bytes of one array; NumPy applies this limit even where a dimension is zero
 INDEX_NAME = "model.safetensors.index.json"
 _DTYPES: dict[str, np.dtype[Any]] = {
     "F64": np.dtype(np.float64), "F32": np.dtype(np.float32), "F16": np.dtype(np.float16),

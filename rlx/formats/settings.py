@@ -16,7 +16,7 @@ from rlx.packed import PackedArray
 
 Matrix = npt.NDArray[Any] | PackedArray
 _ORIGINAL = ("llama3", "yarn", "longrope", "su")  # kinds of rotary embeddings with an original length
-_ROWS = 1 << 12  # of a matrix, compared at once
+_ROWS = 1 << 12  # rows of a matrix that are compared at once
 
 
 def same_numbers(a: Matrix, b: Matrix) -> bool:

@@ -17,7 +17,7 @@ def aside(call: Callable[[], T]) -> Callable[[], T]:
     """Begins a call in another thread. What is returned waits for it, and returns what it does or raises its error."""
     results: list[T] = []
     errors: list[BaseException] = []
-    context = copy_context()  # in which long work reports its stages
+    context = copy_context()  # long work reports its stages in it
 
     def run() -> None:
         try:

@@ -26,7 +26,7 @@ _READ = os.O_RDONLY
 for _flag in ("O_CLOEXEC", "O_NONBLOCK", "O_BINARY"):
     _READ |= getattr(os, _flag, 0)
 OBJECT_BYTES = 64 << 20  # memory that the objects of a JSON text may take, unless the caller grants more
-MAX_DIGITS = 100  # of a JSON integer; 64 bits take 20
+MAX_DIGITS = 100  # digits of a JSON integer; 64 bits take 20
 
 
 def shown(value: object, limit: int = 80) -> str:
@@ -109,7 +109,7 @@ def folder_made_whole(path: Path) -> Iterator[Path]:
     """A new folder, which takes the name `path` when the block ends: whole or, after an error, not at all.
 
     Raises: OSError."""
-    import shutil  # where they are used: every program imports this module
+    import shutil  # imported where they are used: every program imports this module
     import tempfile
 
     made = Path(tempfile.mkdtemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent))
@@ -132,11 +132,11 @@ def left_behind(path: Path) -> list[Path]:
     """Temporary files and folders for `path` that `written_whole` and `folder_made_whole` left where their process was
     killed: nobody holds their locks. Empty where the system has no such locks, and for a folder that cannot be
     listed."""
-    found: list[Path] = []
+    result: list[Path] = []
     try:
         entries = [] if fcntl is None else sorted(path.parent.iterdir())
     except OSError:
-        return found
+        return result
     for entry in entries:
         if not (entry.name.startswith(f".{path.name}.") and entry.name.endswith(".tmp")):
             continue
@@ -146,12 +146,12 @@ def left_behind(path: Path) -> list[Path]:
             continue
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            found.append(entry)
+            result.append(entry)
         except OSError:
             pass
         finally:
             os.close(handle)
-    return found
+    return result
 
 
 def _lock(handle: int) -> None:
@@ -201,12 +201,12 @@ def parse_json(text: bytes, path: Path, limit: int = OBJECT_BYTES, infinity: boo
         )
 
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        made: dict[str, Any] = {}
+        result: dict[str, Any] = {}
         for key, value in pairs:
-            if key in made:
+            if key in result:
                 raise ModelFormatError(f"{path}: the JSON names {shown(key)} twice")
-            made[key] = value
-        return made
+            result[key] = value
+        return result
 
     def no_constant(word: str) -> NoReturn:
         raise ModelFormatError(f"{path}: {plain(word, 20)} is not JSON, or beyond what a number holds")

@@ -56,4 +56,4 @@ class Threads:
                 future.set_result(call())
             except BaseException as error:  # noqa: BLE001 it is raised where the result is asked for
                 future.set_exception(error)
-            del item, future, call  # which may hold much memory until the next call
+            del item, future, call  # they may hold much memory until the next call

@@ -48,15 +48,15 @@ class TracedBody(Graph):
         if not isinstance(tensor, Tensor) or tensor.graph is self:
             return super().reach(tensor, what)
         outer = self.outer.reach(tensor, what)
-        found = self._inner.get(outer.id)
-        if found is None:
+        result = self._inner.get(outer.id)
+        if result is None:
             if outer.node.op.is_constant and outer.type.nbytes <= COPIED_BYTES:
-                found = self._append(outer.node.op, (), outer.node.attrs, outer.node.label)[0]
+                result = self._append(outer.node.op, (), outer.node.attrs, outer.node.label)[0]
             else:
-                found = self._leaf_of("param", f"k{len(self.captured)}", outer.type)
+                result = self._leaf_of("param", f"k{len(self.captured)}", outer.type)
                 self.captured.append(outer)
-            self._inner[outer.id] = found
-        return found
+            self._inner[outer.id] = result
+        return result
 
     def _append(self, record: Op, ins: tuple[Tensor, ...], attrs: Attrs, label: str) -> tuple[Tensor, ...]:
         """Adds a node. A large constant goes to the outermost graph, for bodies to share it."""

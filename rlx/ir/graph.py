@@ -155,7 +155,7 @@ class Graph:
         self.traced = False  # whether a function of jit was traced into it, whose program is made: it takes no nodes
         self.budget: int | None = None  # bytes that the arena of its program may take (rlx.checkpoint)
         self._next_id = 0
-        self._changes = 0  # of the signature: what is compiled before another change differs from the graph
+        self._changes = 0  # changes of the signature: what is compiled before another change differs from the graph
 
     # -- leaves
 
@@ -360,7 +360,7 @@ class Tracing(threading.local):
 
     body: Graph | None = None
     graph: Graph | None = None
-    runs = 0  # of programs, that this thread has made while it traced a function
+    runs = 0  # programs that this thread has made while it traced a function
     # What a call that computes at once has to check of its inputs: their names, with the ranges of indices.
     ranges: list[tuple[str, str, int, str]] | None = None
 

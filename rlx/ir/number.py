@@ -52,11 +52,11 @@ class NumberTape:
         plain = tuple(x if isinstance(x, TracedNumber) else _plain(x) for x in operands)
         labels = dict.fromkeys(x.label.removeprefix(COMPUTED) for x in used)
         label = COMPUTED + " and ".join(labels)
-        made = self._number(
+        result = self._number(
             function(*_values(plain, self.slots)), label, tuple(dict.fromkeys(s for x in used for s in x.static))
         )
-        self.steps.append((function, plain, made))
-        return made
+        self.steps.append((function, plain, result))
+        return result
 
     def _number(self, value: Number, label: str, static: tuple[str, ...]) -> TracedNumber:
         if type(value) not in ALONE:
@@ -66,8 +66,8 @@ class NumberTape:
 
     def tensor(self, number: TracedNumber, dtype: DType) -> Tensor:
         """The input that holds the number as `dtype`. Raises: DTypeError where the dtype cannot hold it."""
-        found = self._made.get((number.slot, dtype))
-        if found is None:
+        result = self._made.get((number.slot, dtype))
+        if result is None:
             if self.closed:
                 raise GraphError(f"{number!r} is of a call that has been traced; what leaves a function is its result")
             held(number, dtype, self.slots)
@@ -76,10 +76,10 @@ class NumberTape:
                 name += "_"
             attrs = {"name": name, "shape": (), "dtype": dtype}
             # It goes straight to the outermost graph, also while the function of a control op is traced.
-            (found,) = self.graph._append(get_op("input"), (), attrs, name)
-            self.graph.inputs[name] = self._made[number.slot, dtype] = found
+            (result,) = self.graph._append(get_op("input"), (), attrs, name)
+            self.graph.inputs[name] = self._made[number.slot, dtype] = result
             self.inputs[name] = (number, dtype)
-        return found
+        return result
 
     def replay(self, given: Sequence[Number]) -> list[Number]:
         """The slots for other arguments.

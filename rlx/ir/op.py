@@ -197,14 +197,14 @@ class Op:
             if t.dtype.is_packed and position not in self.packed and not passes_on:
                 raise packed_refused(self.name, t.dtype)
         found = self.infer(inputs, attrs)
-        made = (found,) if isinstance(found, TensorType) else tuple(found)
-        for t in made:
+        result = (found,) if isinstance(found, TensorType) else tuple(found)
+        for t in result:
             if t.dtype.is_packed and not passes_on and not (self.packed and self.moves_data):
                 plain = "; plain integers of 8 bits are i8" if t.dtype.name == "int8" else ""
                 raise DTypeError(
                     f"{self.name}: no graph makes {t.dtype}; rlx.quantize packs arrays on the host{plain}"
                 )
-        return made
+        return result
 
     @property
     def elementwise(self) -> bool:
@@ -222,7 +222,7 @@ class Op:
 
 REGISTRY: dict[str, Op] = {}
 HOST: dict[str, Op] = {}  # ops that no device has a kernel of: every device leaves them to the CPU, as host steps
-REDEFINED: dict[int, Op] = {}  # by id: ops of users whose name has a later definition; graphs built before hold them
+REDEFINED: dict[int, Op] = {}  # users' ops whose name has a later definition, by id; graphs built before hold them
 
 
 def register(op: Op, redefines: bool = False) -> Op:

@@ -64,11 +64,11 @@ def summary(graph: Graph) -> str:
     """The numbers of nodes by op, and by block, as their labels name it."""
     nodes = [n for n in graph.nodes if n.op.leaf is None]
     ops = Counter(n.op.name for n in nodes)
-    made = table(["op", "nodes"], ((op, f"{count:,}") for op, count in ops.most_common()))
+    result = table(["op", "nodes"], ((op, f"{count:,}") for op, count in ops.most_common()))
     blocks = _blocks([n.label for n in nodes if n.label])
     if blocks:
-        made += table(["block", "nodes"], ((name, f"{count:,}") for name, count in blocks.items()))
-    return made
+        result += table(["block", "nodes"], ((name, f"{count:,}") for name, count in blocks.items()))
+    return result
 
 
 def _blocks(labels: Sequence[str]) -> dict[str, int]:
@@ -94,7 +94,7 @@ class _Box:
     lines: list[str]
     says: str = ""
     layer: int = 0
-    x: float = 0.0  # of the middle
+    x: float = 0.0  # the middle's x
     above: list[_Box] = field(default_factory=list)
     below: list[_Box] = field(default_factory=list)
 

@@ -32,7 +32,7 @@ from rlx.runtime.dims import Dim
 
 LENGTHS = (16, 32, 64, 128, 256, 512)
 BATCHES = (1, 8, 32)
-TOKENS = 32 * 512  # of a batch; longer sentences come in smaller ones
+TOKENS = 32 * 512  # sentences of a batch; longer ones come in smaller batches
 # Prefixes of weights that published BERT folders contain and the encoder does not use.
 _UNUSED = ("embeddings.position_ids", "pooler.", "cls.")
 

@@ -40,7 +40,7 @@ def match_weights(
             found[name] = original
         elif not name.startswith(unused):
             problems.append(f"extra {shown(original)}")
-    made: dict[str, Any] = {}
+    result: dict[str, Any] = {}
     for name, shape in wanted.items():
         if name not in found:
             problems.append(f"missing {name!r} {shape}")
@@ -49,13 +49,13 @@ def match_weights(
         if array.shape != shape:
             problems.append(f"{name!r} has shape {array.shape}, expected {shape}")
         elif isinstance(array, PackedArray):
-            made[name] = array if array.ndim == 2 and not name.endswith(_ADDED) else array.dequantize()
+            result[name] = array if array.ndim == 2 and not name.endswith(_ADDED) else array.dequantize()
         elif array.dtype.name not in ("float32", "float16", "bfloat16"):
             problems.append(f"{name!r} has dtype {array.dtype}, expected f32, f16 or bf16")
         else:
-            made[name] = array.astype(np.float32, copy=False)
+            result[name] = array.astype(np.float32, copy=False)
     if problems:
         rest = len(problems) - _MAX_NAMED
         listed = problems[:_MAX_NAMED] + ([f"and {rest} more"] if rest > 0 else [])
         raise ModelFormatError(f"{where}: the weights do not fit config.json: {'; '.join(listed)}")
-    return made
+    return result

@@ -15,7 +15,7 @@ from rlx.onnx.reader.elements import STRING, Array
 from rlx.onnx.reader.infos import TensorInfo
 from rlx.runtime.dims import Dim
 
-Axes = Mapping[str, tuple[Any, ...]]  # for each input the lengths and symbols of its dimensions
+Axes = Mapping[str, tuple[Any, ...]]  # lengths and symbols of the dimensions of each input
 
 
 def parted(
@@ -65,12 +65,12 @@ def at_lengths(
 ) -> dict[str, Array]:
     """Stand-ins for the arrays at other lengths, without memory: a graph is built from types alone."""
     named = dict(zip(dims, lengths, strict=True))
-    made = dict(arrays)
+    result = dict(arrays)
     for name, array in arrays.items():
         own = axes.get(name)
         shape = tuple(named.get(d, n) for d, n in zip(own, array.shape, strict=True)) if own else array.shape
         if shape != array.shape:
             one = np.array("", array.dtype) if array.dtype == STRING else np.zeros((), array.dtype)
-            made[name] = np.broadcast_to(one, shape)
-    return made
+            result[name] = np.broadcast_to(one, shape)
+    return result
 

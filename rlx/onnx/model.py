@@ -43,7 +43,7 @@ from rlx.onnx.reader.string_table import StringTable
 from rlx.onnx.reader.structure import Structure, assembled, flattened
 from rlx.onnx.reader.tensors import to_array
 from rlx.onnx.stages.block import Block, infos
-from rlx.onnx.stages.seen import SeenLengths
+from rlx.onnx.stages.seen_lengths import SeenLengths
 from rlx.onnx.stages.staged import Staged as Staged
 from rlx.ops.pytree import is_array
 from rlx.packed import PackedArray
@@ -231,9 +231,9 @@ class Model(Closing):
             if isinstance(program, Staged):
                 return program.run_in(arrays, parts, compiled, out)
             start = time.perf_counter()
-            made = program.run(arrays, out)
+            result = program.run(arrays, out)
             parts.append(program.part(time.perf_counter() - start, compiled))
-            return made
+            return result
 
     def compile(
         self, shapes: Mapping[str, Sequence[int]] | None = None, values: Mapping[str, Any] | None = None, *,
@@ -313,13 +313,13 @@ class Model(Closing):
                 f"the inputs {missing} are missing; the model takes {[i.name for i in self.inputs]}"
             )
         symbols: dict[str, int] = {}
-        found = {}
+        result = {}
         for name, value in given.items():
             info = self._info(name)
             refuse_traced(f"input {name!r}", value)
-            found[name] = fit(info, value, symbols, self._strict)
-            check_bound(info, found[name], self.dims if dims is None else dims)
-        return found
+            result[name] = fit(info, value, symbols, self._strict)
+            check_bound(info, result[name], self.dims if dims is None else dims)
+        return result
 
     # -- programs
 
@@ -506,25 +506,25 @@ class Model(Closing):
     ) -> Model:
         """A model of these nodes, which a cut has left, for inputs of these types. It has programs of its own, which
         share this model's weights."""
-        made = Model.__new__(Model)
+        result = Model.__new__(Model)
         for name in (
             "max_bytes", "max_steps", "_folder", "_initializers", "_own", "_held", "_threads", "_progress", "_strict",
         ):  # fmt: skip
-            setattr(made, name, getattr(self, name))
-        made._proto = onnx.ModelProto()
-        made._proto.CopyFrom(self._proto)
-        del made._proto.graph.node[:], made._proto.graph.input[:], made._proto.graph.output[:]
-        made._proto.graph.node.extend(nodes)
-        made._proto.graph.input.extend(infos(kinds))
-        made._proto.graph.output.extend(onnx.ValueInfoProto(name=name) for name in wanted)
-        made._declared = {i.name: info_of(i, fed=True) for i in made._proto.graph.input}
-        made.dims, made.inputs, made.outputs = {}, list(made._declared.values()), []
-        made._varying, made._axes, made._buckets = {}, {}, Buckets("the rest of the model", ())
-        made._constants = dict(constants)
-        made._around, made._sessions = self._around, {}
-        made._begin()
-        made._seen = SeenLengths()
-        return made
+            setattr(result, name, getattr(self, name))
+        result._proto = onnx.ModelProto()
+        result._proto.CopyFrom(self._proto)
+        del result._proto.graph.node[:], result._proto.graph.input[:], result._proto.graph.output[:]
+        result._proto.graph.node.extend(nodes)
+        result._proto.graph.input.extend(infos(kinds))
+        result._proto.graph.output.extend(onnx.ValueInfoProto(name=name) for name in wanted)
+        result._declared = {i.name: info_of(i, fed=True) for i in result._proto.graph.input}
+        result.dims, result.inputs, result.outputs = {}, list(result._declared.values()), []
+        result._varying, result._axes, result._buckets = {}, {}, Buckets("the rest of the model", ())
+        result._constants = dict(constants)
+        result._around, result._sessions = self._around, {}
+        result._begin()
+        result._seen = SeenLengths()
+        return result
 
     def reports(self) -> list[Report]:
         """The report of each program; those of several lengths may be one."""

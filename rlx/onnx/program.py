@@ -212,10 +212,10 @@ class Program(Closing):
                 return work(runs)
             with listening(self._progress):
                 report("running", 0, 1)
-                made = work(runs)
+                result = work(runs)
                 report("running", 1, 1)
             self._started = True
-            return made
+            return result
 
 
 def _parted(array: Array, parts: Sequence[tuple[str, tuple[int, ...]]]) -> dict[str, Array]:

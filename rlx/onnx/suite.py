@@ -182,25 +182,25 @@ def run_suite(device: str, only: str = "", show: bool = False) -> dict[str, Outc
 
 def counts(results: dict[str, Outcome], names: Iterable[str]) -> Counter[str]:
     """How many of the named cases have each status; "host" and "compiled" are passes of that kind."""
-    found: Counter[str] = Counter()
+    result: Counter[str] = Counter()
     for name in names:
         if name in results:
-            found[results[name].status] += 1
+            result[results[name].status] += 1
             if results[name].how in ("host", "compiled"):
-                found[results[name].how] += 1
-    return found
+                result[results[name].how] += 1
+    return result
 
 
 def differences(results: dict[str, Outcome], expected: dict[str, str]) -> list[str]:
     """The results that are not as expected: `expected` has the status of every case that does not pass."""
-    found = []
+    result = []
     for name, made in results.items():
         want = expected.get(name, "pass")
         if made.status != want:
-            found.append(
+            result.append(
                 f"{name}: {made.status}, expected {want}" + (f": {made.reason[:200]}" if made.reason else "")
             )
-    return found
+    return result
 
 
 def main() -> None:

@@ -21,7 +21,7 @@ from rlx.ops.control.functions import cond, scan, while_loop
 Flags = Sequence[bool]
 Known = dict[
     int, tuple[Tensor, bool]
-]  # by the id of a body's tensor: the tensor outside, and whether it has examples
+]  # the tensor outside, and whether it has examples, by the id of a body's tensor
 
 
 def batched(
@@ -99,8 +99,8 @@ def loop(node: Node, inputs: Sequence[Tensor], flags: Flags, size: int) -> Seque
         given = [next(rest) if flag else t for t, flag in zip(inputs, flags, strict=True)]
         return None, list(rows[0].graph.add(node.op, given, node.attrs, node.label))
 
-    made: list[Tensor] = scan(step, None, [t for t, flag in zip(inputs, flags, strict=True) if flag], size)[1]
-    return made
+    result: list[Tensor] = scan(step, None, [t for t, flag in zip(inputs, flags, strict=True) if flag], size)[1]
+    return result
 
 
 def _example(t: Tensor, flag: bool) -> TensorType:
@@ -194,7 +194,7 @@ def folded(*shared: int, beside: int | None = None) -> Batch:
                 t = spread(t, size)
             given.append(apply("reshape", t, shape=(t.shape[0] * t.shape[1], *t.shape[2:])))
         attrs: dict[str, Any] = {}
-        if "scales" in node.attrs:  # of a resize, which counts all axes
+        if "scales" in node.attrs:  # a resize counts all axes
             if node.attrs["scales"][0] != 1.0 or node.attrs["sizes"][0] != rows:
                 return loop(node, inputs, flags, size)
             attrs["sizes"] = (size * rows, *node.attrs["sizes"][1:])
@@ -369,12 +369,12 @@ def batched_cond(node: Node, inputs: Sequence[Tensor], flags: Flags, size: int) 
     pred, *given = inputs
     then, other = node.attrs["then"], node.attrs["otherwise"]
     if not flags[0]:
-        made: list[Tensor] = cond(
+        result: list[Tensor] = cond(
             pred,
             *((lambda *g, body=body: _all_batched(body, g, flags[1:], size)) for body in (then, other)),
             *given,
         )
-        return made
+        return result
     if not given:
         return loop(node, inputs, flags, size)
     outs = [_all_batched(body, given, flags[1:], size) for body in (then, other)]

@@ -29,14 +29,14 @@ else:
 
 def _filled(op: str, shape: Shape, value: Any, dtype: DTypeLike | None) -> Created:
     dims = as_shape(shape, f"{op}: shape")
-    made: Any
+    result: Any
     if isinstance(value, Tensor):
-        made = movement.expand(value.concrete() if dtype is None else select.cast(value, dtype), dims)
+        result = movement.expand(value.concrete() if dtype is None else select.cast(value, dtype), dims)
     else:
         home = traced_graph()
         one = (home or Graph()).constant(value, dtype)
-        made = np.full(dims, one.node.attrs["value"]) if home is None else movement.expand(one, dims)
-    return made  # type: ignore[no-any-return]
+        result = np.full(dims, one.node.attrs["value"]) if home is None else movement.expand(one, dims)
+    return result  # type: ignore[no-any-return]
 
 
 def full(shape: Shape, value: Any, dtype: DTypeLike | None = None) -> Created:
@@ -65,8 +65,8 @@ def _known(array: Any, dtype: DTypeLike) -> Created:
     """An array known now, as a constant of the traced program or as it is."""
     home = traced_graph()
     one = (home or Graph()).constant(array, dtype)
-    made: Any = one.node.attrs["value"].copy() if home is None else one
-    return made  # type: ignore[no-any-return]
+    result: Any = one.node.attrs["value"].copy() if home is None else one
+    return result  # type: ignore[no-any-return]
 
 
 def arange(
@@ -110,13 +110,13 @@ def eye(rows: int, columns: int | None = None, offset: int = 0, dtype: DTypeLike
     """
     n, m = as_shape((rows, rows if columns is None else columns), "eye: rows and columns")
     home = traced_graph()
-    made: Any
+    result: Any
     if home is None:
-        made = np.eye(n, m, offset, as_dtype(dtype).np)
+        result = np.eye(n, m, offset, as_dtype(dtype).np)
     else:
         i, j = (home.constant(np.arange(k, dtype=np.int64)) for k in (n, m))
-        made = select.cast(binary.equal(movement.reshape(i, (n, 1)) + offset, j), dtype)
-    return made  # type: ignore[no-any-return]
+        result = select.cast(binary.equal(movement.reshape(i, (n, 1)) + offset, j), dtype)
+    return result  # type: ignore[no-any-return]
 
 
 __all__ = ["arange", "eye", "full", "linspace", "ones", "zeros"]

@@ -39,11 +39,11 @@ def evaluate_node(
     """The outputs of one node, given the values of its inputs by id and the feeds by name. Raises: as evaluate."""
     if node.op.leaf:
         return (_widen(_leaf(node, feeds, upcast), upcast),)
-    made = apply_reference(node, [values[t.id] for t in node.inputs], upcast)
-    for t, value in zip(node.outputs, made, strict=True):
+    result = apply_reference(node, [values[t.id] for t in node.inputs], upcast)
+    for t, value in zip(node.outputs, result, strict=True):
         if value.shape != t.type.array_shape:
             raise ShapeError(f"{node}: the reference gives {value.shape}; infer says {t.type.array_shape}")
-    return made
+    return result
 
 
 def apply_reference(node: Node, inputs: list[Array], upcast: bool) -> tuple[Array, ...]:

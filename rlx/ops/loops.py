@@ -88,21 +88,21 @@ def associative_scan(
         return x[(slice(None),) * a + (slice(start, stop, step),)]
 
     def joined(left: list[Any], right: list[Any]) -> list[Any]:
-        made: list[Any] = []
+        result: list[Any] = []
         if (
-            flatten(fn(unflatten(skeleton, left), unflatten(skeleton, right)), made, leaf=is_number)
+            flatten(fn(unflatten(skeleton, left), unflatten(skeleton, right)), result, leaf=is_number)
             != skeleton
         ):
             raise GraphError(
                 "associative_scan: fn gives another structure than that of elems; return one like it"
             )
-        for x, y in zip(left, made, strict=True):
+        for x, y in zip(left, result, strict=True):
             if y.shape != x.shape or y.dtype != x.dtype:
                 raise ShapeError(
                     f"associative_scan: fn gives {y.dtype}{list(y.shape)} for {x.dtype}{list(x.shape)}; expected the "
                     "same shape and dtype: it is given many elements along the axis"
                 )
-        return made
+        return result
 
     def run(xs: list[Any]) -> list[Any]:
         n = xs[0].shape[axes[0]]

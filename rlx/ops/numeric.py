@@ -101,10 +101,10 @@ def _first_of_equals(extreme: np.ufunc) -> Callable[..., Array]:
         return lambda a, b, out=None: extreme(b, a, out=out)
 
     def first(a: Array, b: Array, out: Array | None = None) -> Array:
-        found = np.where(a == b, a, extreme(a, b))
+        result = np.where(a == b, a, extreme(a, b))
         if out is None:
-            return found
-        out[...] = found
+            return result
+        out[...] = result
         return out
 
     return first

@@ -47,7 +47,7 @@ def rounded_blocks(x: Array) -> tuple[Array, Array]:
 
 def _check(op: str, types: Sequence[TensorType], attrs: Attrs) -> TensorType:
     """The type of the product in f32, which has the same inputs. Raises: DTypeError for what has no integer product."""
-    made = get_op(op.removesuffix("_int8")).types(types, attrs)[0]
+    result = get_op(op.removesuffix("_int8")).types(types, attrs)[0]
     if not has_integers(attrs["format"]):
         raise DTypeError(
             f"{op}: {attrs['format']} is not integers times scales; {op.removesuffix('_int8')} takes it"
@@ -56,7 +56,7 @@ def _check(op: str, types: Sequence[TensorType], attrs: Attrs) -> TensorType:
         raise DTypeError(f"{op}: transpose_q is False; scales that lie along the sum take the f32 product")
     if types[0].dtype == f64:
         raise DTypeError(f"{op}: x is f64; expected f32, f16 or bf16")
-    return made
+    return result
 
 
 def _matmul_infer(types: Sequence[TensorType], attrs: Attrs) -> TensorType:

@@ -198,7 +198,7 @@ def divisors(shape: Sequence[int], attrs: Attrs) -> Array:
 
     Padding counts with `count_include_pad`; positions beyond it, in the last window of ceil mode, never do.
     """
-    found = np.ones((), np.int64)
+    result = np.ones((), np.int64)
     counts = pool_counts("avg_pool", shape, attrs)
     for n, k, s, (before, after), c in zip(
         shape[2:], attrs["kernel"], attrs["strides"], attrs["pads"], counts, strict=True
@@ -206,8 +206,8 @@ def divisors(shape: Sequence[int], attrs: Attrs) -> Array:
         start = np.arange(c) * s - before
         low, high = (-before, n + after) if attrs["count_include_pad"] else (0, n)
         held = np.minimum(start + k, high) - np.maximum(start, low)
-        found = found[..., None] * held
-    return found
+        result = result[..., None] * held
+    return result
 
 
 def _avg_pool(x: Array, **attrs: Any) -> Any:

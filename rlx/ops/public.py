@@ -68,9 +68,9 @@ def public(module: str, name: str, function: Function) -> Any:
             given = (*args, *kwargs.values()) if kwargs else args
             if any_complex(given) and (name not in _TAKING or module != "rlx.ops"):
                 assert Complexes.dispatch is not None
-                made = Complexes.dispatch(module, name, call, args, kwargs)
-                if made is not NotImplemented:
-                    return made
+                result = Complexes.dispatch(module, name, call, args, kwargs)
+                if result is not NotImplemented:
+                    return result
             compute = Outside.compute
             if sizes is not None:
                 kwargs = sizes(args, kwargs)
@@ -90,7 +90,7 @@ def public(module: str, name: str, function: Function) -> Any:
         text = f"{name}() got an unexpected keyword argument {wrong!r}{near}"
         raise TypeError(f"{text}; it takes {', '.join(parameters)}")
 
-    call.__module__, call.__name__, call.__qualname__ = module, name, name  # where pickle finds it
+    call.__module__, call.__name__, call.__qualname__ = module, name, name  # pickle finds it by these
     return call
 
 

@@ -156,11 +156,11 @@ def _is_container_type(kind: Any) -> bool:
 
 def rebuilt(kind: type, beside: Any, children: Sequence[Any]) -> Any:
     """A dataclass of its fields' values, without its `__init__`, whose checks would meet tensors."""
-    made: Any = object.__new__(kind)
+    result: Any = object.__new__(kind)
     fields, others = beside
     for name, value in (*zip(fields, children, strict=True), *others):
-        object.__setattr__(made, name, value)
-    return made
+        object.__setattr__(result, name, value)
+    return result
 
 
 # The children of an object, what it has beside them, the children's names or None, and what rebuilds it.

@@ -79,9 +79,9 @@ class AxisTable:
 
     def matrix(self, n: int) -> npt.NDArray[np.float64]:
         """The table as a matrix (new length, n) that an axis of length n is multiplied by."""
-        made = np.zeros((len(self.index), n))
-        np.add.at(made, (np.arange(len(self.index))[:, None], self.index), self.weight)
-        return made
+        result = np.zeros((len(self.index), n))
+        np.add.at(result, (np.arange(len(self.index))[:, None], self.index), self.weight)
+        return result
 
 
 def tables(shape: Sequence[int], attrs: Attrs) -> list[AxisTable]:
@@ -91,12 +91,12 @@ def tables(shape: Sequence[int], attrs: Attrs) -> list[AxisTable]:
     # A scale equal to the ratio of an axis means that exact ratio, not the float nearest to it; else ties could round
     # wrongly. It may be another axis, since one that keeps the aspect ratio has the scale of the axis that set it.
     exact = {size / n: Fraction(size, n) for n, size in zip(shape, attrs["sizes"], strict=True) if size and n}
-    found = []
+    result = []
     for axis, (n, size, scale) in enumerate(zip(shape, attrs["sizes"], attrs["scales"], strict=True)):
         if n == size and scale == 1.0:
             continue
-        found.append(_table(axis, n, size, exact.get(scale, Fraction(scale)), attrs))
-    return found
+        result.append(_table(axis, n, size, exact.get(scale, Fraction(scale)), attrs))
+    return result
 
 
 def _table(axis: int, n: int, size: int, ratio: Fraction, attrs: Attrs) -> AxisTable:

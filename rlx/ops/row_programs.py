@@ -46,7 +46,7 @@ def reference_of(rows: Rows, single: bool = True) -> Reference:
                     value = value.reshape(ins[like].shape if tree in varying else row_shape(rows, layout))
                 if isinstance(source, int):
                     dtype = ins[source].dtype
-                else:  # of the oracle, which computes in f64, no output is of another dtype
+                else:  # the oracle computes in f64, and no output is of another dtype
                     dtype = work.np if source is None or work == f64 else attrs[source].np
                 made.append(rounded(value, dtype))
         return made[0] if single else tuple(made)

@@ -94,9 +94,9 @@ class PackedArray:
 
     def to_gguf(self) -> npt.NDArray[np.uint8]:
         """The blocks in the order of a file: u8, of the shape that the `gguf` package gives them."""
-        made = np.empty_like(self.data)
-        move_blocks(self.dtype, self.data, made, into_planes=False)
-        return made
+        result = np.empty_like(self.data)
+        move_blocks(self.dtype, self.data, result, into_planes=False)
+        return result
 
     def dequantize(self, dtype: DTypeLike = f32) -> npt.NDArray[Any]:
         """The elements as floats: in f32 as `rlx.packed.decode` says, then rounded to `dtype` (f32, f16, bf16, f64)."""

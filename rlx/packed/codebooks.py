@@ -78,8 +78,8 @@ def codebook(name: str) -> npt.NDArray[np.int8]:
         if known == name:
             numbers = np.flatnonzero(np.unpackbits(raw[at : at + nbytes], bitorder="little"))
             digits = numbers[:, None] // len(values) ** np.arange(length) % len(values)
-            made: npt.NDArray[np.int8] = np.array(values, np.int8)[digits]
-            made.flags.writeable = False
-            return made
+            result: npt.NDArray[np.int8] = np.array(values, np.int8)[digits]
+            result.flags.writeable = False
+            return result
         at += nbytes
     raise KeyError(name)

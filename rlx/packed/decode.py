@@ -33,13 +33,13 @@ _PIECE = 1 << 18  # elements decoded at once; the temporaries of a format take u
 
 def split_planes(dtype: DType, rows: Bytes) -> dict[str, Bytes]:
     """Views of the planes of packed rows: (rows, row bytes) -> field name -> (rows, blocks, bytes of the field)."""
-    storage, found, at = dtype.storage, {}, 0
+    storage, result, at = dtype.storage, {}, 0
     blocks = rows.shape[1] // storage.nbytes
     for plane in storage.planes:
         end = at + blocks * plane.nbytes
-        found[plane.name] = rows[:, at:end].reshape(len(rows), blocks, plane.nbytes)
+        result[plane.name] = rows[:, at:end].reshape(len(rows), blocks, plane.nbytes)
         at = end
-    return found
+    return result
 
 
 def decode_rows(dtype: DType, rows: Bytes, out: npt.NDArray[np.float32]) -> None:

@@ -68,7 +68,7 @@ def found(search: Search, blocks: F32) -> tuple[F32, npt.NDArray[np.uint8]]:
     (n, elements)."""
     count, size = blocks.shape
     inside = size // search.groups
-    room = max(count, 2)  # of one block the sums would be over the last axis, which is added in another order
+    room = max(count, 2)  # sums of one block would be over the last axis, which is added in another order
     x = np.zeros((inside, search.groups, room), np.float32)
     x[:, :, :count] = blocks.reshape(count, search.groups, inside).transpose(2, 1, 0)
     with np.errstate(all="ignore"):

@@ -378,7 +378,7 @@ class Search:
     """The search of a format. `groups` of a block have scales of their own; `numbers` tells how many numbers a block
     gets for each of those that are found: 1 or `groups`."""
 
-    find: Callable[[Lanes, Lane, int], Found]  # of elements and their number in a group
+    find: Callable[[Lanes, Lane, int], Found]  # the search takes elements and their number in a group
     numbers: tuple[int, ...] = (1,)
     groups: int = 1
 

@@ -88,12 +88,12 @@ def optimize(
     report.nodes = counts
 
     def body(name: str, graph: Graph) -> Graph:
-        made, inner = optimize(
+        result, inner = optimize(
             graph, support=support, fallback=fallback, fuse=fuse, precision=precision, launches=launches,
             verify=verify,
         )  # fmt: skip
         report.add(inner, name)
-        return made
+        return result
 
     graph = change_bodies(graph, body)
     if graph is given:  # the caller may still add nodes to its own graph

@@ -46,7 +46,7 @@ def _users(graph: Graph) -> dict[int, list[int]]:
 def _pairs(graph: Graph, support: SupportOf) -> dict[int, Node]:
     """Norm -> the sum fused into it. The norm must be the sum's first reader, since the sum moves there."""
     users = _users(graph)
-    found: dict[int, Node] = {}
+    result: dict[int, Node] = {}
     for i, node in enumerate(graph.nodes):
         if node.op.summed is None:
             continue
@@ -59,5 +59,5 @@ def _pairs(graph: Graph, support: SupportOf) -> dict[int, Node]:
         types = [t.type for t in (*add.inputs, *node.inputs[1:])]
         attrs = {"eps": node.attrs["eps"], "keep_sum": len(users[total.id]) > 1}
         if support(node_of(node.op.summed, types, attrs)) == "native":
-            found[id(node)] = add
-    return found
+            result[id(node)] = add
+    return result

@@ -150,15 +150,15 @@ class FusionGroupFinder:
     def _readers(self, t: Tensor) -> list[int]:
         """The nodes that read t. Elementwise nodes that read t through a broadcast count as its readers; a broadcast
         that other nodes read, or that is a result, counts itself."""
-        found: list[int] = []
+        result: list[int] = []
         for i in self.users[t.id]:
             out = self.nodes[i].outputs[0]
             behind = self._readers(out) if self.nodes[i].op.broadcasts else []
             if behind and out.id not in self.results and all(j in self.region for j in behind):
-                found += behind
+                result += behind
             else:
-                found.append(i)
-        return found
+                result.append(i)
+        return result
 
     def _join(self, producer: FusionGroup, consumer: FusionGroup, merged: FusionGroup) -> bool:
         """Puts the merged group into the order of units; False when another unit lies on a path between the two.
@@ -198,11 +198,11 @@ class FusionGroupFinder:
 
     def _before(self, members: list[int]) -> list[int]:
         """The nodes whose outputs the members read. Elementwise nodes read through broadcasts (see `read`)."""
-        found = []
+        result = []
         for i in members:
             for t in self.nodes[i].inputs:
-                found.append(self.position[(self.read(t)[0] if i in self.region else t).id])
-        return found
+                result.append(self.position[(self.read(t)[0] if i in self.region else t).id])
+        return result
 
     def order(self, chosen: Mapping[int, FusionGroup]) -> list[list[int]]:
         """An order of nodes, as lists of their indices, in which each chosen group's members are adjacent.

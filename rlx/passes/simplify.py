@@ -84,10 +84,10 @@ class _Round:
     def _add(self, new: Rewriter, op: Op, inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Tensor]:
         """Appends a node, or returns the outputs of an equal one that the graph has."""
         key = self._key(op, inputs, attrs_key(attrs))
-        found = self._known.get(key)
-        if found is None:
-            found = self._known[key] = new.add(op, inputs, attrs, new.label)
-        return found
+        result = self._known.get(key)
+        if result is None:
+            result = self._known[key] = new.add(op, inputs, attrs, new.label)
+        return result
 
     def _key(self, op: Op, inputs: Sequence[Tensor], attrs: Hashable) -> Hashable:
         return id(op), tuple([t.id for t in inputs]), attrs

@@ -45,14 +45,14 @@ def widen(graph: Graph, computed: SupportOf | None = None) -> Graph:
             new.put(node.outputs, (_leaf(new, node),))
         else:
             new.put(node.outputs, _node(new, node, new.inputs(node.inputs), computed))
-    made = new.finish()
+    result = new.finish()
     for name, t in graph.updates.items():
-        state, value = made.states[name], made.updates[name]
+        state, value = result.states[name], result.updates[name]
         if t is graph.states[name]:
-            made.updates[name] = state
+            result.updates[name] = state
         elif value.dtype != state.dtype:
-            made.updates[name] = _cast(new, value, state.dtype, name)
-    return made
+            result.updates[name] = _cast(new, value, state.dtype, name)
+    return result
 
 
 def _leaf(new: Rewriter, node: Node) -> Tensor:
@@ -84,13 +84,13 @@ def _node(new: Rewriter, node: Node, inputs: Sequence[Tensor], computed: Support
         wide = [_cast(new, x, i32, node.label) if small(old.dtype) else x for x, old in _zip(inputs, node)]
         return new.add(node.op, wide, node.attrs, node.label)
     if computed is not None:
-        if (made := _computed(new, node, inputs)) is not None:
-            return made
+        if (result := _computed(new, node, inputs)) is not None:
+            return result
         if computed(node) != "native" and (body := parts_of(node)) is not None:
             return inline(widen(body, computed), new, inputs, node.label)
     typed = [_cast(new, x, old.dtype, node.label) if small(old.dtype) else x for x, old in _zip(inputs, node)]
-    made = new.add(node.op, typed, node.attrs, node.label)
-    return [_cast(new, t, f32, node.label) if small(t.dtype) else t for t in made]
+    result = new.add(node.op, typed, node.attrs, node.label)
+    return [_cast(new, t, f32, node.label) if small(t.dtype) else t for t in result]
 
 
 def _computed(new: Rewriter, node: Node, inputs: Sequence[Tensor]) -> Sequence[Tensor] | None:
@@ -135,15 +135,15 @@ def _control(
 
 def _body(body: Graph, loop: bool, computed: SupportOf | None) -> Graph:
     """A widened body; the first output of a while_loop's body is its predicate, which becomes a bool again."""
-    made = widen(body, computed)
+    result = widen(body, computed)
     if loop:
-        new = Rewriter(made)
-        for node in made.nodes:
+        new = Rewriter(result)
+        for node in result.nodes:
             new.keep(node)
-        predicate = _cast(new, made.outputs["y0"], bool_, "")
-        made = new.finish()
-        made.outputs["y0"] = predicate
-    return made
+        predicate = _cast(new, result.outputs["y0"], bool_, "")
+        result = new.finish()
+        result.outputs["y0"] = predicate
+    return result
 
 
 def _zip(inputs: Sequence[Tensor], node: Node) -> list[tuple[Tensor, Tensor]]:

@@ -1,6 +1,6 @@
 """The runtime: sessions, compiled graphs, stores of weights and state, jit, calls outside a trace."""
 
-from rlx.runtime import eager as eager  # which gives Arrays their operators
+from rlx.runtime import eager as eager  # it gives Arrays their operators
 from rlx.runtime.array import Array as Array
 from rlx.runtime.array import array as array
 from rlx.runtime.checkpoint import checkpoint as checkpoint

@@ -84,9 +84,9 @@ def _is_array_leaf(value: Any) -> bool:
 
 def _parts_of(value: Any, leaf: Callable[[Any], bool]) -> Children | None:
     """The attributes of an object as its children, unless it is a value, a function, or of rlx itself."""
-    found = children_of(value, leaf)
-    if found is not None or not hasattr(value, "__dict__") or isinstance(value, _CODE + _BOUND + (Enum,)):
-        return found
+    result = children_of(value, leaf)
+    if result is not None or not hasattr(value, "__dict__") or isinstance(value, _CODE + _BOUND + (Enum,)):
+        return result
     library = type(value).__module__.partition(".")[0]
     if library in ("rlx", "builtins", "logging", "threading") or hasattr(value, "__wrapped__"):
         return None

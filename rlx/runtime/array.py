@@ -19,12 +19,12 @@ from rlx.ir.values import as_array, exactly
 from rlx.ops.complex_numbers import Complex, of_numpy
 from rlx.ops.public import any_complex
 from rlx.packed import PackedArray
-from rlx.runtime.between import copy_between
+from rlx.runtime.device_copies import copy_between
 
 if TYPE_CHECKING:
     from rlx.runtime.checks import Unread
 
-SHOWN_COLUMNS = 16  # of a matrix in a notebook
+SHOWN_COLUMNS = 16  # columns of a matrix in a notebook
 SHOWN = 1000  # elements of the largest array whose values `repr` shows: it copies them to the host
 
 
@@ -80,18 +80,18 @@ class Array(Closing):
         writes the memory meanwhile; on CUDA, the device's stream waits for the work that wrote it. Raises:
         UnsupportedOp on devices whose kernels take no such addresses."""
         nbytes = TensorType(shape, dtype).nbytes
-        made = cls(device, device.foreign(address, nbytes, owner), shape, dtype)
-        made._borrowed = True
-        return made
+        result = cls(device, device.foreign(address, nbytes, owner), shape, dtype)
+        result._borrowed = True
+        return result
 
     @classmethod
     def _of(cls, device: Device, t: TensorType, buffer: Buffer | None, gone: str | Exception = "") -> Self:
         """The array at the start of a buffer of its size; without a buffer one whose use raises `gone`, the error of
         the run that was to make it."""
-        made = cls.__new__(cls)
-        made.device, made.type, made._offset = device, t, 0
-        made._buffer, made._gone = buffer, gone
-        return made
+        result = cls.__new__(cls)
+        result.device, result.type, result._offset = device, t, 0
+        result._buffer, result._gone = buffer, gone
+        return result
 
     # -- what it is
 
@@ -277,9 +277,9 @@ class Array(Closing):
                 out = np.empty(nbytes, np.uint8)
                 source.read(self._offset, out)
                 buffer.write(0, out)
-        made = Array._of(target, self.type, buffer)
-        made._unread = self._unread
-        return made
+        result = Array._of(target, self.type, buffer)
+        result._unread = self._unread
+        return result
 
     def __copy__(self) -> Array:
         return self.copy()
@@ -343,7 +343,7 @@ def _copied_to_host(value: Any) -> Any:
 
 def stored(error: Exception) -> Exception:
     """An error to be kept: its tracebacks, whose frames hold the run's inputs, become a note that says where."""
-    import traceback  # with the first error, not by `import rlx`
+    import traceback  # imported with the first error, not by `import rlx`
 
     where = "".join(traceback.format_tb(error.__traceback__)).rstrip()
     link: BaseException | None = error
@@ -409,12 +409,12 @@ def device_of(given: Any) -> Device:
     """The opened device that a name, a session, an Array or a device means. Raises: DeviceUnavailable."""
     if isinstance(given, str):
         return open_device(given)
-    found: Device | None = given if hasattr(given, "acquire") else getattr(given, "device", None)
-    if found is None or not hasattr(found, "acquire"):
+    result: Device | None = given if hasattr(given, "acquire") else getattr(given, "device", None)
+    if result is None or not hasattr(result, "acquire"):
         raise DeviceUnavailable(
             f'{given!r} is no device; give a name such as "cpu" or "cuda:0", a session or an rlx.Array'
         )
-    return found
+    return result
 
 
 def check_device(what: str, given: Array, device: Device) -> None:

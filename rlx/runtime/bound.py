@@ -114,18 +114,18 @@ class Bound(Closing):
         with self._lock:
             self._open()
             _same(self._owner, self._program)
-            made: npt.NDArray[Any] | None = port.view()
-            if made is not None:
+            result: npt.NDArray[Any] | None = port.view()
+            if result is not None:
                 if self._owner.graph.states:
                     self._owner.state.viewed(port._slot)
                 self._owner.device.synchronize()  # a launch may be at work on this memory
-        if made is None:
+        if result is None:
             where = self._owner.device.info.id
             raise UnsupportedOp(f"the host cannot address {name!r} on {where}; bound.write and bound.read copy it")
-        return made
+        return result
 
 
-_ENDED = object()  # in place of the program of a binding that is closed
+_ENDED = object()  # what stands for the program of a binding that is closed
 
 
 class BoundArrays(Mapping[str, "npt.NDArray[Any]"]):

@@ -63,11 +63,11 @@ class BucketedCalls(Generic[T]):
     def _axes(self, call: Call) -> dict[int, dict[int, Dim]]:
         """The varying axes of each array among a call's leaves."""
         keys = dict(_keys(call.skeleton, ()))
-        found = {}
+        result = {}
         for i, leaf in enumerate(call.leaves):
             if not is_python_number(leaf):
-                found[i] = self._declared.axes(self._name(call.origins[i]), keys.get(i, ()), leaf.shape)
-        return found
+                result[i] = self._declared.axes(self._name(call.origins[i]), keys.get(i, ()), leaf.shape)
+        return result
 
     def _name(self, at: int | str) -> str:
         positional = self._parameters.positional

@@ -56,9 +56,9 @@ def _padded(array: Array, shape: tuple[int, ...]) -> Any:
     buffer = array.device.acquire(max(TensorType(shape, array.dtype).nbytes, 1))
     if array.nbytes:
         buffer.copy_from(array._held(), array._offset, 0, array.nbytes)
-    made = Array(array.device, buffer, shape, array.dtype)
-    made._unread = array._unread
-    return made
+    result = Array(array.device, buffer, shape, array.dtype)
+    result._unread = array._unread
+    return result
 
 
 def _cut(array: Array, fit: Fit, name: str) -> Array:

@@ -20,7 +20,7 @@ from rlx.runtime.array import Array, again, stored
 from rlx.runtime.custom import FAMILY as CUSTOM
 from rlx.runtime.ports import Given, OutputPort
 
-_FEW_NODES, _FEW_ELEMENTS = 32, 4096  # of what the host computes before a run
+_FEW_NODES, _FEW_ELEMENTS = 32, 4096  # the size of what the host computes before a run
 _MOST_UNREAD = 64  # checks of earlier launches that a launch passes on; before more it waits for them
 _BEFORE = "the run was not begun"
 _AFTER = "the run's results, and the states that it wrote, are void"
@@ -41,7 +41,7 @@ class HostCheck:
         nodes = self._nodes.get(t.id)
         if nodes is None:
             return None
-        from rlx.ops.interpret import evaluate_node  # with the first check, not by `import rlx`
+        from rlx.ops.interpret import evaluate_node  # imported with the first check, not by `import rlx`
 
         values: dict[int, Any] = {}
         for node in nodes:
@@ -50,8 +50,8 @@ class HostCheck:
             with np.errstate(all="ignore"):
                 made = evaluate_node(node, values, given, upcast=False)
             values.update(zip((u.id for u in node.outputs), made, strict=True))
-        found: npt.NDArray[Any] = values[t.id]
-        return found
+        result: npt.NDArray[Any] = values[t.id]
+        return result
 
     def index(self, given: Mapping[str, Given]) -> npt.NDArray[Any] | None:
         """The index that inputs given as NumPy arrays say; None where they do not."""
@@ -63,10 +63,10 @@ class HostCheck:
         return {node.attrs["name"] for node in nodes if node.op.leaf is Leaf.INPUT}
 
     def limits(self, given: Mapping[str, Given]) -> npt.NDArray[Any]:
-        found = self._value(self._limits, given)
-        if found is None:
+        result = self._value(self._limits, given)
+        if result is None:
             raise GraphError(f"the limits of {self.what!r} are no constant")
-        return found
+        return result
 
     def before(self, given: Mapping[str, Given]) -> bool:
         """Whether the inputs alone say that the index is inside. Raises: CapacityExceeded where it is not."""
@@ -107,7 +107,7 @@ def checks_in(declared: Graph, planned: Graph, arena: DeviceArena) -> list[Index
 def _host_nodes(*tensors: Tensor) -> dict[int, list[Node]]:
     """For each tensor the nodes that the host computes it by, in order; none for one that needs more than little
     arithmetic of integers on inputs."""
-    made = {}
+    result = {}
     for t in tensors:
         nodes: dict[int, Node] = {}
         stack = [t]
@@ -123,8 +123,8 @@ def _host_nodes(*tensors: Tensor) -> dict[int, list[Node]]:
             stack += node.inputs
         else:
             if not stack:
-                made[t.id] = [n for n in t.graph.nodes if n.outputs[0].id in nodes]
-    return made
+                result[t.id] = [n for n in t.graph.nodes if n.outputs[0].id in nodes]
+    return result
 
 
 class _Pending:
@@ -174,10 +174,10 @@ def unread(
 
 def earlier_launches(values: Iterable[Given], states: Unread | None) -> list[Unread]:
     """The unread checks of launches whose results, or states, a run is to read."""
-    found = [v._unread for v in values if isinstance(v, Array) and v._unread]
+    result = [v._unread for v in values if isinstance(v, Array) and v._unread]
     if states:
-        found.append(states)
-    for u in found:
+        result.append(states)
+    for u in result:
         if len(u) > _MOST_UNREAD:
             u.read()
-    return found
+    return result

@@ -285,9 +285,9 @@ class CompiledGraph(Closing):
         >>> bound.run()  # y holds the result
         """
         with self._lock:
-            made = Bound(self)
-            self._bound.add(made.run)
-            return made
+            result = Bound(self)
+            self._bound.add(result.run)
+            return result
 
     def build_call(self, names: Sequence[str]) -> tuple[Call, int] | str:
         """The program on memory that each call gives: that of the inputs, named in its order, then that of the outputs.
@@ -539,7 +539,7 @@ class CompiledGraph(Closing):
             self._version = self.weights.version
         room = self.options.room
         self.last_used = room.now()
-        room.admit(self, self._plan.total_bytes)  # without the lock: programs of other stores may give way
+        room.admit(self, self._plan.total_bytes)  # the lock is not held: programs of other stores may give way
         failed: OutOfDeviceMemory | None = None
         with self.weights.lock:
             if self._version == self.weights.version:

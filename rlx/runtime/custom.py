@@ -30,8 +30,8 @@ class CustomOp(Closing):
 
     def __call__(self, *inputs: Any, **attrs: Any) -> Tensor | tuple[Tensor, ...]:
         if Outside.compute is not None and traced_graph() is None and not any(isinstance(x, Tensor) for x in inputs):
-            made: Tensor | tuple[Tensor, ...] = Outside.compute(self._applied, inputs, attrs)
-            return made
+            result: Tensor | tuple[Tensor, ...] = Outside.compute(self._applied, inputs, attrs)
+            return result
         return self._applied(*inputs, **attrs)
 
     def _applied(self, *inputs: Any, **attrs: Any) -> Tensor | tuple[Tensor, ...]:

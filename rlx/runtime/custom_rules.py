@@ -77,7 +77,7 @@ class _Custom(ABC):
                         f"{self._what}: {name} uses {t!r}, which is not one of its arguments: its rule says nothing of "
                         "it; pass it as an argument"
                     )
-            if not isinstance(graph, TracedBody) or node.op.leaf is not Leaf.PARAM:  # of a body these are captures
+            if not isinstance(graph, TracedBody) or node.op.leaf is not Leaf.PARAM:  # a body's are captures
                 inside.update(id(t) for t in node.outputs)
         made = with_rule(ys, xs, self._rule(list(args), places, tree, out, ys))
         return unflatten(out, made)

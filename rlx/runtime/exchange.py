@@ -20,7 +20,7 @@ from rlx.dtypes import ALL, DType, bf16
 from rlx.errors import ArenaError, DTypeError, RlxError
 from rlx.ir.values import is_foreign
 from rlx.runtime.array import Array
-from rlx.runtime.between import cuda_twin
+from rlx.runtime.device_copies import cuda_twin
 
 # The backend that can use memory of a kind in place: the host, CUDA, the host pinned for CUDA, managed by CUDA.
 _BACKENDS = {HOST: "cpu", CUDA: "cuda", 3: "cpu", 13: "cuda"}
@@ -126,9 +126,9 @@ def from_dlpack(x: Any, /, *, device: str | None = None, copy: bool | None = Non
         return found.to(target)
     if not copy or copied:
         return found
-    made = found.copy()
+    result = found.copy()
     found.device.synchronize()  # the caller may change `x` from now on
-    return made
+    return result
 
 
 def adopted(value: Any, kind: int) -> Any:
@@ -148,7 +148,7 @@ def _borrow(x: Any) -> tuple[Array, bool]:
     what = f"{type(x).__module__.partition('.')[0]}.{type(x).__name__}"
     try:
         source: Any = x
-        if isinstance(x, np.ndarray) and x.dtype == bf16.np:  # which NumPy does not export itself
+        if isinstance(x, np.ndarray) and x.dtype == bf16.np:  # NumPy does not export it itself
             source = _Producer(x.view(np.uint16))
             source.was_bf16 = True
             kind, index = source.__dlpack_device__()

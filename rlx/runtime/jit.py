@@ -219,7 +219,7 @@ class Jitted(Generic[P, R]):
         call = self._parameters.take_apart(args, kwargs)
         home = traced_graph()
         if home is not None or any(isinstance(a, Tensor) for a in call.leaves):  # within another trace: inlined
-            if home is not None:  # where its arrays are constants
+            if home is not None:  # its arrays are constants there
                 known = [isinstance(a, Tensor) or is_python_number(a) for a in call.leaves]
                 call.leaves = [a if k else home.constant(a) for a, k in zip(call.leaves, known, strict=True)]
             args, kwargs = unflatten(call.skeleton, call.leaves)
@@ -320,7 +320,7 @@ class Jitted(Generic[P, R]):
             return self._cache[key]
 
     def _traced(self, call: Call) -> tuple[Graph, Traced]:
-        from rlx.passes import without_rules  # with the first program, not by `import rlx`
+        from rlx.passes import without_rules  # imported with the first program, not by `import rlx`
 
         traced = trace(self._function, call, self._parameters)
         return without_rules(traced.graph), traced

@@ -77,8 +77,8 @@ class Launch(Generic[T]):
         if self._error is not None:
             raise again(self._error)
         arrays = {n: a.numpy() for n, a in self._arrays.items()} if out == "host" else self._arrays
-        made: T = self._arrange(arrays)
-        return made
+        result: T = self._arrange(arrays)
+        return result
 
     def _check(self) -> None:
         """Reads the checks of the run, which is complete, and of those before it."""

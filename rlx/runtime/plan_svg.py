@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from rlx.driver.memory.plan import MemoryPlan
 
 _LEFT, _TOP, _WIDTH, _HEIGHT = 84, 40, 900, 520
-_LETTER, _LINE = 7.0, 14  # about the size of a letter of a name
+_LETTER, _LINE = 7.0, 14  # a name's letter is about this wide and high
 _MOST = 1500  # the boxes drawn: of more tensors, those that take the most bytes for the most steps
 _FILLS = {
     "f32": "#9ecae9", "f16": "#ffbf79", "bf16": "#88d27a", "f64": "#d6a5c9", "i64": "#e4b9b1", "i32": "#f2cf5b",
@@ -186,10 +186,10 @@ def _boxes(
 
 def _lives(plan: MemoryPlan) -> dict[int, LiveRange]:
     """Each tensor's live range: its bytes are needed as long as any tensor on them is alive."""
-    found = dict(plan.live_ranges)
+    result = dict(plan.live_ranges)
     for tensor, source in sorted(plan.alias_of.items(), reverse=True):
-        found[source] = found[source]._replace(last=max(found[source].last, found[tensor].last))
-    return found
+        result[source] = result[source]._replace(last=max(result[source].last, result[tensor].last))
+    return result
 
 
 def program_html(

@@ -42,8 +42,8 @@ class _Port:
     def memory(self) -> npt.NDArray[np.uint8]:
         """The slot's bytes, of a program on the CPU."""
         whole: Any = self._arena.buffer(self._slot.segment)
-        found: npt.NDArray[np.uint8] = whole.memory()[self._slot.offset : self._slot.offset + self._nbytes]
-        return found
+        result: npt.NDArray[np.uint8] = whole.memory()[self._slot.offset : self._slot.offset + self._nbytes]
+        return result
 
 
 class InputPort(_Port):

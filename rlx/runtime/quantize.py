@@ -36,8 +36,8 @@ def quantize(x: npt.ArrayLike, dtype: DTypeLike) -> PackedArray:
     from rlx.backends.cpu.threads import POOL, available_threads  # few programs quantize
     from rlx.packed.quantize import begun
 
-    made, pieces = begun(x, dtype)
-    find = _finder(made)
+    result, pieces = begun(x, dtype)
+    find = _finder(result)
     threads = available_threads()
 
     def work(part: list[Callable[[Finder], None]]) -> None:
@@ -47,7 +47,7 @@ def quantize(x: npt.ArrayLike, dtype: DTypeLike) -> PackedArray:
     while turn := list(islice(pieces, _TURN * threads)):
         each = -(-len(turn) // threads)
         POOL.run([lambda part=turn[i : i + each]: work(part) for i in range(0, len(turn), each)])  # type: ignore[misc]
-    return made
+    return result
 
 
 def _finder(made: PackedArray) -> Finder:

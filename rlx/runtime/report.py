@@ -53,7 +53,7 @@ class Report:
             + (f"; compiled engine {self.engine_bytes:,}" if self.engine_bytes else ""),
             *([self.remark] if self.remark else []),
         ]
-        shared = any(d.by == "engine" for d in self.nodes)  # by the CPU's two ways to run a node
+        shared = any(d.by == "engine" for d in self.nodes)  # the CPU has two ways to run a node
         lines += [
             f"  {d.how:10} {f'{d.by:6} ' if shared else ''}{d.op:14} {d.node}  [{' '.join(d.steps)}]"
             + (f" with {d.within}" if d.within else "")

@@ -181,19 +181,19 @@ def stream_address(stream: Any, device: Device) -> int:
 
     Raises: UnsupportedOp for a device without streams, DTypeError for what is no stream, DeviceUnavailable for one of
     another device."""
-    found = stream
+    result = stream
     if hasattr(stream, "__cuda_stream__"):  # the protocol of NVIDIA's libraries: (version, address)
         given = stream.__cuda_stream__
-        found = (given() if callable(given) else given)[1]
+        result = (given() if callable(given) else given)[1]
     else:
-        found = getattr(stream, "cuda_stream", getattr(stream, "ptr", stream))
+        result = getattr(stream, "cuda_stream", getattr(stream, "ptr", stream))
     index = getattr(stream, "device_index", device.info.index)
-    if type(found) is not int or found < 0:
+    if type(result) is not int or result < 0:
         raise DTypeError(f"stream {stream!r} is no CUDA stream; give one of torch or CuPy, or its address")
     if index != device.info.index:
         raise DeviceUnavailable(f"the stream is on device {index}, the session on {device.info.id}")
-    device.follow(found)  # which raises where there are no streams
-    return found
+    device.follow(result)  # it raises where there are no streams
+    return result
 
 
 def debug_level() -> int:

@@ -98,7 +98,7 @@ class Store(Closing):
         self.device = _opened(device, type(self).__name__)
         self.version = 0
         self.lock = renewed(self, "lock", threading.RLock)
-        self.turn = renewed(self, "turn", threading.RLock)  # of programs that bind it as states; taken before `lock`
+        self.turn = renewed(self, "turn", threading.RLock)  # programs that bind it as states take it, before `lock`
         limit, number = device.limits.max_alloc_bytes, next(Store._numbers)  # since a program may bind two stores
         self.rooms = Rooms(self)
         self.full = ChunkedBuffer(f"store{number}.", device.acquire, limit, self.rooms.spare, self.rooms.claim)
@@ -479,14 +479,14 @@ class Store(Closing):
             self.reclaim(name)
             slot = self.slot(name)
             buffer = self.segments()[slot.segment]
-            made = Array(self.device, buffer, self._types[name].shape, slot.dtype, slot.offset)
-            made._lender = self._copy_out
+            result = Array(self.device, buffer, self._types[name].shape, slot.dtype, slot.offset)
+            result._lender = self._copy_out
             if name in self._viewed:
-                self._copy_out(made)
+                self._copy_out(result)
                 self.device.synchronize()  # the caller may write there at once
             else:
-                self._lent[name] = ref(made)
-            return made
+                self._lent[name] = ref(result)
+            return result
 
     def viewed(self, slot: Slot) -> None:
         """Notes that the caller gets a slot's memory, to write it at any time: what lies there is lent no more.

@@ -281,7 +281,7 @@ def _jacobian(
                     "by has_aux"
                 )
         flat = [x for _, xs in trees for x in xs]
-        found = rule(graph, ys, flat)  # for each y a row of Jacobians, one for each x
+        found = rule(graph, ys, flat)  # each y has a row of Jacobians, one for each x
         made = []
         for row in found:
             parts, start = [], 0
@@ -299,11 +299,11 @@ def _rows(graph: Graph, ys: Sequence[Tensor], xs: Sequence[Tensor]) -> list[list
     def pulled(y: Tensor, d: Tensor) -> list[Tensor]:
         return [_or_zeros(x, g) for x, g in zip(xs, pullback([y], [d], xs), strict=True)]
 
-    made = []
+    result = []
     for y in ys:
         found = _along(graph, y, functools.partial(pulled, y))
-        made.append([apply("reshape", g, shape=(*y.shape, *x.shape)) for g, x in zip(found, xs, strict=True)])
-    return made
+        result.append([apply("reshape", g, shape=(*y.shape, *x.shape)) for g, x in zip(found, xs, strict=True)])
+    return result
 
 
 def _columns(graph: Graph, ys: Sequence[Tensor], xs: Sequence[Tensor]) -> list[list[Tensor]]:
@@ -469,10 +469,10 @@ def vmap(
             rest = iter(given)
             own = [next(rest) if axis is not None else t for t, axis in zip(tensors, axes, strict=True)]
             inner_args, inner_kwargs = unflatten(tree, own)
-            state["tree"], found = taken(fun(*inner_args, **inner_kwargs))
-            if not found:
+            state["tree"], result = taken(fun(*inner_args, **inner_kwargs))
+            if not result:
                 raise GraphError(f"vmap: {name} gave no array; return what it computes")
-            return found
+            return result
 
         outs, flags = _traced_once(graph, types, xs, size, one)
         places = prefixed(f"vmap: out_axes of {name}", state["tree"], out_axes, _is_axis,

@@ -64,12 +64,12 @@ class Answer(Asked):
     count: int = 0  # tokens made, without one that ends the text
     reason: str | None = None
     failure: str | None = None
-    status: int = 500  # of the response, where it failed
+    status: int = 500  # the response's status, where it failed
     _text: str = ""
     _calls: list[dict[str, Any]] = field(default_factory=list)
     _decoded: int = 0  # characters of all tokens
-    _passed: int = 0  # of those before a text of `stops`
-    _scored: deque[Scored] = field(default_factory=deque)  # whose text has not passed yet
+    _passed: int = 0  # texts before one of `stops`
+    _scored: deque[Scored] = field(default_factory=deque)  # scored tokens whose text has not passed yet
     _ready: list[Scored] = field(default_factory=list)
 
     def begin(

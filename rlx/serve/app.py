@@ -62,7 +62,7 @@ class Service:
         self.choices = min(limits.choices, slots + limits.waiting)
         self._grammars: Grammars | None = None
         self._making = threading.Lock()
-        self._threads = asyncio.Semaphore(4)  # for templates and tokenizers, which would hold the event loop
+        self._threads = asyncio.Semaphore(4)  # templates and tokenizers would hold the event loop
 
     async def in_thread(self, function: Callable[..., T], *args: Any) -> T:
         """What a function gives that may take long. Raises: Refused for its errors, which are of the request."""
@@ -199,7 +199,7 @@ class Service:
 
     async def _scores(self, answers: list[Answer]) -> list[list[Scores]]:
         """Those of the tokens of their prompts from the second on. Raises: Refused."""
-        made = []
+        result = []
         for answer in answers:
             try:
                 scores = await self.engine.score(answer.ids, answer.adapter)
@@ -207,8 +207,8 @@ class Service:
                 raise busy(self.limits.waiting) from None
             except RlxError as error:
                 raise Refused(503, str(error)) from error
-            made.append(scores)
-        return made
+            result.append(scores)
+        return result
 
     def _pause(self) -> float:
         """Seconds between two events of a stream: with many streams one event has the text of several steps."""
@@ -266,15 +266,15 @@ class Service:
         return JSONResponse({"object": "list", "data": data, "model": self.name, "usage": usage})
 
     async def _vectors(self, rows: list[Any]) -> list[Any]:
-        made = []
+        result = []
         for ids in rows:
             try:
-                made.append(await self.engine.embed(ids, self.pooling or "last"))
+                result.append(await self.engine.embed(ids, self.pooling or "last"))
             except Busy:
                 raise busy(self.limits.waiting) from None
             except RlxError as error:
                 raise Refused(503, str(error)) from error
-        return made
+        return result
 
     async def models(self, request: Request) -> Response:
         return self.listed(request, self.model.context, self.tokenizer.chat_template is not None)

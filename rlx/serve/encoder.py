@@ -64,7 +64,7 @@ class _Engine:
         self, rows: list[npt.NDArray[np.int32]], left_out: Sequence[int], left: threading.Event
     ) -> list[Any]:
         """The embeddings, or fewer once the client has left. The texts of a batch are of about one length."""
-        made: list[Any] = [None] * len(rows)
+        result: list[Any] = [None] * len(rows)
         order = sorted(range(len(rows)), key=lambda i: len(rows[i]))
         for first in range(0, len(rows), BATCH):
             if left.is_set():
@@ -73,8 +73,8 @@ class _Engine:
             prompts = [left_out[i] for i in batch] if left_out else ()
             vectors = self.encoder.encode_ids([rows[i] for i in batch], left_out=prompts)
             for i, vector in zip(batch, vectors, strict=True):
-                made[i] = vector
-        return made
+                result[i] = vector
+        return result
 
     def _computed(self, work: asyncio.Future[Any]) -> None:
         """Gives the turn to the next request."""
@@ -134,12 +134,12 @@ class EncoderService(Service):
 
     async def _vectors(self, rows: list[Any], left_out: Sequence[int] = ()) -> list[Any]:
         try:
-            found: list[Any] = await self.engine.embed(rows, left_out)
+            result: list[Any] = await self.engine.embed(rows, left_out)
         except RlxError as error:
             raise Refused(503, str(error)) from error
         for ids in rows:
             self.metrics.prompt_tokens += len(ids)
-        return found
+        return result
 
     async def models(self, request: Request) -> Response:
         return self.listed(request, self.encoder.max_length, False)

@@ -45,8 +45,8 @@ class Asked:
     penalties: Penalties | None = None
     scored: bool = False  # whether its tokens are to have scores
     cancelled: bool = False
-    number: int = 0  # in the batch
-    since: float = field(default_factory=time.perf_counter)  # of its last token, or of the request
+    number: int = 0  # the number in the batch
+    since: float = field(default_factory=time.perf_counter)  # the time of its last token, or of the request
     begun: bool = False  # an engine has taken it out of its queue
     first: bool = True  # no token of it has been made
 

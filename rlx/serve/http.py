@@ -47,18 +47,18 @@ def bound(host: str, port: int, key: str | None) -> socket.socket:
         raise RlxError("serve: the API key has less than 16 characters, or others than printable ASCII without spaces")
     try:
         family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        made = socket.socket(family, kind)
+        result = socket.socket(family, kind)
     except (OSError, UnicodeError) as error:
         raise RlxError(f"serve: {host} is no address of this machine: {error}") from error
     try:
-        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        made.bind(address)
-        made.listen(128)
+        result.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        result.bind(address)
+        result.listen(128)
     except OSError as error:
-        made.close()
+        result.close()
         other = "; give another --port, 0 for a free one" if error.errno in (errno.EADDRINUSE, errno.EACCES) else ""
         raise RlxError(f"serve: cannot listen on {host}, port {port}: {error.strerror or error}{other}") from error
-    return made
+    return result
 
 
 def serve(service: Service, listening: socket.socket, ready: Callable[[], None], started: Any = None) -> None:

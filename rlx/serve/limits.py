@@ -17,6 +17,6 @@ class Limits:
     inputs: int = 256  # texts of one request for embeddings
     header_seconds: float = 10.0  # until a request's headers have come
     body_seconds: float = 30.0
-    send_seconds: float = 30.0  # in which a client has to read what was sent
+    send_seconds: float = 30.0  # the time in which a client has to read what was sent
     request_seconds: float = 600.0
-    grace_seconds: float = 5.0  # for running answers when the server is told to stop
+    grace_seconds: float = 5.0  # the time for running answers when the server is told to stop

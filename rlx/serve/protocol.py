@@ -29,7 +29,7 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
 }  # fmt: skip
 _ROLES = ("system", "developer", "user", "assistant", "tool")
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
-_MAX_DEPTH = 100  # of nested JSON
+_MAX_DEPTH = 100  # depth of nested JSON
 _MAX_TOOLS = 128
 _MAX_BIASED = 1024  # tokens of logit_bias
 _EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh")
@@ -109,7 +109,7 @@ class Chat:
     tool: str | None
     single: bool = False  # whether the answer may have no more than one call
     template: Mapping[str, Any] | None = None  # what its template gets beside messages and tools
-    effort: str | None = None  # of reasoning, which some templates read
+    effort: str | None = None  # the effort of reasoning, which some templates read
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +127,7 @@ def parsed(body: bytes) -> dict[str, Any]:
         found = json.loads(body, parse_constant=_no_number, parse_float=_finite)
     except RecursionError:
         raise Refused(400, "the body is nested too deeply") from None
-    except ValueError as error:  # of JSON, of UTF-8, and of integers with thousands of digits
+    except ValueError as error:  # errors of JSON, of UTF-8, and of integers with thousands of digits
         raise Refused(400, f"the body is no JSON: {error}") from None
     if not isinstance(found, dict):
         raise Refused(400, f"the body is {_shown(found)}; expected a JSON object")
@@ -262,11 +262,11 @@ def chat(body: dict[str, Any], models: Sequence[str], context: int, choices: int
     single = fields.take("parallel_tool_calls") is not None and not fields.flag("parallel_tool_calls")
     effort = None if fields.take("reasoning_effort") is None else fields.choice("reasoning_effort", _EFFORTS)
     settings, template = _settings(fields, context, choices, None, told), _template(fields)
-    made = Chat(model, read, settings, _format(fields), tools, tool, single, template, effort)
+    result = Chat(model, read, settings, _format(fields), tools, tool, single, template, effort)
     fields.done()
-    if tool is not None and made.response.kind != "text":
+    if tool is not None and result.response.kind != "text":
         raise Refused(400, "response_format and a tool_choice that requires a call exclude each other", "tool_choice")
-    return made
+    return result
 
 
 def embeddings(
@@ -364,12 +364,12 @@ def _bias(fields: _Fields) -> dict[int, float] | None:
         return None
     if not isinstance(held, dict) or len(held) > _MAX_BIASED:
         raise fields.wrong("logit_bias", f"an object of at most {_MAX_BIASED} token ids and numbers")
-    made, inner = {}, _Fields(held, "logit_bias.")
+    result, inner = {}, _Fields(held, "logit_bias.")
     for id in held:
         if not (id.isascii() and id.isdecimal() and len(id) < 10) or str(int(id)) != id:  # 5 and 05 are one token
             raise Refused(400, f"logit_bias has {_shown(id)}; expected the id of a token", "logit_bias")
-        made[int(id)] = inner.number(id, -100, 100, 0.0)
-    return made
+        result[int(id)] = inner.number(id, -100, 100, 0.0)
+    return result
 
 
 def _template(fields: _Fields) -> dict[str, Any]:
@@ -417,26 +417,26 @@ def _message(message: Any, where: str) -> dict[str, Any]:
         raise Refused(400, f"{where} is {_shown(message)}; expected an object with role and content", where)
     fields = _Fields(message, f"{where}.")
     role = fields.choice("role", _ROLES)
-    made: dict[str, Any] = {"role": "system" if role == "developer" else role}
+    result: dict[str, Any] = {"role": "system" if role == "developer" else role}
     calls = fields.take("tool_calls") if role == "assistant" else None
     if calls is not None:
         if not isinstance(calls, list):
             raise fields.wrong("tool_calls", "a list of calls")
-        made["tool_calls"] = [_call(call, f"{where}.tool_calls[{i}].") for i, call in enumerate(calls)]
+        result["tool_calls"] = [_call(call, f"{where}.tool_calls[{i}].") for i, call in enumerate(calls)]
     content = fields.take("content")
     if isinstance(content, list):
         content = "".join(_part(part, f"{where}.content[{i}].") for i, part in enumerate(content))
     if not isinstance(content, str) and not (content is None and role == "assistant"):
         raise fields.wrong("content", "a text, or a list of parts of text")
-    made["content"] = content or ""
+    result["content"] = content or ""
     for name in ("name", *(["tool_call_id"] if role == "tool" else ["refusal", "reasoning_content"])):
         value = fields.text(name)
         if value is not None and name != "refusal":
-            made[name] = value
+            result[name] = value
     if role == "assistant":
         fields.take("annotations")
     fields.done()
-    return made
+    return result
 
 
 def _part(part: Any, where: str) -> str:

@@ -81,15 +81,15 @@ def format_of(template: str | None) -> ToolFormat | None:
 
 def _objects(text: str) -> list[str]:
     """The JSON objects of a text that holds nothing else than some, with ; or spaces between; else the text."""
-    rest, found, decoder = text.strip(), list[str](), json.JSONDecoder()
+    rest, result, decoder = text.strip(), list[str](), json.JSONDecoder()
     while rest:
         try:
             _, end = decoder.raw_decode(rest)
         except (ValueError, RecursionError):
             return [text]
-        found.append(rest[:end])
+        result.append(rest[:end])
         rest = rest[end:].lstrip(" \n;")
-    return found
+    return result
 
 
 class ToolText:

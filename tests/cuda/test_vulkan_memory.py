@@ -14,7 +14,7 @@ from rlx.backends.cuda.device import CudaDevice
 from rlx.backends.vulkan.memory import VulkanBuffer
 from rlx.dtypes import ALL, DType
 from rlx.errors import DeviceUnavailable
-from rlx.runtime.between import cuda_twin
+from rlx.runtime.device_copies import cuda_twin
 from tests.cuda.test_exchange import SLEEP, bits
 from tests.cuda.test_exchange import torch as torch  # a fixture
 

@@ -9,7 +9,7 @@ import pytest
 
 import rlx
 from rlx.onnx.ops.suppression import suppressed
-from rlx.onnx.stages.seen import SeenLengths
+from rlx.onnx.stages.seen_lengths import SeenLengths
 from tests.onnx.models import model, node
 
 Array = np.ndarray[Any, Any]

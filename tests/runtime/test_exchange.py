@@ -13,7 +13,7 @@ import pytest
 import rlx
 from rlx.dtypes import ALL, DType
 from rlx.errors import ArenaError, DTypeError, RlxError
-from rlx.runtime.between import cuda_twin
+from rlx.runtime.device_copies import cuda_twin
 
 needs_torch = pytest.mark.judged
 

@@ -81,7 +81,7 @@ def test_stop_texts_seeds_and_choices(server: Served) -> None:
     whole = "".join(server.model.generate("hello", 40))
     stop = next(whole[i : i + 2] for i in range(3, 20) if whole.find(whole[i : i + 2]) == i)
     body = {**GREEDY, "prompt": "hello", "max_tokens": 40}
-    choice = server.ask(TEXT, {**body, "stop": ["@@@", stop]})[1]["choices"][0]
+    choice = server.ask(TEXT, {**body, "stop": ["benchmarks@", stop]})[1]["choices"][0]
     assert choice["text"] == whole[: whole.index(stop)] and choice["finish_reason"] == "stop"
     drawn = {"model": "tiny", "prompt": "hello", "max_tokens": 12, "seed": 5, "n": 3}
     first, again = (server.ask(TEXT, drawn)[1]["choices"] for _ in range(2))

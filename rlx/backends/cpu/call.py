@@ -142,7 +142,7 @@ def _addresses(
 
     for own, keep in steps:
         words_of: Any = own
-        view = memoryview(words_of)  # whose items take a third of the time of the array's
+        view = memoryview(words_of)  # its items take a third of the time of the array's
         words += [(view, int(at), int(n), int(offset)) for at, n, offset in zip(*among(own), strict=True)]
         for x in keep:
             if not isinstance(x, np.ndarray) or x.dtype.kind not in "iu" or x.itemsize != 8 or id(x) in seen:

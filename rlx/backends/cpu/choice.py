@@ -51,7 +51,7 @@ def why_not() -> str | None:
     if find_spec("llvmlite") is None:
         return "llvmlite is not installed"
     from rlx.backends.cpu.code_memory import (
-        map_code,  # which systems without kernels may lack parts of
+        map_code,  # systems without kernels may lack parts of it
     )
 
     try:

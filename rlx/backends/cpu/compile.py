@@ -22,7 +22,7 @@ from rlx.host.progress import report
 from rlx.ir import Expr
 from rlx.ir.expr import linearize
 
-KIND = "cpu"  # of the disk's cache
+KIND = "cpu"  # the kind of these files in the disk's cache
 # LLVM's own pipeline takes five times as long, and no kernel was faster for it: they are written as they should run.
 _PASSES = (
     "always_inliner", "sroa", "instruction_combine", "simplify_cfg", "new_gvn", "instruction_combine", "simplify_cfg",
@@ -158,11 +158,11 @@ def machine_code(text: str, machine: Machine) -> bytes:
 
 @cache
 def _target(machine: Machine) -> tuple[Any, Any]:
-    import llvmlite.binding as binding  # where it is used: what the cache holds needs no compiler
+    import llvmlite.binding as binding  # imported where it is used: what the cache holds needs no compiler
 
     binding.initialize_all_targets()
     binding.initialize_all_asmprinters()
-    binding.initialize_native_asmparser()  # for the system calls of `runner`
+    binding.initialize_native_asmparser()  # `runner`'s system calls need it
     generic = "x86-64" if machine.arch == "x86_64" else "generic"
     target = binding.Target.from_triple(machine.triple)
     made = target.create_target_machine(

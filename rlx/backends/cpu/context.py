@@ -46,9 +46,9 @@ class Scratch:
         while self._at < len(self._chunks):
             chunk = self._chunks[self._at]
             if self._used + nbytes <= chunk.nbytes:
-                found = chunk[self._used : self._used + nbytes]
+                result = chunk[self._used : self._used + nbytes]
                 self._used += -(-nbytes // ALIGNMENT) * ALIGNMENT
-                return found
+                return result
             self._at += 1
             self._used = 0
         self._chunks.append(self._acquire(max(nbytes, _MIN_CHUNK)))
@@ -62,7 +62,7 @@ class BindContext:
     def __init__(self, acquire: Callable[[int], Bytes], threads: int | None = None) -> None:
         self.threads = max(1, threads if threads is not None else available_threads())
         self.blas = blas_library.load()[0]
-        self.alike = False
+        self.batch_invariant = False
         self._acquire = acquire
         self._scratch: list[Scratch] = []
 
@@ -72,9 +72,10 @@ class BindContext:
         team = blas_library.load_team() if self.threads > 1 else None
         return team if team is not None and team.threads == self.threads else None
 
-    def begin(self, alike: bool = False) -> None:
-        """Starts a node, whose scratch may overwrite other nodes'. `alike`: all its rows are summed in one order."""
-        self.alike = alike
+    def begin(self, batch_invariant: bool = False) -> None:
+        """Starts a node, whose scratch may overwrite other nodes'. `batch_invariant`: all its rows are summed in one
+        order."""
+        self.batch_invariant = batch_invariant
         for scratch in self._scratch:
             scratch.reset()
 

@@ -148,7 +148,7 @@ class CpuDevice:
 
     def borrow(self, source: Any) -> Borrowed:
         found = np.from_dlpack(source)
-        held = np.ascontiguousarray(found).reshape(found.shape)  # which makes a rank of 0 one of 1
+        held = np.ascontiguousarray(found).reshape(found.shape)  # a rank of 0 becomes one of 1
         copied = found.size > 0 and not np.may_share_memory(found, held)  # empty arrays share nothing
         return Borrowed(held.ctypes.data, held.shape, held.dtype, held, copied)
 

@@ -27,7 +27,7 @@ from rlx.ir.expr import linearize
 
 _ITEM = 8192  # elements of an item, about
 _LONG = 512  # elements of a row from which several vectors are worked on at once
-_FUNCTIONS = 2  # in trees of which four vectors are; more would take long to compile
+_FUNCTIONS = 2  # functions in trees that work on four vectors; more would take long to compile
 _LIGHT = frozenset(
     "arg lit neg abs add sub mul max min select cast not and or xor shl shr eq ne lt le gt ge floor ceil round trunc "
     "index".split()

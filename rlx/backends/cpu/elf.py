@@ -76,10 +76,10 @@ def _symbols(obj: bytes, sections: list[_Section]) -> list[tuple[str, tuple[int,
     """Name, and (section, offset), of each symbol."""
     table = next(s for s in sections if s.type == _SYMTAB)
     strings = sections[table.link].offset
-    found = []
+    result = []
     for name, _, _, section, value, _ in _SYMBOL.iter_unpack(obj[table.offset : table.offset + table.size]):
-        found.append((_text(obj, strings + name), (section, value)))
-    return found
+        result.append((_text(obj, strings + name), (section, value)))
+    return result
 
 
 def _text(obj: bytes, at: int) -> str:

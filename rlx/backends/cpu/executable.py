@@ -14,12 +14,12 @@ import numpy as np
 from rlx.backends.cpu.arena import CpuBuffer
 from rlx.backends.cpu.choice import ASKED, CannotCompile, usable, why_numpy
 from rlx.backends.cpu.context import Array, ArrayMemory, BindContext, Step, in_order
+from rlx.backends.cpu.fixed_ranges import FixedRanges, memory_of
 from rlx.backends.cpu.host.conv.last import last_convolutions
 from rlx.backends.cpu.host.elementwise.bind import bind_elementwise, trees_of
 from rlx.backends.cpu.host.elementwise.evaluate import same_place
 from rlx.backends.cpu.host.kernels import BINDERS, bind_reference, load_kernels
 from rlx.backends.cpu.quiet import quiet_call, quietly
-from rlx.backends.cpu.reads import Reads, memory_of
 from rlx.backends.cpu.threads import available_threads
 from rlx.driver import Buffer, BuildOptions, DeviceArena, Dispatch, MemoryPlan
 from rlx.driver.control import ControlRun, Row, carried_copies
@@ -71,7 +71,7 @@ class CpuExecutable:
         self._owned: list[Buffer | ControlRun] = []
         self._times = Times(options.timed)
         self._device, self._arena, self._plan, self._options = device, arena, plan, options
-        self._reads = Reads(plan, arena)
+        self._reads = FixedRanges(plan, arena)
         try:
             compiled = usable(options.engine)
             why = why_numpy(options.engine)
@@ -114,7 +114,7 @@ class CpuExecutable:
         ctx = BindContext(acquire, self._options.threads)
         last = last_convolutions(graph)
 
-        order: dict[int, tuple[int, ...]] = {}  # of the tensors that lie otherwise than in that of their shapes
+        order: dict[int, tuple[int, ...]] = {}  # orders of the tensors that lie otherwise than in that of their shapes
 
         self.channels_last = order
 
@@ -153,10 +153,10 @@ class CpuExecutable:
             if taken:
                 taken = False
                 continue
-            alike = node.outputs[0].id in last
-            taken = following is not None and joins and self._add_both(node, following, array, uses, alike)
+            batch_invariant = node.outputs[0].id in last
+            taken = following is not None and joins and self._add_both(node, following, array, uses, batch_invariant)
             if not taken:
-                self._add(node, array, plan, ctx, alike)
+                self._add(node, array, plan, ctx, batch_invariant)
         # What the host or another program's steps may read or write by addresses.
         ports = (graph.inputs, graph.outputs, graph.states, graph.updates)
         self._reads.keep([t for ts in ports for t in ts.values()])
@@ -183,10 +183,10 @@ class CpuExecutable:
         following: Node,
         array: Callable[..., Array],
         uses: Mapping[int, int],
-        alike: bool,
+        batch_invariant: bool,
     ) -> bool:
         """Binds a node and an elementwise one behind it as one step of the engine. False where that cannot be."""
-        from rlx.backends.cpu.step import Following
+        from rlx.backends.cpu.step import Epilogue
 
         assert self._engine is not None
         product, out = node.outputs[0], following.outputs[0]
@@ -209,7 +209,7 @@ class CpuExecutable:
         places = iter(range(1, len(others) + 1))
         args = [ex.arg(0 if t is product else next(places), t.dtype) for t in following.inputs]
         tree = substitute(trees_of(following)[0], args)
-        bound = self._engine.bind(node, ins, [array(product)], alike, Following(tree, tuple(beside), target))
+        bound = self._engine.bind(node, ins, [array(product)], batch_invariant, Epilogue(tree, tuple(beside), target))
         if bound is None:
             return False
         begun, kernels = bound
@@ -228,7 +228,7 @@ class CpuExecutable:
         return True
 
     def _add(
-        self, node: Node, array: Callable[[Tensor], Array], plan: MemoryPlan, ctx: BindContext, alike: bool
+        self, node: Node, array: Callable[[Tensor], Array], plan: MemoryPlan, ctx: BindContext, batch_invariant: bool
     ) -> None:
         name = node.name
         if is_alias(node, plan):
@@ -239,7 +239,7 @@ class CpuExecutable:
             return
         ins, outs = [array(t) for t in node.inputs], [array(t) for t in node.outputs]
         if self._engine is not None and any(o.size for o in outs):
-            made = self._engine.bind(node, ins, outs, alike)
+            made = self._engine.bind(node, ins, outs, batch_invariant)
             if made is not None:
                 begun, kernels = made
                 self._reads.keep(node.inputs, self._engine.packed)
@@ -252,14 +252,14 @@ class CpuExecutable:
                 return
             self._engine.cut()
         self._reads.keep(node.inputs)
-        steps = self._bind_in_order(node, ins, outs, ctx, alike)
+        steps = self._bind_in_order(node, ins, outs, ctx, batch_invariant)
         self._steps += steps
         self.node_steps.append((node, steps))
         kernel = node.op.name if _has_kernel(node) else f"{_REFERENCE}{node.op.name}"
         self.dispatch.append(Dispatch(name, node.op.name, "native", (kernel,), by="numpy"))
 
     def _bind_in_order(
-        self, node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: BindContext, alike: bool
+        self, node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: BindContext, batch_invariant: bool
     ) -> list[Step]:
         """NumPy's calls. Its binders take arrays in the order of their shapes: those that lie otherwise are copied."""
         before: list[Step] = []
@@ -272,7 +272,7 @@ class CpuExecutable:
                     (after if written else before).append(
                         partial(np.copyto, x, arrays[i]) if written else partial(np.copyto, arrays[i], x)
                     )
-        return [*before, *_bind(node, given, made, ctx, alike), *after]
+        return [*before, *_bind(node, given, made, ctx, batch_invariant), *after]
 
     def _add_control(self, node: Node) -> None:
         self._reads.keep(node.inputs)
@@ -428,9 +428,9 @@ def _has_kernel(node: Node) -> bool:
 
 
 def _bind(
-    node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: BindContext, alike: bool = False
+    node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: BindContext, batch_invariant: bool = False
 ) -> list[Step]:
-    ctx.begin(alike)
+    ctx.begin(batch_invariant)
     if all(o.size == 0 for o in outs):
         return []
     binder = BINDERS.get(node.op.name)
@@ -478,5 +478,5 @@ def _on_engine(node: Node, ins: Sequence[Array], outs: Sequence[Array]) -> list[
         _log.warning("%s; NumPy runs %s", error, node.name)
         return None
     (segment,) = bound[0]
-    segment.keep.append(engine)  # which holds the memory between its steps
+    segment.keep.append(engine)  # it holds the memory between its steps
     return [segment]

@@ -25,7 +25,7 @@ from rlx.ir import Node
 _RADICES = (4, 2, 3, 5, 7)
 _LONGEST = 1 << 14  # elements of a transform: longer ones leave the second-level cache
 _SHORT = 128  # elements, of which 16 lines fit into the first-level cache: longer ones are taken by 8
-_ITEMS = 16  # at most: each has memory of its own
+_ITEMS = 16  # items at most: each has memory of its own
 _STAGE = 4  # words of a stage: radix, m, s, where its factors are
 _SIZES = ("lines", "groups", "read", "pitch", "out_pitch", "n", "written")
 
@@ -195,7 +195,7 @@ class Transform:
 
     def _fold(self, k: Kernel, x: Value, z: Value, n: Value, turns: Value) -> None:
         """The pairs' numbers from the n + 1 of a real line of 2 n: Z[k] = E[k] + i W^-k O[k], twice."""
-        for i in (k.const(I64, 0), n):  # whose imaginary parts a real line does not have
+        for i in (k.const(I64, 0), n):  # a real line does not have these imaginary parts
             a, _ = self._load(k, x, i, True)
             self._store(k, (a, k.const(a.type, 0.0)), x, i, True)
         with k.loop(0, n) as i:

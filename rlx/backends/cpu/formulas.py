@@ -99,13 +99,13 @@ def _arguments(tokens: list[str], at: int) -> tuple[list[list[str]], int]:
 
 
 def _pasted(tokens: list[str]) -> list[str]:
-    made: list[str] = []
+    result: list[str] = []
     for t in tokens:
-        if made and made[-1] == "##":
-            made[-2:] = [made[-2] + t]
+        if result and result[-1] == "##":
+            result[-2:] = [result[-2] + t]
         else:
-            made.append(t)
-    return made
+            result.append(t)
+    return result
 
 
 def _tokens(text: str) -> list[str]:
@@ -118,16 +118,16 @@ def headers() -> Headers:
     """The headers, read once, when the first kernel that needs them is printed, with the functions of
     `quick32.h` and `quick64.h` before those of the same names."""
     folder = files("rlx.backends") / "device_code"
-    made = Headers()
+    result = Headers()
     for name in _HEADERS:
-        _read((folder / name).read_text(), made)
-    quick = Headers(macros=dict(made.macros))
+        _read((folder / name).read_text(), result)
+    quick = Headers(macros=dict(result.macros))
     for name in ("quick32.h", "quick64.h"):
         _read((folder / name).read_text(), quick)
-    made.texts |= {f"{name}_any": made.texts[name] for name in quick.texts if name in made.texts}
-    made.texts |= quick.texts
-    made.tables |= quick.tables
-    return made
+    result.texts |= {f"{name}_any": result.texts[name] for name in quick.texts if name in result.texts}
+    result.texts |= quick.texts
+    result.tables |= quick.tables
+    return result
 
 
 def _read(text: str, into: Headers) -> None:
@@ -150,7 +150,7 @@ def _read(text: str, into: Headers) -> None:
         if word in ("ifdef", "ifndef"):
             known = rest[0] in into.macros or rest[0] in _DEFINED
             taken.append(known == (word == "ifdef"))
-        elif word == "if":  # of features of the languages, which are none here
+        elif word == "if":  # this asks for features of the languages, which are none here
             taken.append(False)
         elif word == "else":
             taken[-1] = not taken[-1]
@@ -279,20 +279,20 @@ class _Parser:
             self.next(";")
             return [("return", value)]
         self.take("const")
-        made: list[Tree] = []
+        result: list[Tree] = []
         if self.peek() in _TYPES and self.peek(1) not in ("(",):
             kind = self.next()
             while True:
                 name = self.next()
-                made.append(("declare", kind, name, self.expression() if self.take("=") else None))
+                result.append(("declare", kind, name, self.expression() if self.take("=") else None))
                 if not self.take(","):
                     break
         else:
             name = self.next()
             self.next("=")
-            made.append(("assign", name, self.expression()))
+            result.append(("assign", name, self.expression()))
         self.next(";")
-        return made
+        return result
 
     def unrolled(self) -> list[Tree]:
         """`for (int i = 0; i < 3; i++)`, with numbers as bounds, as so many copies of its body."""
@@ -329,29 +329,29 @@ class _Parser:
 
     def postfix(self) -> Tree:
         t = self.next()
-        made: Tree
+        result: Tree
         if t == "(":
-            made = self.expression()
+            result = self.expression()
             self.next(")")
         elif t[0].isdigit() or t[0] == ".":
-            made = ("number", t)
+            result = ("number", t)
         elif self.peek() == "(":
             self.next("(")
             args: list[Tree] = []
             while not self.take(")"):
                 self.take(",")
                 args.append(self.expression())
-            made = ("call", t, tuple(args))
+            result = ("call", t, tuple(args))
         else:
-            made = ("name", t)
+            result = ("name", t)
         while True:
             if self.take("."):
-                made = ("member", made, self.next())
+                result = ("member", result, self.next())
             elif self.take("["):
-                made = ("element", made, self.expression())
+                result = ("element", result, self.expression())
                 self.next("]")
             else:
-                return made
+                return result
 
 
 def _weight(tree: Any) -> int:

@@ -169,7 +169,7 @@ class DynamicSlice:
     unit: int
     index: int
     rank: int
-    into: bool  # from the dense array into x
+    into: bool  # the copy goes from the dense array into x
     vector_bytes: int
 
     @property

@@ -17,7 +17,7 @@ import numpy as np
 
 from rlx.backends.cpu.context import Array
 from rlx.backends.cpu.gemm.matmul import beside
-from rlx.backends.cpu.gemm.product import Product, choose_tile, product_steps, with_following
+from rlx.backends.cpu.gemm.product import Product, choose_tile, product_steps, with_epilogue
 from rlx.backends.cpu.integers import adjusted, form_of, pack_words, weights
 from rlx.backends.cpu.ir import I8, I16, I32, I64, Kernel, Value, pointers, sizes
 from rlx.backends.cpu.machine import Machine
@@ -97,14 +97,14 @@ class IntegerKernel:
         wide = I16 if self.how == "pairs" else I32
 
         def read(x: Value, signed: bool, first: bool) -> Value:
-            found = k.load(I8.of(step), x, mask)
+            result = k.load(I8.of(step), x, mask)
             if self.how != "vnni":
-                return k.cast("sext" if signed else "zext", found, wide)
+                return k.cast("sext" if signed else "zext", result, wide)
             if first == signed:
-                found = found ^ -128
+                result = result ^ -128
                 if first and mask is not None:
-                    found = k.select(mask, found, 0)
-            return found
+                    result = k.select(mask, result, 0)
+            return result
 
         right = [read(x, self.b_signed, False) for x in b]
         for x, line in zip(a, sums, strict=True):
@@ -170,7 +170,7 @@ def multiplier(machine: Machine) -> str:
     return "plain"
 
 
-@engine("integer_matmul", takes_following=True)
+@engine("integer_matmul", takes_epilogue=True)
 def bind_integer_matmul(
     node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: EngineContext
 ) -> list[EngineStep] | None:
@@ -178,21 +178,21 @@ def bind_integer_matmul(
         raise Declined("strides, or no elements")
     if ctx.is_fixed(node.inputs[1]) and len(ins[2]) == 1:
         return _packed(node, ins, outs[0], ctx)
-    if ctx.following is not None:
+    if ctx.epilogue is not None:
         raise Declined("a second operand that is computed")
     return _as_they_lie(node, ins, outs[0], ctx)
 
 
 def _packed(node: Node, ins: Sequence[Array], out: Array, ctx: EngineContext) -> list[EngineStep]:
     """A product with a fixed b, whose rows are packed as the columns of a product's second operand."""
-    (a, b, *zeros), following = ins, ctx.following
+    (a, b, *zeros), following = ins, ctx.epilogue
     form = form_of(node.inputs[0], node.inputs[2:], b.dtype == np.int8, ctx.machine, False)
     if form.how != "vnni" and not ctx.is_fixed(node.inputs[3]):
         raise Declined("zero points that are computed")
     steps: list[EngineStep] = []
     given = weights(b, zeros, form, ctx, steps)
     operands = [(x, 0, 0) for x in given.operands()]
-    tree = with_following(
+    tree = with_epilogue(
         ex.arg(0, i32) + ex.arg(1, i32) if operands else None, len(operands), following, i32
     )
     if following is not None:

@@ -331,9 +331,9 @@ class Kernel:
 
     def variable(self, start: Value | Number, type: Type | None = None) -> Variable:
         kind = type or (start.type if isinstance(start, Value) else I64)
-        made = Variable(self, kind)
-        made.value = start
-        return made
+        result = Variable(self, kind)
+        result.value = start
+        return result
 
     def reserve(self, nbytes: int) -> Value:
         """The address of memory on the stack, aligned to 64 bytes, with undefined contents."""

@@ -27,7 +27,7 @@ def channels_last_tensors(graph: Graph, plan: MemoryPlan) -> dict[int, tuple[int
     load_binders()
     fixed = {t.id for ts in (graph.inputs, graph.outputs, graph.updates) for t in ts.values()}
     for node in graph.nodes:
-        product = node.op.contracts and "makes" not in _images(node)  # of matrices, in the order of their shapes
+        product = node.op.contracts and "makes" not in _images(node)  # matrices lie in the order of their shapes
         if node.op.leaf or bodies(node) or view_offset(node) is not None or product:
             fixed.update(t.id for t in (*node.inputs, *node.outputs))
     parent: dict[int, int] = {}
@@ -81,6 +81,6 @@ def in_memory_order(node: Node, ins: Sequence[Array]) -> tuple[Node, Sequence[Ar
         return node, ins
     moved = np.moveaxis(ins[0], 1, -1)
     given = [TensorType(moved.shape, node.inputs[0].dtype)]
-    places = (0, rank - 1, *range(1, rank - 1))  # of each axis, behind the move
+    places = (0, rank - 1, *range(1, rank - 1))  # the axes' places behind the move
     inside = tuple(sorted(places[axis] for axis in axes))
     return node_of(node.op, given, {**node.attrs, "axes": inside}), [moved]

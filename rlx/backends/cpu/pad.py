@@ -13,7 +13,7 @@ from rlx.backends.cpu.context import Array
 from rlx.ir import Node
 from rlx.ops.pad import filling, sources
 
-_BOXES = 256  # at most; a short axis that is mirrored many times has more
+_BOXES = 256  # boxes at most; a short axis that is mirrored many times has more
 
 
 def boxes(node: Node, x: Array, out: Array) -> list[tuple[Array, Array]] | None:
@@ -52,7 +52,7 @@ def _constant(
 def _runs(table: npt.NDArray[np.int64]) -> list[tuple[int, int, int, int]]:
     """An axis of the output as runs that step evenly through the input: (start, length, first element, step), where
     step is -1, 0 or 1."""
-    found: list[tuple[int, int, int, int]] = []
+    result: list[tuple[int, int, int, int]] = []
     at = 0
     while at < len(table):
         end, step = at + 1, 1
@@ -60,9 +60,9 @@ def _runs(table: npt.NDArray[np.int64]) -> list[tuple[int, int, int, int]]:
             step = int(table[end] - table[at])
             while end < len(table) and int(table[end] - table[end - 1]) == step:
                 end += 1
-        found.append((at, end - at, int(table[at]), step))
+        result.append((at, end - at, int(table[at]), step))
         at = end
-    return found
+    return result
 
 
 def _cut(first: int, step: int, n: int) -> slice:

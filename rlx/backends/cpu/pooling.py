@@ -141,18 +141,18 @@ class PoolFirst:
 def _every(k: Kernel, parts: list[Value], stride: int) -> Value:
     """Every stride-th element of consecutive vectors, as one vector."""
     lanes = parts[0].type.lanes
-    made = parts[0]
+    result = parts[0]
     if stride == 1:
-        return made
+        return result
     done = -(-lanes // stride)  # lanes of `made` that are in place, from the vectors before
-    made = k.shuffle(parts[0], None, [min(i * stride, lanes - 1) for i in range(lanes)])
+    result = k.shuffle(parts[0], None, [min(i * stride, lanes - 1) for i in range(lanes)])
     for number, part in enumerate(parts[1:], 1):
         order = list(range(lanes))
         while done < lanes and done * stride < (number + 1) * lanes:
             order[done] = lanes + done * stride - number * lanes
             done += 1
-        made = k.shuffle(made, part, order)
-    return made
+        result = k.shuffle(result, part, order)
+    return result
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +164,7 @@ class _Axis:
     stride: int
     dilation: int
     before: int  # padding
-    count: int  # of the result
+    count: int  # elements of the result
 
 
 _POINT = _Axis(1, 1, 1, 1, 0, 1)

@@ -24,7 +24,7 @@ from rlx.ir import Node
 from rlx.ir import expr as ex
 
 _PARTS = "parts"  # the dtype of what a step leaves to the next: f64, f64 and i64, in three arrays
-_CHAINS = 4  # of products of a row, whose multiplications do not wait for each other
+_CHAINS = 4  # products of a row whose multiplications do not wait for each other
 _LONG = 1 << 15  # elements of a run of which few are reduced at once: it is cut into parts
 _FEW = 16  # items, of which a step should have more
 _PART = 1 << 12  # elements that a part has at least

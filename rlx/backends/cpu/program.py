@@ -17,16 +17,16 @@ from rlx.backends.cpu.choice import CannotCompile
 from rlx.backends.cpu.compile import KernelSpec, addresses, code_bytes
 from rlx.backends.cpu.context import Array
 from rlx.backends.cpu.elementwise import tree_step
+from rlx.backends.cpu.fixed_ranges import Range
 from rlx.backends.cpu.layout import in_memory_order
 from rlx.backends.cpu.machine import this_machine
 from rlx.backends.cpu.movement import RowCopy, copies
-from rlx.backends.cpu.reads import Range
 from rlx.backends.cpu.step import (
-    TAKES_FOLLOWING,
+    TAKES_EPILOGUE,
     Declined,
     EngineContext,
     EngineStep,
-    Following,
+    Epilogue,
     binders_of,
     load_binders,
 )
@@ -42,11 +42,11 @@ _LEAD = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p)
 # Less work is not handed to another thread. One that still spins takes 0.3 µs to begin; one that sleeps costs its waker
 # 12 µs, once in a run as a rule, since it then spins until the next step comes.
 _WORTH_A_THREAD_NS = 2_500.0
-_WORTH_IN_A_CROWD_NS = 15_000.0  # where others want the cores too
-_MOST_ROWS = 1 << 17  # of a table: eight megabytes
+_WORTH_IN_A_CROWD_NS = 15_000.0  # others want the cores too
+_MOST_ROWS = 1 << 17  # a table's rows: eight megabytes
 _CHUNKS_A_THREAD = 4  # chunks of a step for each thread: some end sooner than others
 _UNDER_WAY = [runner.STEP, runner.ITEM, runner.SHARED, runner.OWNS]
-_NO_KERNELS = (UnsupportedOp, RuntimeError)  # where none can be made: llvmlite raises RuntimeError
+_NO_KERNELS = (UnsupportedOp, RuntimeError)  # none can be made then: llvmlite raises RuntimeError
 _PAUSE_NS = 2_000_000.0  # a thread looks up from its work about as often, to see whether a signal waits
 
 
@@ -67,7 +67,7 @@ class Segment:
     def __init__(self) -> None:
         self.steps: list[EngineStep] = []
         self.keep: list[Any] = []
-        self.nbytes = 0  # of tables
+        self.nbytes = 0  # the tables' bytes
         self._lead: Callable[[], int] = _unfinished
         self._job = np.zeros(runner.JOB_WORDS, np.int64)
 
@@ -162,15 +162,15 @@ class EngineProgram:
         self._exposed = False
 
     def bind(
-        self, node: Node, ins: Sequence[Array], outs: Sequence[Array], alike: bool = False,
-        following: Following | None = None,
+        self, node: Node, ins: Sequence[Array], outs: Sequence[Array], batch_invariant: bool = False,
+        following: Epilogue | None = None,
     ) -> tuple[list[Segment], list[EngineStep]] | None:  # fmt: skip
         """The segment that this node begins, if it does, and the node's steps; None where NumPy has to run it. With
         `following`, the steps of both nodes, or None where they do not become one.
 
         Whether the engine runs a node does not depend on where the plan puts its tensors: what it has no steps for
         because a result lies over inputs, it does with copies of those. NumPy's results may have other bits."""
-        self._ctx.alike, self._ctx.following = alike, following
+        self._ctx.batch_invariant, self._ctx.epilogue = batch_invariant, following
         self._ctx.next_node()
         count = len(self._ctx.weights)
         self.packed = []
@@ -192,11 +192,15 @@ class EngineProgram:
 
     def _steps_of(self, node: Node, ins: Sequence[Array], outs: Sequence[Array]) -> list[EngineStep] | None:
         """The steps of the first binder that does not decline; None where all do."""
+<<<<<<< HEAD
         if not HOST_ONLY.isdisjoint(t.dtype for t in (*node.inputs, *node.outputs)):
             return None
         following, count = self._ctx.following, len(self._ctx.weights)
+=======
+        following, count = self._ctx.epilogue, len(self._ctx.weights)
+>>>>>>> house
         for binder in binders_of(node.op):
-            if following is not None and binder not in TAKES_FOLLOWING:
+            if following is not None and binder not in TAKES_EPILOGUE:
                 continue
             made = None
             with suppress(Declined):

@@ -104,7 +104,7 @@ class _Stored:
     """Numbers on the stack: of each group of a block, or of each of its elements."""
 
     place: Value
-    each: int  # of a group
+    each: int  # elements of a group
     type: Type
 
 
@@ -177,10 +177,10 @@ class VectorLanes:
 
     def looked_up(self, x: _Number, limits: Sequence[float], values: Sequence[float]) -> _Number:
         def chosen(v: Value) -> Value:
-            made = self.k.const(v.type, values[0])
+            result = self.k.const(v.type, values[0])
             for limit, value in zip(limits, values[1:], strict=True):
-                made = self.k.select(self.k.cmp("oge", v, limit), self.k.const(v.type, value), made)
-            return made
+                result = self.k.select(self.k.cmp("oge", v, limit), self.k.const(v.type, value), result)
+            return result
 
         return self.apply(chosen, x)
 

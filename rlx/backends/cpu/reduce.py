@@ -323,11 +323,11 @@ def _rescue(x: Array, y: Array, axes: Sequence[int], count: int) -> EngineStep:
 
 def stages_of(shape: Sequence[int], axes: Sequence[int]) -> list[tuple[int, int, int]]:
     """(before, n, after) of each run of axes, in the order in which they are reduced."""
-    left, found = list(shape), []
+    left, result = list(shape), []
     for first, end in runs_of(shape, axes):
-        found.append((math.prod(left[:first]), math.prod(left[first:end]), math.prod(left[end:])))
+        result.append((math.prod(left[:first]), math.prod(left[first:end]), math.prod(left[end:])))
         left[first:end] = [1] * (end - first)
-    return found
+    return result
 
 
 def _memory(ctx: EngineContext, numel: int, held: str) -> Array:

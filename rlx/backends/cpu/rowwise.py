@@ -174,17 +174,17 @@ def contiguous(*arrays: Array) -> bool:
 
 def transposed(k: Kernel, rows: Sequence[Value]) -> list[Value]:
     """The transpose of a square of vectors: in each round, half the lanes change places with another row's."""
-    made, lanes = list(rows), len(rows)
+    result, lanes = list(rows), len(rows)
     step = 1
     while step < lanes:
         low = [i if not i & step else lanes + i - step for i in range(lanes)]
         high = [i + step if not i & step else lanes + i for i in range(lanes)]
         for i in range(lanes):
             if not i & step:
-                a, b = made[i], made[i + step]
-                made[i], made[i + step] = k.shuffle(a, b, low), k.shuffle(a, b, high)
+                a, b = result[i], result[i + step]
+                result[i], result[i + step] = k.shuffle(a, b, low), k.shuffle(a, b, high)
         step *= 2
-    return made
+    return result
 
 
 def larger(k: Kernel, held: Value, v: Value) -> Value:

@@ -44,7 +44,7 @@ _X86 = {
         '"={rax},{rax},{rdi},{rsi},{rdx},{r10},{r8},{r9},~{rcx},~{r11},~{memory}"'
     ),
     "number": "202",
-    "spin": "1000000",  # of the time stamp counter: some 400 µs
+    "spin": "1000000",  # ticks of the time stamp counter: some 400 µs
     "short": "100000",
     "gap": "1250000",  # some 500 µs
     "calm": "75000000",  # some 30 ms
@@ -58,7 +58,7 @@ _ARM = {
     "ticks": 'call i64 asm sideeffect "mrs $0, cntvct_el0", "=r"()',
     "syscall": 'call i64 asm sideeffect "svc #0", "={x0},{x8},{x0},{x1},{x2},{x3},{x4},{x5},~{memory}"',
     "number": "98",
-    "spin": "10000",  # of a counter of 24 MHz to 1 GHz: 10 to 400 µs
+    "spin": "10000",  # ticks of a counter of 24 MHz to 1 GHz: 10 to 400 µs
     "short": "1000",
     "gap": "100000",
     "calm": "2000000",

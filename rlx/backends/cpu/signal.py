@@ -17,7 +17,7 @@ from rlx.dtypes import as_dtype
 from rlx.ir import Node
 from rlx.ir import expr as ex
 
-_SIGNALS = 64  # at most: each is a step
+_SIGNALS = 64  # signals at most: each is a step
 
 
 @engine("frame", "windowed_frames")

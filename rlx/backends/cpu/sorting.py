@@ -21,7 +21,7 @@ from rlx.ir import Node
 _DTYPES = frozenset({"f32", "f16", "bf16", "i32", "i8", "u8", "bool"})
 _BINS = 256
 _LIST = 128  # elements that a list is kept sorted of
-_FEW = 8  # of so many times as many
+_FEW = 8  # so many times as many elements
 _SHORT = 64  # elements of a row for which a digit's counts would take longer than moving elements
 
 

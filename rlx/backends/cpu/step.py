@@ -50,7 +50,7 @@ class Declined(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Following:
+class Epilogue:
     """An elementwise node behind a product whose result no other node reads, for the product's epilogue: its tree, in
     which argument 0 is that result, the arrays of the other arguments, and the array of its own result."""
 
@@ -64,8 +64,8 @@ class EngineContext:
     """The machine, the number of threads, and memory that lives as long as the program.
 
     `is_fixed` says of a tensor whether it is a weight or a constant, which changes between runs at most, with
-    `prepare` called again. `alike`: all rows of the node are to be summed in one order, whatever their number.
-    `following`: what a binder that was registered with `takes_following` has to compute too, or decline.
+    `prepare` called again. `batch_invariant`: all rows of the node are to be summed in one order, whatever their
+    number. `epilogue`: what a binder that was registered with `takes_epilogue` has to compute too, or decline.
     `weights` packs those that products read in another order."""
 
     machine: Machine
@@ -73,8 +73,8 @@ class EngineContext:
     acquire: Callable[[int], Bytes]
     is_fixed: Callable[[Tensor], bool]
     weights: PackedWeights
-    alike: bool = False
-    following: Following | None = None
+    batch_invariant: bool = False
+    epilogue: Epilogue | None = None
     _free: list[Bytes] = field(default_factory=list)
     _lent: list[Bytes] = field(default_factory=list)
 
@@ -96,12 +96,12 @@ class EngineContext:
 Images = Literal["makes", "follows"]
 EngineBinder = Callable[[Node, Sequence[Array], Sequence[Array], EngineContext], "list[EngineStep] | None"]
 ENGINE_BINDERS: dict[str, list[EngineBinder]] = {}
-TAKES_FOLLOWING: set[EngineBinder] = set()
+TAKES_EPILOGUE: set[EngineBinder] = set()
 IMAGES: dict[EngineBinder, Images] = {}
 
 
 def engine(
-    *names: str, takes_following: bool = False, images: Images | None = None
+    *names: str, takes_epilogue: bool = False, images: Images | None = None
 ) -> Callable[[EngineBinder], EngineBinder]:
     """Registers a binder of the engine for these ops; of several for one op the first that does not decline is taken,
     in the order of their modules' names. "*" are all elementwise ops without one, "rows" those with a row program,
@@ -109,8 +109,8 @@ def engine(
     the order of its inputs."""
 
     def add(binder: EngineBinder) -> EngineBinder:
-        if takes_following:
-            TAKES_FOLLOWING.add(binder)
+        if takes_epilogue:
+            TAKES_EPILOGUE.add(binder)
         if images is not None:
             IMAGES[binder] = images
         for name in names:

@@ -96,12 +96,12 @@ def _node(
     operand = e.args[-1].dtype
     if e.prim == "select":
         of = [convert(k, of[0], e.args[0].dtype, bool_), *of[1:]]
-    made = formulas.apply(k, f"p_{e.prim}_{letter(operand)}", *of)
+    result = formulas.apply(k, f"p_{e.prim}_{letter(operand)}", *of)
     if e.prim in ("and", "or", "xor") and e.dtype.is_int:
-        made = k.fence(made)
+        result = k.fence(result)
     if e.prim not in PREDICATES and e.prim in _WRAPS:
-        made = _wrapped(k, made, e.dtype)
-    return made
+        result = _wrapped(k, result, e.dtype)
+    return result
 
 
 def _wrapped(k: Kernel, x: Value, dtype: DType) -> Value:

@@ -14,8 +14,8 @@ import numpy as np
 
 from rlx.backends.cpu.arena import CpuBuffer
 from rlx.backends.cpu.context import Array
+from rlx.backends.cpu.fixed_ranges import Range, memory_of
 from rlx.backends.cpu.forms import Form, Forms
-from rlx.backends.cpu.reads import Range, memory_of
 from rlx.driver import Buffer
 from rlx.driver.device import Bytes, address
 

@@ -160,37 +160,37 @@ class LtGemm:
         )  # fmt: skip
 
     def _description(self, call: GemmCall, end: Epilogue) -> ctypes.c_void_p:
-        made = self._new("MatmulDesc", ctypes.c_int(call.compute), ctypes.c_int(_F32))
+        result = self._new("MatmulDesc", ctypes.c_int(call.compute), ctypes.c_int(_F32))
         for attribute, trans in zip(_TRANS, call.trans, strict=True):
-            self._set("MatmulDesc", made, attribute, ctypes.c_int32(trans))
+            self._set("MatmulDesc", result, attribute, ctypes.c_int32(trans))
         kind = _ADD_BIAS_RELU if end.relu else _ADD_BIAS
-        self._set("MatmulDesc", made, _EPILOGUE, ctypes.c_uint32(kind))
-        self._set("MatmulDesc", made, _BIAS, ctypes.c_void_p(end.bias))
+        self._set("MatmulDesc", result, _EPILOGUE, ctypes.c_uint32(kind))
+        self._set("MatmulDesc", result, _BIAS, ctypes.c_void_p(end.bias))
         if call.batch > 1:
-            self._set("MatmulDesc", made, _BIAS_STRIDE, ctypes.c_int64(end.stride))
-        return made
+            self._set("MatmulDesc", result, _BIAS_STRIDE, ctypes.c_int64(end.stride))
+        return result
 
     def _layout(
         self, kind: int, rows: int, columns: int, ld: int, batch: int, stride: int
     ) -> ctypes.c_void_p:
         size = ctypes.c_uint64(rows), ctypes.c_uint64(columns), ctypes.c_int64(ld)
-        made = self._new("MatrixLayout", ctypes.c_int(kind), *size)
+        result = self._new("MatrixLayout", ctypes.c_int(kind), *size)
         if batch > 1:
-            self._set("MatrixLayout", made, _BATCH_COUNT, ctypes.c_int32(batch))
-            self._set("MatrixLayout", made, _BATCH_STRIDE, ctypes.c_int64(stride))
-        return made
+            self._set("MatrixLayout", result, _BATCH_COUNT, ctypes.c_int32(batch))
+            self._set("MatrixLayout", result, _BATCH_STRIDE, ctypes.c_int64(stride))
+        return result
 
     def _way(self, call: GemmCall, end: Epilogue, known: Known) -> _Found:
         """cuBLASLt's expected fastest algorithm among those that sum in f32, for the alignment of these addresses. A
         network has few different products, and the library takes milliseconds to answer."""
         aligned = tuple(min(place & -place, _MAX_ALIGNMENT) for place in (*self._places, end.bias))
         key = (call, aligned, end.stride, end.relu)
-        found = known.get(key)
-        if found is None:
+        result = known.get(key)
+        if result is None:
             if len(known) >= MAX_KNOWN:
                 known.clear()
-            found = known[key] = self._ask(aligned[:3])
-        return found
+            result = known[key] = self._ask(aligned[:3])
+        return result
 
     def _ask(self, aligned: Sequence[int]) -> _Found:
         wish = self._new("MatmulPreference")
@@ -213,12 +213,12 @@ class LtGemm:
         return found
 
     def _new(self, kind: str, *args: Any) -> ctypes.c_void_p:
-        made = ctypes.c_void_p()
+        result = ctypes.c_void_p()
         self._check(
-            getattr(self._lib, f"cublasLt{kind}Create")(ctypes.byref(made), *args), f"making a {kind}"
+            getattr(self._lib, f"cublasLt{kind}Create")(ctypes.byref(result), *args), f"making a {kind}"
         )
-        self._held.callback(getattr(self._lib, f"cublasLt{kind}Destroy"), made)
-        return made
+        self._held.callback(getattr(self._lib, f"cublasLt{kind}Destroy"), result)
+        return result
 
     def _set(self, kind: str, target: ctypes.c_void_p, attribute: int, value: Any) -> None:
         size = ctypes.c_size_t(ctypes.sizeof(value))

@@ -62,17 +62,17 @@ class Compiler:
     def get(self, kernel: Kernel) -> Loaded:
         """The kernel, compiled and loaded. Raises: RlxError with NVRTC's log."""
         with self._lock:
-            found = self._loaded.get(kernel)
-            if found is None:
+            result = self._loaded.get(kernel)
+            if result is None:
                 source = kernel_source(kernel)
-                found = self._loaded[kernel] = self._load(source, self._code(source))
-            return found
+                result = self._loaded[kernel] = self._load(source, self._code(source))
+            return result
 
     def provide(self, kernel: Kernel, source: Source) -> Loaded:
         """Compiles and loads the given source in place of the kernel's own."""
         with self._lock:
-            found = self._loaded[kernel] = self._load(source, self._code(source))
-            return found
+            result = self._loaded[kernel] = self._load(source, self._code(source))
+            return result
 
     def codes(self, kernels: Iterable[Kernel]) -> dict[bytes, bytes]:
         """The machine code of kernels, by the hash of its key in the cache."""

@@ -25,7 +25,7 @@ from rlx.backends.cuda.api import (
 from rlx.backends.cuda.blas import WORKSPACE_BYTES, Blas
 from rlx.backends.cuda.blas_lt import Known, adds_bias, is_promised, product_key, promising
 from rlx.backends.cuda.compiler import Compiler
-from rlx.backends.cuda.early import may_begin_early
+from rlx.backends.cuda.dependent_launch import may_begin_early
 from rlx.backends.cuda.imported import ImportedMemory, gpu_uuid
 from rlx.backends.cuda.libraries import load_library
 from rlx.backends.cuda.management import free_bytes
@@ -104,14 +104,14 @@ class CudaBackend:
         """The device, opened once a process, and again once it was closed. Raises: DeviceUnavailable."""
         api = load()  # before the lock: it raises after a fork, where the lock may stay held by a lost thread
         with self._lock:
-            found = self._opened.get(index)
-            if found is None or found.closed:
+            result = self._opened.get(index)
+            if result is None or result.closed:
                 count = device_count(api)
                 if not 0 <= index < count:
                     there = ", ".join(f"cuda:{i}" for i in range(count))
                     raise DeviceUnavailable(f"cuda:{index}: there is no such device; there are {there}")
-                found = self._opened[index] = CudaDevice(api, self._info(api, index))
-            return found
+                result = self._opened[index] = CudaDevice(api, self._info(api, index))
+            return result
 
     def opened(self, index: int) -> CudaDevice | None:
         found = self._opened.get(index)
@@ -199,7 +199,7 @@ class CudaDevice:
         with self._held.unwound(), self.doing("opening the device"):
             runtime = api.runtime
             try:
-                runtime.memGetInfo()  # from here on the runtime uses the context
+                runtime.memGetInfo()  # the runtime uses the context from here on
             finally:
                 if made:
                     drop_context(info.index)
@@ -617,7 +617,7 @@ class EventMark:
         with self._device.doing("asking whether a launched program is done"):
             status = int(self._device.api.runtime.eventQuery(self._event))
         if status not in (0, NOT_READY):
-            self.wait()  # which raises what failed
+            self.wait()  # it raises what failed
         return status == 0
 
     def wait(self) -> None:

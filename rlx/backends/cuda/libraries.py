@@ -50,7 +50,7 @@ def _candidates(name: str, major: int) -> Iterator[Path]:
     for root in _toolkit_roots():
         for folder in folders:
             yield root / folder / soname
-    yield Path(soname)  # by the loader's search, which also finds a library that another package has loaded
+    yield Path(soname)  # the loader's search also finds a library that another package has loaded
     for system in (f"/usr/local/cuda-{major}", "/usr/local/cuda"):
         yield Path(system) / "lib64" / soname
 

@@ -109,14 +109,14 @@ def nvrtc(major: int) -> Nvrtc:
 
 def available() -> list[int]:
     """The major versions of CUDA whose compiler is installed here, newest first."""
-    found = []
+    result = []
     for major in MAJORS:
         try:
             nvrtc(major)
         except DeviceUnavailable:
             continue
-        found.append(major)
-    return found
+        result.append(major)
+    return result
 
 
 def compile_ptx_only(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from rlx.backends.cuda.blas import gemm_call
 from rlx.backends.cuda.blas_lt import lt_gemm
-from rlx.backends.cuda.early import launch_early
+from rlx.backends.cuda.dependent_launch import launch_early
 from rlx.backends.cuda.libraries import load_library
 from rlx.backends.cuda.packing import PackedArgs, pack_args
 from rlx.backends.gpu.program.barriers import place_barriers

@@ -61,21 +61,21 @@ class VulkanBackend:
             return device
 
     def opened(self, index: int) -> VulkanDevice | None:
-        found = self._open.get(index)
-        if found is None or found.dead is not None:
+        result = self._open.get(index)
+        if result is None or result.dead is not None:
             return None
         from rlx.backends.vulkan.opened import bury_lost
 
         with self._lock:
             bury_lost()  # as `open` does: what is left of a lost device goes when the next one is asked for
-        return found
+        return result
 
     def free_bytes(self, index: int) -> int | None:
         from rlx.backends.vulkan.discovery import physical_devices
         from rlx.backends.vulkan.memory import forced_memory, free_in_heap, program_heaps
 
         physical, forced = physical_devices()[index], None
-        with suppress(DeviceUnavailable):  # for a word that is no kind of memory, which `open` refuses
+        with suppress(DeviceUnavailable):  # `open` refuses a word that is no kind of memory
             forced = forced_memory()
         return free_in_heap(physical, program_heaps(physical, forced)[0])
 

@@ -79,10 +79,10 @@ def struct(name: str, stype: str | int | None = None, **fields: Any) -> Handle:
     lists of strings, of numbers, of handles or of structures (which become arrays).
     """
     ffi, lib = binding()
-    made = ffi.new(f"{name} *")
+    result = ffi.new(f"{name} *")
     kept: list[Any] = []
     if stype is not None:
-        made.sType = stype if isinstance(stype, int) else getattr(lib, f"VK_STRUCTURE_TYPE_{stype}")
+        result.sType = stype if isinstance(stype, int) else getattr(lib, f"VK_STRUCTURE_TYPE_{stype}")
     kinds = dict(ffi.typeof(name).fields)
     for field, value in fields.items():
         kind = kinds[field].type
@@ -98,10 +98,10 @@ def struct(name: str, stype: str | int | None = None, **fields: Any) -> Handle:
             value = ffi.new(ffi.getctype(kind.item, "[]"), value) if value else ffi.NULL
         elif kind.kind == "struct":
             value = value[0]
-        setattr(made, field, value)
+        setattr(result, field, value)
         kept.append(value)
-    _kept[made] = kept
-    return made
+    _kept[result] = kept
+    return result
 
 
 def chain(first: Handle, *rest: Handle) -> Handle:

@@ -96,19 +96,19 @@ def physical_devices() -> list[Physical]:
 
     Raises: DeviceUnavailable with the reason of each refused device, when none is left.
     """
-    found: list[Physical] = []
+    result: list[Physical] = []
     refused: list[str] = []
     for handle in api.instance().physical_devices():
         try:
-            found.append(describe(handle, len(found)))
+            result.append(describe(handle, len(result)))
         except DeviceUnavailable as error:
             refused.append(str(error))
-    if not found:
+    if not result:
         reasons = (
             "; ".join(refused) or "no driver offers one; install the GPU vendor's, or mesa-vulkan-drivers"
         )
         raise DeviceUnavailable(f"no usable Vulkan device: {reasons}")
-    return found
+    return result
 
 
 def describe(handle: Handle, index: int) -> Physical:
@@ -222,20 +222,20 @@ class FeatureChain:
 
     def words(self) -> set[str]:
         """The feature words of the features that are on in the filled chain."""
-        found = {word for part, field, word in self._fields() if word and getattr(part, field)}
+        result = {word for part, field, word in self._fields() if word and getattr(part, field)}
         extra = {name: item.values for name, item in self.extra.items()}
         if any(extra.get("VK_KHR_shader_integer_dot_product", ())):
-            found.add("intdot")
+            result.add("intdot")
         if extra.get("VK_KHR_cooperative_matrix", [False])[0]:
-            found.add("coopmat")
+            result.add("coopmat")
         if all(extra.get("VK_NV_cooperative_matrix2", [False])):
-            found.add("coopmat2")
+            result.add("coopmat2")
         bfloat16 = extra.get("VK_KHR_shader_bfloat16", [False, False, False])
         if bfloat16[0]:
-            found.add("bf16")
+            result.add("bf16")
         if bfloat16[2]:
-            found.add("bf16_coopmat")
-        return found
+            result.add("bf16_coopmat")
+        return result
 
     def keep_known(self) -> Handle:
         """Turns off the features of a filled chain that rlx does not use, and returns the chain's head.

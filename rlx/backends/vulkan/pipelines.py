@@ -69,9 +69,9 @@ class Pipelines:
     def get(self, kernel: Kernel) -> Pipeline:
         """The kernel's pipeline. Raises: UnsupportedOp where the device lacks what the kernel needs."""
         with self._lock:
-            found = self._made.get(kernel)
-        if found is not None:
-            return found
+            result = self._made.get(kernel)
+        if result is not None:
+            return result
         spare = Resources()
         with spare.unwound():
             made = self._make(kernel, spare)

@@ -379,19 +379,19 @@ def _refs(step: Step) -> Iterable[Ref]:
 
 def _segments(device: VulkanDevice, steps: Sequence[Step], arena: DeviceArena) -> dict[str, VulkanBuffer]:
     """The buffer behind each segment that the steps refer to. Raises: ArenaError for a range outside its segment."""
-    found: dict[str, VulkanBuffer] = {}
+    result: dict[str, VulkanBuffer] = {}
     for step in steps:
         for ref in _refs(step):
-            buffer = found.get(ref.segment)
+            buffer = result.get(ref.segment)
             if buffer is None:
                 held = arena.buffer(ref.segment)
                 if not isinstance(held, VulkanBuffer) or held.device is not device:
                     raise ArenaError(f"segment {ref.segment!r} is not memory of {device.info.id}")
-                if any(held.memory is other.memory for other in found.values()):
+                if any(held.memory is other.memory for other in result.values()):
                     raise ArenaError(
                         f"segment {ref.segment!r} is memory that another segment names too: hazards would hide"
                     )
-                buffer = found[ref.segment] = held
+                buffer = result[ref.segment] = held
             if ref.offset < 0 or ref.nbytes < 0 or ref.end > buffer.nbytes:
                 raise ArenaError(f"{step.label}: {ref} leaves its segment of {buffer.nbytes} bytes")
-    return found
+    return result

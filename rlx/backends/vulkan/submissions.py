@@ -135,9 +135,9 @@ class Submissions:
                 self._settled()
             if self._idle:
                 return self._idle.pop()
-            made = Submission(self._device)
-            self._made.add(made)
-            return made
+            result = Submission(self._device)
+            self._made.add(result)
+            return result
 
     def _settled(self) -> None:
         """Moves the submissions that have ended to the idle ones."""

@@ -13,6 +13,6 @@ def vulkan_target(features: frozenset[str], limits: Limits, software: bool) -> T
         limits=limits,
         matrices=MatrixUnits(matrix_types(features, limits)),
         software=software,
-        packs=not software,  # on a software driver packs make pipelines slower to compile, and runs no faster
+        packs=not software,  # packs make pipelines of a software driver slower to compile, and run no faster
         long_prologue=True,
     )

@@ -253,8 +253,8 @@ def _weights(b: Builder, x: Tensor, n: int, count: int) -> list[Tensor]:
 
 
 def _groups(b: Builder, channels: int) -> int:
-    found: int = b.choose([n for n in range(1, channels + 1) if channels % n == 0])
-    return found
+    result: int = b.choose([n for n in range(1, channels + 1) if channels % n == 0])
+    return result
 
 
 @rule("group_norm", rough=True)

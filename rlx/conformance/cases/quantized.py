@@ -120,8 +120,8 @@ def _weight(b: Builder, shape: tuple[int, ...], q: DType) -> Tensor:
         return b.graph.constant(value)
     name = f"packed{len(b.made.feeds)}"
     b.made.feeds[name] = value
-    made: Tensor = b.choose((b.graph.input, b.graph.param))(name, shape, q)
-    return made
+    result: Tensor = b.choose((b.graph.input, b.graph.param))(name, shape, q)
+    return result
 
 
 @rule("packed_weights")

@@ -87,7 +87,7 @@ def _scans() -> Iterator[Case]:
 
 def _grads() -> Iterator[Case]:
     """The gradients of the recurrence: the inputs of scans with and without a state, and gradients of both results."""
-    many = [size for size in _SCANS if size[2:4] != (1, 33)]  # where the only gradient of A cancels
+    many = [size for size in _SCANS if size[2:4] != (1, 33)]  # the only gradient of A cancels in the others
     sizes = [*many, (2, 21, 6, 1, 2, 16, False), (1, 18, 2, 8, 1, 16, True), (1, 40, 4, 2, 2, 12, True)]
     for size in sizes:
         for operands in ((), ("state",)):

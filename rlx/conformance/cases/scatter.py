@@ -80,8 +80,8 @@ def _scatter(op: str, shared: bool) -> Iterator[Case]:
 
 
 def _reduction(b: Builder, x: Tensor) -> str:
-    found: str = b.choose(("none",) if x.dtype == bool_ else ("none", "none", "add", "mul", "min", "max"))
-    return found
+    result: str = b.choose(("none",) if x.dtype == bool_ else ("none", "none", "add", "mul", "min", "max"))
+    return result
 
 
 @rule("scatter", rough=True)

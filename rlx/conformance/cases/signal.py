@@ -279,11 +279,11 @@ def _blocks_of_nan(inputs: Sequence[Array], attrs: Attrs) -> Any:
     """What the block of a sample that is not finite reaches, and the block beside it: kernels make two of one complex
     transform."""
     x, filters = inputs
-    made = np.zeros((*x.shape[:-1], x.shape[-1] + filters.shape[-1] - 1), bool)
+    result = np.zeros((*x.shape[:-1], x.shape[-1] + filters.shape[-1] - 1), bool)
     for at in np.argwhere(~np.isfinite(x)):
         row, sample = tuple(at[:-1]), int(at[-1])
-        made[(*row, slice(max(0, sample - 2 * attrs["nfft"]), sample + 2 * attrs["nfft"]))] = True
-    return made
+        result[(*row, slice(max(0, sample - 2 * attrs["nfft"]), sample + 2 * attrs["nfft"]))] = True
+    return result
 
 
 _LARGE = ("roots", "partial sums of a transform, or its squares, leave f32")

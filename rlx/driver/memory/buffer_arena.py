@@ -80,21 +80,21 @@ class BufferArena(Closing):
 
     def slot(self, node: int) -> Slot:
         self._open()
-        found = self.plan.slots.get(node if type(node) is int else whole(node, "node"))
-        if found is None:
+        result = self.plan.slots.get(node if type(node) is int else whole(node, "node"))
+        if result is None:
             raise ArenaError(f"node {node} has no slot in this arena (it holds {len(self.plan.slots)} nodes)")
-        return found
+        return result
 
     def buffer(self, segment: str) -> Buffer:
         self._open()
-        found = self._own.get(segment)
-        if found is None:
-            found = self._bound.get(segment)
-        if found is None:
+        result = self._own.get(segment)
+        if result is None:
+            result = self._bound.get(segment)
+        if result is None:
             raise ArenaError(
                 f"segment {segment!r} is not bound here; there are {sorted({**self._own, **self._bound})}"
             )
-        return found
+        return result
 
     def bind(self, segment: str, buffer: Buffer) -> None:
         self._open()
@@ -362,9 +362,9 @@ class BufferArena(Closing):
         self._open()
 
     def _accessor(self, call: Callable[..., Any]) -> Accessor:
-        made = Accessor(call)
-        self._accessors.add(made)
-        return made
+        result = Accessor(call)
+        self._accessors.add(result)
+        return result
 
     def _fits(self, node: int, dtype: DType, shape: tuple[int, ...]) -> int:
         """The bytes of a tensor of this shape, which must fit the node's slot.

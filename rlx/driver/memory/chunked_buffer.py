@@ -83,7 +83,7 @@ class ChunkedBuffer:
         self.lock = renewed(self, "lock", threading.RLock)
         self._acquire = acquire
         self._limit = limit
-        self._chunks: dict[int, _Chunk] = {}  # by the number in the segment's name
+        self._chunks: dict[int, _Chunk] = {}  # chunks by the number in the segment's name
         self._slots: dict[Hashable, Slot] = {}
         self._expected = 0
 

@@ -35,9 +35,9 @@ class OuterSegment(str):
     name: str
 
     def __new__(cls, name: str) -> OuterSegment:
-        made = super().__new__(cls, f"outer.{name}")
-        made.name = name
-        return made
+        result = super().__new__(cls, f"outer.{name}")
+        result.name = name
+        return result
 
 
 class Slot(NamedTuple):

@@ -50,7 +50,7 @@ class BufferPool(Generic[T]):
         self.max_buffers = max_buffers
         self._free = free
         self._lock = renewed(self, "_lock", threading.Lock)
-        self._waiting: list[T] = []  # in ascending order of capacity
+        self._waiting: list[T] = []  # kept in ascending order of capacity
         self._left: deque[T] = deque()
         self._closed = False
 

@@ -142,7 +142,7 @@ def refuse_others(path: Path, kind: str) -> None:
 
 def _settings(folder: ModelFolder, family: Family, tensors: dict[str, Made]) -> dict[str, Any]:
     config, arch = folder.config, family.architecture
-    made: dict[str, Any] = {}
+    result: dict[str, Any] = {}
 
     def refuse(what: str) -> NoReturn:
         raise ModelFormatError(f"{folder.path / 'config.json'}: {what}")
@@ -173,10 +173,10 @@ def _settings(folder: ModelFolder, family: Family, tensors: dict[str, Made]) -> 
                 continue
             if type(value) is bool or not isinstance(value, kinds):
                 refuse(f"{name} is {shown(value)}, expected a number")
-            made[f"{arch}.{key}"] = float(value) if names is family.numbers else value
-    made[f"{arch}.vocab_size"] = tensors["token_embd.weight"].shape[0]
+            result[f"{arch}.{key}"] = float(value) if names is family.numbers else value
+    result[f"{arch}.vocab_size"] = tensors["token_embd.weight"].shape[0]
     if "num_attention_heads" not in config:
-        return made
+        return result
     heads, width = config["num_attention_heads"], config["hidden_size"]
     size = config.get("head_dim") or width // max(heads, 1)
     part = scaling.get("partial_rotary_factor", config.get("partial_rotary_factor", 1.0))
@@ -187,26 +187,26 @@ def _settings(folder: ModelFolder, family: Family, tensors: dict[str, Made]) -> 
         whole_heads(str(folder.path / "config.json"), kind, part, family.model_type)
         part = 1.0
     turned = int(size * part)
-    made |= {f"{arch}.rope.dimension_count": turned, f"{arch}.attention.key_length": size}
-    made |= {f"{arch}.attention.value_length": size}
+    result |= {f"{arch}.rope.dimension_count": turned, f"{arch}.attention.key_length": size}
+    result |= {f"{arch}.attention.value_length": size}
     if kind == "llama3":
         try:
-            factors = llama3_factors(made[f"{arch}.rope.freq_base"], turned, scaling)
+            factors = llama3_factors(result[f"{arch}.rope.freq_base"], turned, scaling)
         except (KeyError, TypeError, ArithmeticError):
             factors = np.array(np.nan)
         if not np.isfinite(factors).all():
             refuse(f"rope_scaling is {shown(scaling)}; llama3 needs four numbers")
         tensors["rope_freqs.weight"] = Made(factors.shape, f32, lambda: factors.astype(np.float32))
     elif kind in ("linear", "yarn") and isinstance(scaling.get("factor"), int | float):
-        made |= {f"{arch}.rope.scaling.type": kind, f"{arch}.rope.scaling.factor": float(scaling["factor"])}
+        result |= {f"{arch}.rope.scaling.type": kind, f"{arch}.rope.scaling.factor": float(scaling["factor"])}
         original = scaling.get("original_max_position_embeddings")
         if kind == "yarn" and any(scaling.get(name, usual) != usual for name, usual in _YARN.items()):
             refuse(f"rope_scaling is {shown(scaling, 300)}; yarn is written to GGUF with {_YARN}")
         if kind == "yarn" and type(original) is int:
-            made[f"{arch}.rope.scaling.original_context_length"] = original
+            result[f"{arch}.rope.scaling.original_context_length"] = original
     elif kind != "default":
         refuse(f"rope_scaling is {shown(scaling)}; default, linear, llama3 and yarn are written to GGUF")
-    return made
+    return result
 
 
 def _fitting_settings(config: dict[str, Any], family: Family, refuse: Callable[[str], NoReturn]) -> dict[str, Any]:
@@ -247,12 +247,12 @@ def _of_gemma(config: dict[str, Any], family: Family) -> dict[str, tuple[Any, ..
         return {}  # refused by name where they are read
     step = 2 if family.architecture == "gemma2" else 6
     kinds = ["sliding_attention" if (i + 1) % step else "full_attention" for i in range(layers)]
-    made: dict[str, tuple[Any, ...]] = {"layer_types": (None, kinds), "sliding_window_pattern": (None, step)}
+    result: dict[str, tuple[Any, ...]] = {"layer_types": (None, kinds), "sliding_window_pattern": (None, step)}
     scalar = gemma_scalar(family.architecture, layers, width // max(heads, 1), config.get("head_dim"))
-    made["query_pre_attn_scalar"] = (scalar,)
+    result["query_pre_attn_scalar"] = (scalar,)
     if family.architecture == "gemma3":
-        made["rope_local_base_freq"] = (None, 10000.0)
-    return made
+        result["rope_local_base_freq"] = (None, 10000.0)
+    return result
 
 
 def _tensors(
@@ -260,7 +260,7 @@ def _tensors(
 ) -> dict[str, Made]:
     """The tensors of the file; `changed` gets the names of those that are of another type than asked for, and why."""
     held = source.tensors()
-    made: dict[str, Made] = {}
+    result: dict[str, Made] = {}
     experts: dict[str, dict[int, str]] = {}
     prefix = "transformer." if family.model_type == "gpt2" else ""
     place = _place_of_head(source, family, held, prefix)
@@ -278,15 +278,15 @@ def _tensors(
             raise ModelFormatError(
                 f"{source.path}: tensor {shown(name)} is not one that {family.model_type} has in GGUF"
             )
-        made[ours] = _tensor(source, family, held, ours, [name], kind, changed)
+        result[ours] = _tensor(source, family, held, ours, [name], kind, changed)
     for ours, names in experts.items():
         if sorted(names) != list(range(len(names))):
             raise ModelFormatError(f"{source.path}: experts of {ours} are missing")
         parts = [names[e] for e in range(len(names))]
-        made[ours] = _tensor(source, family, held, ours, parts, kind, changed)
-    if _TABLE not in made or len(made[_TABLE].shape) != 2:
+        result[ours] = _tensor(source, family, held, ours, parts, kind, changed)
+    if _TABLE not in result or len(result[_TABLE].shape) != 2:
         raise ModelFormatError(f"{source.path}: the folder has no matrix of token embeddings")
-    return made
+    return result
 
 
 def _place_of_head(
@@ -438,10 +438,10 @@ def tokenizer_metadata(folder: Path, rows: int) -> dict[str, Any]:
         others = sorted(special.ends - {special.eos})
         if others:
             found["eot_token_id"] = others[0]
-    made = {f"tokenizer.ggml.{key}": value for key, value in found.items()}
+    result = {f"tokenizer.ggml.{key}": value for key, value in found.items()}
     if tokenizer.chat_template is not None:
-        made["tokenizer.chat_template"] = tokenizer.chat_template
-    return made
+        result["tokenizer.chat_template"] = tokenizer.chat_template
+    return result
 
 
 def _kind_of(parts: Mapping[str, Any], tokenizer: LanguageTokenizer) -> str:
@@ -465,10 +465,10 @@ def _steps(part: Any, members: str) -> list[dict[str, Any]]:
     """The steps of a part, without what changes no token, and with what is left out written out."""
     if not isinstance(part, dict):
         return []
-    made = []
+    result = []
     for step in part.get(members, []) if part.get("type") == "Sequence" else [part]:
         shared = {"use_regex": True} if step.get("type") == "ByteLevel" else {}
         plain = {**shared, **step}
         plain.pop("trim_offsets", None)
-        made.append(plain)
-    return made
+        result.append(plain)
+    return result

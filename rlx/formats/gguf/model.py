@@ -26,7 +26,7 @@ MAX_LAYERS = 1 << 12
 MAX_EXPERTS = 1 << 12
 # Tensors that are settings: factors of the frequencies of the rotary embedding.
 _SETTINGS = ("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight")
-SCORES = "cls.output.weight"  # of a reranker made of a decoder: rows that give the logits of its answers
+SCORES = "cls.output.weight"  # the weight of a reranker made of a decoder: rows that give the logits of its answers
 
 # Settings of YaRN that llama.cpp does not read either, with the values that change nothing.
 _USUAL = {"rope.scaling.yarn_attn_factor": 1.0, "rope.scaling.yarn_ext_factor": 1.0}
@@ -65,7 +65,7 @@ class GgufModel:
 
     def _scales_of_products(self) -> dict[str, npt.NDArray[np.float32]]:
         """The tensors NAME.scale by the names of the weights whose products they multiply."""
-        made: dict[str, npt.NDArray[np.float32]] = {}
+        result: dict[str, npt.NDArray[np.float32]] = {}
         for name, tensor in self.file.tensors.items():
             stem, _, end = name.rpartition(".")
             if end not in ("scale", "input_scale"):
@@ -78,8 +78,8 @@ class GgufModel:
                 came = f"{tensor.dtype}{list(tensor.shape)}"
                 self._refuse(f"tensor {shown(name)} is {came}, expected f32{list(expected)}")
             if end == "scale":
-                made[weight.name] = np.asarray(tensor.read(), np.float32)
-        return made
+                result[weight.name] = np.asarray(tensor.read(), np.float32)
+        return result
 
     def _keep(self, name: str, tensor: GgufTensor, expert: int | None, shape: tuple[int, ...], dtype: DType) -> None:
         """Enters a tensor under a folder's name. A scale of its product multiplies plain weights, which become f32."""
@@ -233,7 +233,7 @@ class GgufModel:
         if "head_dim" in known:
             known["turned"] = self.file.value(f"{arch}.rope.dimension_count", int, known["head_dim"])
         metadata = dict(self.file.metadata)
-        if "rope_factors_long.weight" in self.file.tensors:  # with which LongRoPE's factor is followed
+        if "rope_factors_long.weight" in self.file.tensors:  # LongRoPE's factor follows
             metadata.pop(f"{arch}.rope.scaling.attn_factor", None)
         wrong = unfollowed(arch, metadata, known)
         if wrong is not None:
@@ -313,13 +313,13 @@ class GgufModel:
             return self._llama3(config, turned)
         if kind == "none" or (kind == "linear" and factor == 1.0):
             return None
-        found = {"rope_type": kind, "factor": factor}
+        result = {"rope_type": kind, "factor": factor}
         if kind == "yarn":
             for name in ("beta_fast", "beta_slow"):
                 beta = file.metadata.get(f"{arch}.rope.scaling.yarn_{name}")
-                found |= {} if beta is None else {name: beta}
-            found["original_max_position_embeddings"] = original
-        return found
+                result |= {} if beta is None else {name: beta}
+            result["original_max_position_embeddings"] = original
+        return result
 
     def _longrope(self, turned: int, original: int) -> dict[str, Any]:
         """The settings of LongRoPE's scaling, whose factors are tensors, and whose attention factor is a setting."""
@@ -345,21 +345,21 @@ class GgufModel:
                 f"rope_freqs.weight is no factor above 0 in f32 for each of {turned // 2} frequencies"
             )
         factor = float(np.round(held.max(), 6))
-        found: dict[str, Any] = {
+        result: dict[str, Any] = {
             "rope_type": "llama3",
             "factor": factor,
             "low_freq_factor": 1.0,
             "high_freq_factor": 4.0,
         }
         for original in (8192, *(1 << n for n in range(6, 20))):
-            found["original_max_position_embeddings"] = original
-            if np.allclose(llama3_factors(config["rope_theta"], turned, found), held, rtol=1e-4, atol=0):
+            result["original_max_position_embeddings"] = original
+            if np.allclose(llama3_factors(config["rope_theta"], turned, result), held, rtol=1e-4, atol=0):
                 break
         else:
             self._refuse(
                 "rope_freqs.weight does not hold the factors of Llama 3's scaling, which alone rlx knows"
             )
-        return found
+        return result
 
     def _qwen35(self, config: dict[str, Any]) -> None:
         """The heads of the delta rule, of which those of a key head lie apart. The sections of the rotary embedding are

@@ -93,7 +93,7 @@ class Family:
     counts: Mapping[str, str] = field(default_factory=lambda: COUNTS)
     numbers: Mapping[str, str] = field(default_factory=lambda: NUMBERS)
     optional: Mapping[str, str] = field(default_factory=dict)  # settings that a file may lack
-    changes: Mapping[str, Change] = field(default_factory=dict)  # by the end of a tensor's name in GGUF
+    changes: Mapping[str, Change] = field(default_factory=dict)  # changes by the end of a tensor's name in GGUF
     class_name: str = "LlamaForCausalLM"
     stacked: bool = False  # experts keep the names of their stack; a folder of this kind cannot be written
     tiled: bool = False  # heads are in an order of llama.cpp's own; neither a folder nor a file is written

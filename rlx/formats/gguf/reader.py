@@ -40,19 +40,19 @@ MAGIC = b"GGUF"
 VERSIONS = (2, 3)
 DEFAULT_ALIGNMENT = 32
 MAX_ALIGNMENT = 1 << 20
-MAX_RANK = 4  # of ggml
+MAX_RANK = 4  # ggml's own limit
 MAX_NAME = 1024  # bytes of a tensor's name; ggml's have at most 63
 MAX_KEY = 65_535  # bytes, the limit the format itself sets
 MAX_KEYS = 100_000
 MAX_TENSORS = 1 << 20
 MAX_METADATA = 1 << 28  # bytes; a vocabulary of 262,144 tokens and its merges take 16 million
-MAX_ELEMENTS = 1 << 22  # of all arrays of the metadata; that vocabulary has 1.3 million
-MAX_NESTING = 4  # of arrays
-MAX_BYTES = (1 << 63) - 1  # of one array; NumPy applies this limit even where a dimension is zero
+MAX_ELEMENTS = 1 << 22  # elements of all arrays of the metadata; that vocabulary has 1.3 million
+MAX_NESTING = 4  # arrays in arrays
+MAX_BYTES = (1 << 63) - 1  # bytes of one array; NumPy applies this limit even where a dimension is zero
 MAX_SHARDS = 1000
 _PIECE = 1 << 20  # bytes of blocks that are moved into planes at once
 _SHARD = re.compile(r"(.*)-(\d{5})-of-(\d{5})\.gguf", re.DOTALL)
-_OTHERS = {  # by their first four bytes
+_OTHERS = {  # other files, by their first four bytes
     b"ggml": "a file of ggml before GGUF",
     b"lmgg": "a file of ggml before GGUF (GGML)",
     b"fmgg": "a file of ggml before GGUF (GGMF)",
@@ -74,7 +74,7 @@ class GgufTensor:
     shape: tuple[int, ...]
     dtype: DType
     nbytes: int
-    offset: int  # from the start of the file
+    offset: int  # bytes from the start of the file
     _source: FileSource = field(repr=False)
 
     def read(
@@ -91,14 +91,14 @@ class GgufTensor:
             offset += start * (self.nbytes // max(shape[0], 1))
             shape = (max(stop - start, 0), *shape[1:])
         want = self.dtype.array_shape(shape)
-        made = np.empty(want, self.dtype.np) if out is None else out.view(self.dtype.np).reshape(want)
+        result = np.empty(want, self.dtype.np) if out is None else out.view(self.dtype.np).reshape(want)
         if not self.dtype.is_packed:
-            flat = made.reshape(-1).view(np.uint8)
+            flat = result.reshape(-1).view(np.uint8)
             spread(
                 lambda i, j: self._source.read_into(flat[i:j], offset + i, self.name), flat.size, flat.size
             )
-            return made
-        rows = made.reshape(-1, made.shape[-1]) if made.size else made.reshape(0, 1)
+            return result
+        rows = result.reshape(-1, result.shape[-1]) if result.size else result.reshape(0, 1)
         width = rows.shape[1]
 
         def fill(first: int, last: int) -> None:
@@ -110,8 +110,8 @@ class GgufTensor:
                 self._source.read_into(raw, offset + at * width, self.name)
                 move_blocks(self.dtype, part, raw, into_planes=True)
 
-        spread(fill, len(rows), made.size)
-        return PackedArray(self.dtype, shape, made)
+        spread(fill, len(rows), result.size)
+        return PackedArray(self.dtype, shape, result)
 
 
 class GgufFile:
@@ -334,8 +334,8 @@ class _Header:
             found = np.frombuffer(self._take(count * code.itemsize, f"the {count:,} elements of {key}"), code)
             if kind == BOOL and count and found.max() > 1:
                 self.refuse(f"{key} has a bool of the value {found.max()}, expected 0 or 1")
-            made: list[Any] = (found == 1 if kind == BOOL else found).tolist()
-            return made
+            result: list[Any] = (found == 1 if kind == BOOL else found).tolist()
+            return result
         if kind == STRING:
             if 8 * count > self.size - self.at:
                 self._cut(f"{key} says that it has {count:,} texts")

@@ -22,7 +22,7 @@ from rlx.formats.tokenizer.text import MAX_TOKENIZER, build
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)
 _MODELS = ("llama", "gpt2", "bert", "t5", "gemma4")
 MAX_PIECE = 256  # characters
-_UNKNOWN = {"llama": 0, "bert": 100, "t5": 2}  # where the file does not say
+_UNKNOWN = {"llama": 0, "bert": 100, "t5": 2}  # the id where the file does not say
 
 
 def read_tokenizer(file: GgufFile) -> LanguageTokenizer:
@@ -103,8 +103,8 @@ class _Spec:
     def _list(self, name: str, kind: type, length: int | None = None, default: Any = None) -> list[Any]:
         found = self._get(name)
         if found is None and default is not None:
-            made: list[Any] = default
-            return made
+            result: list[Any] = default
+            return result
         if not isinstance(found, list) or not all(type(v) is kind for v in found):
             self.refuse(f"tokenizer.ggml.{name} is {shown(found)}, expected a list of {kind.__name__}")
         if length is not None and len(found) != length:
@@ -221,15 +221,15 @@ class _Spec:
     def _merges(self) -> list[list[str]]:
         """The merges of the file, each two tokens with a space between; the first may begin with one."""
         merges = self._list("merges", str)
-        made = []
+        result = []
         for i, merge in enumerate(merges):
             at = merge.find(" ", 1)
             if at < 0:
                 self.refuse(
                     f"tokenizer.ggml.merges[{i}] is {shown(merge)}, expected two tokens with a space between"
                 )
-            made.append([merge[:at], merge[at + 1 :]])
-        return made
+            result.append([merge[:at], merge[at + 1 :]])
+        return result
 
     def _sentencepiece(self) -> tuple[Any, Any, dict[str, Any], tuple[bool, bool, bool]]:
         gemma4 = self.model == "gemma4"

@@ -59,7 +59,7 @@ def _leaves(units: Units) -> list[tuple[npt.NDArray[np.uint8], Units]]:
     """The keys of each length, and the offsets of their replacements."""
     bases = np.array([_offset(units[:1])[0]])
     keys = np.zeros((1, 0), np.uint8)
-    found, seen = [], 1
+    result, seen = [], 1
     letters = np.arange(1, 256)
     for _ in range(_KEY):
         children, grown = [], []
@@ -79,10 +79,10 @@ def _leaves(units: Units) -> list[tuple[npt.NDArray[np.uint8], Units]]:
         if (bases[ended] >= len(units)).any():
             raise ValueError("its trie leads outside itself")
         if ended.any():
-            found.append((keys[ended], units[bases[ended]] & 0x7FFFFFFF))
+            result.append((keys[ended], units[bases[ended]] & 0x7FFFFFFF))
         if not len(at):
             break
-    return found
+    return result
 
 
 def _offset(units: Units) -> Units:

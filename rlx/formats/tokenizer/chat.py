@@ -122,21 +122,21 @@ class _Process:
     def __init__(self) -> None:
         self._lock = renewed(self, "_lock", threading.Lock)
         self._process: subprocess.Popen[str] | None = None
-        self._owner = 0  # of the process: a fork has the pipes too, and must leave them alone
+        self._owner = 0  # the process's id: a fork has the pipes too, and must leave them alone
 
     def ask(self, line: str) -> dict[str, str]:
         with self._lock, _pipes_survived():
             if self._process is None or self._owner != os.getpid() or self._process.poll() is not None:
                 self._start()
-            found = None
+            result = None
             try:
-                found = self._exchange(line)
+                result = self._exchange(line)
             finally:  # after an exception too, as of Ctrl-C: the answer still to come would be read as the next one's
-                if found is None:
+                if result is None:
                     self._stop()
-            if found is None:
+            if result is None:
                 return {"kind": "limit", "error": "takes more than a second, or more memory than it may"}
-            return found
+            return result
 
     def _start(self) -> None:
         if importlib.util.find_spec("jinja2") is None:

@@ -23,7 +23,7 @@ import jinja2.sandbox
 import jinja2.utils
 
 MEMORY = 256 << 20  # bytes beyond what the process has when it starts
-SECONDS = 1.0  # of processor time, for one rendering
+SECONDS = 1.0  # processor time of one rendering
 MAX_OUTPUT = 4_000_000  # characters
 MAX_POWER = 64
 

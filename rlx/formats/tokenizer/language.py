@@ -152,8 +152,8 @@ class LanguageTokenizer:
 
     def id(self, token: str) -> int | None:
         """The id of a token as the vocabulary has it, None where it has none."""
-        found: int | None = self._made.token_to_id(token)
-        return found
+        result: int | None = self._made.token_to_id(token)
+        return result
 
 
 @dataclass
@@ -175,7 +175,7 @@ class TokenStream:
         if self.strip and content:
             self.strip = False
             if self.vocabulary.letters == "words" and not self.vocabulary.verbatim(id):
-                content = self.vocabulary.tokens[id].encode(errors="replace")  # with its ##, as nothing stands before
+                content = self.vocabulary.tokens[id].encode(errors="replace")  # the ## stays, as nothing stands before
             elif not self.vocabulary.verbatim(id):
                 content = content.removeprefix(b" ")
         return self._decoder.decode(content)

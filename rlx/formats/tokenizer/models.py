@@ -23,7 +23,7 @@ from rlx.formats.tokenizer.parts import (
 )
 
 MAX_TOKENS = 1 << 20  # published vocabularies have up to 500,000
-MAX_ADDED_BYTES = 400_000  # of all added tokens: building their search automaton takes a microsecond for each byte
+MAX_ADDED_BYTES = 400_000  # bytes of all added tokens: building their search automaton takes a microsecond for each
 MAX_WORD = (
     200  # characters of a word that WordPiece takes apart, in time that grows with the cube; published: 100
 )

@@ -19,12 +19,12 @@ from rlx.formats.tokenizer import charsmap
 from rlx.formats.tokenizer.regex import least_match
 
 MAX_GROWTH = 128  # bytes that one byte of text may become; published tokenizers stay below 70
-MAX_STEPS = 16  # in a normalizer or a pre-tokenizer
+MAX_STEPS = 16  # steps in a normalizer or a pre-tokenizer
 MAX_SPECIAL = 64  # special tokens added to a text
 MAX_TEXT = 256  # bytes of a short text: a suffix, a name, an added token, the text of a replacement
 MAX_ID = (1 << 31) - 1
 
-Check = Callable[[Any], str | None]  # for a wrong value a text that says what was expected, else None
+Check = Callable[[Any], str | None]  # the text says what was expected instead of a wrong value; None: it is right
 
 
 def is_flag(value: Any) -> str | None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from math import inf
 
 MAX_PATTERN = 2000  # characters
-MAX_STEPS = 512  # at one place of a text
+MAX_STEPS = 512  # steps at one place of a text
 _MAX_DEPTH = 8
 _MAX_REPEAT = 64
 

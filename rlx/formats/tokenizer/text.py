@@ -49,7 +49,7 @@ class TextTokenizer:
         self.file = file
         self.max_length = max_length
         parts, size = read_parts(file)
-        if lower:  # by a normalizer, as special tokens keep their letters
+        if lower:  # a normalizer does this, as special tokens keep their letters
             steps = [{"type": "Lowercase"}, parts.get("normalizer")]
             parts["normalizer"] = {"type": "Sequence", "normalizers": [s for s in steps if s is not None]}
         self._made = build(parts, file, size)
@@ -67,11 +67,11 @@ class TextTokenizer:
 
         Raises: DTypeError for text that has no UTF-8 form, ModelFormatError when the tokenizer fails.
         """
-        made: list[TokenIds] = []
-        while len(made) < len(texts):
+        result: list[TokenIds] = []
+        while len(result) < len(texts):
             chunk: list[str] = []
             room = _CHUNK_CHARACTERS
-            for i in range(len(made), min(len(made) + _CHUNK, len(texts))):
+            for i in range(len(result), min(len(result) + _CHUNK, len(texts))):
                 _check_utf8(texts[i], i)
                 room -= len(texts[i])
                 if room < 0 and chunk:
@@ -82,8 +82,8 @@ class TextTokenizer:
             largest = max((int(ids.max()) for ids in found if ids.size), default=0)
             if largest > _MAX_ID:
                 raise ModelFormatError(f"{self.file}: numbers a token {largest}; expected at most {_MAX_ID}")
-            made += [ids.astype(np.int32) for ids in found]
-        return made
+            result += [ids.astype(np.int32) for ids in found]
+        return result
 
     def prompt_length(self, prompt: str) -> int:
         """How many tokens a prompt has with the mark before it, and without one after it. Raises: as `ids`."""
@@ -112,9 +112,9 @@ def build(parts: dict[str, Any], file: Path, size: int) -> Any:
         raise RlxError('reading text needs the package `tokenizers`: pip install "rlx[hf]"') from error
     content = _checked(parts, file, size)
     with faults_of(file):
-        made = Tokenizer.from_buffer(content)
-        _check_added(made, file)
-    return made
+        result = Tokenizer.from_buffer(content)
+        _check_added(result, file)
+    return result
 
 
 @contextmanager

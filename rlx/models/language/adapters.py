@@ -89,13 +89,13 @@ class LowRanks:
     @property
     def matrices(self) -> dict[str, npt.NDArray[Any]]:
         """The matrices of the products that graphs asked for, by the names of their states."""
-        made: dict[str, npt.NDArray[Any]] = {}
+        result: dict[str, npt.NDArray[Any]] = {}
         for name, product in self._products.items():
             own = [adapter for adapter in self._adapters if adapter.low.of(name, *product)]
             for axis, state in enumerate(self.states(name) if own else ()):
                 parts = [adapter.matrices[adapter.low.states(name)[axis]] for adapter in own]
-                made[state] = np.concatenate(parts, axis)
-        return made
+                result[state] = np.concatenate(parts, axis)
+        return result
 
 
 class Adapter:
@@ -137,7 +137,7 @@ class Adapter:
     def _read(
         self, held: Mapping[str, npt.NDArray[Any]], bare: Callable[[str], str]
     ) -> dict[tuple[str, str], npt.NDArray[Any]]:
-        made: dict[tuple[str, str], npt.NDArray[Any]] = {}
+        result: dict[tuple[str, str], npt.NDArray[Any]] = {}
         for name, array in held.items():
             full = name.removeprefix("base_model.model.")
             if ".lora_embedding_" in name:
@@ -151,13 +151,13 @@ class Adapter:
                 self._wrong(f"tensor {shown(name)}, {what}, is no matrix lora_A or lora_B of floats")
             full = full.removesuffix(kind)
             self._full[bare(full)] = full
-            made[bare(full), kind] = np.array(array)
-        for name, kind in made:
-            if any((name, k) not in made for k in _KINDS):
+            result[bare(full), kind] = np.array(array)
+        for name, kind in result:
+            if any((name, k) not in result for k in _KINDS):
                 self._wrong(f"{shown(name)} has {kind[1:7]} alone")
-        if not made:
+        if not result:
             self._wrong("it holds no tensors")
-        return made
+        return result
 
     def _wrong(self, what: str) -> NoReturn:
         raise ModelFormatError(f"{self.path / 'adapter_model.safetensors'}: {what}")
@@ -212,7 +212,7 @@ class Adapter:
         after training or a change of the vocabulary: adapters leave the model's weights as they are."""
         held = self.bases[name]
         same = held.shape == tuple(kept.shape)
-        if same and isinstance(kept, PackedArray):  # whose numbers are the base's, rounded
+        if same and isinstance(kept, PackedArray):  # its numbers are the base's, rounded
             off = kept.dequantize().astype(np.float64) - held
             same = bool((off**2).sum() <= _ROUNDED * (held.astype(np.float64) ** 2).sum())
         elif same and isinstance(kept, np.ndarray):

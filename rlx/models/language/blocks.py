@@ -209,14 +209,14 @@ class Blocks:
         keys, values = (self.g.state(name, shape, self.size.cache) for name in names)
         cos, sin = (None, None) if rope is None else self._tables(rope)
         sinks = self.weight(f"layers.{index}.self_attn.sinks", (a.heads,)) if a.sinks else None
-        made, *caches = ops.attention_step(
+        result, *caches = ops.attention_step(
             q, k, v, keys, values, self.at, cos, sin, sinks, scale=a.scale, window=a.windows[index],
             softcap=a.softcap, interleaved=rope is not None and rope.interleaved,
             ring=rows < self.size.context, checked=False,  # the decoder counts positions on the host
         )  # fmt: skip
         for name, cache in zip(names, caches, strict=True):
             self.g.update(name, cache)
-        return made
+        return result
 
     def _with_sinks(self, q: Tensor, keys: Tensor, values: Tensor, a: Attention, index: int) -> Tensor:
         """Attention whose softmax has one more term a head, written out in small ops: (batch, heads, chunk, size)."""
@@ -282,14 +282,14 @@ class Blocks:
         else:  # gpt-oss
             gate = ops.minimum(gate, e.limit)
             hidden = (ops.clip(up, -e.limit, e.limit) + 1.0) * gate * ops.sigmoid(gate * 1.702)
-        made = self._expert(hidden, f"{name}.experts.down_proj", outer, *of)
+        result = self._expert(hidden, f"{name}.experts.down_proj", outer, *of)
         back = ops.cast(ops.argsort(order, axis=0), i32)
-        made = ops.reshape(ops.cast(ops.gather(made, back), f32), (self.rows, e.used, self.config.width))
-        made = ops.cast(ops.sum(made * ops.reshape(parts, (self.rows, e.used, 1)), axis=1), x.dtype)
+        result = ops.reshape(ops.cast(ops.gather(result, back), f32), (self.rows, e.used, self.config.width))
+        result = ops.cast(ops.sum(result * ops.reshape(parts, (self.rows, e.used, 1)), axis=1), x.dtype)
         if e.shared:
             gate = ops.sigmoid(self.linear(x, f"{name}.shared_expert_gate", 1))
-            made = made + gate * self.mlp(x, f"{name}.shared_expert", e.shared)
-        return made
+            result = result + gate * self.mlp(x, f"{name}.shared_expert", e.shared)
+        return result
 
     def _expert(self, x: Tensor, name: str, shape: tuple[int, ...], counts: Tensor, numbers: Tensor) -> Tensor:
         """The product of each row with its expert's weight; `numbers` are the rows' experts."""

@@ -15,7 +15,7 @@ from rlx.models.language.pages import ROWS
 from rlx.ops.packed_attention import BLOCK
 
 LONGEST = 512  # tokens of a sequence that one run writes into caches, unless the model was loaded for more
-_ROWS = 64  # of which a ring has a multiple
+_ROWS = 64  # a ring has a multiple of it
 
 
 def ring_rows(window: int | None, context: int, chunk: int = 0) -> int:
@@ -37,7 +37,7 @@ class Size:
     activations: DType = f32
     cache: DType = f32
     slots: int = 1  # sequences that the caches have room for: as many as a run has, or more where it has one
-    pages: int = 0  # of the pool that all sequences share; 0: each slot has rows of its own
+    pages: int = 0  # pages of the pool that all sequences share; 0: each slot has rows of its own
     longest: int = 0  # tokens of the longest run over the same caches; LONGEST at least
     gathers: bool = False  # whether a step copies packed pages side by side, as is faster on a CPU, before it attends
 
@@ -56,8 +56,8 @@ class Caches:
         self._slot = slot
         self._table = table
         self._one = ops.reshape(at, ()) if size.batch == 1 else None
-        self._starts: dict[int, Tensor] = {}  # where a run writes into caches of so many rows
-        self._masks: dict[tuple[int, int], Tensor] = {}  # by window and rows
+        self._starts: dict[int, Tensor] = {}  # the first row that a run writes, by the caches' rows
+        self._masks: dict[tuple[int, int], Tensor] = {}  # masks by window and rows
 
     def attention(
         self, index: int, q: Tensor, k: Tensor, v: Tensor, window: int | None, scale: float, softcap: float | None
@@ -108,7 +108,7 @@ class Caches:
             place = ops.reshape(self.at, (self.size.batch, 1)) + step
             page = ops.gather_elements(self._table, place // ROWS, axis=1)
             self._starts[0] = ops.reshape(page * ROWS + place % ROWS, (-1,))
-        made = []
+        result = []
         for name, t in fresh:
             heads, size = t.shape[2:]
             pool = self.g.state(name, (self.size.pages, ROWS, heads, size), t.dtype)
@@ -116,8 +116,8 @@ class Caches:
             pool = ops.scatter(flat, self._starts[0], ops.reshape(t, (-1, heads, size)), axis=0)
             pool = ops.reshape(pool, (self.size.pages, ROWS, heads, size))
             self.g.update(name, pool)
-            made.append(pool)
-        return made
+            result.append(pool)
+        return result
 
     def _floats(self, index: int, k: Tensor, v: Tensor) -> list[tuple[str, Tensor]]:
         """k and v in the caches' dtype, by the names of their states."""
@@ -125,15 +125,15 @@ class Caches:
 
     def _blocks(self, index: int, k: Tensor, v: Tensor) -> list[tuple[str, Tensor]]:
         """The integers and scales of k and of v, by the names of their states."""
-        made = []
+        result = []
         for name, t in ((f"keys.{index}", k), (f"values.{index}", v)):
             codes, scales = ops.q8_0_blocks(t)
-            made += [(name, codes), (f"{name}.scales", scales)]
-        return made
+            result += [(name, codes), (f"{name}.scales", scales)]
+        return result
 
     def _updated(self, index: int, k: Tensor, v: Tensor, window: int | None) -> list[Tensor]:
         """The states of q8_0 after a step's rows were rounded and written, in one op for k and one for v."""
-        made: list[Tensor] = []
+        result: list[Tensor] = []
         for name, t in ((f"keys.{index}", k), (f"values.{index}", v)):
             shape = (self.size.slots, self.rows(window), *t.shape[2:])
             blocks = (*shape[:-1], shape[-1] // BLOCK)
@@ -142,8 +142,8 @@ class Caches:
                                     checked=False)  # fmt: skip
             for of, new in zip((name, f"{name}.scales"), fresh, strict=True):
                 self.g.update(of, new)
-            made += fresh
-        return made
+            result += fresh
+        return result
 
     @property
     def plain(self) -> bool:
@@ -190,16 +190,16 @@ class Caches:
         shape = (self.size.slots, rows, heads, size)
         cache = self.g.state(name, shape, fresh.dtype)
         if self._in_one_piece(rows):
-            made = ops.dynamic_update_slice(cache, fresh, self._start(rows))
+            result = ops.dynamic_update_slice(cache, fresh, self._start(rows))
         else:
             flat = ops.reshape(cache, (self.size.slots * rows, heads, size))
             flat = ops.scatter(flat, self._start(rows), ops.reshape(fresh, (-1, heads, size)), axis=0)
-            made = ops.reshape(flat, shape)
-        self.g.update(name, made)
+            result = ops.reshape(flat, shape)
+        self.g.update(name, result)
         if self._slot is not None:  # a prompt's run copies the rows of its sequence
             slot = self.g.constant(np.array([1, 0, 0, 0], np.int32)) * self._slot
-            return ops.dynamic_slice(made, slot, (1, *shape[1:]))
-        return made
+            return ops.dynamic_slice(result, slot, (1, *shape[1:]))
+        return result
 
     def _in_one_piece(self, rows: int) -> bool:
         """Whether a run's rows of a cache lie side by side: not those of several sequences, nor those that may go on at
@@ -213,18 +213,18 @@ class Caches:
             return self._starts[rows]
         ring = rows < self.size.context
         if self._one is not None and self._in_one_piece(rows):
-            made = self.g.constant(np.array([0, 1, 0, 0], np.int32)) * (self._one % rows if ring else self._one)
+            result = self.g.constant(np.array([0, 1, 0, 0], np.int32)) * (self._one % rows if ring else self._one)
             if self._slot is not None:
-                made = made + self.g.constant(np.array([1, 0, 0, 0], np.int32)) * self._slot
+                result = result + self.g.constant(np.array([1, 0, 0, 0], np.int32)) * self._slot
         else:
             step = self.g.constant(np.arange(self.size.chunk, dtype=np.int32).reshape(1, -1))
             place = ops.reshape(self.at, (self.size.batch, 1)) + step
             first = self.g.constant(np.arange(self.size.batch, dtype=np.int32).reshape(-1, 1) * rows)
             if self._slot is not None:
                 first = self._slot * rows
-            made = ops.reshape((place % rows if ring else place) + first, (-1,))
-        self._starts[rows] = made
-        return made
+            result = ops.reshape((place % rows if ring else place) + first, (-1,))
+        self._starts[rows] = result
+        return result
 
 
 def turned(x: Tensor) -> Tensor:

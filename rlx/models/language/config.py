@@ -20,7 +20,7 @@ MOST_ANGLE = 1e6  # radians a position; published ones are 1 at most
 Norm = Literal["rms", "layer"]
 Placement = Literal["before", "after", "around"]
 Mixer = Literal["attention", "mamba", "mamba2", "delta"]
-ATTENTION: tuple[Mixer, ...] = ("attention",)  # of one layer
+ATTENTION: tuple[Mixer, ...] = ("attention",)  # the mixers of one layer
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ class Experts:
     inner: int
     order: Literal["softmax", "chosen"] = "softmax"
     renormalize: bool = True
-    limit: float | None = None  # of gpt-oss's clamped, shifted SwiGLU
+    limit: float | None = None  # the limit of gpt-oss's clamped, shifted SwiGLU
     bias: bool = False
     shared: int = 0
 
@@ -239,9 +239,9 @@ class Fields:
         if given and scaling and given != scaling:
             self.wrong("rope_scaling", "none beside rope_parameters, or the same")
         name = "rope_parameters" if given else "rope_scaling"
-        found = given or scaling or {}
-        if given and kind is not None and isinstance(found, dict):
-            found = found.get(kind)
-        if not isinstance(found, dict) or any(isinstance(value, dict) for value in found.values()):
+        result = given or scaling or {}
+        if given and kind is not None and isinstance(result, dict):
+            result = result.get(kind)
+        if not isinstance(result, dict) or any(isinstance(value, dict) for value in result.values()):
             self.wrong(name, "an object of settings" + (f" for {kind}" if given and kind else ", one for all layers"))
-        return found
+        return result

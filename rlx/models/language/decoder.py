@@ -31,9 +31,9 @@ from rlx.runtime import CompiledGraph, Session, State, Store, Weights
 
 Ids = npt.NDArray[np.int32]
 AHEAD = 16  # runs begun before their tokens are read
-_Key = tuple[int, Head, Picking, int, LowRank | LowRanks | None]  # of a program: chunk, head, picking, turn, adapters
+_Key = tuple[int, Head, Picking, int, LowRank | LowRanks | None]  # a program's chunk, head, picking, turn and adapters
 CHUNKS = (16, 128, 512)  # tokens of a prompt in one run; one by one where fewer are left than pay for padding
-LEAST = 16  # of a chunk that is asked for
+LEAST = 16  # tokens of the smallest chunk that is asked for
 LONG, LONG_BYTES = 2048, 40 * 10**9  # the longest run of one sequence on a GPU with so much memory
 
 
@@ -123,9 +123,9 @@ class Decoder(Closing):
         self.sizes = _sizes(prefill_chunk, context, long)
         self.source = weights
         self.adapter: Adapter | None = None  # that of the programs, and of what is in the caches
-        self.number = -1  # of the adapter of a prompt's sequence, where `place` put several side by side
+        self.number = -1  # the number of the adapter of a prompt's sequence, where `place` put several side by side
         self._several: LowRanks | None = None
-        self._placed: dict[str, Adapter] = {}  # whose matrices the states hold
+        self._placed: dict[str, Adapter] = {}  # adapters whose matrices the states hold
         self._programs: dict[_Key, CompiledGraph | SplitProgram] = {}
         self._lock = renewed(self, "_lock", threading.Lock)
         self._closed = False
@@ -253,10 +253,10 @@ class Decoder(Closing):
         with self._lock:
             if self._closed:
                 raise GraphError("the model is closed; load it again")
-            found = self._programs.get(key)
-            if found is None:
-                found = self._programs[key] = self._compiled(chunk, head, picking)
-            return found
+            result = self._programs.get(key)
+            if result is None:
+                result = self._programs[key] = self._compiled(chunk, head, picking)
+            return result
 
     def _compiled(self, chunk: int, head: Head, picking: Picking) -> CompiledGraph | SplitProgram:
         def one(graph: Any, stage: Stage) -> CompiledGraph:
@@ -292,14 +292,14 @@ class Decoder(Closing):
     def _inputs(self, ids: Ids, size: int) -> dict[str, Any]:
         padded = np.zeros((1, size), np.int32)
         padded[0, : len(ids)] = ids
-        made: dict[str, Any] = {"ids": padded, "at": np.array([self.length], np.int32)}
+        result: dict[str, Any] = {"ids": padded, "at": np.array([self.length], np.int32)}
         if self._several is not None:
-            made["adapter"] = np.array([self.number], np.int32)
+            result["adapter"] = np.array([self.number], np.int32)
         if self.pages is not None:
-            made["table"] = self.pages.table[self.slot : self.slot + 1]
+            result["table"] = self.pages.table[self.slot : self.slot + 1]
         elif self.slots > 1:
-            made["slot"] = np.array(self.slot, np.int32)
-        return made
+            result["slot"] = np.array(self.slot, np.int32)
+        return result
 
     def _runs(self, ids: Ids) -> Iterator[tuple[Ids, int]]:
         """The parts of a prompt with their chunk sizes; `length` grows as they are taken."""
@@ -404,13 +404,13 @@ class Decoder(Closing):
     def take(self, ids: Ids, picking: Picking, more: Mapping[str, Any]) -> dict[str, Any]:
         """Takes in tokens; the outputs of the last run, which picks the token that follows. `more` are the inputs of
         its draws and masks."""
-        made: dict[str, Any] = {}
+        result: dict[str, Any] = {}
         for part, size in self._runs(ids):
             inputs = {**self._inputs(part, size), **more}
             if size > 1:
                 inputs["last"] = np.array([len(part) - 1], np.int32)
-            made = self.program(size, "token", picking).run(inputs)
-        return made
+            result = self.program(size, "token", picking).run(inputs)
+        return result
 
     def decode(self, token: int, sampling: Sampling, ahead: int = 1, most: int | None = None) -> Iterator[int]:
         """Token after token from this one on, `most` of them, or until the context is full.

@@ -15,7 +15,7 @@ from rlx.host.locks import renewed
 from rlx.models.language.graph import mask_words
 
 # Models may repeat blanks between JSON's tokens for ever where nothing forbids it.
-_MOST_SYMBOLS = 20_000  # of a grammar, which take a fraction of a second; the library's own limit takes a minute
+_MOST_SYMBOLS = 20_000  # symbols of a grammar: they take a fraction of a second, the library's own limit a minute
 _JSON = {"whitespace_pattern": r"( |\r?\n[ \t]{0,16})?"}
 
 

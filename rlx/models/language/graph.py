@@ -20,7 +20,7 @@ from rlx.models.language.recurrent import delta, mamba, mamba2
 
 Head = Literal["token", "next", "choices", "logits", "hidden"]
 LOG = 64  # tokens that the state `log` holds
-SCORED = 20  # of the likeliest tokens, whose probabilities are told where they are asked for
+SCORED = 20  # the likeliest tokens, whose probabilities are told where they are asked for
 MIXERS: dict[Mixer, Callable[[Blocks, Tensor, int], Tensor]] = {
     "attention": Blocks.attention,
     "mamba": mamba,

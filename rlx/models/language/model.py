@@ -114,11 +114,11 @@ class LanguageModel(Closing):
     def _adapter(self, name: str | None) -> Adapter | None:
         if name is None:
             return None
-        found = self._adapters.get(name) if isinstance(name, str) else None
-        if found is None:
+        result = self._adapters.get(name) if isinstance(name, str) else None
+        if result is None:
             known = ", ".join(map(repr, self._adapters)) or "none"
             raise RlxError(f"there is no adapter {name!r:.40}; loaded: {known}{meant(name, self._adapters)}")
-        return found
+        return result
 
     def logits(
         self, tokens: Sequence[int] | npt.NDArray[Any], *, adapter: str | None = None
@@ -167,9 +167,9 @@ class LanguageModel(Closing):
         ids = self.decoder.check_ids(tokens)
         with self._lock:
             self._forget(0, adapter)
-            made: npt.NDArray[np.float32] = compute(ids)
+            result: npt.NDArray[np.float32] = compute(ids)
             self._held = ids.tolist()
-            return made
+            return result
 
     def embed(
         self, texts: str | Sequence[int] | Sequence[str], *, pooling: Pooled | None = None, normalize: bool = True
@@ -442,9 +442,9 @@ def load_gguf(
     speaks = file.metadata.get("tokenizer.ggml.model", "no_vocab") != "no_vocab"
     tokenizer = (model.tokenizer(), "") if speaks else (None, "the file has no tokenizer, which text needs")
     fields = Fields({**model.config, "rope_partial": True}, model.where)
-    made = made_of(fields, model, tokenizer, session, context, dtype, activations, cache, split, prefill_chunk)
-    made.reading = head
-    return made
+    result = made_of(fields, model, tokenizer, session, context, dtype, activations, cache, split, prefill_chunk)
+    result.reading = head
+    return result
 
 
 def made_of(

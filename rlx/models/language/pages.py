@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import numpy as np
 import numpy.typing as npt
 
-ROWS = 64  # of a page: tokens whose keys and values lie side by side
+ROWS = 64  # rows of a page: tokens whose keys and values lie side by side
 MOST = (1 << 31) // ROWS  # pages of a pool, whose rows have numbers of 32 bits
 
 

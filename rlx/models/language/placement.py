@@ -22,24 +22,24 @@ def shares_of(layers_on: str | Mapping[str, int]) -> Shares:
     Raises: DTypeError for what is no such setting, ShapeError for numbers below 1 and for a device that stands twice.
     """
     if isinstance(layers_on, str):
-        made: list[tuple[str, int | None]] = []
+        result: list[tuple[str, int | None]] = []
         for part in layers_on.split(","):
             name, equals, number = (text.strip() for text in part.partition("="))
             if not name or (equals and not (number.isascii() and number.isdigit() and len(number) < 10)):
                 raise DTypeError(f"layers_on {layers_on!r:.80}: {part!r:.40} is no device with a number, {_MORE}")
-            made.append((name, int(number) if equals else None))
+            result.append((name, int(number) if equals else None))
     elif isinstance(layers_on, Mapping):
-        made = list(layers_on.items())
+        result = list(layers_on.items())
     else:
         raise DTypeError(f"layers_on is {layers_on!r:.80}; expected a text, {_MORE}, or a dict of such numbers")
-    for name, count in made:
+    for name, count in result:
         if not isinstance(name, str) or type(count) not in (int, type(None)):
             raise DTypeError(f"layers_on: {name!r:.40} has {count!r:.40}; expected a device and a number of layers")
         if count is not None and count < 1:
             raise ShapeError(f"layers_on: {name} has {count} layers; expected 1 or more, or leave the device out")
-    if len({name for name, _ in made}) < len(made) or not made:
+    if len({name for name, _ in result}) < len(result) or not result:
         raise ShapeError(f"layers_on {layers_on!r:.80}: expected each device once, {_MORE}")
-    return made
+    return result
 
 
 def layer_of(name: str) -> int | None:
@@ -77,7 +77,7 @@ class Room:
     def split(self, shares: Shares, free: Sequence[int]) -> list[range]:
         """The layers of each device. Raises: ShapeError for numbers that are not those of the model's layers,
         OutOfDeviceMemory for a device without room for one layer."""
-        total, at, made = len(self.weights), 0, []
+        total, at, result = len(self.weights), 0, []
         if len(shares) > total:
             raise ShapeError(f"layers_on: {len(shares)} devices for the {total} layers of {self.where}; give fewer")
         for i, (name, count) in enumerate(shares):
@@ -91,12 +91,12 @@ class Room:
                         f"layer {at} of {self.where} needs {need:,} bytes; {name} has {free[i]:,} free: no layer "
                         "fits; leave the device out"
                     )
-            made.append(range(at, at + count))
+            result.append(range(at, at + count))
             at += count
-        if at != total or any(not layers for layers in made):
+        if at != total or any(not layers for layers in result):
             given = ", ".join(name if count is None else f"{name}={count}" for name, count in shares)
             raise ShapeError(f"layers_on {given!r}: {self.where} has {total} layers; expected numbers of that sum")
-        return made
+        return result
 
 
 def room_of(

@@ -37,9 +37,9 @@ def _convolved(b: Blocks, x: Tensor, index: int, name: str, r: Recurrence) -> Te
     w = b.weight(f"{name}.conv1d.weight", (channels, r.width))
     bias = b.weight(f"{name}.conv1d.bias", (channels,)) if r.conv_bias else None
     state, renew = _state(b, f"conv.{index}", r.width - 1, channels)
-    made, last = ops.causal_conv(ops.cast(x, f32), ops.cast(w, f32), bias, state, activation="silu")
+    result, last = ops.causal_conv(ops.cast(x, f32), ops.cast(w, f32), bias, state, activation="silu")
     renew(last)
-    return made
+    return result
 
 
 def _lengths(b: Blocks, x: Tensor) -> Tensor:

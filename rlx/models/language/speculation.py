@@ -27,7 +27,7 @@ class LookUp:
     since steps of a long text would else wait for a search through all of it."""
 
     def __init__(self) -> None:
-        self._last: dict[tuple[int, ...], int] = {}  # where so many tokens last began, the history's end apart
+        self._last: dict[tuple[int, ...], int] = {}  # places where so many tokens last began, the history's end apart
         self._next = {3: 0, 2: 0}  # the first beginning that is not in it, by the number of tokens
 
     def __call__(self, history: Sequence[int], count: int) -> list[int]:

@@ -79,7 +79,7 @@ class SplitProgram:
 
     def __init__(self, graph: Graph, parts: Sequence[CompiledGraph], states: SplitStates, context: int) -> None:
         self.graph = graph
-        self._last = context - 1  # where a position stays
+        self._last = context - 1  # the last position
         self._parts = parts
         self._states = states
 
@@ -89,13 +89,13 @@ class SplitProgram:
 
     def run(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
         """Runs the parts one after the other; as `CompiledGraph.run`."""
-        made: dict[str, Any] = {}
+        result: dict[str, Any] = {}
         for part in self._parts:
             given = {name: inputs[name] for name in part.graph.inputs if name != "x"}
-            if made:
-                given["x"] = made["x"].to(part.device)
-            made = part.run(given, out="host" if part is self._parts[-1] else "device")
-        return made
+            if result:
+                given["x"] = result["x"].to(part.device)
+            result = part.run(given, out="host" if part is self._parts[-1] else "device")
+        return result
 
     def launch(self) -> Done:
         """A step of decoding, whose tokens and positions are states on the host, as in a graph of the head "next"."""

@@ -32,7 +32,7 @@ from rlx.packed.array import copy_into
 from rlx.runtime import Store
 
 Scale = npt.NDArray[np.float32]
-_LEAST_TENSORS = 6  # of a layer, in any architecture
+_LEAST_TENSORS = 6  # tensors of a layer, in any architecture
 _MAX_NAMED = 50  # differences named in one message; the others are counted
 
 
@@ -71,8 +71,8 @@ class Arrays:
             raise ModelFormatError(f"{where}: {error}") from error
 
     def read(self, name: str) -> Value:
-        found: Value = self._tensors[name]
-        return found
+        result: Value = self._tensors[name]
+        return result
 
     def read_into(self, name: str, out: Bytes) -> None:
         if isinstance(self._tensors, SafetensorsFile | ShardedTensors):
@@ -117,7 +117,7 @@ class ModelWeights:
             twice = next(n for n in source.kinds if bare[n.removeprefix(self._prefix)] != n)
             raise ModelFormatError(f"{source.where}: {shown(twice)} stands there with and without {self._prefix!r}")
         self._names = bare
-        if (outer := bare.pop("language_model.lm_head.weight", None)) is not None:  # of a model that sees too
+        if (outer := bare.pop("language_model.lm_head.weight", None)) is not None:  # a model that sees too
             bare.setdefault("lm_head.weight", outer)
         self._table, self._head = (
             architecture.find(name, config, bare).files[0] for name in ("embed_tokens.weight", "lm_head.weight")
@@ -318,12 +318,12 @@ class ModelWeights:
                 for n, v in zip(wanted.recipe.files, values, strict=True)
             ]
         try:
-            made = _shaped(wanted, values)
+            result = _shaped(wanted, values)
         except ModelFormatError as error:
             raise ModelFormatError(f"{self.source.where}: {error}") from error
-        if not isinstance(made, PackedArray):
-            made = rounded(np.asarray(made), wanted.dtype.np)
-        return made
+        if not isinstance(result, PackedArray):
+            result = rounded(np.asarray(result), wanted.dtype.np)
+        return result
 
     def _write(self, wanted: _Wanted, out: Bytes) -> None:
         """Reads a weight that is tensors of the file one after the other."""

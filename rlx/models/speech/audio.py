@@ -17,10 +17,10 @@ from rlx.errors import DTypeError, ModelFormatError, ShapeError
 F32 = npt.NDArray[np.float32]
 F64 = npt.NDArray[np.float64]
 RATES = (1000, 768_000)  # samples a second
-MOST_BYTES = 4 << 30  # of a WAV file, whose sizes are 32 bits
+MOST_BYTES = 4 << 30  # bytes of a WAV file, whose sizes are 32 bits
 HOP = 160  # samples from one frame of a spectrogram to the next
 _ZEROS = 24  # zero crossings of the sinc on each side: steeper than the ear of a speech model needs
-_BETA = 9.0  # of the Kaiser window: side lobes 90 dB down
+_BETA = 9.0  # the Kaiser window's β: side lobes 90 dB down
 _PART = 1 << 14  # samples made at a time
 
 
@@ -62,8 +62,8 @@ def _floats(raw: bytes, width: int, path: Any) -> F32:
         held, width = wide.reshape(-1), 4
     if width not in (2, 4):
         raise ModelFormatError(f"{path}: has samples of {8 * width} bits; expected 8, 16, 24 or 32")
-    made: F32 = held.view(f"<i{width}").astype(np.float32) / np.float32(1 << (8 * width - 1))
-    return made
+    result: F32 = held.view(f"<i{width}").astype(np.float32) / np.float32(1 << (8 * width - 1))
+    return result
 
 
 def resampled(samples: npt.NDArray[Any], given: int, rate: int) -> F32:
@@ -85,12 +85,12 @@ def resampled(samples: npt.NDArray[Any], given: int, rate: int) -> F32:
     weights /= weights.sum(1, keepdims=True)  # so that a constant stays one
     count = -(-len(samples) * up // down)
     padded = np.concatenate([np.zeros(half - 1), samples.astype(np.float64), np.zeros(half + 1)])
-    made = np.empty(count, np.float32)
+    result = np.empty(count, np.float32)
     windows = np.lib.stride_tricks.sliding_window_view(padded, 2 * half)
     for start in range(0, count, _PART):
         places = np.arange(start, min(start + _PART, count)) * down
-        made[start : start + _PART] = np.einsum("ij,ij->i", windows[places // up], weights[places % up])
-    return made
+        result[start : start + _PART] = np.einsum("ij,ij->i", windows[places // up], weights[places % up])
+    return result
 
 
 @dataclass(frozen=True, slots=True)

@@ -54,41 +54,41 @@ class Prompts:
 
     def language(self, code: str) -> int:
         """The mark of a language, by a code such as "en". Raises: RlxError."""
-        found = self.languages.get(code) if isinstance(code, str) else None
-        if found is None:
+        result = self.languages.get(code) if isinstance(code, str) else None
+        if result is None:
             known = ", ".join(sorted(self.languages)) or "none: the model is of English alone"
             raise RlxError(f"transcribe: there is no language {code!r:.40}; the model knows {known}")
-        return found
+        return result
 
     def only(self, ids: Sequence[int]) -> Allowed:
-        made = np.zeros(self.vocabulary, np.bool_)
-        made[list(ids)] = True
-        return made
+        result = np.zeros(self.vocabulary, np.bool_)
+        result[list(ids)] = True
+        return result
 
     def allowed(self, made: Sequence[int], timestamps: bool) -> Allowed:
         """Which tokens may follow those made after the prompt. Timestamps come in pairs but before the end, do not
         fall, and the first token is one."""
-        found = np.ones(self.vocabulary, np.bool_)
-        found[list(self.suppressed)] = False
+        result = np.ones(self.vocabulary, np.bool_)
+        result[list(self.suppressed)] = False
         if not made:
-            found[list(self.first_suppressed)] = False
+            result[list(self.first_suppressed)] = False
         if not timestamps:
-            return found
-        found[self.untimed] = False
+            return result
+        result[self.untimed] = False
         times = [t for t in made if t >= self.times]
         last = bool(made) and made[-1] >= self.times
         before = len(made) < 2 or made[-2] >= self.times
         if last and before:
-            found[self.times :] = False
+            result[self.times :] = False
         elif last:
-            found[: self.end] = False
+            result[: self.end] = False
         if times:
-            found[self.times : times[-1] + (0 if last and not before else 1)] = False
+            result[self.times : times[-1] + (0 if last and not before else 1)] = False
         if not made:
-            found[: self.times] = False
+            result[: self.times] = False
             if self.latest_start is not None:
-                found[self.times + self.latest_start + 1 :] = False
-        return found
+                result[self.times + self.latest_start + 1 :] = False
+        return result
 
 
 def words_of(allowed: Allowed) -> npt.NDArray[np.int32]:
@@ -137,15 +137,15 @@ def read_prompts(folder: Path, config: Mapping[str, Any], vocabulary: int, posit
         raise wrong("max_length", "an integer from 8")
     if latest is not None and (type(latest) is not int or latest < 0):
         raise wrong("max_initial_timestamp_index", "an integer from 0")
-    made = Prompts(
+    result = Prompts(
         vocabulary, one("decoder_start_token_id"), one("eos_token_id"), one("no_timestamps_token_id"),
         named("lang_to_id") if content.get("is_multilingual", True) else {}, named("task_to_id"),
         several("suppress_tokens"), several("begin_suppress_tokens"), latest, min(most, positions),
     )  # fmt: skip
-    if not made.languages and content.get("is_multilingual", True):
+    if not result.languages and content.get("is_multilingual", True):
         raise wrong("lang_to_id", "the marks of languages, or is_multilingual false for a model of English alone")
-    if made.languages and not made.tasks:
+    if result.languages and not result.tasks:
         raise wrong("task_to_id", "an object of tasks and tokens")
-    if made.times >= vocabulary:
+    if result.times >= vocabulary:
         raise wrong("no_timestamps_token_id", "a token before those of the timestamps")
-    return made
+    return result

@@ -108,12 +108,12 @@ class Transcriber(Closing):
     def _program(self, head: Head | None, chunk: int = 1) -> CompiledGraph:
         if self._closed:
             raise GraphError("the model is closed; load it again")
-        found = self._programs.get((head, chunk))
-        if found is None:
+        result = self._programs.get((head, chunk))
+        if result is None:
             graph = self.graph(head, chunk)
-            found = self.session.compile(graph, weights=self.weights, state=self.state)
-            self._programs[head, chunk] = found
-        return found
+            result = self.session.compile(graph, weights=self.weights, state=self.state)
+            self._programs[head, chunk] = result
+        return result
 
     def _check_room(self, cache: DType) -> None:
         c = self.config.decoder
@@ -147,8 +147,8 @@ class Transcriber(Closing):
         with self._lock:
             self._listen(features)
             program = self._program("logits", len(ids))
-            made: F32 = program.run({"ids": ids.astype(np.int32)[None], "at": np.zeros(1, np.int32)})["logits"][0]
-        return made
+            result: F32 = program.run({"ids": ids.astype(np.int32)[None], "at": np.zeros(1, np.int32)})["logits"][0]
+        return result
 
     @keywords
     def transcribe(
@@ -224,21 +224,21 @@ class Transcriber(Closing):
 
     def tokens(self, language: int | None, task: str = "transcribe", timestamps: bool = False) -> list[int]:
         """The tokens of the transcript of what was last listened to, without the prompt and the end."""
-        p, made = self.prompts, list[int]()
+        p, result = self.prompts, list[int]()
         prompt = p.prompt(language, task, timestamps)
         head: Head = "timed" if timestamps else "token"
         anything = np.ones(p.vocabulary, np.bool_)
         for at, token in enumerate(prompt[:-1]):
             self._next(token, at, anything)
         token = prompt[-1]
-        while len(prompt) + len(made) < p.most:
-            token = self._next(token, len(prompt) + len(made) - 1, p.allowed(made, timestamps), head)
+        while len(prompt) + len(result) < p.most:
+            token = self._next(token, len(prompt) + len(result) - 1, p.allowed(result, timestamps), head)
             if token < 0:
                 raise RlxError(f'{self.where}: the logits are NaN; try activations="f32", or the file is damaged')
             if token == p.end:
                 break
-            made.append(token)
-        return made
+            result.append(token)
+        return result
 
     def _segments(
         self, samples: F32, language: int | None, task: str, timestamps: bool, heard: list[str | None]

@@ -34,10 +34,10 @@ def numbers_of(c: Call, name: str, like: Tensor) -> Array | None:
 
 def numeric(c: Call, name: str) -> Array:
     """The numbers of a tensor attribute as a vector, which is empty where the attribute is left out."""
-    found: Array = np.asarray(c.attrs.get(name, np.zeros(0))).reshape(-1)
-    if found.dtype == STRING:
+    result: Array = np.asarray(c.attrs.get(name, np.zeros(0))).reshape(-1)
+    if result.dtype == STRING:
         raise c.bad(f"{name} holds strings; expected numbers")
-    return found
+    return result
 
 
 def count_of(a: Array | None) -> int:

@@ -18,8 +18,8 @@ from rlx.onnx.reader.table import ML, op
 
 MAX_APART = 1 << 22  # differences of rows and support vectors that are made at once
 MAX_CLASSES = 65535
-TRIALS = 100  # of the probabilities' iteration
-NEAR = 0.005  # of its error, for all classes together
+TRIALS = 100  # trials of the probabilities' iteration
+NEAR = 0.005  # its error, for all classes together
 
 
 @op("SVMRegressor", domain=ML)
@@ -175,15 +175,15 @@ def _kernel(c: Call, x: Tensor, vectors: Array, kind: str) -> Tensor:
     gamma, shift, degree = [*c.floats("kernel_params", []), 0.0, 0.0, 0.0][:3]
     if kind == "RBF":
         return o.exp(o.mul(_apart(c, x, vectors), -float(gamma)))
-    made = o.matmul(x, c.tensor(np.ascontiguousarray(vectors.T)))
+    result = o.matmul(x, c.tensor(np.ascontiguousarray(vectors.T)))
     if kind == "LINEAR":
-        return made
-    made = o.add(o.mul(made, float(gamma)), float(shift))
+        return result
+    result = o.add(o.mul(result, float(gamma)), float(shift))
     if kind == "POLY":
-        return o.pow(made, float(degree))
+        return o.pow(result, float(degree))
     if kind != "SIGMOID":
         raise c.bad(f"kernel_type is {kind!r}; expected LINEAR, POLY, RBF or SIGMOID")
-    return o.tanh(made)
+    return o.tanh(result)
 
 
 def _apart(c: Call, x: Tensor, vectors: Array) -> Tensor:

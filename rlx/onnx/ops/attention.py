@@ -150,11 +150,11 @@ def attention(c: Call) -> Result:
         raise write_out
     if mask is not None and (mask.ndim < 2 or mask.shape[-1] != k.shape[2] or mask.dtype.kind not in "fb"):
         raise write_out
-    made = o.attention(q, k, v, mask, scale=scale, causal=causal, softcap=cap or None)
+    result = o.attention(q, k, v, mask, scale=scale, causal=causal, softcap=cap or None)
     if c.x(0).ndim == 3:
-        made = o.transpose(made, (0, 2, 1, 3))
-        made = o.reshape(made, (*made.shape[:2], made.shape[2] * made.shape[3]))
-    return made
+        result = o.transpose(result, (0, 2, 1, 3))
+        result = o.reshape(result, (*result.shape[:2], result.shape[2] * result.shape[3]))
+    return result
 
 
 @op("LinearAttention")

@@ -12,8 +12,8 @@ from rlx.onnx.reader.elements import U64, carrier, element
 from rlx.onnx.reader.string_table import strings
 from rlx.onnx.reader.table import op
 
-MAX_ELEMENTS = 1 << 28  # of a tensor that a model claims without giving its data
-MAX_RANGE = 1 << 22  # of a Range, which is made while building
+MAX_ELEMENTS = 1 << 28  # elements of a tensor that a model claims without giving its data
+MAX_RANGE = 1 << 22  # elements of a Range, which is made while building
 
 
 @op("Constant")

@@ -24,10 +24,10 @@ def axis_of(c: Call, axis: int, rank: int) -> int:
 
 def axes_of(c: Call, axes: Sequence[int], rank: int) -> list[int]:
     """Axes counted from the front, none twice. Raises: ModelFormatError."""
-    found = [axis_of(c, a, rank) for a in axes]
-    if len(set(found)) != len(found):
+    result = [axis_of(c, a, rank) for a in axes]
+    if len(set(result)) != len(result):
         raise c.bad(f"axes {list(axes)} name one axis twice")
-    return found
+    return result
 
 
 def axes_given(c: Call, i: int, since: int, rank: int) -> list[int] | None:

@@ -95,15 +95,15 @@ class Regex:
 
     def _reached(self, states: frozenset[int], before: str, after: str) -> set[int]:
         """The states that these reach between two characters, without reading one."""
-        found, stack = set(states), list(states)
+        result, stack = set(states), list(states)
         while stack:
             state = self._states[stack.pop()]
             if state.reads is None and (not state.holds or _holds(state.holds, before, after)):
-                fresh = [t for t in state.to if t not in found]
-                found.update(fresh)
+                fresh = [t for t in state.to if t not in result]
+                result.update(fresh)
                 stack.extend(fresh)
-        self._spend(2 * len(found))
-        return found
+        self._spend(2 * len(result))
+        return result
 
     def _spend(self, steps: int) -> None:
         self._work += steps

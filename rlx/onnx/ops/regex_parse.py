@@ -12,8 +12,8 @@ from typing import NoReturn
 from rlx.errors import ModelFormatError
 from rlx.formats.files import shown
 
-MAX_LENGTH = 1 << 14  # of a pattern
-MAX_DEPTH = 64  # of groups in groups
+MAX_LENGTH = 1 << 14  # characters of a pattern
+MAX_DEPTH = 64  # groups in groups
 MAX_REPEAT = 1000  # as in RE2
 LAST = 0x10FFFF
 
@@ -143,22 +143,22 @@ class _Parser:
         return self._text[self._at - 1]
 
     def _takes(self, text: str) -> bool:
-        found = self._text.startswith(text, self._at)
-        self._at += len(text) if found else 0
-        return found
+        result = self._text.startswith(text, self._at)
+        self._at += len(text) if result else 0
+        return result
 
     def _until(self, end: str) -> str:
         stop = self._text.find(end, self._at)
         if stop < 0:
             self._bad(f"lacks a {end}")
-        found, self._at = self._text[self._at : stop], stop + len(end)
-        return found
+        result, self._at = self._text[self._at : stop], stop + len(end)
+        return result
 
     def whole(self) -> Node:
-        made = self._alternatives()
+        result = self._alternatives()
         if self._at < len(self._text):
             self._bad("has a ) too many")
-        return made
+        return result
 
     def _alternatives(self) -> Node:
         items, parts = [], list[Node]()
@@ -243,11 +243,11 @@ class _Parser:
             if closed:  # (?i) holds for the rest of its group
                 self._depth -= 1
                 return None
-        made = self._alternatives()
+        result = self._alternatives()
         if not self._takes(")"):
             self._bad("lacks a )")
         self._flags, self._depth = outer, self._depth - 1
-        return made
+        return result
 
     def _options(self) -> bool:
         value = True

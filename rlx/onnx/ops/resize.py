@@ -160,8 +160,8 @@ def _by_products(
     mode = _MODES.get(c.str("mode", "nearest"))
     c.table(*sizes)
     outside = np.zeros(sizes, bool) if rule == "tf_crop_and_resize" else None
-    made = x if mode == "nearest" else o.cast(x, f32) if x.dtype.is_half else x
-    made = as_float(x, c.dtype()) if x.dtype.is_int and mode != "nearest" else made
+    result = x if mode == "nearest" else o.cast(x, f32) if x.dtype.is_half else x
+    result = as_float(x, c.dtype()) if x.dtype.is_int and mode != "nearest" else result
     for k, (n, size, scale) in enumerate(zip(x.shape, sizes, scales, strict=True)):
         if n == size and scale == 1.0 and roi[k] == (0.0, 1.0):
             continue
@@ -173,19 +173,19 @@ def _by_products(
             off = (places < 0) | (places > n - 1)
             outside |= off.reshape([size if a == k else 1 for a in range(len(sizes))])
         if mode == "nearest":
-            made = o.gather(made, c.tensor(index.reshape(-1)), k)
+            result = o.gather(result, c.tensor(index.reshape(-1)), k)
             continue
         matrix = np.zeros((size, n))
         np.add.at(matrix, (np.arange(size)[:, None], index), weight)
-        column = o.moveaxis(made, k, -1)
-        moved = o.matmul(o.reshape(column, (-1, n)), c.tensor(matrix.T.astype(made.dtype.np)))
-        made = o.moveaxis(o.reshape(moved, (*column.shape[:-1], size)), -1, k)
-    made = as_integer(o.round(made), c.dtype()) if made.dtype != x.dtype and x.dtype.is_int else made
+        column = o.moveaxis(result, k, -1)
+        moved = o.matmul(o.reshape(column, (-1, n)), c.tensor(matrix.T.astype(result.dtype.np)))
+        result = o.moveaxis(o.reshape(moved, (*column.shape[:-1], size)), -1, k)
+    result = as_integer(o.round(result), c.dtype()) if result.dtype != x.dtype and x.dtype.is_int else result
     if outside is not None and outside.any():
         fill = c.tensor(np.float64(c.float("extrapolation_value", 0.0)))
-        fill = as_integer(o.round(fill), c.dtype()) if x.dtype.is_int else o.cast(fill, made.dtype)
-        made = o.where(c.tensor(outside), fill, made)
-    return made
+        fill = as_integer(o.round(fill), c.dtype()) if x.dtype.is_int else o.cast(fill, result.dtype)
+        result = o.where(c.tensor(outside), fill, result)
+    return result
 
 
 def _weights(c: Call, places: Array, n: int, scale: float, mode: str | None) -> tuple[Array, Array]:

@@ -16,8 +16,8 @@ from rlx.onnx.ops.windows import check_table
 from rlx.onnx.reader.call import Call, Result
 from rlx.onnx.reader.table import op
 
-MAX_SAMPLES = 1 << 26  # of a RoiAlign
-MAX_BINS = 64  # of a MaxRoiPool, along an axis
+MAX_SAMPLES = 1 << 26  # samples of a RoiAlign
+MAX_BINS = 64  # bins of a MaxRoiPool along an axis
 
 
 def _corner(rows: Tensor, base: Tensor, y: Tensor, x: Tensor, size: tuple[int, int]) -> Tensor:

@@ -149,12 +149,12 @@ def has_element(c: Call) -> Result:
 
 @op("OptionalGetElement")
 def get_element(c: Call) -> Result:
-    found = c.held(0)
-    if not isinstance(found, Maybe):
-        return found
-    if found.item is None:
+    result = c.held(0)
+    if not isinstance(result, Maybe):
+        return result
+    if result.item is None:
         raise c.bad("the optional is empty")
-    return found.item
+    return result.item
 
 
 @op("Identity")

@@ -20,7 +20,7 @@ from rlx.ops.fft import functions as fft
 from rlx.ops.fft.pairs import conj, pair
 
 _WINDOWS = {"HannWindow": (1, 1, 0), "HammingWindow": (25, 21, 0), "BlackmanWindow": (21, 25, 4)}  # over their sum
-_MAX_BINS = 1 << 13  # of a matrix of mel weights
+_MAX_BINS = 1 << 13  # bins of a matrix of mel weights
 
 
 @op(*_WINDOWS)
@@ -57,12 +57,12 @@ def transformed(c: Call, x: Tensor, length: int, inverse: bool, onesided: bool) 
 
 def _of_reals(x: Tensor, length: int, onesided: bool) -> Tensor:
     """The spectrum of real numbers: the half that is computed, and its mirror image."""
-    made = fft.rfft(x, length)
-    rest = length - made.shape[-2]
+    result = fft.rfft(x, length)
+    rest = length - result.shape[-2]
     if onesided or not rest:
-        return made
-    mirrored = made[..., rest:0:-1, :]
-    return o.concat([made, conj(mirrored)], made.ndim - 2)
+        return result
+    mirrored = result[..., rest:0:-1, :]
+    return o.concat([result, conj(mirrored)], result.ndim - 2)
 
 
 def _dft(c: Call, axis: int) -> Tensor:

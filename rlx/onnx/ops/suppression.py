@@ -7,7 +7,7 @@ import numpy as np
 from rlx.onnx.reader.elements import Array
 from rlx.ops.control import steps
 
-_PAIRS = 1 << 12  # of boxes that are compared in about a step's time
+_PAIRS = 1 << 12  # pairs of boxes that are compared in about a step's time
 _BLOCK = 32  # boxes of a group that are compared with the others at once
 _LARGE = 1 << 13  # boxes of a table
 _AT_ONCE = 256  # boxes at least that are looked at together, of those that may be more than are wanted
@@ -146,7 +146,7 @@ def _apart(corners: Array, overlap: float) -> list[Array]:
     group[along] = np.cumsum(begins)
     if not group.any():
         return whole
-    by_group = np.argsort(group, kind="stable")  # by rank within a group
+    by_group = np.argsort(group, kind="stable")  # ranks within a group
     counts = np.bincount(group)
     starts = np.cumsum(counts) - counts
     place = np.arange(len(by_group)) - np.repeat(starts, counts)
@@ -200,7 +200,7 @@ def _rounds(corners: Array, table: Array, limit: int, overlap: float) -> list[Ar
 def _blocks(boxes: _Boxes, table: Array, limit: int) -> list[Array]:
     """The ranks that stay. The next boxes of every group are compared with each other, and those of them that stay
     with the boxes behind them, of which what they cover goes."""
-    found = []
+    result = []
     left, rest = table >= 0, boxes.of(table)
     count = np.zeros(len(table), np.int64)
     while table.shape[1]:
@@ -212,7 +212,7 @@ def _blocks(boxes: _Boxes, table: Array, limit: int) -> list[Array]:
         before, possible = None, stays
         while before is None or not np.array_equal(before, stays):
             before, stays = stays, possible & ~(over & stays[:, :, None]).any(1)
-        found.append(block[stays])
+        result.append(block[stays])
         count += stays.sum(1)
         table, left, rest = table[:, width:], left[:, width:] & (count < limit)[:, None], rest[..., width:]
         some = np.flatnonzero(left.any(1))
@@ -227,7 +227,7 @@ def _blocks(boxes: _Boxes, table: Array, limit: int) -> list[Array]:
         left &= ~(boxes.cover(best, near, table, rest) & stays[:, :, None]).any(1)
         behind, left = _first(table, left)
         table, rest = behind, rest if behind is table else boxes.of(behind)
-    return found
+    return result
 
 
 def _first(table: Array, which: Array) -> tuple[Array, Array]:
@@ -276,17 +276,17 @@ class _Boxes:
         wide -= other
         np.maximum(wide, 0, out=wide)
         high *= wide
-        found: Array = high > np.add(a[4], b[4], out=wide)
-        unsure = found != (high >= np.add(a[5], b[5], out=wide))
+        result: Array = high > np.add(a[4], b[4], out=wide)
+        unsure = result != (high >= np.add(a[5], b[5], out=wide))
         if unsure.any():
             g, i, j = np.nonzero(unsure)
-            found[g, i, j] = self._decided(first[g, i], second[g, j])
-        return found
+            result[g, i, j] = self._decided(first[g, i], second[g, j])
+        return result
 
     def _decided(self, first: Array, second: Array) -> Array:
         a, b = self._corners[:, first], self._corners[:, second]
         high = np.minimum(a[2], b[2]) - np.maximum(a[0], b[0])
         wide = np.minimum(a[3], b[3]) - np.maximum(a[1], b[1])
         shared = np.maximum(high, 0) * np.maximum(wide, 0)
-        found: Array = shared > self._overlap * (self._area[first] + self._area[second] - shared)
-        return found
+        result: Array = shared > self._overlap * (self._area[first] + self._area[second] - shared)
+        return result

@@ -14,8 +14,8 @@ from rlx import ops as o
 from rlx.ir import Tensor
 from rlx.onnx.reader.call import Call
 
-MAX_WINDOW = 1 << 24  # of elements under one window: a model may state any kernel size
-MAX_TABLE = 1 << 22  # of elements under all windows, where a table lists them
+MAX_WINDOW = 1 << 24  # elements under one window: a model may state any kernel size
+MAX_TABLE = 1 << 22  # elements under all windows, where a table lists them
 
 
 @dataclass(frozen=True, slots=True)

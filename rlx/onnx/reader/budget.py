@@ -103,12 +103,12 @@ def check_limit(what: str, given: Any) -> int | None:
     if given is None:
         return None
     try:
-        found = operator.index(given)
+        result = operator.index(given)
     except TypeError:
-        found = -1
-    if isinstance(given, bool) or found < 0:
+        result = -1
+    if isinstance(given, bool) or result < 0:
         raise ShapeError(f"{what}: is {given!r}; expected a whole number of 0 or more, or None for the default")
-    return found
+    return result
 
 
 @contextlib.contextmanager

@@ -428,16 +428,16 @@ class GraphBuilder:
 
     def _attributes(self, node: Any, given: Mapping[str, Any]) -> dict[str, Any]:
         """The node's attributes by name, references to a function's attributes resolved (absent ones left out)."""
-        found: dict[str, Any] = {}
+        result: dict[str, Any] = {}
         for attribute in node.attribute:
             if not attribute.ref_attr_name:
-                found[attribute.name] = attribute
+                result[attribute.name] = attribute
             elif attribute.ref_attr_name in given:
                 copy = Attribute()
                 copy.CopyFrom(given[attribute.ref_attr_name])
                 copy.name = attribute.name
-                found[attribute.name] = copy
-        return found
+                result[attribute.name] = copy
+        return result
 
     def _attribute(self, proto: Any, where: str) -> Any:
         """An attribute as a Python value: int, float, str, list, array; graphs unchanged."""

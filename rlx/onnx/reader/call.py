@@ -221,10 +221,10 @@ class Call:
 
     def held(self, i: builtins.int) -> AnyValue:
         """An input of any kind."""
-        found = self.inputs[i] if i < len(self.inputs) else None
-        if found is None:
+        result = self.inputs[i] if i < len(self.inputs) else None
+        if result is None:
             raise ModelFormatError(f"{self.where}: input {i} is missing")
-        return found
+        return result
 
     def value(self, i: builtins.int) -> Value:
         return self.as_value(self.held(i), f"input {i}")

@@ -24,11 +24,11 @@ from rlx.onnx.reader.elements import ElementType, carrier, element
 from rlx.onnx.reader.read import all_nodes
 
 CONTROL = ("If", "Loop", "Scan", "SequenceMap")
-MAX_ITERATIONS = 1 << 11  # of a loop that is unrolled
+MAX_ITERATIONS = 1 << 11  # iterations of a loop that is unrolled
 # A loop of a known number of steps is unrolled up to these limits of steps and of nodes in all: the steps then fuse.
 FEW_STEPS = 16
 FEW_NODES = 512
-MAX_STEPS = 1 << 17  # of nested compiled loops whose steps are counted before: models are untrusted
+MAX_STEPS = 1 << 17  # steps of nested compiled loops whose steps are counted before: models are untrusted
 # Graphs that become bodies of compiled control ops: each is a program of its own, which costs a hundred nodes' time.
 MAX_BODIES = 128
 ENDLESS = 1 << 18  # steps after which the run of a loop that only its condition ends is stopped
@@ -78,10 +78,10 @@ def _if(c: Call, graphs: Mapping[str, Any], run: Body) -> list[AnyValue]:
     try:
         taken = bool(c.known_scalar(0))
     except NeedsValues:
-        made = _compiled(c, lambda: _branches(c, graphs, run), 2)
-        if made is None:
+        result = _compiled(c, lambda: _branches(c, graphs, run), 2)
+        if result is None:
             raise
-        return made
+        return result
     return run(graphs["then_branch" if taken else "else_branch"], [])
 
 
@@ -141,23 +141,23 @@ def _loop(c: Call, body: Any, run: Body) -> list[AnyValue]:
         limit = c.known_int(0) if c.has(0) else None
         going = bool(c.known_scalar(1)) if c.has(1) else True
     except NeedsValues:
-        made = _compiled(c, lambda: _while(c, body, run))
-        if made is None:
+        result = _compiled(c, lambda: _while(c, body, run))
+        if result is None:
             raise
-        return made
+        return result
     limit = 0 if not going or (limit is not None and limit < 0) else limit
     if limit is not None and _few(limit, body, body.output[len(c.inputs) - 1 :]):
         try:
             return _unrolled(c, body, run, limit, going)
         except NeedsValues:  # only the run knows whether the loop continues
-            made = _compiled(c, lambda: _while(c, body, run))
-            if made is None:
+            result = _compiled(c, lambda: _while(c, body, run))
+            if result is None:
                 raise
-            return made
-    made = None if limit is None else _compiled(c, lambda: _counted(c, body, run, limit))
-    if made is None and limit != 0:
-        made = _compiled(c, lambda: _while(c, body, run, known=True))
-    return _unrolled(c, body, run, limit, going) if made is None else made
+            return result
+    result = None if limit is None else _compiled(c, lambda: _counted(c, body, run, limit))
+    if result is None and limit != 0:
+        result = _compiled(c, lambda: _while(c, body, run, known=True))
+    return _unrolled(c, body, run, limit, going) if result is None else result
 
 
 def _step(c: Call, run: Body, body: Any, i: Tensor, state: Sequence[AnyValue | None]) -> tuple[Value, list[AnyValue]]:
@@ -294,16 +294,16 @@ def _scan(c: Call, body: Any, run: Body) -> list[AnyValue]:
     if len(lengths) != 1:
         raise c.bad(f"the scanned axes are {sorted(lengths)} long; expected one length")
     steps = lengths.pop()
-    made = None
+    result = None
     if not _few(steps, body, body.output[n_state:]):
-        made = _compiled(c, lambda: _scanned(c, body, run, xs, steps))
-    if made is None:
-        made = _scan_unrolled(c, body, run, xs, steps)
+        result = _compiled(c, lambda: _scanned(c, body, run, xs, steps))
+    if result is None:
+        result = _scan_unrolled(c, body, run, xs, steps)
     for k, (axis, backwards) in enumerate(zip(out_axes, out_directions, strict=True), n_state):
-        y = c.as_value(made[k], "a scan output")
+        y = c.as_value(result[k], "a scan output")
         rows = o.flip(y.tensor, 0) if backwards else y.tensor
-        made[k] = Value(o.moveaxis(rows, 0, axis_of(c, axis, rows.ndim)), y.dtype)
-    return made
+        result[k] = Value(o.moveaxis(rows, 0, axis_of(c, axis, rows.ndim)), y.dtype)
+    return result
 
 
 def _scan_of_batch(c: Call, body: Any, run: Body) -> list[AnyValue]:

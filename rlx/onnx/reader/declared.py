@@ -52,7 +52,7 @@ def declared(
 
 
 def _formals(text: str, types: Mapping[str, str]) -> Sequence[Any]:
-    found = []
+    result = []
     for word in text.split():
         name, kind = word.rstrip("?*~").split(":")
         option = {"?": _Option.Optional, "*": _Option.Variadic, "~": _Option.Variadic}.get(
@@ -60,8 +60,8 @@ def _formals(text: str, types: Mapping[str, str]) -> Sequence[Any]:
         )
         kind = kind if kind in types else f"tensor({kind})"
         alike = word[-1] != "~"
-        found.append(_Schema.FormalParameter(name, kind, param_option=option, is_homogeneous=alike))
-    return found
+        result.append(_Schema.FormalParameter(name, kind, param_option=option, is_homogeneous=alike))
+    return result
 
 
 def _attribute(name: str, default: Any, required: bool) -> Any:

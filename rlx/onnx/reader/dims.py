@@ -28,7 +28,7 @@ def check_dims(dims: Mapping[str, Any], infos: Iterable[TensorInfo]) -> dict[str
     if unknown:
         there = f"its inputs have {sorted(known)}" if known else "the shapes of its inputs have no symbols"
         raise GraphError(f"dims: the model has no dimensions {unknown}; {there}{meant(unknown[0], known)}")
-    found = {}
+    result = {}
     for name, given in dims.items():
         try:
             length = operator.index(given)
@@ -36,8 +36,8 @@ def check_dims(dims: Mapping[str, Any], infos: Iterable[TensorInfo]) -> dict[str
             raise ShapeError(f"dims: {name!r} is {given!r}; expected a whole number") from None
         if isinstance(given, bool) or length < 0:
             raise ShapeError(f"dims: {name!r} is {given!r}; expected a length of 0 or more")
-        found[name] = length
-    return found
+        result[name] = length
+    return result
 
 
 def bound(info: TensorInfo, dims: Mapping[str, int]) -> TensorInfo:

@@ -18,7 +18,7 @@ from rlx.onnx.reader.string_table import as_array, check_strings
 
 Dim = int | str | None
 Around = Literal["seq", "optional"]
-MAX_ITEMS = 1 << 14  # of a sequence: each is a tensor of the graph
+MAX_ITEMS = 1 << 14  # items of a sequence: each is a tensor of the graph
 MAX_NESTING = 8
 
 

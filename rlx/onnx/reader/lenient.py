@@ -103,9 +103,9 @@ def _sort(nodes: Any, given: set[str], what: str, budget: list[int], depth: int)
 
 
 def _copy(node: Any) -> Any:
-    made = onnx.NodeProto()
-    made.CopyFrom(node)
-    return made
+    result = onnx.NodeProto()
+    result.CopyFrom(node)
+    return result
 
 
 def _order(before: list[set[int]]) -> list[int]:

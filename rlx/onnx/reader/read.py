@@ -58,14 +58,14 @@ def parse(source: Any) -> tuple[Any, Path | None]:
 def without_initializers(model: Any) -> Any:
     """A copy with the parts that programs are built from, without the initializers, which are arrays by then. As a copy
     it is safe from later changes to the caller's ModelProto."""
-    made = onnx.ModelProto()
+    result = onnx.ModelProto()
     for field in ("opset_import", "functions"):
-        getattr(made, field).extend(getattr(model, field))
+        getattr(result, field).extend(getattr(model, field))
     name = model.graph.name
-    made.graph.name = name if isinstance(name, str) else ""  # protobuf gives bytes where the name is no UTF-8
+    result.graph.name = name if isinstance(name, str) else ""  # protobuf gives bytes where the name is no UTF-8
     for field in ("input", "output", "node"):
-        getattr(made.graph, field).extend(getattr(model.graph, field))
-    return made
+        getattr(result.graph, field).extend(getattr(model.graph, field))
+    return result
 
 
 def opsets(imports: Any, what: str) -> dict[str, int]:
@@ -105,12 +105,12 @@ def subgraphs(node: Any) -> Iterator[Any]:
 
 def reads(node: Any) -> set[str]:
     """The names that a node reads, those that the graphs inside it take from around them included."""
-    found = {n for n in node.input if n}
+    result = {n for n in node.input if n}
     for graph in subgraphs(node):
         made = {i.name for i in graph.input} | {i.name for i in graph.initializer}
         inside = {n for inner in graph.node for n in reads(inner)} | {o.name for o in graph.output}
-        found |= inside - made - {n for inner in graph.node for n in inner.output}
-    return found
+        result |= inside - made - {n for inner in graph.node for n in inner.output}
+    return result
 
 
 def node_name(node: Any, index: int | None = None) -> str:
@@ -156,15 +156,15 @@ def check_model(model: Any, whole: Any) -> None:
 
 
 def _distinct(names: Any, what: str) -> set[str]:
-    found: set[str] = set()
+    result: set[str] = set()
     for name in names:
         check_text(what, name)
         if not name:
             raise ModelFormatError(f"{what}: one has no name")
-        if name in found:
+        if name in result:
             raise ModelFormatError(f"{what} {shown(name)}: named twice")
-        found.add(name)
-    return found
+        result.add(name)
+    return result
 
 
 def _check_graph(graph: Any, outer: tuple[set[str], ...], what: str, depth: int, whole: Any = None) -> None:

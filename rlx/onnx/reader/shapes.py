@@ -224,7 +224,7 @@ def _matched(
     dims: tuple[str, ...], shape: Shape, bound: Mapping[str, int | Shape]
 ) -> dict[str, int | Shape] | None:
     """The lengths of the names that are not bound, or None where the shape is another."""
-    found: dict[str, int | Shape] = dict(bound)
+    result: dict[str, int | Shape] = dict(bound)
     star = next((k for k, token in enumerate(dims) if token.startswith("*")), None)
     if star is None:
         pairs = list(zip(dims, shape, strict=False))
@@ -236,12 +236,12 @@ def _matched(
             return None
         end = len(shape) - behind
         token, middle = dims[star], tuple(shape[star:end])
-        if token != "*" and found.setdefault(token, middle) != middle:
+        if token != "*" and result.setdefault(token, middle) != middle:
             return None
         pairs = [*zip(dims[:star], shape, strict=False), *zip(dims[star + 1 :], shape[end:], strict=True)]
     for token, n in pairs:
         name, _, less = token.partition("-")
         length = n + int(less or 0)
-        if (int(name) if name.isdigit() else found.setdefault(name, length)) != length:
+        if (int(name) if name.isdigit() else result.setdefault(name, length)) != length:
             return None
-    return found
+    return result

@@ -16,9 +16,9 @@ from rlx.onnx.reader.elements import STRING, Array, ElementType, from_carrier, t
 from rlx.onnx.reader.held import Held, held
 from rlx.ops.control.steps import spend
 
-MAX_CHARACTERS = 1 << 24  # of all the strings that a model makes
+MAX_CHARACTERS = 1 << 24  # characters of all the strings that a model makes
 STRINGS_A_STEP = 4  # strings that are read for one step of building
-MAX_STRINGS = 1 << 20  # of a tensor whose characters are read
+MAX_STRINGS = 1 << 20  # strings of a tensor whose characters are read
 
 
 class StringTable:
@@ -42,13 +42,13 @@ class StringTable:
 
     def code(self, word: str) -> int:
         """The number of a string."""
-        found = self._codes.get(word)
-        if found is None and self._base is not None:
-            found = self._base._codes.get(word)
-        if found is None:
-            found = self._codes[word] = len(self)
+        result = self._codes.get(word)
+        if result is None and self._base is not None:
+            result = self._base._codes.get(word)
+        if result is None:
+            result = self._codes[word] = len(self)
             self._words.append(word)
-        return found
+        return result
 
     def word(self, code: int) -> str:
         if code < self._start:
@@ -113,6 +113,6 @@ def as_array(value: Any, dtype: ElementType | None = None) -> Array:
 def strings(values: Iterable[str]) -> Array:
     """Strings as an array of NumPy's objects."""
     held = list(values)
-    made = np.empty(len(held), object)
-    made[:] = held
-    return made
+    result = np.empty(len(held), object)
+    result[:] = held
+    return result

@@ -22,15 +22,15 @@ _VARINT, _FIXED64, _LENGTH, _FIXED32 = 0, 1, 2, 5
 def _fields(kind: str) -> dict[int, str]:
     """By number the fields that hold more than integers: the type of a message field, "text" for a string, "plain" for
     a float."""
-    found = {}
+    result = {}
     for field in _descriptor(kind).fields:
         if field.message_type is not None:
-            found[field.number] = str(field.message_type.full_name)
+            result[field.number] = str(field.message_type.full_name)
         elif field.cpp_type == field.CPPTYPE_STRING:
-            found[field.number] = "text"
+            result[field.number] = "text"
         elif field.cpp_type in (field.CPPTYPE_FLOAT, field.CPPTYPE_DOUBLE):
-            found[field.number] = "plain"
-    return found
+            result[field.number] = "plain"
+    return result
 
 
 @cache

@@ -79,12 +79,12 @@ def _named(device: str) -> tuple[str, int]:
 def element_of(given: Any) -> ElementType:
     """The element type that a NumPy dtype or a number of ONNX's means. Raises: DTypeError."""
     try:
-        found = ELEMENTS[given] if isinstance(given, int) else np.dtype(given)
+        result = ELEMENTS[given] if isinstance(given, int) else np.dtype(given)
     except (KeyError, TypeError):
-        found = None
-    if found is None or found not in NAMES:
+        result = None
+    if result is None or result not in NAMES:
         raise DTypeError(f"element type {given!r}; expected a NumPy dtype, or a number of onnx.TensorProto")
-    return found
+    return result
 
 
 class IOBinding:

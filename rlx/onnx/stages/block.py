@@ -76,21 +76,21 @@ class Values(dict[str, Any]):
 
     def made(self, name: str) -> Any:
         """A value as an array, where it is one, of the host or of the device."""
-        found = self[name]
-        if is_count(found):
-            found = self[name] = array_of(found)
-        elif type(found) is Picked:
-            found = self[name] = found.array()
-        return found
+        result = self[name]
+        if is_count(result):
+            result = self[name] = array_of(result)
+        elif type(result) is Picked:
+            result = self[name] = result.array()
+        return result
 
     def host(self, name: str) -> Any:
         """A value on the host as NumPy's array, read from the device once."""
-        found = self[name]
-        if type(found) is not np.ndarray:
-            found = self.made(name)
-            if isinstance(found, DeviceArray | list):
-                found = self[name] = _hosted(found)
-        return found
+        result = self[name]
+        if type(result) is not np.ndarray:
+            result = self.made(name)
+            if isinstance(result, DeviceArray | list):
+                result = self[name] = _hosted(result)
+        return result
 
 
 def _hosted(value: Any) -> Any:
@@ -300,7 +300,7 @@ class Block:
         if step.function is None:
             return NotImplemented
         try:
-            made = step.function(step, *[values.host(n) if n else None for n in step.inputs])
+            result = step.function(step, *[values.host(n) if n else None for n in step.inputs])
         except (
             ValueError,
             TypeError,
@@ -311,11 +311,11 @@ class Block:
             ZeroDivisionError,
         ):
             return NotImplemented  # the builder says in its own words what is wrong
-        if type(made) is np.ndarray:
-            return (made,)
-        if made is NotImplemented or isinstance(made, tuple):
-            return made
-        return (made if isinstance(made, np.ndarray | list) or made is None else np.asarray(made),)
+        if type(result) is np.ndarray:
+            return (result,)
+        if result is NotImplemented or isinstance(result, tuple):
+            return result
+        return (result if isinstance(result, np.ndarray | list) or result is None else np.asarray(result),)
 
     # -- nodes without a function
 

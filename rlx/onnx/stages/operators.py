@@ -19,7 +19,7 @@ from rlx.onnx.reader.budget import take
 from rlx.onnx.reader.elements import ELEMENTS, Array
 
 _I64 = np.dtype(np.int64)
-_NUMBERS = {np.dtype(n) for n in ("f4", "f8", "i4", "i8")}  # whose arithmetic is NumPy's
+_NUMBERS = {np.dtype(n) for n in ("f4", "f8", "i4", "i8")}  # dtypes whose arithmetic is NumPy's
 
 
 class Called(Protocol):
@@ -29,7 +29,7 @@ class Called(Protocol):
     version: int
     attrs: dict[str, Any]
     n_outputs: int
-    rows: tuple[int | None, ...]  # of each output, how many of its first rows are read; None: all
+    rows: tuple[int | None, ...]  # how many first rows of each output are read; None: all
 
 
 Function = Callable[..., Any]
@@ -281,9 +281,9 @@ def _tile(c: Called, x: Array, repeats: Array) -> Any:
 def _constant_of_shape(c: Called, shape: Array) -> Any:
     value = c.attrs.get("value")
     value = np.zeros(1, np.float32) if value is None else value
-    made = np.empty(_made(c, shape.tolist(), value.itemsize), value.dtype)
-    made.fill(value.item())
-    return made
+    result = np.empty(_made(c, shape.tolist(), value.itemsize), value.dtype)
+    result.fill(value.item())
+    return result
 
 
 @_on("Range")

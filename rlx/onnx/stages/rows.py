@@ -56,12 +56,12 @@ def _passed(step: Any, constants: Mapping[str, Array], assumed: set[str]) -> int
         return None
     numbers = [a.ravel().tolist() for a in given if a is not None]
     if kind in ("Squeeze", "Unsqueeze") and step.version >= 13 and len(numbers) == 1:
-        found = -1 if numbers[0] and min(numbers[0]) > 0 else None
+        result = -1 if numbers[0] and min(numbers[0]) > 0 else None
     elif kind == "Slice" and step.version >= 10 and len(numbers) in (2, 3, 4):
         starts, ends, axes, strides = numbers + [[0], [1]][len(numbers) - 2 :]
-        found = ends[0] if (starts, axes, strides) == ([0], [0], [1]) and len(ends) == 1 and ends[0] >= 0 else None
+        result = ends[0] if (starts, axes, strides) == ([0], [0], [1]) and len(ends) == 1 and ends[0] >= 0 else None
     else:
-        found = None
-    if found is not None:
+        result = None
+    if result is not None:
         assumed.update(inputs[1:])
-    return found
+    return result

@@ -46,9 +46,9 @@ def attention(inputs: Sequence[Tensor], attrs: Attrs) -> Tensor:
 def _by_parts(inputs: Sequence[Tensor], attrs: Attrs) -> Tensor:
     rule = get_op("attention").decompose
     assert rule is not None
-    made = rule(inputs, attrs)
-    assert isinstance(made, Tensor)
-    return made
+    result = rule(inputs, attrs)
+    assert isinstance(result, Tensor)
+    return result
 
 
 def _repeated(x: Tensor, heads: int) -> Tensor:

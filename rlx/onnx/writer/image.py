@@ -70,7 +70,7 @@ def conv_grad_input(d: Draft, node: Node, inputs: list[Value]) -> Value:
 def _spread(d: Draft, x: Value, w: Value, node: Node, sizes: Sequence[int]) -> Value:
     """A transposed convolution without pads, cut or filled up to the sizes: ONNX limits how far pads may reach."""
     a, kernel = node.attrs, node.inputs[1].shape[2:]
-    made = d.op("ConvTranspose", x, w, kernel_shape=list(kernel), **_geometry(a))
+    result = d.op("ConvTranspose", x, w, kernel_shape=list(kernel), **_geometry(a))
     lengths = [
         (n - 1) * s + dil * (k - 1) + 1
         for n, s, dil, k in zip(node.inputs[0].shape[2:], a["strides"], a["dilations"], kernel, strict=True)
@@ -80,10 +80,10 @@ def _spread(d: Draft, x: Value, w: Value, node: Node, sizes: Sequence[int]) -> V
     missing = [max(0, stop - m) for stop, m in zip(stops, lengths, strict=True)]
     if any(missing):
         zeros = [0] * (2 + len(first))
-        made = d.op("Pad", made, d.ints([*zeros, 0, 0, *missing]), d.like(0.0, made))
+        result = d.op("Pad", result, d.ints([*zeros, 0, 0, *missing]), d.like(0.0, result))
     if any(first) or any(stop < m for stop, m in zip(stops, lengths, strict=True)):
-        made = d.op("Slice", made, d.ints(first), d.ints(stops), d.ints(range(2, 2 + len(first))))
-    return made
+        result = d.op("Slice", result, d.ints(first), d.ints(stops), d.ints(range(2, 2 + len(first))))
+    return result
 
 
 @writes("conv_grad_weight")

@@ -32,7 +32,7 @@ OLDEST = 18  # reductions take their axes as an input from here on
 DEFAULT = 21
 MAX_INSIDE = (1 << 31) - (1 << 26)  # bytes of weights that fit a protobuf file beside the nodes
 SMALL = 1024  # bytes; a smaller tensor always stays inside: shapes and axes are read before external data
-ALIGNMENT = 64  # of a tensor in the file of external data
+ALIGNMENT = 64  # the alignment of a tensor in the file of external data
 Source = Graph | CompiledGraph | Callable[..., Any]
 PAST, PRESENT = "past.", "present."
 
@@ -197,9 +197,9 @@ def _checked(name: str, array: Any, declared: TensorType) -> Array:
 
 
 def _tensor(name: str, array: Array) -> TensorProto:
-    made = TensorProto(name=name, data_type=CODES[as_dtype(array.dtype).name], dims=array.shape)
-    made.raw_data = _little(array).tobytes()
-    return made
+    result = TensorProto(name=name, data_type=CODES[as_dtype(array.dtype).name], dims=array.shape)
+    result.raw_data = _little(array).tobytes()
+    return result
 
 
 def _little(array: Array) -> Array:

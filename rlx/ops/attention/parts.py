@@ -148,12 +148,12 @@ def grouped_mask(mask: Tensor, kv: int, group: int) -> Tensor:
 def seen_keys(x: Tensor, inputs: Sequence[Tensor]) -> Tensor:
     """Keys or values as (B, Hkv, 1, Sk, D) in the working dtype, with zeros from kv_len on."""
     b, kv, n_k, d = x.shape
-    made = apply("reshape", wide(x), shape=(b, kv, 1, n_k, d))
+    result = apply("reshape", wide(x), shape=(b, kv, 1, n_k, d))
     _, lengths = rest("attention", inputs[3:])
     if lengths is None:
-        return made
+        return result
     key = x.graph.constant(np.arange(n_k, dtype=np.int32)[:, None])
-    return apply("where", apply("less", key, _ends(lengths, n_k)), made, 0)
+    return apply("where", apply("less", key, _ends(lengths, n_k)), result, 0)
 
 
 def _ends(lengths: Tensor, n_k: int) -> Tensor:

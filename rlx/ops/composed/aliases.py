@@ -135,7 +135,7 @@ def logaddexp(a: TensorLike, b: TensorLike) -> Tensor:
     """log(exp(a) + exp(b)), without overflow. Dtype: promoted; integers become f32. Gradient: to both."""
     a, b = floats(*tensors("logaddexp", a, b))
     high, low = binary.maximum(a, b), binary.minimum(a, b)
-    same = binary.equal(high, low)  # of two infinities the difference would be NaN
+    same = binary.equal(high, low)  # the difference of two infinities would be NaN
     return high + powers.log1p(unary.exp(select.where(same, 0.0, low - high)))
 
 

@@ -205,11 +205,11 @@ def tri(N: int, M: int | None = None, k: int = 0, dtype: DTypeLike = f32) -> Cre
     In a traced function a tensor, elsewhere a NumPy array, as rlx.full.
     """
     n, m = as_shape((N, N if M is None else M), "tri: rows and columns")
-    made: Any = np.tri(n, m, k, as_dtype(dtype).np)
+    result: Any = np.tri(n, m, k, as_dtype(dtype).np)
     home = traced_graph()
     if home is not None:
-        made = home.constant(made)
-    return made  # type: ignore[no-any-return]
+        result = home.constant(result)
+    return result  # type: ignore[no-any-return]
 
 
 def delete(arr: TensorLike, obj: Any, axis: int | None = None) -> Tensor:

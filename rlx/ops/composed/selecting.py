@@ -417,10 +417,10 @@ def lexsort(keys: Any, axis: int = -1) -> Tensor:
     if not parts:
         raise ShapeError("lexsort: no keys; expected one or more")
     axis = normalize_axis(axis, parts[0].ndim, "lexsort")
-    made = order.argsort(parts[0], axis)
+    result = order.argsort(parts[0], axis)
     for key in parts[1:]:
-        made = gather_elements(made, order.argsort(gather_elements(key, made, axis), axis), axis)
-    return made
+        result = gather_elements(result, order.argsort(gather_elements(key, result, axis), axis), axis)
+    return result
 
 
 # -- choices
@@ -433,10 +433,10 @@ def select(condlist: Sequence[TensorLike], choicelist: Sequence[TensorLike], def
     """
     if len(condlist) != len(choicelist) or not condlist:
         raise ShapeError(f"select: {len(condlist)} conditions, {len(choicelist)} choices; expected as many, and some")
-    *choices, made = tensors("select", *choicelist, default)
+    *choices, result = tensors("select", *choicelist, default)
     for condition, choice in reversed(list(zip(condlist, choices, strict=True))):
-        made = where(condition, choice, made)
-    return made
+        result = where(condition, choice, result)
+    return result
 
 
 def choose(a: TensorLike, choices: Sequence[TensorLike], mode: str = "raise") -> Tensor:

@@ -81,14 +81,14 @@ def nan_to_num(
 
     Dtype: any; integers and bools stay as they are. Gradient: d where x was kept, else 0. Follows numpy.nan_to_num.
     """
-    made: Tensor = tensor("nan_to_num", x)
-    if not made.dtype.is_float:
-        return made
-    name = made.dtype.name
-    most = _MOST[name] if name in _MOST else float(np.finfo(made.dtype.np).max)
-    made = apply("where", isnan(x), float(nan), made)
-    made = apply("where", isinf(x, negative=False), most if posinf is None else float(posinf), made)
-    return apply("where", isinf(x, positive=False), float(-most if neginf is None else neginf), made)
+    result: Tensor = tensor("nan_to_num", x)
+    if not result.dtype.is_float:
+        return result
+    name = result.dtype.name
+    most = _MOST[name] if name in _MOST else float(np.finfo(result.dtype.np).max)
+    result = apply("where", isnan(x), float(nan), result)
+    result = apply("where", isinf(x, negative=False), most if posinf is None else float(posinf), result)
+    return apply("where", isinf(x, positive=False), float(-most if neginf is None else neginf), result)
 
 
 _MOST = {"bf16": (2.0 - 2.0**-7) * 2.0**127}  # NumPy's finfo knows no bf16

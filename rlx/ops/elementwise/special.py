@@ -44,7 +44,7 @@ def _erfc_positive(y: Floats) -> Floats:
     """erfc of y ≥ 0.46875 (or NaN)."""
     y = np.asarray(np.minimum(y, 30.0))  # erfc is 0 beyond 27; keeps y² finite
     ratio = np.asarray(_poly(MIDDLE_P, y) / _poly(MIDDLE_Q, y))
-    far = y > 4.0  # of few elements in most data
+    far = y > 4.0  # few elements of most data are so
     if far.any():
         inverse = 1.0 / (y[far] * y[far])
         tail = inverse * _poly(LARGE_P, inverse) / _poly(LARGE_Q, inverse)

@@ -21,9 +21,9 @@ def numbers(op: str, x: TensorLike) -> Tensor:
 
 def complex_numbers(op: str, z: TensorLike) -> Tensor:
     """A tensor of pairs in the dtype of transforms. Raises: ShapeError where the last axis is not one of 2."""
-    made = numbers(op, z)
-    check_pairs(op, made.type)
-    return made
+    result = numbers(op, z)
+    check_pairs(op, result.type)
+    return result
 
 
 def _part(z: Tensor, which: int) -> Tensor:

@@ -76,16 +76,16 @@ def roll(x: TensorLike, shift: int | Sequence[int], axis: Axis = None) -> Tensor
     shifts = (shift,) * len(axes) if isinstance(shift, int) else tuple(shift)
     if len(shifts) != len(axes):
         raise ShapeError(f"roll: {len(shifts)} shifts for {len(axes)} axes; expected one for each, or one for all")
-    made: Tensor = x
+    result: Tensor = x
     for by, number in zip(shifts, axes, strict=True):
-        at = normalize_axis(number, made.ndim, "roll")
-        n = made.shape[at]
+        at = normalize_axis(number, result.ndim, "roll")
+        n = result.shape[at]
         if n and by % n:
             head = (builtins.slice(None),) * at
             back = n - by % n
             ends = (builtins.slice(back, None), builtins.slice(back))
-            made = movement.concat([movement.index(made, (*head, end)) for end in ends], at)
-    return made
+            result = movement.concat([movement.index(result, (*head, end)) for end in ends], at)
+    return result
 
 
 def diagonal(x: TensorLike, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Tensor:

@@ -323,11 +323,11 @@ def _words(op: str, what: str, value: TensorLike, beside: Tensor | None = None) 
         return (_integer(beside, value, i32),)
     if isinstance(value, Tensor) and value.weak is int:
         value = value.as_dtype(i32)
-    made = tensors(op, value) if beside is None else tensors(op, beside, value)[1:]
-    for t in made:
+    result = tensors(op, value) if beside is None else tensors(op, beside, value)[1:]
+    for t in result:
         if t.dtype != i32:
             raise DTypeError(f"{op}: {what} of dtype {t.dtype}; expected i32")
-    return made
+    return result
 
 
 def _integer(beside: Tensor, value: Any, dtype: DType) -> Tensor:

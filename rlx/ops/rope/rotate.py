@@ -196,7 +196,7 @@ def _table_gradients(node: Node, d: Tensor) -> list[Tensor]:
     rows = _rows(node.inputs, attrs)
     kept = (0, attrs["axis"]) if rows is not None and rows.ndim == 2 else (attrs["axis"],)
     axes = tuple(i for i in range(x.ndim - 1) if i not in kept)
-    found = []
+    result = []
     for table, term in zip((cos, sin), terms, strict=True):
         total = apply("sum", term, axes=axes, keepdims=False)
         total = apply("reshape", total, shape=(total.size // half, half))
@@ -209,8 +209,8 @@ def _table_gradients(node: Node, d: Tensor) -> list[Tensor]:
             number = x.graph.constant(np.arange(n, dtype=np.int32)[:, None])
             hot = cast_to(apply("equal", number, apply("reshape", rows, shape=(1, rows.size))), work)
             total = apply("matmul", hot, total, transpose_a=False, transpose_b=False, activation=None)
-        found.append(cast_to(total, table.dtype))
-    return found
+        result.append(cast_to(total, table.dtype))
+    return result
 
 
 register(

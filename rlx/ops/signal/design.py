@@ -81,9 +81,9 @@ def zpk2sos(z: Any, p: Any, k: float) -> F64:
         other = taken(zeros, first, True) if one.imag == 0 else one.conjugate()
         b, a = zpk2tf([one, other], [first, second], 1.0)
         sections.insert(0, np.concatenate([b, a]))
-    made = np.array(sections)
-    made[0, :3] *= k
-    return made
+    result = np.array(sections)
+    result[0, :3] *= k
+    return result
 
 
 def _given(op: str, z: Any, p: Any, k: float, output: str) -> Any:
@@ -136,7 +136,7 @@ def _designed(op: str, prototype: Zpk, Wn: Any, btype: str, analog: bool, output
     kind, edges = _edges(op, Wn, btype, analog, fs)
     if analog:
         return _given(op, *_shifted(prototype, kind, edges), output)
-    z, p, k = _shifted(prototype, kind, 4 * np.tan(np.pi * edges / 2))  # for samples at a rate of 2
+    z, p, k = _shifted(prototype, kind, 4 * np.tan(np.pi * edges / 2))  # samples have a rate of 2
     gain = k * np.real(np.prod(4 - z) / np.prod(4 - p))
     zeros = np.append((4 + z) / (4 - z), -np.ones(len(p) - len(z)))
     return _given(op, zeros, (4 + p) / (4 - p), gain, output)

@@ -160,7 +160,7 @@ def sosfilt(sos: TensorLike, x: TensorLike, axis: int = -1, zi: TensorLike | Non
 def _steady(filters: Any) -> list[list[Tensor]]:
     """The states in which each filter gives a constant for the constant that those before it make of 1."""
     level: Any = 1.0
-    made = []
+    result = []
     for top, down in filters:
         total, under = top[0], 1.0
         for t, d in zip(top[1:], down, strict=True):
@@ -171,9 +171,9 @@ def _steady(filters: Any) -> list[list[Tensor]]:
         for t, d in zip(reversed(top[1:]), reversed(down), strict=True):
             after = t - d * gain if after is None else t - d * gain + after
             state.insert(0, after * level)
-        made.append(state)
+        result.append(state)
         level = level * gain
-    return made
+    return result
 
 
 def lfilter_zi(b: TensorLike, a: TensorLike) -> Tensor:
@@ -356,7 +356,7 @@ def resample(
             w = np.fft.ifftshift(get_window(window, n))
         if w.shape != (n,):
             raise ShapeError(f"{op}: the window has the shape {w.shape}; expected ({n},)")
-        even = (w + np.roll(w[::-1], 1)) / 2  # of a real signal, frequencies and their negatives are one
+        even = (w + np.roll(w[::-1], 1)) / 2  # frequencies of a real signal and their negatives are one
         z = z * z.graph.constant(even[: n // 2 + 1, None], z.dtype)
     both = min(num, n)
     z = z[..., : both // 2 + 1, :]

@@ -49,7 +49,7 @@ def _far(peaks: Array, size: Array, distance: float) -> Array:
     """Which peaks stay where, from the highest on, each removes those nearer than the distance."""
     kept = np.ones(len(peaks), bool)
     reach = math.ceil(distance)
-    for i in np.argsort(size)[::-1]:  # of equal ones that which NumPy's sort puts last, as in SciPy
+    for i in np.argsort(size)[::-1]:  # equal ones stand as NumPy's sort puts them, as in SciPy
         if kept[i]:
             kept &= (np.abs(peaks - peaks[i]) >= reach) | (np.arange(len(peaks)) == i)
     return kept

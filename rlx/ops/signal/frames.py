@@ -132,10 +132,10 @@ def _add_infer(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
 
 def _add_reference(x: Array, *, hop: int, size: int) -> Array:
     count, length = x.shape[-2:]
-    made = np.zeros((*x.shape[:-2], size), x.dtype)
+    result = np.zeros((*x.shape[:-2], size), x.dtype)
     for i in range(count if length else 0):
-        made[..., i * hop : i * hop + length] += x[..., i, :]
-    return made
+        result[..., i * hop : i * hop + length] += x[..., i, :]
+    return result
 
 
 def _add_vjp(node: Node, grads: Grads) -> Grads:
@@ -182,10 +182,10 @@ def frame(x: TensorLike, frame_length: int, hop_length: int, axis: int = -1) -> 
     x = tensor("frame", x)
     axis = normalize_axis(axis, x.ndim, "frame")
     length, hop = whole("frame", "frame_length", frame_length), whole("frame", "hop_length", hop_length)
-    made = apply("frame", moveaxis(x, axis, -1) if axis != x.ndim - 1 else x, length=length, hop=hop)
+    result = apply("frame", moveaxis(x, axis, -1) if axis != x.ndim - 1 else x, length=length, hop=hop)
     if axis == x.ndim - 1:
-        return made
-    return moveaxis(moveaxis(made, -1, axis), -1, axis)
+        return result
+    return moveaxis(moveaxis(result, -1, axis), -1, axis)
 
 
 def overlap_add(frames: TensorLike, hop_length: int, axis: int = -1, size: int | None = None) -> Tensor:

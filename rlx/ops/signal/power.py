@@ -19,7 +19,7 @@ from rlx.ops.numeric import Array
 from rlx.ops.signal.frames import check_steps, frame_count
 from rlx.ops.windows import MAX_STEP
 
-LENGTHS = (256, 512, 1024, 2048, 4096)  # of transforms that stay in a workgroup's registers and shared memory
+LENGTHS = (256, 512, 1024, 2048, 4096)  # lengths of transforms that stay in a workgroup's registers and shared memory
 DETRENDS = ("constant", None)
 _BLOCK = 1 << 14  # samples of the segments that NumPy transforms at once
 

@@ -113,11 +113,11 @@ def extended(op: str, x: Tensor, by: int, boundary: str) -> Tensor:
             f"{op}: boundary {boundary!r} mirrors {by} samples beside the first one, and the signal has {n}; expected "
             f"at least {by + 1}, or another boundary"
         )
-    made = _padded(x, by, by, "reflect")
+    result = _padded(x, by, by, "reflect")
     if boundary == "even":
-        return made
+        return result
     first, last = x[..., :1] * 2.0, x[..., n - 1 :] * 2.0
-    return movement.concat([first - made[..., :by], x, last - made[..., n + by :]], -1)
+    return movement.concat([first - result[..., :by], x, last - result[..., n + by :]], -1)
 
 
 def istft(

@@ -20,7 +20,7 @@ from rlx.ops.pad import pad
 from rlx.ops.signal.frames import check_steps, places
 from rlx.ops.windows import MAX_STEP
 
-LENGTHS = (256, 512, 1024, 2048)  # of transforms whose results a workgroup of any device holds beside each other
+LENGTHS = (256, 512, 1024, 2048)  # lengths of which any device's workgroup holds the results beside each other
 
 
 def countable(segments: int, hop: int, nfft: int) -> bool:

@@ -131,7 +131,7 @@ def get_window(window: Window, n: int, fftbins: bool = True) -> F64:
     name, parameters = given[0], given[1:]
     name = _ALIASES.get(name, name) if isinstance(name, str) else name
     if not isinstance(name, str) or name not in _WINDOWS:
-        from difflib import get_close_matches  # for the message alone
+        from difflib import get_close_matches  # the message alone needs it
 
         near = get_close_matches(name, _WINDOWS, 1) if isinstance(name, str) else []
         meant = f" (did you mean {near[0]!r}?)" if near else ""

@@ -22,7 +22,7 @@ from rlx.ops.matmul import matmul
 from rlx.ops.numeric import Array
 from rlx.ops.splats.tiles import MAX_PAIRS, TILE, check_size
 
-FIELDS = 9  # of a splat: x, y, the inverse covariance's xx, xy and yy, opacity, red, green, blue
+FIELDS = 9  # a splat's x, y, the inverse covariance's xx, xy and yy, opacity, red, green, blue
 MAX_SIDE = 1 << 16  # pixels
 ALPHA_MIN = 1 / 255  # a pixel skips a splat of which it would take less
 # Not 0.99, of which two leave a light of STOP: rounding would decide whether a pixel is finished.
@@ -105,17 +105,17 @@ def _reference(
     splats: Array, ids: Array, ranges: Array, places: Array, spans: Array, *, width: int, height: int
 ) -> Array:
     """One splat after the other, over all pixels of its tile."""
-    made = np.zeros((height, width, 4), splats.dtype)
-    made[..., 3] = 1
+    result = np.zeros((height, width, 4), splats.dtype)
+    result[..., 3] = 1
     with np.errstate(all="ignore"):
         for place, _, found in listed(ids, ranges, len(splats), width, height):
             x, y = centres(place, splats.dtype.type)
-            color, light = made[place][..., :3], made[place][..., 3]
+            color, light = result[place][..., :3], result[place][..., 3]
             for row in splats[found]:
                 alpha = np.where(light >= STOP, _alpha(row, x, y)[0], 0)
                 np.add(color, (alpha * light)[..., None] * row[6:], out=color, where=alpha[..., None] > 0)
                 light *= 1 - alpha
-    return made
+    return result
 
 
 def _grad_reference(
@@ -166,12 +166,12 @@ def _grad_reference(
 
 def summed(rows: Array, places: Array, spans: Array) -> Array:
     """The sum of the rows of each span: of rows[places[start]] to rows[places[start + count - 1]]."""
-    made = np.zeros((len(spans), FIELDS), rows.dtype)
+    result = np.zeros((len(spans), FIELDS), rows.dtype)
     kept = (places >= 0) & (places < len(rows))
     moved = np.where(kept[:, None], rows[np.where(kept, places, 0)], 0) if len(rows) else rows
     for i, (start, stop) in enumerate(zip(*bounds_of(spans, len(rows)), strict=True)):
-        made[i] = moved[start:stop].sum(axis=0)
-    return made
+        result[i] = moved[start:stop].sum(axis=0)
+    return result
 
 
 def bounds_of(spans: Array, pairs: int) -> tuple[Array, Array]:

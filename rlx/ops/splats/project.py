@@ -20,8 +20,8 @@ _FAR = 1e9  # larger numbers count as none: their squares leave the range of f32
 _LEAST_FOCAL = 1e-9  # pixels; a picture's size divided by less leaves the range of f32 in gradients
 _LEAST_NEAR = 1e-9  # numbers divided by the square of a smaller depth leave the range of f32 in gradients
 _SKEW = 0.01  # how far products of a rotation's rows may be from 0 and 1: what bf16 rounds
-_WIDEST = 1e4  # of a splat, in its distances from the camera
-_SHORTEST = 1e-12  # of a quaternion, squared
+_WIDEST = 1e4  # the width of a splat, in its distances from the camera
+_SHORTEST = 1e-12  # the length of a quaternion, squared
 _BLUR = 0.3  # square pixels added to each variance
 _BESIDE = 0.15  # how far beside the picture, in its sizes, the projection is taken as linear around a splat's own place
 
@@ -60,17 +60,17 @@ def _sane(x: Tensor) -> Tensor:
 
 
 def _all_of(*tests: Tensor) -> Tensor:
-    made = tests[0]
+    result = tests[0]
     for test in tests[1:]:
-        made = apply("logical_and", made, test)
-    return made
+        result = apply("logical_and", result, test)
+    return result
 
 
 def _sum(terms: Sequence[Any]) -> Any:
-    made = terms[0]
+    result = terms[0]
     for term in terms[1:]:
-        made = made + term
-    return made
+        result = result + term
+    return result
 
 
 def _basis(count: int, x: Any = 0.0, y: Any = 0.0, z: Any = 0.0) -> list[Any]:
@@ -79,22 +79,22 @@ def _basis(count: int, x: Any = 0.0, y: Any = 0.0, z: Any = 0.0) -> list[Any]:
     root = [math.sqrt(k / math.pi) for k in (1, 3, 15, 5, 35, 105, 21, 7)]
     r1, r3, r15, r5, r35, r105, r21, r7 = root
     xx, yy, zz = x * x, y * y, z * z
-    made = [0.5 * r1]
+    result = [0.5 * r1]
     if count > 1:
-        made += [-0.5 * r3 * y, 0.5 * r3 * z, -0.5 * r3 * x]
+        result += [-0.5 * r3 * y, 0.5 * r3 * z, -0.5 * r3 * x]
     if count > 4:
-        made += [
+        result += [
             0.5 * r15 * (x * y), -0.5 * r15 * (y * z), 0.25 * r5 * (2.0 * zz - xx - yy), -0.5 * r15 * (x * z),
             0.25 * r15 * (xx - yy),
         ]  # fmt: skip
     if count > 9:
         a, b = 0.25 * math.sqrt(0.5) * r35, 0.25 * math.sqrt(0.5) * r21
-        made += [
+        result += [
             -a * (y * (3.0 * xx - yy)), 0.5 * r105 * (x * y * z), -b * (y * (4.0 * zz - xx - yy)),
             0.25 * r7 * (z * (2.0 * zz - 3.0 * xx - 3.0 * yy)), -b * (x * (4.0 * zz - xx - yy)),
             0.25 * r105 * (z * (xx - yy)), -a * (x * (xx - 3.0 * yy)),
         ]  # fmt: skip
-    return made
+    return result
 
 
 def project(

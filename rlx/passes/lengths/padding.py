@@ -77,9 +77,9 @@ def _with_zeros(array: Any, shape: tuple[int, ...]) -> Any:
     if given == shape or given is None or len(given) != len(shape):
         return array
     array = np.asarray(array)
-    made = np.zeros(shape, array.dtype)
-    made[tuple(map(slice, given))] = array
-    return made
+    result = np.zeros(shape, array.dtype)
+    result[tuple(map(slice, given))] = array
+    return result
 
 
 def _true_part(array: Any, axes: tuple[tuple[tuple[int, int], ...], ...]) -> Any:
@@ -326,9 +326,9 @@ class Maker:
             return Site(self, at, node, ()).repeat({}, certain(self.leaves[node.attrs["name"]]))
         if node.op.leaf is Leaf.INPUT:
             site = Site(self, at, node, ())
-            made = site.repeat({}, tuple(site.made(0, k) for k in range(node.output.ndim)))
-            self.zeros.add(made[0][0].id)
-            return made
+            result = site.repeat({}, tuple(site.made(0, k) for k in range(node.output.ndim)))
+            self.zeros.add(result[0][0].id)
+            return result
         same = all(t.type == u.type for o in others for t, u in zip(node.outputs, o.outputs, strict=True))
         if node.op.leaf is not None:
             if not same:
@@ -399,9 +399,9 @@ class Maker:
         name = f"length {len(self.inputs)}"
         while name in graph.inputs or name in self.source.inputs:
             name += "'"
-        made = graph.input(name, shape, dtype)
-        self.inputs.append(Given(made, value))
-        return made
+        result = graph.input(name, shape, dtype)
+        self.inputs.append(Given(result, value))
+        return result
 
     def number(self, reading: Callable[[Graph], int]) -> Tensor:
         """A number of each length. Readings that agree so far share one; `Padded.fit` checks that they go on to."""

@@ -134,10 +134,10 @@ class Site:
 
     def prefix(self, i: int, axis: int) -> Factor:
         """A padded axis as one factor. Raises: Refused where its true elements do not come first."""
-        found = prefix(self.layouts[i][axis])
-        if found is None:
+        result = prefix(self.layouts[i][axis])
+        if result is None:
             raise Refused("its padding does not lie at the end of the axis")
-        return found
+        return result
 
     def mask(self, axis: Axis) -> Tensor:
         """Which elements of a padded axis count, a vector of bools."""

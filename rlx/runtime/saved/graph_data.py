@@ -32,8 +32,8 @@ MAX_WORD = 4096  # characters of a name, a label or an attribute
 MAX_STEPS, MAX_TRUSTED = 1 << 15, 1 << 20
 # Steps of a node, those of a body counted at each use, and of a node's use of a body; parts of a tree that are a step.
 _NODE, _BODY, _PARTS = 2, 16, 4
-MAX_ID = 1 << 40  # of a tensor
-MAX_ITEMS = 1 << 16  # of one attribute
+MAX_ID = 1 << 40  # a tensor's number
+MAX_ITEMS = 1 << 16  # items of one attribute
 MAX_SPREAD = (
     1 << 13
 )  # of an expression, shared parts counted at each use: printing takes as long. Fusion stays below
@@ -132,7 +132,7 @@ class GraphsReader:
         self._raw: dict[int, Bytes] = {}  # a block that is named a thousand times is in memory once
         self._arrays: dict[tuple[int, TensorType], np.ndarray[Any, Any]] = {}
         self._graphs: list[Graph] = []
-        self._numbers: dict[int, int] = {}  # of graphs, by id
+        self._numbers: dict[int, int] = {}  # graphs by id
         self._measures: list[tuple[int, int]] = []  # (steps; control ops nested) of each
         self._exprs: list[Expr] = []
         self._size: list[tuple[int, int]] = []  # (nodes with shared parts counted at each use, depth) of each

@@ -10,7 +10,7 @@ two devices' logits. The exit status is 1 where one is 1e-4 or more. A device is
 without compiled kernels.
 
 Models: tiny random ones of each architecture, made with `transformers`; a `--folder`, with prompts of the repository's
-pages and `--draft` as its draft; `1b`, random weights of that shape in benchmarks/language.py. `--rings` gives
+pages and `--draft` as its draft; `1b`, random weights of that shape in benchmarks/language/decoding.py. `--rings` gives
 layers with windows rings of 64 rows, which the texts go round. `--bits` compares rows of products, norms and attention
 alone with those of several rows, bit by bit.
 """
@@ -264,7 +264,7 @@ def of_folder(folder: Path, draft: Path | None, devices: Sequence[str], given: a
 
 
 def of_shape(shape: str, devices: Sequence[str], given: argparse.Namespace) -> list[Row]:
-    from benchmarks.language import SHAPES, decoder_of
+    from benchmarks.language.decoding import SHAPES, decoder_of
 
     pick = np.random.default_rng(5)
     top = SHAPES[shape]["vocab_size"]

@@ -241,7 +241,7 @@ def test_text_streams_and_stops(folders: dict[str, Path]) -> None:
         assert "".join(model.generate("hello", 20)) == whole
         assert model.stats.reused == 4 and model.stats.prompt == 1
         stop = next(whole[i : i + 2] for i in range(3, 10) if whole.find(whole[i : i + 2]) == i)
-        assert "".join(model.generate("hello", 20, stop=["@@@", stop])) == whole[: whole.index(stop)]
+        assert "".join(model.generate("hello", 20, stop=["benchmarks@", stop])) == whole[: whole.index(stop)]
         assert model.stats.ended == "stop"
         assert list(model.generate("hello", 0)) == [] and (model.stats.tokens, model.stats.ended) == (0, "length")
         drawn = [list(model.generate("hello", 8, temperature=1.5, top_k=20, top_p=0.9, seed=s)) for s in (1, 1, 2)]

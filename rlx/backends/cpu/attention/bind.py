@@ -93,7 +93,7 @@ class _Bound:
         self.folded = self.group > 1 and q.shape[2] < ctx.machine.lanes()
         self.rows = q.shape[2] * (self.group if self.folded else 1)
         self.packed = False
-        self.scales: tuple[Array, ...] = ()  # of keys and values of 8 bits
+        self.scales: tuple[Array, ...] = ()  # scales of keys and values of 8 bits
 
     def steps(self) -> list[EngineStep]:
         lanes = self.ctx.machine.lanes()

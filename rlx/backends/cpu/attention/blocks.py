@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from rlx.backends.cpu.attention.words import ARGS, LOWEST, TINY, mask_type
+from rlx.backends.cpu.attention.arguments import ARGS, LOWEST, TINY, mask_type
 from rlx.backends.cpu.formulas import apply
 from rlx.backends.cpu.ir import F32, I32, I64, PTR, Kernel, Type, Value, Variable
 from rlx.backends.cpu.rowwise import (
@@ -24,7 +24,7 @@ from rlx.backends.cpu.rowwise import (
     widened,
 )
 
-_KEYS = 48  # in a block, at most: a multiple of most tiles
+_KEYS = 48  # keys in a block, at most: a multiple of most tiles
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +87,7 @@ class _Text:
         row = 4 * spec.queries
         computed = -(-spec.keys // spec.tile) * spec.tile
         self.query, self.made, self.scores = (room(k, n * row) for n in (self.padded, self.padded, computed))
-        self.stored = "f32" if spec.packed else spec.dtype  # of keys and values
+        self.stored = "f32" if spec.packed else spec.dtype  # the dtype of keys and values
         if self.stored != "f32":
             self.wide = room(k, 4 * spec.keys * spec.size)
         with k.loop(k.first, k.last) as item:

@@ -8,7 +8,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from rlx.backends.cpu.attention.words import ARGS, LOWEST, SCALES, TINY, mask_type
+from rlx.backends.cpu.attention.arguments import ARGS, LOWEST, SCALES, TINY, mask_type
 from rlx.backends.cpu.formulas import apply
 from rlx.backends.cpu.ir import F32, I8, I16, I32, I64, Arguments, Kernel, Value, Variable
 from rlx.backends.cpu.rowwise import (
@@ -22,7 +22,7 @@ from rlx.backends.cpu.rowwise import (
 )
 from rlx.ops.packed_attention import BLOCK
 
-_KEYS = 256  # in a block; their scores lie on the stack
+_KEYS = 256  # keys in a block; their scores lie on the stack
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rlx.backends.cpu.attention.words import LOWEST, TINY
+from rlx.backends.cpu.attention.arguments import LOWEST, TINY
 from rlx.backends.cpu.context import Array
 from rlx.backends.cpu.elementwise import tree_step
 from rlx.backends.cpu.formulas import apply
@@ -39,7 +39,7 @@ from rlx.ir.expr import arg
 from rlx.ops.attention.step import parts as optional
 
 _LARGEST = 512  # elements of a head: vectors that the code has one after the other
-_KEYS = 64  # whose scores are on the stack at a time; a part has a multiple of them
+_KEYS = 64  # keys whose scores are on the stack at a time; a part has a multiple of them
 _MAX_PARTS = 128  # A sequence's rows are split into at most so many.
 _COLUMNS = 8  # neighbouring items are parts this far apart: of a cache that is not full, each thread meets rows in use
 _AHEAD = 8  # rows of a cache that are asked for before they are read
@@ -182,7 +182,7 @@ class _Part:
         end = k.min(begin + w["span"], w["rows"])
         at, row = _place(k, w["position"], b, w["rows"], spec.ring)
         low, high = k.const(I64, 0), row + 1
-        again = k.const(I64, 0)  # where the rows of a ring begin that lie behind the token's own
+        again = k.const(I64, 0)  # the first of a ring's rows that lie behind the token's own
         if spec.ring:
             low = row - k.min(at, w["window"])
             again = k.select(k.cmp("slt", low, 0), w["rows"] + low, w["rows"])
@@ -316,12 +316,12 @@ class _Part:
 
 def _tiles(group: int, lanes: int) -> list[tuple[int, int]]:
     """Heads that share keys as tiles: the first of each, and how many. A vector's lanes are keys of each head."""
-    made, first = [], 0
+    result, first = [], 0
     for count in (4, 2, 1):
         while group - first >= count and count <= lanes:
-            made.append((first, count))
+            result.append((first, count))
             first += count
-    return made
+    return result
 
 
 @dataclass(frozen=True, slots=True)

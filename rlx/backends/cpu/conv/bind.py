@@ -26,7 +26,7 @@ from rlx.backends.cpu.gemm.product import (
     pack_fixed,
     product_steps,
     widened,
-    with_following,
+    with_epilogue,
 )
 from rlx.backends.cpu.host.matmul.dense import epilogue_of
 from rlx.backends.cpu.step import Declined, EngineContext, EngineStep, address, engine
@@ -36,7 +36,7 @@ from rlx.ir import Expr, Node
 _FEW_CHANNELS = 8  # up to so many, a row of the filter is one tap of an image with zeros around it
 
 
-@engine("conv", takes_following=True, images="makes")
+@engine("conv", takes_epilogue=True, images="makes")
 def bind_conv(
     node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: EngineContext
 ) -> list[EngineStep] | None:
@@ -45,8 +45,8 @@ def bind_conv(
         raise Declined(f"{x.dtype} with {w.dtype}")
     if w.size == 0 or x.size == 0:
         raise Declined("no elements")
-    following = ctx.following
-    tree = with_following(epilogue_of(node), len(ins) - 2, following)
+    following = ctx.epilogue
+    tree = with_epilogue(epilogue_of(node), len(ins) - 2, following)
     beside: list[tuple[Array, bool]] = [(a, False) for a in ins[2:]]
     if following is not None:
         beside += [beside_image(a, out) for a in following.operands]

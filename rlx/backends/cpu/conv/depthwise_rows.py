@@ -90,7 +90,7 @@ class DepthwiseRows:
         """The sums of `count` positions, whose first pixel is the first of `table`."""
         vector = F32.of(self.lanes)
         sums = [[k.const(vector, 0)] * self.vectors for _ in range(count)]
-        users: dict[int, list[tuple[int, int]]] = {}  # of each pixel: position and column of the filter
+        users: dict[int, list[tuple[int, int]]] = {}  # position and column of the filter, by pixel
         for j in range(count):
             for column in range(self.columns):
                 users.setdefault(j * self.stride + column * self.dilation, []).append((j, column))

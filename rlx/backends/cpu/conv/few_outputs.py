@@ -32,8 +32,8 @@ from rlx.dtypes import DType, as_dtype, f32
 from rlx.ir import Expr
 from rlx.ir import expr as ex
 
-_MOST_PHASES = 8  # of the last axis, whose vectors are interleaved
-_MOST_TAPS = 64  # of the last axis: each is a load in the kernel's text
+_MOST_PHASES = 8  # phases of the last axis, whose vectors are interleaved
+_MOST_TAPS = 64  # taps of the last axis: each is a load in the kernel's text
 _TOGETHER = 8 << 20  # bytes of products, of several images where these are small
 
 Taps = tuple[tuple[int, int], ...]
@@ -55,7 +55,7 @@ class AddTapsKernel:
     phases: tuple[Taps, ...]
     inner: int
     outer: int
-    tree: Expr | None = None  # of the sum, and of the bias if there is one
+    tree: Expr | None = None  # the tree of the sum, and of the bias if there is one
     bias: DType | None = None
     out: DType = f32
 

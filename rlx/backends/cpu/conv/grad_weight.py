@@ -32,7 +32,7 @@ from rlx.ir import expr as ex
 
 _PART = 1 << 11  # places in a part, about: a panel of d has a quarter of a megabyte
 _TABLE = 1 << 23  # addresses that are held at most
-_TAPS = 49  # of a depthwise convolution, each with sums of its own
+_TAPS = 49  # taps of a depthwise convolution, each with sums of its own
 
 
 @engine("conv_grad_weight")
@@ -169,13 +169,13 @@ def _with_zeros(
     if x.flags.c_contiguous and not any(a or b for a, b in pads):
         return x
     shape = (*x.shape[:2], *(a + s + b for s, (a, b) in zip(x.shape[2:], pads, strict=True)))
-    made = ctx.borrow(math.prod(shape) * 4).view(np.float32).reshape(shape)
-    inside = made[(slice(None), slice(None), *(slice(a, a + s) for s, (a, _) in zip(x.shape[2:], pads, strict=True)))]
-    for tree, given, target in ((ex.lit(0.0, f32), [], made), (ex.arg(0, as_dtype(x.dtype)), [x], inside)):
+    result = ctx.borrow(math.prod(shape) * 4).view(np.float32).reshape(shape)
+    inside = result[(slice(None), slice(None), *(slice(a, a + s) for s, (a, _) in zip(x.shape[2:], pads, strict=True)))]
+    for tree, given, target in ((ex.lit(0.0, f32), [], result), (ex.arg(0, as_dtype(x.dtype)), [x], inside)):
         step = tree_step([tree], given, [target], ctx)
         assert step is not None
         steps.append(step)
-    return made
+    return result
 
 
 def _addresses(

@@ -42,25 +42,25 @@ def to_channels_last(
     room = [a + s + b for s, (a, b) in zip(sizes, margins, strict=True)]
     nbytes = n * math.prod(room) * c * x.itemsize
     memory = (ctx.borrow if pads is None else ctx.acquire)(nbytes + _BEHIND)
-    made = memory[:nbytes].view(x.dtype).reshape(n, *room, c)
+    result = memory[:nbytes].view(x.dtype).reshape(n, *room, c)
     if pads is not None:  # what lies around an image is written once, and stays
-        made[...] = around
-    inside = made[(slice(None), *(slice(a, a + s) for s, (a, _) in zip(sizes, margins, strict=True)))]
+        result[...] = around
+    inside = result[(slice(None), *(slice(a, a + s) for s, (a, _) in zip(sizes, margins, strict=True)))]
     if pads is None:
         positions = math.prod(sizes)
         steps.append(
-            transpose_step(x, made, ctx, c, positions, x.strides[1], made.itemsize * c, n, (1, 0, x.strides[0]),
-                       (0, made.strides[0]))
+            transpose_step(x, result, ctx, c, positions, x.strides[1], result.itemsize * c, n, (1, 0, x.strides[0]),
+                       (0, result.strides[0]))
         )  # fmt: skip
-        return made
+        return result
     # Rows of pixels, of which the padded image has more.
     height, width = (1, sizes[0]) if len(sizes) == 1 else sizes
     down_x, down = (0, 0) if len(sizes) == 1 else (x.strides[2], inside.strides[1])
     steps.append(
-        transpose_step(x, inside, ctx, c, width, x.strides[1], made.itemsize * c, n * height,
+        transpose_step(x, inside, ctx, c, width, x.strides[1], result.itemsize * c, n * height,
                    (height, down_x, x.strides[0]), (down, inside.strides[0]))
     )  # fmt: skip
-    return made
+    return result
 
 
 def room_for_rows(node: Node, x: Array, kernel: Ints, counts: Ints) -> list[tuple[int, int]]:

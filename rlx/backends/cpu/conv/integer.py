@@ -24,7 +24,7 @@ from rlx.backends.cpu.gemm.product import (
     Product,
     choose_tile,
     product_steps,
-    with_following,
+    with_epilogue,
 )
 from rlx.backends.cpu.integers import (
     Form,
@@ -43,11 +43,11 @@ from rlx.ir import expr as ex
 _FEW_CHANNELS = 8  # up to so many, a row of the filter is one tap of an image with zero points around it
 
 
-@engine("integer_conv", takes_following=True, images="makes")
+@engine("integer_conv", takes_epilogue=True, images="makes")
 def bind_integer_conv(
     node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: EngineContext
 ) -> list[EngineStep] | None:
-    (x, w, *zeros), out, following = ins, outs[0], ctx.following
+    (x, w, *zeros), out, following = ins, outs[0], ctx.epilogue
     if w.size == 0 or x.size == 0:
         raise Declined("no elements")
     if not ctx.is_fixed(node.inputs[1]):
@@ -59,7 +59,7 @@ def bind_integer_conv(
     steps: list[EngineStep] = []
     given = weights(w, zeros, form, ctx, steps)
     beside: list[tuple[Array, bool]] = [(a, False) for a in given.operands()]
-    tree = with_following(ex.arg(0, i32) + ex.arg(1, i32) if beside else None, len(beside), following, i32)
+    tree = with_epilogue(ex.arg(0, i32) + ex.arg(1, i32) if beside else None, len(beside), following, i32)
     if following is not None:
         beside += [beside_image(a, out) for a in following.operands]
         out = following.out
@@ -97,14 +97,14 @@ def _image(
     elif room is not None:
         around = [a + size + b for size, (a, b) in zip(sizes, room, strict=True)]
         count, size = n * math.prod(around) * c, form.dtype.itemsize
-        made = ctx.acquire(count * size + 64)[: count * size].view(form.dtype).reshape(n, *around, c)
-        made[...] = form.around
-        inside = made[(slice(None), *(slice(a, a + m) for m, (a, _) in zip(sizes, room, strict=True)))]
+        result = ctx.acquire(count * size + 64)[: count * size].view(form.dtype).reshape(n, *around, c)
+        result[...] = form.around
+        inside = result[(slice(None), *(slice(a, a + m) for m, (a, _) in zip(sizes, room, strict=True)))]
         lines = sizes[0] if len(sizes) > 1 else 1
         for source, target in zip(found, inside, strict=True):
             from_to = (source.reshape(lines, -1), target.reshape(lines, *target.shape[-2:]))
             adjust_rows(*from_to, target.strides[0] if lines > 1 else 0, zero, form, ctx, steps)
-        return made
+        return result
     else:
         rows = adjusted(found.reshape(-1, c), zero, form, ctx, steps, wide)
     return rows.reshape(n, *sizes, wide)

@@ -39,7 +39,7 @@ from rlx.backends.cpu.gemm.product import (
     pack_fixed_parts,
     product_steps,
     widened,
-    with_following,
+    with_epilogue,
 )
 from rlx.backends.cpu.gemm.transpose import transpose_step
 from rlx.backends.cpu.host.matmul.dense import epilogue_of
@@ -68,17 +68,17 @@ class Phase:
 
 def phases(size: int, kernel: int, stride: int, dilation: int, pad: int) -> list[Phase]:
     """The phases of an axis of `size` elements of the result; `pad` is what lies before it."""
-    found = []
+    result = []
     apart = stride // math.gcd(stride, dilation)  # taps of a phase
     for first in range(min(stride, size)):
         taps = [k for k in range(kernel) if not (first + pad - k * dilation) % stride]
         begin = taps[0] if taps else 0
         offset = (first + pad - begin * dilation) // stride
         chosen = slice(begin, taps[-1] + 1 if taps else begin, apart)
-        found.append(
+        result.append(
             Phase(first, -(-(size - first) // stride), chosen, len(taps), offset, -(dilation * apart // stride))
         )
-    return found
+    return result
 
 
 @engine("conv_transpose", "conv_grad_input", images="makes")
@@ -102,7 +102,7 @@ def bind_transposed(
     if x.dtype != np.float32:
         x = widened(x, ctx, steps)
     if attrs["groups"] == 1 and w.shape[1] < _FEW_OUTPUTS:
-        tree = with_following(epilogue_of(node), len(ins) - 2, None)
+        tree = with_epilogue(epilogue_of(node), len(ins) - 2, None)
         bias = ins[2] if len(ins) == 3 else None
         taps = [
             tuple((p.taps.start + i * p.taps.step, p.offset + i * p.step) for i in range(p.number))
@@ -121,9 +121,9 @@ def bind_transposed(
     made = last
     if made is None:
         made = ctx.borrow(out.nbytes).view(out.dtype).reshape(out.shape[0], *out.shape[2:], out.shape[1])
-    tree, fixed = with_following(epilogue_of(node), len(ins) - 2, None), ctx.is_fixed(node.inputs[1])
+    tree, fixed = with_epilogue(epilogue_of(node), len(ins) - 2, None), ctx.is_fixed(node.inputs[1])
     edges = Edges(w, attrs["groups"], tuple(ins[2:]), tree, fixed, ctx)
-    spread = _Spread(image, w, attrs["groups"], ins[2:], tree, fixed, edges, ctx)
+    spread = _Phases(image, w, attrs["groups"], ins[2:], tree, fixed, edges, ctx)
     every = list(product(*axes))
     for phase, panels in zip(every, spread.packed(every), strict=True):
         part = made[(slice(None), *(slice(p.first, None, s) for p, s in zip(phase, strides, strict=True)))]
@@ -164,7 +164,7 @@ def _product(x: Array, w: Array, out: Array, ctx: EngineContext) -> list[EngineS
 
 
 @dataclass(frozen=True, slots=True)
-class _Spread:
+class _Phases:
     """What all phases share: the image (N, *S, C) and the weight (C, O / groups, *K)."""
 
     image: Array
@@ -236,12 +236,12 @@ class _Spread:
 
     def _laid(self, w: Array, steps: list[EngineStep]) -> Array:
         """A contiguous copy of the weight that each run makes."""
-        made = self.ctx.borrow(max(w.nbytes, 1))[: w.nbytes].view(w.dtype).reshape(w.shape)
+        result = self.ctx.borrow(max(w.nbytes, 1))[: w.nbytes].view(w.dtype).reshape(w.shape)
         if w.size:
-            copy = tree_step([ex.arg(0, as_dtype(w.dtype))], [w], [made], self.ctx)
+            copy = tree_step([ex.arg(0, as_dtype(w.dtype))], [w], [result], self.ctx)
             assert copy is not None
             steps.append(copy)
-        return made
+        return result
 
     def _depthwise(self, table: Any, w: Array, taps: int, out: Array, zero: Array) -> list[EngineStep]:
         ctx, machine, c = self.ctx, self.ctx.machine, len(w)

@@ -74,7 +74,7 @@ class GemmKernel:
     batches_inside: bool = False  # a tile's rows of all products of a batch, which share lines of memory, come first
     prefetch_rows: bool = True
     operands: tuple[Operand, ...] = ()
-    epilogue: Expr | None = None  # of the sum and the operands; None stores the sum
+    epilogue: Expr | None = None  # the tree of the sum and the operands; None stores the sum
     out: DType = f32
     how: str = "fma"  # or how words of integers are multiplied: see `multiplied`
     whole: int = 0  # vectors of which each panel has all columns, where `masked`

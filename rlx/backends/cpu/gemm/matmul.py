@@ -21,7 +21,7 @@ from rlx.backends.cpu.gemm.product import (
     pack_fixed,
     product_steps,
     widened,
-    with_following,
+    with_epilogue,
 )
 from rlx.backends.cpu.gemm.transpose import transpose_step
 from rlx.backends.cpu.host.matmul.dense import epilogue_of
@@ -38,7 +38,7 @@ _TURNED = 32  # rows and terms from which a transposed matrix is worth a copy
 _MANY_ROWS = 128
 
 
-@engine("matmul", takes_following=True)
+@engine("matmul", takes_epilogue=True)
 def bind_matmul(
     node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: EngineContext
 ) -> list[EngineStep] | None:
@@ -52,8 +52,8 @@ def bind_matmul(
     b = np.swapaxes(ins[1], -1, -2) if node.attrs["transpose_b"] else ins[1]
     if a.shape[-1] == 0 or a.size == 0 or b.size == 0:
         raise Declined("no elements")
-    following = ctx.following
-    tree = with_following(epilogue_of(node), len(ins) - 2, following, i32 if integers else f32)
+    following = ctx.epilogue
+    tree = with_epilogue(epilogue_of(node), len(ins) - 2, following, i32 if integers else f32)
     fixed = ctx.is_fixed(node.inputs[1])
     operands = [(ins[2], 0, 0)] if len(ins) == 3 else []
     (m, k), n = a.shape[-2:], b.shape[-1]
@@ -128,9 +128,9 @@ def _turned(a: Array, ctx: EngineContext, steps: list[EngineStep]) -> Array:
     """A transposed matrix with its terms next to each other: a tile's reads of one that lies across would each be of
     another cache line, and lines of a power of two apart displace each other."""
     m, k = a.shape
-    made = ctx.borrow(a.nbytes).view(a.dtype).reshape(m, k)
-    steps.append(transpose_step(a, made, ctx, k, m, a.strides[1], made.strides[0], 1, (1, 0, 0), (0, 0)))
-    return made
+    result = ctx.borrow(a.nbytes).view(a.dtype).reshape(m, k)
+    steps.append(transpose_step(a, result, ctx, k, m, a.strides[1], result.strides[0], 1, (1, 0, 0), (0, 0)))
+    return result
 
 
 def _by_rows(a: Array, b: Array, out: Array) -> bool:

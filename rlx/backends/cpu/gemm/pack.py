@@ -14,7 +14,7 @@ class PackKernel:
 
     lanes: int
     vectors: int
-    nbytes: int = 4  # of an element: 2 or 4
+    nbytes: int = 4  # bytes of an element: 2 or 4
     args = pointers("x", "out") + sizes(
         "columns", "column", "outer", "outer_step", "inner", "inner_step", "batch_step", "panels", "out_step"
     )

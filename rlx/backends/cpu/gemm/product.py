@@ -18,7 +18,7 @@ from rlx.backends.cpu.gemm.kernel import GemmKernel, Operand, operand_names
 from rlx.backends.cpu.gemm.pack import PackKernel
 from rlx.backends.cpu.gemm.transpose import panels_step
 from rlx.backends.cpu.machine import Machine
-from rlx.backends.cpu.step import Declined, EngineContext, EngineStep, Following, address
+from rlx.backends.cpu.step import Declined, EngineContext, EngineStep, Epilogue, address
 from rlx.backends.cpu.trees import printable
 from rlx.driver.device import Bytes
 from rlx.dtypes import DType, as_dtype, f32
@@ -31,12 +31,12 @@ Addresses = npt.NDArray[np.int64]
 _LONGEST = 4608  # terms that one f32 adds up; NMSE grows with their number, and is 2e-12 there
 _CACHED = 1 << 20  # bytes of panels that stay in the second-level cache beside everything else
 _FIRST_LEVEL = 24_576  # bytes of a panel that stays in the first-level cache
-_CYCLES = 2.5  # in a nanosecond, about
+_CYCLES = 2.5  # cycles in a nanosecond, about
 _LINE = 64  # bytes of a cache line
 _SMALL_PANELS = 1 << 18  # bytes of panels that stay in a cache from one run to the next
 _AHEAD = 4096  # bytes of panels that are asked for before they are read
-_FAR_AHEAD = 4 * _AHEAD  # where they come from memory
-_SKIPPED = 0.1  # of all taps of all tiles in the padding: fewer are not worth a branch
+_FAR_AHEAD = 4 * _AHEAD  # the distance where they come from memory
+_SKIPPED = 0.1  # the share of all tiles' taps in the padding: fewer are not worth a branch
 _ROWS_AHEAD = 8  # rows of b, where it is read in place
 
 
@@ -96,7 +96,7 @@ class Panels:
     steps: tuple[EngineStep, ...] = ()
     prepare: Callable[[], object] | None = None
     keep: tuple[object, ...] = ()
-    memory: tuple[Bytes, ...] = ()  # of all panels, where they are filled before a run
+    memory: tuple[Bytes, ...] = ()  # memory of all panels, where they are filled before a run
 
 
 def pack_fixed(b: Array, width: int, ctx: EngineContext) -> Panels:
@@ -278,8 +278,8 @@ def widened(a: Array, ctx: EngineContext, steps: list[EngineStep]) -> Array:
     return wide
 
 
-def with_following(
-    tree: Expr | None, count: int, following: Following | None, sums: DType = f32
+def with_epilogue(
+    tree: Expr | None, count: int, following: Epilogue | None, sums: DType = f32
 ) -> Expr | None:
     """An epilogue of `count` operands and the elementwise node behind it as one tree, whose operands come after them.
     Raises: Declined for what an epilogue cannot compute."""

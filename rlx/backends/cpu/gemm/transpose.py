@@ -30,7 +30,7 @@ class TransposeKernel:
     j + lanes; the last of its `parts` has fewer."""
 
     lanes: int
-    nbytes: int = 4  # of an element: 1, 2 or 4
+    nbytes: int = 4  # bytes of an element: 1, 2 or 4
     args = _ARGS
 
     def ir(self) -> str:
@@ -106,16 +106,16 @@ class InterleaveKernel:
 
 def transposed(k: Kernel, rows: Sequence[Value]) -> list[Value]:
     """The columns of a square of vectors, by exchanging halves, quarters and so on of pairs of rows."""
-    made, n, step = list(rows), len(rows), 1
+    result, n, step = list(rows), len(rows), 1
     while step < n:
         low = [j if not j & step else n + j - step for j in range(n)]
         high = [j + step if not j & step else n + j for j in range(n)]
         for i in range(n):
             if not i & step:
-                a, b = made[i], made[i + step]
-                made[i], made[i + step] = k.shuffle(a, b, low), k.shuffle(a, b, high)
+                a, b = result[i], result[i + step]
+                result[i], result[i + step] = k.shuffle(a, b, low), k.shuffle(a, b, high)
         step *= 2
-    return made
+    return result
 
 
 def transpose_step(

@@ -12,8 +12,8 @@ from rlx.backends.cpu.packed.panels import PIECE, Pieces
 from rlx.backends.cpu.step import EngineContext, EngineStep
 from rlx.dtypes import DType, as_dtype, f32
 
-VECTORS = 2  # of a panel
-_ROWS = 192  # of a tile, whose sums lie on the stack
+VECTORS = 2  # vectors of a panel
+_ROWS = 192  # rows of a tile, whose sums lie on the stack
 
 
 @dataclass(frozen=True, slots=True)

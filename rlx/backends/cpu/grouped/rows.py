@@ -21,7 +21,7 @@ class GroupedDotKernel:
     """An item is as many rows of an expert's weight as a vector has lanes, times the rows of a tile, up to `rows`. The
     order of a sum does not depend on how many there are. Steps are in bytes; `blocks` are the items of a tile."""
 
-    dot: DotKernel  # of one row of x
+    dot: DotKernel  # the kernel of one row of x
     rows: int
     args = pointers("x", "w", "out", "tiles") + sizes(
         "columns", "units", "x_row", "w_row", "out_row", "w_expert", "blocks"

@@ -46,7 +46,7 @@ def corners_of(
     kind = as_dtype(dtype)
     last = len(sizes) - 1
     axes = [axis_taps(Exprs, ex.arg(last - i, kind), size, node.attrs) for i, size in enumerate(sizes)]
-    found = []
+    result = []
     for corner in product(*axes):
         place = weight = inside = None
         for size, (p, w, good) in zip(sizes, corner, strict=True):
@@ -55,8 +55,8 @@ def corners_of(
             weight = w if weight is None else weight if w is None else weight * w
             inside = good if inside is None else ex.call("and", inside, good)
         assert place is not None
-        found.append((place, weight, None if inside is None else ex.call("not", inside)))
-    return found
+        result.append((place, weight, None if inside is None else ex.call("not", inside)))
+    return result
 
 
 def _image(

@@ -23,9 +23,9 @@ def _wide(x: Array, dtype: np.dtype[Any], steps: list[Step], ctx: BindContext) -
     """x as `dtype`; appends the conversion to `steps` where it needs one."""
     if x.dtype == dtype:
         return x
-    made = ctx.scratch(x.shape, dtype)
-    steps.append(partial(np.copyto, made, x, "unsafe"))
-    return made
+    result = ctx.scratch(x.shape, dtype)
+    steps.append(partial(np.copyto, result, x, "unsafe"))
+    return result
 
 
 def _result(out: Array, ctx: BindContext) -> tuple[Array, list[Step]]:

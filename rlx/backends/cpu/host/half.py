@@ -10,7 +10,7 @@ from rlx.backends.cpu.context import Array, BindContext, Step
 
 F16 = np.dtype(np.float16)
 LEAST = 4096  # elements; with fewer, the calls cost more than they save
-SHIFT = np.asarray(13, np.int32)  # from f16's ten fraction bits to f32's 23
+SHIFT = np.asarray(13, np.int32)  # f16 has ten fraction bits, f32 has 23
 KEEP = np.asarray(0x8FFFE000, np.uint32).view(np.int32)  # sign, five exponent bits and the fraction
 REBIAS = np.asarray(2.0**112, np.float32)  # exponents count from 15 in f16, from 127 in f32
 TOP = np.asarray(0x7C00, np.uint16)  # the exponent of infinity and NaN, in f16

@@ -57,7 +57,7 @@ def _order(keys: Array, descending: bool) -> Array:
 def _best(keys: Array, k: int, descending: bool) -> Array:
     """The first k of the stable order: a partition finds the k-th value, then come all elements better than it, then
     the first of those equal to it."""
-    found = np.empty((*keys.shape[:-1], k), np.intp)
+    result = np.empty((*keys.shape[:-1], k), np.intp)
     n = keys.shape[-1]
     for at in np.ndindex(keys.shape[:-1]):
         line = keys[at]
@@ -69,5 +69,5 @@ def _best(keys: Array, k: int, descending: bool) -> Array:
             better = (line > edge) | (line != line) if descending else line < edge
         places = np.flatnonzero(better)
         chosen = np.sort(np.concatenate([places, np.flatnonzero(same)[: k - places.size]]))
-        found[at] = chosen[_order(line[chosen], descending)]
-    return found
+        result[at] = chosen[_order(line[chosen], descending)]
+    return result

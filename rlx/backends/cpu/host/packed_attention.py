@@ -33,10 +33,10 @@ class PackedPiece(Piece):
 
     def _wide(self, x: PackedRows) -> Array:
         assert self.wide is not None
-        made = self.wide[: len(x)]
+        result = self.wide[: len(x)]
         blocks = (*x.scales.shape, -1)
-        np.multiply(x.codes.reshape(blocks), x.scales[..., None], made.reshape(blocks), dtype=made.dtype)
-        return made
+        np.multiply(x.codes.reshape(blocks), x.scales[..., None], result.reshape(blocks), dtype=result.dtype)
+        return result
 
 
 @cpu_kernel("packed_attention")

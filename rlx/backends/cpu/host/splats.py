@@ -49,11 +49,11 @@ def bind_splat_tiles(node: Node, ins: Sequence[Array], outs: Sequence[Array], ct
 
 def _running(join: np.ufunc, first: Array, terms: Array) -> Array:
     """`first`, and it joined with the terms one after the other: NumPy's `accumulate` takes twice as long."""
-    made = np.empty((len(terms) + 1, *terms.shape[1:]), terms.dtype)
-    made[0] = first
+    result = np.empty((len(terms) + 1, *terms.shape[1:]), terms.dtype)
+    result[0] = first
     for i, term in enumerate(terms):
-        join(made[i], term, made[i + 1])
-    return made
+        join(result[i], term, result[i + 1])
+    return result
 
 
 def _pixels(place: Any, dtype: Any) -> tuple[Array, Array]:
@@ -104,11 +104,11 @@ def _walk(rows: Array, x: Array, y: Array) -> Iterator[tuple[slice, Array, Array
 def _colours(weights: Array, colours: Array) -> Array:
     """What each pixel gets from these splats. One whose colour is not finite counts where it has a weight only."""
     finite = np.isfinite(colours).all(axis=1)
-    made: Array = weights[finite].T @ colours[finite]
+    result: Array = weights[finite].T @ colours[finite]
     for k in np.flatnonzero(~finite):
         seen = weights[k] > 0
-        made[seen] += weights[k, seen, None] * colours[k]
-    return made
+        result[seen] += weights[k, seen, None] * colours[k]
+    return result
 
 
 @cpu_kernel("splat_blend")
@@ -179,7 +179,7 @@ def _into(
     into += light * shade
     known = (alpha > 0) & (falls * rows[:, 5:6] < ALPHA_MAX)
     into *= known
-    if np.isnan(into.sum()):  # from a splat behind: 0 for those that the pixel skips
+    if np.isnan(into.sum()):  # the gradient of a splat behind, 0 for those that the pixel skips
         np.copyto(into, 0, where=~known)
     parts[at, 6:] = weight @ given[:, :3]
     parts[at, 5] = _sums(falls, into)
@@ -191,8 +191,8 @@ def _into(
     parts[at, 0] = -2 * (rows[:, 2] * of_x + rows[:, 3] * of_y)
     parts[at, 1] = -2 * (rows[:, 3] * of_x + rows[:, 4] * of_y)
     parts[at, 2], parts[at, 3], parts[at, 4] = _sums(along, dx), 2 * _sums(along, dy), _sums(down, dy)
-    made: Array = back[0]
-    return made
+    result: Array = back[0]
+    return result
 
 
 def _sums(a: Array, b: Array) -> Array:

@@ -33,16 +33,16 @@ def padded(
         return x
     first = x.ndim - len(pads)
     shape = (*x.shape[:first], *(a + n + b for n, (a, b) in zip(x.shape[first:], pads, strict=True)))
-    made = ctx.scratch(shape, dtype)
+    result = ctx.scratch(shape, dtype)
     value = np.asarray(fill, dtype)
     inside: tuple[slice, ...] = (slice(None),) * first
     for before, after in pads:
         for border in (slice(0, before), slice(-after, None)):
             if border != slice(0, 0) and border != slice(0, None):
-                steps.append(partial(np.copyto, made[(*inside, border)], value))
+                steps.append(partial(np.copyto, result[(*inside, border)], value))
         inside = (*inside, slice(before, -after or None))
-    steps.append(partial(np.copyto, made[inside], x, "unsafe"))
-    return made
+    steps.append(partial(np.copyto, result[inside], x, "unsafe"))
+    return result
 
 
 def view_windows(x: Array, kernel: Ints, strides: Ints, dilations: Ints, counts: Ints) -> Array:

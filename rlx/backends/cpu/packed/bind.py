@@ -18,7 +18,7 @@ from rlx.backends.cpu.step import Declined, EngineContext, EngineStep, address, 
 from rlx.dtypes import DType, as_dtype
 from rlx.ir import Expr, Node
 
-_ROWS_IN_TURNS = 16  # of x, up to which each row of a packed weight is decoded for some of them at a time
+_ROWS_IN_TURNS = 16  # rows of x, up to which each row of a packed weight is decoded for some of them at a time
 _IN_FIRST_LEVEL = 16_384  # bytes of a row of x that stay in the first-level cache beside a row of the weight
 FEW_ROWS = 8  # rows of x for which a row of the weight is decoded once
 

@@ -199,7 +199,7 @@ class Format:
     elements: Elements
     field: Field | None = None
     groups: Callable[[Block], Value] | None = None
-    count: int = 0  # of the numbers
+    count: int = 0  # how many numbers there are
 
 
 def _widened_half(k: Kernel, x: Value) -> Value:
@@ -275,11 +275,11 @@ def _of_table(name: str) -> Callable[[int], Format]:
 def _spread(b: Block, of: Sequence[int]) -> Value:
     """The field's numbers as a vector, in any order."""
     k, count = b.k, len(of)
-    made = k.splat(b.number(of[0]), count)
+    result = k.splat(b.number(of[0]), count)
     if len(set(of)) == 1:
-        return made
+        return result
     other = k.splat(b.number(1 - of[0]), count)
-    return k.select(k.lanes(I1, [n == of[0] for n in of]), made, other)
+    return k.select(k.lanes(I1, [n == of[0] for n in of]), result, other)
 
 
 def _pairs(b: Block, quants: Value) -> Value:
@@ -428,11 +428,11 @@ class Rows:
 
     def planes(self, row: Value, units: Value) -> dict[str, Value]:
         """The addresses of the planes of a row of so many blocks."""
-        made, at = {}, row
+        result, at = {}, row
         for plane in self.storage.planes:
-            made[plane.name] = at
+            result[plane.name] = at
             at = self.k.at(at, units * plane.nbytes)
-        return made
+        return result
 
     def prepare(self, planes: dict[str, Value], first: Value, count: Value) -> None:
         """Writes the numbers of the blocks first … first + count - 1."""

@@ -29,11 +29,11 @@ from rlx.backends.cpu.packed.tiles import LANES, configure
 from rlx.backends.cpu.step import EngineContext, EngineStep, address
 from rlx.dtypes import DType, as_dtype, f32
 
-_TERMS = 128  # of two tiles
+_TERMS = 128  # terms of two tiles
 _TILE = 1024
 _GROUP = 2 * _TILE + 128  # bytes of x's tiles, scales and sums
 _DIGITS = 4
-_BITS = 30  # of the magnitude of x's integers
+_BITS = 30  # bits of the magnitude of x's integers
 _COARSE = 16  # bits of the magnitude of an integer that may have a relative error of 2^-17 or more
 _LEAST = 64  # the exponent of the largest of 32 terms that are not tiny, as f32 has it: 2^-63
 _PITCH = 512 + 16  # numbers of a row that are prepared: in other sets of the cache than the next row's
@@ -149,7 +149,7 @@ class DigitsDotKernel:
         sums = k.reserve((decoded.most * storage.elements // _TERMS) * _TILE)
         field, own = decoded.field_at, decoded.format.groups is None
         each = decoded.count
-        vector, blocks = F32.of(lanes), max(1, _TERMS // storage.elements)  # of a group, where it has some
+        vector, blocks = F32.of(lanes), max(1, _TERMS // storage.elements)  # blocks of a group, where it has some
         groups_of_block = max(1, storage.elements // _TERMS)
         minimums = each == 16
         spread = [s for s in range(4) for _ in range(_DIGITS)]

@@ -18,7 +18,7 @@ from rlx.ir import Expr
 
 _AHEAD = 4096  # bytes of a row that are asked for before they are read
 _LINE = 64
-Totals = list[list[list[Variable]]]  # of each row of the weight that is read at once, and of each row of x
+Totals = list[list[list[Variable]]]  # sums by row of the weight that is read at once, and by row of x
 
 
 class Part(Protocol):

@@ -26,8 +26,8 @@ from rlx.backends.cpu.packed.decode import Rows
 from rlx.backends.cpu.step import EngineContext, EngineStep, address
 from rlx.dtypes import DType, as_dtype, f32
 
-LANES = 16  # of f32; rows and columns of a tile
-_TERMS = 32  # of a tile
+LANES = 16  # lanes of f32; rows and columns of a tile
+_TERMS = 32  # terms of a tile
 _TINY = 77 << 7  # bits of the bf16 2^-50: what is lost below 2^-126 is no part of a product of larger numbers
 _FINITE = 0x1F8  # LLVM's classes of floats but infinities and NaNs
 _TILE = 1024  # bytes
@@ -47,11 +47,11 @@ def parts_of(dtype: DType) -> int:
 
 def split(k: Kernel, first: Value, second: Value, parts: int) -> list[Value]:
     """The parts of 32 floats as vectors of bf16, two in each i32. An infinity or a quiet NaN is one part."""
-    made, rest = [], [first, second]
+    result, rest = [], [first, second]
     for part in range(parts):
         words = [k.cast("bitcast", v, I16.of(2 * LANES)) for v in rest]
         upper = k.shuffle(words[0], words[1], range(1, 4 * LANES, 2))
-        made.append(k.cast("bitcast", upper, I32.of(LANES)))
+        result.append(k.cast("bitcast", upper, I32.of(LANES)))
         if part + 1 < parts:
             left = [v - k.bits(k.bits(v, I32) & -65536, F32) for v in rest]
             if part == 0:
@@ -59,7 +59,7 @@ def split(k: Kernel, first: Value, second: Value, parts: int) -> list[Value]:
                 finite = [k.call(name, I1.of(LANES), v, f"i32 {_FINITE}") for v in rest]
                 left = [k.select(f, v, 0.0) for f, v in zip(finite, left, strict=True)]
             rest = left
-    return made
+    return result
 
 
 def _quiet(k: Kernel, x: Value) -> Value:
@@ -220,7 +220,7 @@ class TilesKernel:
         w_blocks = (w_tiles + 1) >> 1
         vector = F32.of(LANES)
         with k.loop(k.first, k.last) as item:
-            x_block = k.binary("udiv", item, w_blocks)  # whose tiles stay in the second-level cache
+            x_block = k.binary("udiv", item, w_blocks)  # its tiles stay in the second-level cache
             w_block = item - x_block * w_blocks
             # A block's second tile behind the last one is the last again, and is not stored.
             w_tile = [k.min(w_block * 2 + i, w_tiles - 1) for i in range(2)]

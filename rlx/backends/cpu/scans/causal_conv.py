@@ -73,7 +73,7 @@ class CausalConv:
                     if "state" in self.operands or j == before:
                         given = load_wide(k, own, kind, i, lanes, mask)
                     else:
-                        read = k.variable(zero)  # which is multiplied too: an infinite weight makes NaN of it
+                        read = k.variable(zero)  # it is multiplied too: an infinite weight makes NaN of it
                         with k.when(there[j]):
                             read.value = load_wide(k, own, kind, i, lanes, mask)
                         given = read.value

@@ -21,8 +21,8 @@ from rlx.ir import Node
 from rlx.ops.scans import delta
 from rlx.ops.scans.operands import optional
 
-_ITEMS = 16  # of a step, at least, where there are as many vectors of values
-STEPS = 8  # of the sequence between two states that are kept
+_ITEMS = 16  # items that a step has at least, where there are as many vectors of values
+STEPS = 8  # steps of the sequence between two states that are kept
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +132,7 @@ class DeltaRuleGrad:
                     row.padded_store(row.load(at["dlast"], "f32", place), slopes, r * row.padded)
 
                 def sweep(begin: Value, steps: Value) -> None:
-                    with k.when(k.cmp("slt", begin + steps, length)):  # behind the last steps nothing is kept
+                    with k.when(k.cmp("slt", begin + steps, length)):  # nothing is kept behind the last steps
                         here = kept + k.binary("udiv", begin, k.const(I64, STEPS)) * state_size
                         following = here + state_size
                         with k.loop(0, count) as r:

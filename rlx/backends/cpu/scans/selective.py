@@ -29,7 +29,7 @@ from rlx.ir import Node
 from rlx.ops.scans import selective
 from rlx.ops.scans.operands import optional
 
-STEPS = 16  # of the sequence at a time
+STEPS = 16  # steps of the sequence at a time
 _REQUIRED = 5
 
 

@@ -22,7 +22,7 @@ from rlx.dtypes import as_dtype
 from rlx.ir import Node, TensorType, get_op, node_of
 from rlx.ops.scans import selective
 
-_ITEMS = 16  # of a step, at least, where there are as many vectors of channels
+_ITEMS = 16  # items that a step has at least, where there are as many vectors of channels
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +150,7 @@ class SelectiveScanGrad:
                         row.store(zeros, at["da"], place)
 
                 def forward(first: Value, steps: Value) -> None:
-                    with k.when(k.cmp("slt", first + steps, length)):  # behind the last steps nothing is kept
+                    with k.when(k.cmp("slt", first + steps, length)):  # nothing is kept behind the last steps
                         prepare(first, steps, False)
                         with k.loop(0, count) as c:
                             start = row.padded_load(at["kept"], F32, kept(first, c))

@@ -149,15 +149,15 @@ def candidates(target: Target, problem: Problem) -> list[Candidate]:
     For few queries the decode kernel ranks first. Elsewhere the matrix kernel does, except for operands of several
     terms whose scores go through shared memory: three products take longer there than one in f32.
     """
-    found: list[Candidate] = [Tiles((2,))]
+    result: list[Candidate] = [Tiles((2,))]
     if not problem.sk:
-        return found
-    found += _decode(target, problem, 0 if problem.sq <= FEW_QUERIES else 5)
+        return result
+    result += _decode(target, problem, 0 if problem.sq <= FEW_QUERIES else 5)
     made = matrices_for(problem.stored, problem.precision, problem.sq)
     if made is not None and multiplies(target, made.type):
         slow = made.terms > 1 and target.matrices.opaque
-        found += _matrix(target, problem, made, 3 if slow else 1)
-    return found
+        result += _matrix(target, problem, made, 3 if slow else 1)
+    return result
 
 
 def matrices_for(stored: DType, precision: str, sq: int) -> Matrices | None:
@@ -202,7 +202,7 @@ def _matrix(target: Target, problem: Problem, made: Matrices, rank: int) -> list
         kinds.insert(0, "registers")
         if units.warpgroups and terms == 1 and d <= _PANELS[-1]:
             kinds.insert(0 if d in _PANELS else 1, "warpgroup")
-    found: list[Candidate] = []
+    result: list[Candidate] = []
     for kind, scores in enumerate(kinds):
         deeps, suited = _suited(target, problem, scores, terms)
         for keys in (64,) if scores == "warpgroup" else (128, 64, 32):
@@ -210,8 +210,8 @@ def _matrix(target: Target, problem: Problem, made: Matrices, rank: int) -> list
                 if shared_bytes(d, scores, deep, keys, terms) <= target.shared_bytes:
                     fine = kind == 0 and deep in deeps and keys in suited
                     order = (kind, keys not in suited, -keys, deep not in deeps, -deep)
-                    found.append(Matrix((rank if fine else 4, *map(float, order)), made, scores, deep, keys))
-    return found
+                    result.append(Matrix((rank if fine else 4, *map(float, order)), made, scores, deep, keys))
+    return result
 
 
 def _suited(
@@ -257,11 +257,11 @@ def _streams(target: Target, problem: Problem, rank: float, mine: int) -> list[C
         return []
     first = "subgroup" in target.features and target.matrices.overlapped and not target.software
     suited = min(8 if problem.stored == f32 else 4, 1 << max(0, mine - 1).bit_length())
-    found: list[Candidate] = []
+    result: list[Candidate] = []
     for rows in (1, 2, 4, 8):
         splits = _splits(target.units, problem.batch * problem.kv_heads * math.ceil(mine / rows), problem.sk)
-        found.append(Decode((rank - 0.5 if first else 7, float(rows != suited)), rows, splits, lanes))
-    return found
+        result.append(Decode((rank - 0.5 if first else 7, float(rows != suited)), rows, splits, lanes))
+    return result
 
 
 def _splits(groups: int, blocks: int, keys: int) -> int:

@@ -94,11 +94,11 @@ class Module:
 
     def names(self) -> dict[str, int]:
         """Ids by the name that the compiler recorded; of equal names the first."""
-        found: dict[str, int] = {}
+        result: dict[str, int] = {}
         for inst in self.insts:
             if inst.op == Op.Name:
-                found.setdefault(text_of(inst.words[1:]), inst.words[0])
-        return found
+                result.setdefault(text_of(inst.words[1:]), inst.words[0])
+        return result
 
     def capabilities(self) -> list[str]:
         """The capabilities declared, by the specification's names (a number where this table lacks the name)."""

@@ -132,11 +132,11 @@ class Builder:
     def declare(self, inst_op: int, *words: int, typed: bool = False) -> int:
         """A type (or, `typed`, a constant whose first word is its type). Equal ones are declared once."""
         key = (inst_op, *words)
-        found = self.template.by_content.get(key) or self.known.get(key)
-        if found is None:
-            found = self.known[key] = self.new()
-            self.added.append(Inst(inst_op, [words[0], found, *words[1:]] if typed else [found, *words]))
-        return found
+        result = self.template.by_content.get(key) or self.known.get(key)
+        if result is None:
+            result = self.known[key] = self.new()
+            self.added.append(Inst(inst_op, [words[0], result, *words[1:]] if typed else [result, *words]))
+        return result
 
     def uint(self, value: int) -> int:
         return self.declare(Op.Constant, self.declare(Op.TypeInt, 32, 0), value & 0xFFFFFFFF, typed=True)
@@ -163,9 +163,9 @@ class Builder:
         self.code.append(Inst(op, list(words)))
 
     def make(self, op: int, kind: int, *words: int) -> int:
-        made = self.new()
-        self.code.append(Inst(op, [kind, made, *words]))
-        return made
+        result = self.new()
+        self.code.append(Inst(op, [kind, result, *words]))
+        return result
 
     def call(self, name: str, *args: int) -> int:
         """Calls a function of the template. Raises: UnsupportedOp when there is none of that name."""
@@ -208,14 +208,14 @@ class Builder:
 
 def _reached(template: Template, start: Iterable[int]) -> set[int]:
     """The functions among `start` and all they call."""
-    found: set[int] = set()
+    result: set[int] = set()
     queue = [f for f in start if f in template.functions]
     while queue:
         f = queue.pop()
-        if f not in found and f != template.entry:
-            found.add(f)
+        if f not in result and f != template.entry:
+            result.add(f)
             queue += [u for u in template.uses(f) if u in template.functions]
-    return found
+    return result
 
 
 def _keeps(inst: Inst, alive: set[int]) -> bool:

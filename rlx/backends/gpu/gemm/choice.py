@@ -30,7 +30,7 @@ MMA_TILES = {"s": (64, 64, 0.5), "m": (128, 128, 0.8), "l": (128, 256, 1.0)}
 _MMA_SHARED = 48 << 10  # bytes of shared memory that the mma tiles need
 _FMA_ROWS = 1  # multiply-adds are faster than matrix instructions for halves up to this many rows (measured)
 _FEW_ROWS = 8  # the few-rows kernel is the fastest up to this many rows,
-_ROWS = 16  # where B is small up to this many,
+_ROWS = 16  # rows up to which B is small,
 _MAX_ROWS = 64  # and a candidate up to this many
 _SMALL = 1 << 20  # elements of B
 _LIBRARY = 1 << 23  # elements of B from which the library multiplies few rows of halves
@@ -205,48 +205,48 @@ def candidates(target: Target, problem: Problem) -> list[Candidate]:
     p, pair = problem.product, kernel_pair(problem)
     split = _with_terms(split_for(*pair, problem.precision), *pair)
     units = target.matrices
-    found: list[Candidate] = []
+    result: list[Candidate] = []
     mma = split is not None and (p.k > 0 or problem.grouped) and multiplies(target, split.type)
     mma_first = mma and split is not None and (problem.grouped or units.overlapped or not split.exact)
     if mma and split is not None:
         large = p.count * p.m * p.n * p.k >= _LARGE and not problem.grouped
         # Tiles that round f32 on every read run at less than half the rate of 16-bit operands (79 and 197 TFLOP/s).
         stored = (split.type, split.type) if large and not split.exact else pair
-        found += _mma_tiles(target, problem, 2 if mma_first else 4, stored, split)
+        result += _mma_tiles(target, problem, 2 if mma_first else 4, stored, split)
         wanted = (large and p.m > _MAX_ROWS) or forced().algorithm == "halves"
         if wanted and stored == (split.type, split.type) and problem.aligned and in_units(p):
-            found += half_tiles(target, p, stored)
-    found += _fma_tiles(target, problem, 3, pair)
+            result += half_tiles(target, p, stored)
+    result += _fma_tiles(target, problem, 3, pair)
     if problem.grouped:
-        return found
+        return result
     library = target.library if p.k else None
     straight = p.m == 1 or not p.transpose_a  # whether a row of A is contiguous
     # cuBLAS reads large weights of halves at 88 to 93 % of the bandwidth, the kernels here at 51 to 89 %.
     beaten = library is not None and pair[0] == pair[1] and pair[0].is_half and p.n * p.k >= _LIBRARY
     if mma and straight and p.m <= _ROWS and pair in ((f16, f16), (bf16, bf16)):
-        found.append(_skinny(target, p, 1 if beaten else -2 if p.m > _FMA_ROWS else 0.5, pair))
+        result.append(_skinny(target, p, 1 if beaten else -2 if p.m > _FMA_ROWS else 0.5, pair))
     if straight and p.m <= _MAX_ROWS and problem.aligned and pair[0] == pair[1]:
-        found += _direct(target, p, pair, beaten)
+        result += _direct(target, p, pair, beaten)
     if p.m == 1 and p.transpose_b and p.count == 1 and p.k:
-        found.append(vector(target, p.k, pair))
+        result.append(vector(target, p.k, pair))
         stays = line(target, p, pair) if problem.aligned and target.matrices.overlapped else None
-        found += [] if stays is None else [stays]
+        result += [] if stays is None else [stays]
     if p.m <= _MAX_ROWS and straight:
         first = p.m <= _ROWS and (p.m <= _FEW_ROWS or not mma_first or p.n * p.k <= _SMALL)
         # This kernel stores C in A's dtype; tiles may store it in f32.
         few = p.m <= _FEW_ROWS or (p.m <= _ROWS and split is None and p.n * p.k > _SMALL)
         rank = -1 if few and not beaten else 1 if first else 5
-        found.append(_few_rows(target, p, rank, pair if problem.c == pair[0] else (f32, f32)))
+        result.append(_few_rows(target, p, rank, pair if problem.c == pair[0] else (f32, f32)))
     if library is None:
-        return found
+        return result
     # f32 operands that the library would round otherwise than the other devices do are rounded to bf16 before, and so
     # are pairs of different dtypes that are multiplied in bf16.
     apart = mma and split == Split(bf16, 1, 1) and pair == (f32, f32)
     if (apart and problem.precision not in library.precisions) or (pair[0] != pair[1] and split == Split(bf16, 1, 1)):
-        found.append(Library((0 if p.m > _FEW_ROWS else 6,), (bf16, bf16)))
+        result.append(Library((0 if p.m > _FEW_ROWS else 6,), (bf16, bf16)))
     elif pair[0] == pair[1]:
-        found.append(Library((0,), pair))
-    return found
+        result.append(Library((0,), pair))
+    return result
 
 
 def kernel_pair(problem: Problem) -> Pair:

@@ -41,11 +41,11 @@ def half_tiles(target: Target, p: Product, stored: tuple[DType, DType]) -> list[
     """Both sizes, each in as many parts as take the least time. They rank behind the tiles that copy from memory while
     they multiply, where the device can do that."""
     rank = 4 if target.matrices.overlapped else 1.5
-    found: list[HalfTiles] = []
+    result: list[HalfTiles] = []
     for name in HALF_TILES:
         taken, parts = min(_time(target, p, name, parts) for parts in (1, 2, 4, 8))
-        found.append(HalfTiles((rank, taken), stored, name, parts))
-    return found
+        result.append(HalfTiles((rank, taken), stored, name, parts))
+    return result
 
 
 def _time(target: Target, p: Product, name: str, parts: int) -> tuple[float, int]:

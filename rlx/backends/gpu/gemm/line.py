@@ -11,7 +11,7 @@ from rlx.backends.gpu.program.candidates import Cost
 from rlx.backends.gpu.program.target import Target
 from rlx.dtypes import DType, bf16
 
-_ROWS = 256  # of B, that a workgroup takes at most: MOST in bodies/matmul_line.h
+_ROWS = 256  # rows of B that a workgroup takes at most: MOST in bodies/matmul_line.h
 _MANY = 8  # units of 16 bytes that a thread holds of x at most
 _STEP = 16 * 256  # bytes of a unit of each thread
 # Bytes of shared memory for rows of B. Where they are filled more than twice, a multiprocessor has room for two

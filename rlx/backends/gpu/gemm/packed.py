@@ -28,7 +28,7 @@ _MMA_ROWS = {1: 512, 2: 256}
 # Formats of which packed_matrix makes halves by masks: those of a byte for each element, and all.
 _BYTES = frozenset({"q8_0", "int8", "int8_zp", "fp8_e4m3", "fp8_e5m2"})
 _BY_BYTES = _BYTES | {"q4_0", "q4_1", "q2_k", "q3_k", "q4_k", "q5_k", "q6_k", "tq2_0"}
-_FLOATS = frozenset({"fp8_e4m3", "fp8_e5m2", *TABLES})  # whose elements are no integers
+_FLOATS = frozenset({"fp8_e4m3", "fp8_e5m2", *TABLES})  # formats whose elements are no integers
 _LARGE = 46 << 10  # bytes of shared memory that packed_few, and a long slab of packed_vector, need
 _RING = 96 << 10  # and packed_mma
 
@@ -236,14 +236,14 @@ def _lifted(target: Target, p: PackedProblem) -> list[PackedCandidate]:
     large, chunk = target.limits.shared_bytes >= _LARGE, p.k // p.units
     slab = min((8192 if large else 4096) // chunk, math.ceil(p.units / 32) * 32)
     cost = 8 if target.software or p.m > _ONE_BY_ONE else 1 if p.m == 1 else 3
-    found: list[PackedCandidate] = [PackedVector((cost + 0.2,), slab)]
+    result: list[PackedCandidate] = [PackedVector((cost + 0.2,), slab)]
     if "denorm_preserve" in target.features:
-        found.append(line(target, p, cost))
+        result.append(line(target, p, cost))
     if in_digits(target.features, p.q):
-        found.append(digits(target, p, cost + 0.1))
+        result.append(digits(target, p, cost + 0.1))
     if large:
-        found.append(PackedFew((8 if target.software or p.m > _FEW else 3.5,), 32))
-    return found
+        result.append(PackedFew((8 if target.software or p.m > _FEW else 3.5,), 32))
+    return result
 
 
 def choose_row(target: Target, problem: PackedProblem, gated: bool) -> PackedLine | PackedDigits:
@@ -326,7 +326,7 @@ def scale_groups(q: DType) -> int:
         return 2
     if name in ("q2_k", "q3_k", "q6_k", "iq4_xs"):
         return 4
-    first = q.storage.planes[0].nbytes  # of quants: 16 are a chunk
+    first = q.storage.planes[0].nbytes  # bytes of quants: 16 are a chunk
     return max(1, 64 // first)
 
 

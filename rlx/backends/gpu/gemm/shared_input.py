@@ -70,17 +70,17 @@ def _adjacent(ctx: Lowering, group: tuple[Node, ...]) -> bool:
 
 
 def _batches(ctx: Lowering) -> dict[int, tuple[Node, ...]]:
-    found: dict[int, tuple[Node, ...]] = {}
+    result: dict[int, tuple[Node, ...]] = {}
     run: list[Node] = []
     for node in ctx.graph.nodes:
         if node.op.leaf or view_offset(node) is not None:
             continue
         if run and _continues(ctx, run, node):
             run.append(node)
-            found.update(dict.fromkeys((n.output.id for n in run), tuple(run)))
+            result.update(dict.fromkeys((n.output.id for n in run), tuple(run)))
         else:
             run = [node] if _begins(ctx, node) else []
-    return found
+    return result
 
 
 def _begins(ctx: Lowering, node: Node) -> bool:

@@ -26,7 +26,7 @@ _LABEL = 120  # characters
 
 
 @dataclass(frozen=True, slots=True)
-class _Item:
+class _StepGroup:
     """Steps that run as one: their numbers in the given order. Items of equal keys may become one; None joins none."""
 
     steps: tuple[int, ...]
@@ -41,11 +41,11 @@ def find_batches(steps: Sequence[Step], limit: int) -> list[tuple[int, ...]]:
     A launch moves ahead to an equal one if no step in between, nor that one, touches bytes that it writes or writes
     bytes that it touches; then what is left moves back to an equal one by the same rule. Nothing moves past a step of
     the host: it may fail, and what it fails after must have run, and nothing else."""
-    items: list[_Item] = []
+    items: list[_StepGroup] = []
     for i, step in enumerate(steps):
         on_host = isinstance(step, HostCall | ControlCall)
-        items.append(_Item((i,), None if on_host else _key(step), step.reads, step.writes))
-    found: list[tuple[int, ...]] = []
+        items.append(_StepGroup((i,), None if on_host else _key(step), step.reads, step.writes))
+    result: list[tuple[int, ...]] = []
     cuts = [i for i, step in enumerate(steps) if isinstance(step, HostCall | ControlCall)]
     for start, end in zip([0, *(c + 1 for c in cuts)], [*cuts, len(items)], strict=True):
         piece = items[start:end]
@@ -53,10 +53,10 @@ def find_batches(steps: Sequence[Step], limit: int) -> list[tuple[int, ...]]:
         if len(keys) > len(set(keys)):
             ahead = _gathered(piece, limit)
             piece = _gathered(ahead[::-1], limit)[::-1]
-        found += [tuple(sorted(item.steps)) for item in piece]
+        result += [tuple(sorted(item.steps)) for item in piece]
         if end < len(items):
-            found.append(items[end].steps)
-    return found
+            result.append(items[end].steps)
+    return result
 
 
 def batched(ctx: Lowering, launches: Sequence[Launch]) -> Launch:
@@ -98,37 +98,37 @@ def _operands(launch: Launch) -> list[Ref]:
     return [a for a in launch.args[launch.kernel.rank > 0 :] if isinstance(a, Ref)]
 
 
-def _gathered(items: Sequence[_Item], limit: int) -> list[_Item]:
+def _gathered(items: Sequence[_StepGroup], limit: int) -> list[_StepGroup]:
     """The items in order, each moved ahead to the last one of its key where that is possible."""
     accesses = _Accesses(items)
-    made: list[_Item] = []
+    result: list[_StepGroup] = []
     last: dict[Hashable, int] = {}
     for item in items:
-        place = len(made)
+        place = len(result)
         if item.key is not None:
             there = last.get(item.key)
             if (
                 there is not None
-                and len(made[there].steps) + len(item.steps) <= limit
+                and len(result[there].steps) + len(item.steps) <= limit
                 and accesses.latest_conflict(item) < there
             ):
-                other = made[there]
-                made[there] = _Item(
+                other = result[there]
+                result[there] = _StepGroup(
                     (*other.steps, *item.steps), item.key, other.reads + item.reads, other.writes + item.writes
                 )
                 accesses.note(item, there)
                 continue
             last[item.key] = place
-        made.append(item)
+        result.append(item)
         accesses.note(item, place)
-    return made
+    return result
 
 
 class _Accesses:
     """Which item, by its place, was the last to read and the last to write each byte. The bytes between two ends of
     any ranges are read and written together, so that there is one number for all of them."""
 
-    def __init__(self, items: Iterable[_Item]) -> None:
+    def __init__(self, items: Iterable[_StepGroup]) -> None:
         ends: dict[str, set[int]] = {}
         for item in items:
             for ref in (*item.reads, *item.writes):
@@ -137,7 +137,7 @@ class _Accesses:
         self._read = {name: np.full(len(e), -1, np.int64) for name, e in self._ends.items()}
         self._written = {name: np.full(len(e), -1, np.int64) for name, e in self._ends.items()}
 
-    def latest_conflict(self, item: _Item) -> int:
+    def latest_conflict(self, item: _StepGroup) -> int:
         """The place of the last item that must stay before this one; -1 if there is none."""
         found = [-1]
         for ref in (*item.reads, *item.writes):
@@ -146,7 +146,7 @@ class _Accesses:
             found.append(int(self._of(self._read, ref).max(initial=-1)))
         return max(found)
 
-    def note(self, item: _Item, place: int) -> None:
+    def note(self, item: _StepGroup, place: int) -> None:
         """Adds an item at this place, which may be ahead of places noted before."""
         for table, refs in ((self._read, item.reads), (self._written, item.writes)):
             for ref in refs:

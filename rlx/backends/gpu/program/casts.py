@@ -12,7 +12,7 @@ from rlx.dtypes import DType
 from rlx.ir import Node, expr
 from rlx.ir.types import TensorType
 
-THREADS = 256  # of a workgroup, in the kernels whose rules use this
+THREADS = 256  # threads of a workgroup, in the kernels whose rules use this
 MAX_ELEMENTS = 1 << 31  # kernels index the elements of one matrix, row or slab with 31 bits
 
 
@@ -25,9 +25,9 @@ def cast_ref(ctx: Lowering, ref: Ref, source: DType, target: DType, n: int) -> R
     """n elements of dtype `source` as `target`: the same bytes where the dtypes are equal, else workspace."""
     if source == target:
         return ref
-    made = ctx.scratch(n * target.itemsize)
-    convert(ctx, ref, source, made, target, n)
-    return made
+    result = ctx.scratch(n * target.itemsize)
+    convert(ctx, ref, source, result, target, n)
+    return result
 
 
 def convert(ctx: Lowering, source: Ref, from_: DType, target: Ref, to: DType, n: int) -> None:

@@ -45,7 +45,7 @@ from rlx.ir import Graph, Node, Tensor, bodies
 from rlx.ir.text import expr_text
 from rlx.passes.bodies import body_name
 
-MAX_STEPS = 8192  # at most so many steps of a scan in one recording: recording a step takes some 12 µs, once
+MAX_STEPS = 8192  # steps of a scan in one recording, at most: recording a step takes some 12 µs, once
 
 
 class Recorded(Protocol):

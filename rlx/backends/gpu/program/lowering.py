@@ -131,7 +131,7 @@ class Lowering:
         self.args = bytearray()
         self.addresses: list[tuple[int, Ref]] = []  # the offsets in `args` at which addresses are written, and whose
         self.scratch_bytes = 0
-        self.bodies: dict[tuple[int, str], Lowering] = {}  # of control ops, by first output and attribute
+        self.bodies: dict[tuple[int, str], Lowering] = {}  # bodies of control ops, by first output and attribute
         self.together: dict[int, tuple[Node, ...]] | None = None  # id of a node's result -> the nodes of its batch
         self.made: set[int] = set()  # ids of results that an earlier node of their batch has computed
         self._blocks: dict[bytes, Ref] = {}

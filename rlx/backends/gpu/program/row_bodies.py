@@ -23,7 +23,7 @@ from rlx.ir.expr import linearize
 from rlx.ir.rows import Place, elements_of, nan_is_summed
 from rlx.ops.elementwise.prims import PRIM_FUNCTIONS
 
-_SWEPT = {"row_max": -math.inf, "row_min": math.inf, "row_sum": 0.0, "row_mean": 0.0}  # with what adds nothing to each
+_SWEPT = {"row_max": -math.inf, "row_min": math.inf, "row_sum": 0.0, "row_mean": 0.0}  # each with what adds nothing
 _PART = 256  # terms that a thread adds up by one sum: longer ones lose digits
 _SUMS = ("row_sum", "row_mean")
 _LEAVES = frozenset({"arg", "lit"})
@@ -100,7 +100,7 @@ class _Body:
 
     def lines(self) -> list[str]:
         decl = self.decl
-        inner = list(self.body())  # which writes the functions
+        inner = list(self.body())  # it writes the functions
         kinds = [f"PTR({a.element}) {a.name}" if a.kind == "ptr" else f"const {_SCALARS[a.kind]} {a.name}"
                  for a in decl.args]  # fmt: skip
         return [

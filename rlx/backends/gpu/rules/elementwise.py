@@ -85,9 +85,9 @@ def lower_elementwise(ctx: Lowering, node: Node) -> None:
 
 def _unpack(ctx: Lowering, t: Tensor) -> Ref:
     """The tensor in f32, in workspace."""
-    made = ctx.scratch(4 * t.size)
-    _launch(ctx, WORDS_TO_F32, t, [ctx.ref(t), made])
-    return made
+    result = ctx.scratch(4 * t.size)
+    _launch(ctx, WORDS_TO_F32, t, [ctx.ref(t), result])
+    return result
 
 
 def _launch(ctx: Lowering, kernel: KernelDecl, t: Tensor, refs: list[Ref]) -> None:

@@ -320,11 +320,11 @@ class _Transform:
 
     def buffer(self, but: Ref) -> Ref:
         """A workspace for the lines of a chunk, of which the first is the largest, another than the one given."""
-        found = next((b for b in self._buffers if b != but), None)
-        if found is None:
-            found = self.ctx.scratch(2 * self.dtype.itemsize * self.batch * self.plan.length)
-            self._buffers.append(found)
-        return found
+        result = next((b for b in self._buffers if b != but), None)
+        if result is None:
+            result = self.ctx.scratch(2 * self.dtype.itemsize * self.batch * self.plan.length)
+            self._buffers.append(result)
+        return result
 
     def table(self, n: int, before: int, fine: int, scale: float) -> Ref:
         key = n, before, fine, scale
@@ -400,11 +400,11 @@ class _Transform:
 
 def spectra(ctx: Lowering, x: Ref, dtype: DType, lines: int, given: int, n: int, scale: float) -> Ref:
     """The transforms of lines of `given` real numbers, filled to n with zeros, times the scale, in a workspace."""
-    made, transform = ctx.scratch(2 * dtype.itemsize * lines * n), _Transform(ctx, dtype, n)
+    result, transform = ctx.scratch(2 * dtype.itemsize * lines * n), _Transform(ctx, dtype, n)
     for first, count in transform.chunks(lines):
         part = _Lines(_part(x, lines, first, count), given, given, n)
-        transform.run(part, REALS, _part(made, lines, first, count), n, scale)
-    return made
+        transform.run(part, REALS, _part(result, lines, first, count), n, scale)
+    return result
 
 
 def _batch(node: Node) -> int:

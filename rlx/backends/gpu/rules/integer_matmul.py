@@ -63,6 +63,6 @@ def _words(ctx: Lowering, x: Tensor) -> Ref:
     ref = ctx.ref(x)
     if ref.offset % 4 == 0:
         return ref
-    made = ctx.scratch(ref.nbytes)
-    ctx.copy(ref, made)
-    return made
+    result = ctx.scratch(ref.nbytes)
+    ctx.copy(ref, result)
+    return result

@@ -14,7 +14,7 @@ from rlx.ir import Node
 from rlx.ops.attention.parts import ByToken
 
 _LANES = (2, 4, 8, 16)  # threads of a key, sixteen elements each
-_MIN_KEYS, _MAX_SPLITS = 128, 64  # of a part, and parts
+_MIN_KEYS, _MAX_SPLITS = 128, 64  # keys of a part, and parts
 # Batch times heads, both numbers of heads, keys; strides of the mask; `few_of`.
 _SIZES = ("count", "heads", "kv_heads", "sk", "mb", "mh", "mq", "mk", "window", "few")
 PACKED_ATTENTION = declare(

@@ -14,7 +14,7 @@ from rlx.dtypes import f32, f64
 from rlx.ir import Node
 
 _LANES = (1, 2, 4, 8, 16, 32)  # threads of a key, sixteen bytes each
-_MIN_KEYS, _MAX_SPLITS = 128, 64  # of a part, and parts
+_MIN_KEYS, _MAX_SPLITS = 128, 64  # keys of a part, and parts
 PAGED_ATTENTION = declare(
     KernelDecl(
         "paged_attention",

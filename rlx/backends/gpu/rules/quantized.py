@@ -48,7 +48,7 @@ from rlx.backends.gpu.rules.grouped import MATMUL_GROUPED
 from rlx.dtypes import DType, bf16, f16, f32
 from rlx.ir import Node, expr
 
-_TILE_BYTES = 64 << 20  # of a weight that is decoded into workspace,
+_TILE_BYTES = 64 << 20  # bytes of a weight that is decoded into workspace,
 _HALF_TILE_BYTES = 256 << 20  # into halves, whose products need many columns to fill a device
 _MOST_DECODED = 1 << 30  # bytes of the weights of experts that are decoded for a product the other way round
 

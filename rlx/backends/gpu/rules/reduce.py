@@ -47,11 +47,11 @@ REDUCE = declare(
     )
 )
 
-_KIND: dict[str | None, int] = {"add": 0, "mul": 1, "max": 2, "min": 3}  # by the primitive that joins elements
+_KIND: dict[str | None, int] = {"add": 0, "mul": 1, "max": 2, "min": 3}  # the kind by the primitive that joins elements
 _SERIAL = 64  # the most terms that a thread joins one by one before a tree joins the threads, where the work is split
 _LONG = 1 << 16  # the longest row of one workgroup when there are enough rows to fill the device
 _MANY = 1024  # workgroups that fill a device
-PLANES = 3  # of a Part of a float sum or product (bodies/extended.h)
+PLANES = 3  # planes of a Part of a float sum or product (bodies/extended.h)
 
 
 def _native(node: Node, features: frozenset[str]) -> bool:

@@ -16,7 +16,7 @@ from rlx.ir import Node, Tensor, get_op
 
 _MAX_QUADS = 8  # the most quads that a thread holds in registers: 32 elements of its row
 _WARP = 32
-_MANY_ROWS = 2048  # with so many rows, one warp a row fills a device
+_MANY_ROWS = 2048  # one warp a row fills a device that has so many rows
 
 
 def power(n: int) -> int:
@@ -41,7 +41,7 @@ class RowShape(TypedDict):
 def row_shape(n: int, rows: int, aligned: int) -> RowShape:
     """How threads share rows of n elements."""
     pieces = max(1, -(-n // 4))
-    lanes = min(THREADS, 1 << max(0, -(-pieces // 2) - 1).bit_length())  # about two quads a thread
+    lanes = min(THREADS, 1 << max(0, -(-pieces // 2) - 1).bit_length())  # a thread has about two quads
     if rows >= _MANY_ROWS and pieces <= _WARP * _MAX_QUADS:
         lanes = min(lanes, _WARP)  # rows within a warp need no barrier on CUDA
     held = -(-pieces // lanes)

@@ -128,7 +128,7 @@ CAUSAL_CONV = declare(
 
 _THREADS = 128
 _SHARED = 16 << 10  # bytes of shared memory that every device has, with which several workgroups are resident
-_QUADS = 4  # of a state that a thread holds at most, as long as there are more threads to take
+_QUADS = 4  # quads of a state that a thread holds at most, as long as there are more threads to take
 _MANY = 1 << 15  # threads that fill a device
 _ROW = 1024  # states of a channel, or columns of a row, that a row of threads holds in registers at most
 _KEPT = 16  # steps of which a gradient keeps one state

@@ -202,11 +202,11 @@ def _turns(n: int, held: int) -> npt.NDArray[np.float32]:
 
 def _form(target: Target, size: int) -> tuple[int, int]:
     """How many numbers a thread holds, and how they are exchanged."""
-    if target.software:  # whose compilers take seconds for the longer text
+    if target.software:  # their compilers take seconds for the longer text
         return (16, 0) if size < 4096 else (32, 0)
     if target.language is Language.CUDA:
         return (16 if size == 256 else 32), (2 if target.shared_bytes >= _AT_ONCE else 0)
-    return (32 if size in (1024, 4096) else 16), 0  # by measurements: more workgroups at once, or fewer exchanges
+    return (32 if size in (1024, 4096) else 16), 0  # measured: more workgroups at once, or fewer exchanges
 
 
 def _beside(target: Target, small: bool) -> tuple[int, int]:

@@ -133,7 +133,7 @@ SPLAT_SUM = declare(
 
 _F32 = 4  # the kind of keys, of bodies/order.h
 _BLOCK = 4096  # pairs that a workgroup moves
-_WIDE = {4: 24 << 10, 8: 48 << 10}  # by the bytes of a number: shared memory with which the gradient takes 8 splats
+_WIDE = {4: 24 << 10, 8: 48 << 10}  # shared memory with which the gradient takes 8 splats, by the bytes of a number
 
 
 @lowers("splat_tiles", when=native)

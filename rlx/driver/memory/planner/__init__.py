@@ -146,14 +146,14 @@ def _reserve_bodies(
         return plan(body, planner=planner, param_slots=bound, state_slots=bound, max_alloc_bytes=max_alloc_bytes,
                     inplace=inplace, guard=guard, failsafe=False)  # fmt: skip
 
-    found: list[tuple[DraftedBodies, int | None]] = []
+    result: list[tuple[DraftedBodies, int | None]] = []
     for i, node in enumerate(graph.nodes):
         if bodies(node):
             drafted = draft_bodies(node, plan_body, limit)
-            found.append((drafted, len(layout.storages) if drafted.nbytes else None))
+            result.append((drafted, len(layout.storages) if drafted.nbytes else None))
             if drafted.nbytes:
                 layout.storages.append(Storage(drafted.nbytes, i, i))
-    return found
+    return result
 
 
 def _slots(
@@ -162,12 +162,12 @@ def _slots(
     """The slots of the packed storages; also sets the segments' sizes. The first one exists even if empty."""
     names = [one, *(f"{more}{k}" for k in range(1, len(packing.sizes)))]
     segments.update(zip(names, packing.sizes or [0], strict=True))
-    made = {}
+    result = {}
     for i, (segment, offset) in zip(numbers, packing.places, strict=True):
         storage = layout.storages[i]
         # Each tensor has its own dtype; the storage's slot gives only the place.
-        made[i] = Slot(names[segment], offset, storage.nbytes, u8)
-    return made
+        result[i] = Slot(names[segment], offset, storage.nbytes, u8)
+    return result
 
 
 def _named(t: Tensor) -> str:

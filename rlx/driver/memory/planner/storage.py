@@ -131,14 +131,14 @@ def donations(graph: Graph) -> dict[int, Tensor]:
     These are the state's new value, and the tensors it is made from, back to the state, by ops that work in place or
     give views. A new value that two states share is made in the first. A result among these tensors is made
     elsewhere, since the state's memory holds another value when the run ends."""
-    found: dict[int, Tensor] = {}
+    result: dict[int, Tensor] = {}
     results = {t.id for t in kept_to_the_end(graph)}
     for name, t in graph.updates.items():
         state = graph.states[name]
-        if t is not state and t.id not in found and not t.node.op.leaf:
+        if t is not state and t.id not in result and not t.node.op.leaf:
             path = [i for i in _donation_path(t, state) if i == t.id or i not in results]
-            found.update(dict.fromkeys(path, state))
-    return found
+            result.update(dict.fromkeys(path, state))
+    return result
 
 
 def _donation_path(t: Tensor, state: Tensor) -> list[int]:

@@ -13,7 +13,7 @@ ARCHITECTURES: dict[str, Architecture] = {
     for module in (llama, qwen, gemma, phi3, gpt2, olmo, gpt_oss, mamba, qwen_next)
     for name, architecture in module.ARCHITECTURES.items()
 }
-OTHERS = ("bert", "whisper")  # which are read, and are no language models
+OTHERS = ("bert", "whisper")  # models that are read, and are no language models
 
 
 def architecture_of(fields: Fields) -> Architecture:
@@ -21,10 +21,10 @@ def architecture_of(fields: Fields) -> Architecture:
 
     Raises: ModelFormatError for an unknown one, and for a model whose tokens attend to later ones."""
     kind = fields.content.get("model_type")
-    found = ARCHITECTURES.get(kind) if isinstance(kind, str) else None
-    if found is None:
+    result = ARCHITECTURES.get(kind) if isinstance(kind, str) else None
+    if result is None:
         known = ", ".join(sorted([*ARCHITECTURES, *OTHERS]))
         raise ModelFormatError(f"{fields.where}: model_type is {shown(kind)}; rlx knows {known}")
     fields.must_be("is_causal", True)
     fields.must_be("use_bidirectional_attention", False, None)
-    return found
+    return result

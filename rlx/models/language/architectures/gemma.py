@@ -34,7 +34,7 @@ def _gemma(f: Fields, architecture: str, **changed: Any) -> LanguageConfig:
 
 def gemma2(f: Fields) -> LanguageConfig:
     layers = f.count("num_hidden_layers", MOST_LAYERS)
-    caps = {"attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0}  # where a file says nothing of them
+    caps = {"attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0}  # caps that no file states
     f = Fields({**caps, **f.content}, f.where)
     cap = f.maybe("attn_logit_softcapping", 1e-6, 1e6)
     return _gemma(f, "gemma2", softcap=cap, windows=windows_of(f, layers, lambda i: i % 2 == 0))

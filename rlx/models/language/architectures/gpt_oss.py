@@ -63,7 +63,7 @@ def names(name: str, config: LanguageConfig, tensors: Mapping[str, Any]) -> Reci
 
     def taken(values: Sequence[Value]) -> Value:
         (value,) = values
-        if isinstance(value, PackedArray):  # whose rows are outputs
+        if isinstance(value, PackedArray):  # its rows are outputs
             data = value.data[:, each]
             return PackedArray(value.dtype, (*data.shape[:2], value.shape[2]), data)
         return np.ascontiguousarray(value[:, :, each].swapaxes(1, 2))

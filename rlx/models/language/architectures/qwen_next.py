@@ -69,7 +69,7 @@ def qwen3_5(f: Fields) -> LanguageConfig:
 def _mixed(f: Fields, architecture: str) -> LanguageConfig:
     layers = f.count("num_hidden_layers", MOST_LAYERS)
     experts, dense = experts_of(f, layers, True, f.count("shared_expert_intermediate_size", MOST_INNER))
-    inner = f.count("intermediate_size", MOST_INNER, 1)  # of layers without experts, which a model may not have
+    inner = f.count("intermediate_size", MOST_INNER, 1)  # layers without experts, which a model may lack
     return _read(Fields({**f.content, "intermediate_size": inner}, f.where), architecture, experts=experts, dense=dense)
 
 
@@ -96,8 +96,8 @@ def _text(read: Any) -> Any:
         text = Fields(inner, f"{f.where}: text_config")
         # Whole models go by the outer word, their texts' parts by the inner; where the two differ, the file decides.
         tied = f.flag("tie_word_embeddings", False) or text.flag("tie_word_embeddings", False)
-        made: LanguageConfig = read(Fields({**inner, "tie_word_embeddings": tied}, text.where))
-        return made
+        result: LanguageConfig = read(Fields({**inner, "tie_word_embeddings": tied}, text.where))
+        return result
 
     return of
 

@@ -96,10 +96,10 @@ def _hidden(site: Site, first: int) -> Mapping[int, Tensor]:
         if lengths is None:
             return {len(site.inputs): n}
         return {lengths: site.add("minimum", _i32(site, site.inputs[lengths]), n)}
-    made = {i: site.masked(i, (2,), 0.0) for i in (key, first + _VALUE)}
+    result = {i: site.masked(i, (2,), 0.0) for i in (key, first + _VALUE)}
     if attrs["causal"]:
-        return made
-    return made | _with_mask(site, first, site.mask(site.layouts[key][2]))
+        return result
+    return result | _with_mask(site, first, site.mask(site.layouts[key][2]))
 
 
 def _distance(node: Node, first: int) -> int:

@@ -14,10 +14,10 @@ from rlx.passes.lengths.site import Array, Made, Site, rule
 
 def _spatial(site: Site, i: int) -> tuple[int, ...]:
     """The spatial axes of an image that are padded; each at its end."""
-    found = tuple(k for k in site.varying(i) if k >= 2)
-    for k in found:
+    result = tuple(k for k in site.varying(i) if k >= 2)
+    for k in result:
         site.prefix(i, k)
-    return found
+    return result
 
 
 def _image(site: Site, i: int, channels: Axis) -> tuple[Axis, ...]:
@@ -91,10 +91,10 @@ def _repeated(site: Site, axis: int, size: int) -> Callable[[Graph], Array]:
     def places(graph: Graph) -> Array:
         node = site.counterpart(graph)
         count = np.arange(node.inputs[0].shape[axis], dtype=np.int32)
-        found = np.zeros(size, np.int32)
+        result = np.zeros(size, np.int32)
         read = np.pad(count, node.attrs["pads"][axis], mode=node.attrs["mode"])
-        found[: len(read)] = read
-        return found
+        result[: len(read)] = read
+        return result
 
     return places
 

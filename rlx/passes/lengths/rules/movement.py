@@ -13,10 +13,10 @@ from rlx.passes.lengths.site import Array, Made, Site, rule
 
 def _moved(site: Site, layout: Layout, kept: bool = True) -> Made:
     """The node itself; padding that was zero stays so where no true element becomes padding (`kept`)."""
-    made = site.repeat({}, layout)
+    result = site.repeat({}, layout)
     if kept and site.inputs[0].id in site.maker.zeros:
-        site.maker.zeros.add(made[0][0].id)
-    return made
+        site.maker.zeros.add(result[0][0].id)
+    return result
 
 
 @rule("reshape", sized=["shape"])
@@ -95,9 +95,9 @@ def _slice_places(site: Site, axis: int) -> Callable[[Graph], Array]:
 
 
 def _filled(places: Array, size: int) -> Array:
-    made = np.zeros(max(size, len(places)), np.int32)
-    made[: len(places)] = places
-    return made
+    result = np.zeros(max(size, len(places)), np.int32)
+    result[: len(places)] = places
+    return result
 
 
 def _gathered(site: Site, x: Tensor, axis: int, places: Callable[[Graph], Array]) -> Tensor:

@@ -152,8 +152,8 @@ class Piece:
 
     def _wide(self, x: Any) -> Array:
         if self.wide is None:
-            made: Array = x
-            return made
+            result: Array = x
+            return result
         np.copyto(self.wide[: len(x)], x)
         return self.wide[: len(x)]
 

@@ -77,16 +77,16 @@ class _Columns:
             math.prod(self.kernel) == 1 and set(attrs["strides"]) == {1} and x.shape[2:] == self.counts
         )
         self.seen = view_windows(x, self.kernel, attrs["strides"], attrs["dilations"], self.counts)
-        # The GEMM adds to a result filled with the bias, which saves the pass that would add it. With `alike` some rows
-        # are computed twice, so nothing may be added to what they hold.
-        self.onto = len(ins) == 3 and out.dtype == x.dtype == F32 and ctx.blas is not None and not ctx.alike
+        # The GEMM adds to a result filled with the bias, which saves the pass that would add it. With `batch_invariant`
+        # some rows are computed twice, so nothing may be added to what they hold.
+        self.onto = len(ins) == 3 and out.dtype == x.dtype == F32 and ctx.blas is not None and not ctx.batch_invariant
         self.work = 2.0 * out.size * self.terms * _NS_A_FLOP
 
     def steps(self) -> list[Step]:
         # Making the columns costs little beside the GEMM where there are more rows than output positions.
         quick = self.plain or self.rows * self.groups > self.places
         small = len(self.out) == 1 and self.out.size <= _RESULT and quick
-        in_turn = small and self.out.dtype == self.x.dtype == F32 and not self.ctx.alike
+        in_turn = small and self.out.dtype == self.x.dtype == F32 and not self.ctx.batch_invariant
         return self._in_turn() if in_turn and load_team() is not None else self._by_threads()
 
     def _in_turn(self) -> list[Step]:
@@ -187,12 +187,12 @@ class _Columns:
 
 
 def product(a: Array, b: Array, out: Array, ctx: BindContext, thread: int, onto: bool = False) -> list[Step]:
-    """out = a @ b, or out += that with `onto`: f32 by BLAS, other dtypes by NumPy. With `ctx.alike` every row is summed
-    in the same order."""
+    """out = a @ b, or out += that with `onto`: f32 by BLAS, other dtypes by NumPy. With `ctx.batch_invariant` every row
+    is summed in the same order."""
     if integers.by_floats(a, b, out):
         return [integers.multiply(a, b, out, ctx, thread)]
     steps: list[Step] = []
-    for rows in rows_alike(len(a)) if ctx.alike else [slice(None)]:
+    for rows in rows_alike(len(a)) if ctx.batch_invariant else [slice(None)]:
         left, made = a[rows], out[rows]
         steps += (
             multiply(left, b, made, ctx, thread, onto=onto)

@@ -63,7 +63,7 @@ def bind_trees(
             rows[lane] = [ctx.scratch((most * size,), np.uint8, lane) for size in registers.sizes]
         block = blocks[piece]
         key = tuple(s.stop - s.start for s in block)
-        made = []
+        result = []
         for n, call in enumerate(calls):
             inner = call.fn is not write_places and all(
                 o.kind == "lit" or (o.kind == "reg" and o.index not in homes)
@@ -74,8 +74,8 @@ def bind_trees(
                 step = grid.bind(call, homes, registers, rows[lane], block)
                 if inner:
                     shared[lane, n, key] = step
-            made.append(step)
-        return made
+            result.append(step)
+        return result
 
     if thread is not None:
         return before + [step for piece in range(len(blocks)) for step in bind(piece, thread)]
@@ -148,7 +148,7 @@ def _allocate(calls: Sequence[Call], dtypes: Sequence[np.dtype[Any]], homes: dic
         for o in (*call.sources, call.target):
             if o.kind == "reg":
                 last[o.index] = n
-    found = _Registers()
+    result = _Registers()
     free: dict[int, list[int]] = {}
     for n, call in enumerate(calls):
         dying = {
@@ -156,19 +156,19 @@ def _allocate(calls: Sequence[Call], dtypes: Sequence[np.dtype[Any]], homes: dic
             if o.kind == "reg" and last[o.index] == n and o.index not in homes and o.index != call.target.index
         }  # fmt: skip
         if call.shares:
-            _release(dying, found, free)
+            _release(dying, result, free)
         target = call.target
-        if target.kind == "reg" and target.index not in homes and target.index not in found.row:
+        if target.kind == "reg" and target.index not in homes and target.index not in result.row:
             size = dtypes[target.index].itemsize
             rows = free.setdefault(size, [])
             if rows:
-                found.row[target.index] = rows.pop()
+                result.row[target.index] = rows.pop()
             else:
-                found.row[target.index] = len(found.sizes)
-                found.sizes.append(size)
+                result.row[target.index] = len(result.sizes)
+                result.sizes.append(size)
         if not call.shares:
-            _release(dying, found, free)
-    return found
+            _release(dying, result, free)
+    return result
 
 
 def _release(registers: set[int], found: _Registers, free: dict[int, list[int]]) -> None:

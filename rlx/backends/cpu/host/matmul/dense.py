@@ -62,7 +62,7 @@ def epilogue_of(node: Node, bias: bool = True) -> Expr | None:
     tree = ex.arg(0, held)
     if bias and len(node.inputs) == 3:
         tree = ex.call("add", tree, ex.cast(ex.arg(1, node.inputs[2].dtype), held))
-    activation = node.attrs.get("activation")  # which transposed convolutions have not
+    activation = node.attrs.get("activation")  # transposed convolutions have none
     if activation is not None:
         name, attrs = ACTIVATIONS[activation]
         rule = get_op(name).expr
@@ -215,7 +215,7 @@ def multiply(
             steps.append(partial(np.multiply, out, np.asarray(alpha, F32), out))
         return steps
     p = _product(a, b, out, alpha, onto)
-    if p.m > 1 and (p.n > 1 or ctx.alike):  # sgemv does not sum all rows in the same order
+    if p.m > 1 and (p.n > 1 or ctx.batch_invariant):  # sgemv does not sum all rows in the same order
         return [*steps, blas.sgemm(p)]
     if not onto:
         # Some versions of sgemv multiply the old y by beta 0 instead of overwriting it, and 0 · NaN is NaN.

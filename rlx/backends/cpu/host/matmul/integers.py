@@ -13,7 +13,7 @@ from rlx.backends.cpu.context import Array, BindContext, Step
 
 _EXACT = 1 << 53
 _HALF = 16
-_LONGEST = 1 << 20  # at most so many products of 16-bit parts add up exactly
+_LONGEST = 1 << 20  # the products of 16-bit parts that add up exactly
 _LEAST = 1 << 15  # multiplications: with fewer, conversion costs more than BLAS saves
 
 

@@ -109,11 +109,11 @@ def _chosen(target: Target, problem: Problem, found: list[Candidate]) -> Candida
 
 def candidates(target: Target, problem: Problem) -> list[Candidate]:
     """Every algorithm that can compute a convolution on the target. The tiles have no variant of f64."""
-    found: list[Candidate] = [Library((0,))] if problem.library and target.library is not None else []
-    found.append(Direct((1 if problem.rows <= _FEW_ROWS else 3,)))
+    result: list[Candidate] = [Library((0,))] if problem.library and target.library is not None else []
+    result.append(Direct((1 if problem.rows <= _FEW_ROWS else 3,)))
     if problem.dtype.name != "f64":
-        found += _tiles(target, problem)
-    return found
+        result += _tiles(target, problem)
+    return result
 
 
 def _tiles(target: Target, p: Problem) -> Iterator[Tiles]:
@@ -141,13 +141,13 @@ def weight_candidates(p: Problem) -> list[Candidate]:
     """Both algorithms for the gradient to the weights, whose terms are the elements of the other gradient: tiles, for
     which the sum is cut until there are enough workgroups, and, for few weights or f64, the direct one."""
     small = p.rows * p.columns <= _SMALL_GROUP and p.rows <= 4 * _FEW_ROWS
-    found: list[Candidate] = [Direct((1 if small else 3,))]
+    result: list[Candidate] = [Direct((1 if small else 3,))]
     if p.dtype.name != "f64":
         tile_m, tile_n = (128 if p.rows > 64 else 64), (128 if p.columns > 64 else 64)
         tiles = math.ceil(p.rows / tile_m) * math.ceil(p.columns / tile_n) * p.products
         wanted = max(1, min(_MANY_GROUPS // tiles, p.terms // _MIN_CHUNK), -(-p.terms // _WEIGHT_CHUNK))
-        found.append(Tiles((2,), tile_m, tile_n, *_cut(p.terms, wanted)))
-    return found
+        result.append(Tiles((2,), tile_m, tile_n, *_cut(p.terms, wanted)))
+    return result
 
 
 def _cut(terms: int, wanted: int) -> tuple[int, int]:

@@ -1,0 +1,133 @@
+"""A training step on the processor: rlx's compiled engine, rlx on NumPy and torch, in turns, in one run.
+
+    python benchmarks/networks/training_cpu.py [--threads 1] [--rounds 5] [--profile] [--compile]
+
+The step is that of examples/train_language.py, a Llama of some two million weights: loss, gradients and Adam for a
+batch of 8 x 64 tokens. torch has the network of transformers with the same weights, and its fused Adam; `--compile`
+adds torch.compile. The table has medians and minima of all steps, and the loss of the first. No time is asserted.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+import numpy as np
+
+import rlx
+from benchmarks.harness import Table, in_turns, middle_and_best, options, version
+from examples.train_language import BATCH, CONFIG, LENGTH, training
+
+Weights = dict[str, np.ndarray[Any, Any]]
+RATE = 1e-3
+
+
+def given() -> dict[str, Any]:
+    tokens = np.random.default_rng(0).integers(0, CONFIG["vocab_size"], (BATCH, LENGTH + 1))
+    return {
+        "ids": tokens[:, :-1].astype(np.int32), "following": tokens[:, 1:].reshape(-1).astype(np.int32),
+        "rate": np.float32(RATE), "number": np.float32(10),
+    }  # fmt: skip
+
+
+def weights_of(graph: rlx.Graph) -> Weights:
+    rng = np.random.default_rng(1)
+    shapes = {name: t.shape for name, t in graph.states.items() if " of " not in name}
+    made = {n: np.ones(s) if len(s) == 1 else rng.normal(0, 0.5 * s[1] ** -0.5, s) for n, s in shapes.items()}
+    return {n: w.astype(np.float32) for n, w in made.items()}
+
+
+def rlx_step(engine: Any, threads: int, graph: rlx.Graph, weights: Weights, timings: bool = False) -> Any:
+    step = rlx.Session("cpu", threads=threads, engine=engine, timings=timings).compile(graph)
+    for name, w in weights.items():
+        step.set_state(name, w)
+    return step
+
+
+def torch_step(threads: int, weights: Weights, compiled: bool) -> Callable[[], float]:
+    import torch
+    import transformers
+
+    torch.set_num_threads(threads)
+    net = transformers.LlamaForCausalLM(
+        transformers.LlamaConfig(**CONFIG, attention_bias=False, use_cache=False)
+    )
+    held = {f"model.{name}": torch.from_numpy(w.copy()) for name, w in weights.items()}
+    missing, unknown = net.load_state_dict(held, strict=False)
+    assert not unknown and set(missing) <= {"lm_head.weight"}, (missing, unknown)
+    optimizer = torch.optim.Adam(net.parameters(), lr=RATE, betas=(0.9, 0.99), fused=True)
+    feeds = given()
+    ids, following = (torch.from_numpy(feeds[k].astype(np.int64)) for k in ("ids", "following"))
+
+    def loss_of(ids: Any, following: Any) -> Any:
+        return torch.nn.functional.cross_entropy(net(input_ids=ids).logits.flatten(0, 1), following)
+
+    call = torch.compile(loss_of) if compiled else loss_of
+
+    def step() -> float:
+        optimizer.zero_grad()
+        loss = call(ids, following)
+        loss.backward()
+        optimizer.step()
+        return float(loss.detach())
+
+    return step
+
+
+def spent(step: Any, feeds: dict[str, Any]) -> list[tuple[str, float, int]]:
+    """(op and what runs it, µs in a step, its number of nodes), the slowest first."""
+    step.run(feeds)
+    by = {d.node: d.by for d in step.report().nodes}
+    found: dict[str, list[float]] = {}
+    for _ in range(10):
+        step.run(feeds)
+        for label, us in step.executable.timings():
+            found.setdefault(label, []).append(us)
+    total: dict[str, tuple[float, int]] = {}
+    for label, times in found.items():
+        op, _, node = label.partition(" ")
+        kind = f"{op} {by.get(node, '')}"
+        us, n = total.get(kind, (0.0, 0))
+        total[kind] = us + statistics.median(times), n + 1
+    return sorted(((kind, us, n) for kind, (us, n) in total.items()), key=lambda row: -row[1])
+
+
+def main() -> None:
+    parser = options(__doc__)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=0.5, help="of each turn")
+    parser.add_argument("--profile", action="store_true", help="what rlx spends, by op")
+    parser.add_argument("--compile", action="store_true", help="torch.compile too")
+    args = parser.parse_args()
+    graph, feeds = training(), given()
+    weights = weights_of(graph)
+    calls: dict[str, Callable[[], Any]] = {}
+    for engine in ("compiled", "numpy"):
+        step = rlx_step(engine, args.threads, graph, weights)
+        calls[f"rlx {engine}"] = partial(lambda s: float(s.run(feeds)["loss"]), step)
+    calls["torch"] = torch_step(args.threads, weights, compiled=False)
+    if args.compile:
+        calls["torch.compile"] = torch_step(args.threads, weights, compiled=True)
+    print(f"{args.threads} threads each; torch {version('torch')}; load {os.getloadavg()[0]:.1f}")
+    first = {name: call() for name, call in calls.items()}
+    table = Table({"engine": "14", "median ms": "9.2f", "best ms": "8.2f", "loss": "8.5f"})
+    table.head()
+    for name, (middle, best) in middle_and_best(in_turns(calls, args.rounds, args.seconds)).items():
+        table.row(name, middle, best, first[name])
+    if args.profile:
+        for kind, us, nodes in spent(rlx_step("compiled", args.threads, graph, weights, timings=True), feeds)[
+            :24
+        ]:
+            print(f"    {kind:40} {us / 1e3:8.2f} ms  {nodes:4} nodes")
+
+
+if __name__ == "__main__":
+    main()
