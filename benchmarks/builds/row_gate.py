@@ -1,11 +1,7 @@
 """The gate for kernels of rows: may a generated kernel replace a written one?
 
-<<<<<<< HEAD:benchmarks/row_gate.py
-    python benchmarks/row_gate.py --out TABLE.json [--against OTHER.json] [--beside CHECKOUT] [--only WORD …]
-    python benchmarks/row_gate.py --rounds 0 --against benchmarks/row_gate.json --only softmax    # code alone
-=======
     python benchmarks/builds/row_gate.py --out TABLE.json [--against OTHER.json] [--beside CHECKOUT] [--only WORD …]
->>>>>>> house:benchmarks/builds/row_gate.py
+    python benchmarks/builds/row_gate.py --rounds 0 --against benchmarks/builds/row_gate.json --only softmax  # code
 
 The table has for each GPU kernel of the families in scope the bytes of its SPIR-V, and the registers and the bytes of
 stack (spills lie there) of its cubin, which NVRTC makes without a GPU; for each op × size × dtype the time in the

@@ -1,10 +1,6 @@
 """The arena of a training step of GPT-2 small, before and after the planner chooses what is computed again.
 
-<<<<<<< HEAD:benchmarks/recompute.py
-    python benchmarks/recompute.py [--batch 8] [--tokens 1024] [--layers 12] [--parts 0.75 0.5] [--run DEVICE]
-=======
-    python benchmarks/networks/recompute.py [--batch 8] [--tokens 1024] [--layers 12] [--parts 0.75 0.5]
->>>>>>> house:benchmarks/networks/recompute.py
+    python benchmarks/networks/recompute.py [--batch 8] [--tokens 1024] [--layers 12] [--parts 0.75 0.5] [--run DEVICE]
 
 With `--run DEVICE` the step and that with each budget run in turns instead, and are compared bit by bit.
 

@@ -192,13 +192,9 @@ class EngineProgram:
 
     def _steps_of(self, node: Node, ins: Sequence[Array], outs: Sequence[Array]) -> list[EngineStep] | None:
         """The steps of the first binder that does not decline; None where all do."""
-<<<<<<< HEAD
         if not HOST_ONLY.isdisjoint(t.dtype for t in (*node.inputs, *node.outputs)):
             return None
-        following, count = self._ctx.following, len(self._ctx.weights)
-=======
         following, count = self._ctx.epilogue, len(self._ctx.weights)
->>>>>>> house
         for binder in binders_of(node.op):
             if following is not None and binder not in TAKES_EPILOGUE:
                 continue
