@@ -1,9 +1,8 @@
-"""Calls outside a trace on the memory of their arguments: what is copied, aliasing, lifetimes, arrays that lie oddly."""
+"""Calls outside a trace on the memory of their arguments: what is copied, aliasing, lifetimes, odd places."""
 
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -21,11 +20,11 @@ X = np.arange(12, dtype=np.float32).reshape(3, 4) - 4
 
 
 @pytest.fixture(autouse=True)
-def cache(monkeypatch: pytest.MonkeyPatch) -> Iterator[eager.Cache]:
+def cache(monkeypatch: pytest.MonkeyPatch) -> eager.Cache:
     """A cache of the test's own."""
     monkeypatch.setattr(eager, "CACHE", eager.Cache())
     monkeypatch.setenv(choice.ENGINE_ENV, "" if choice.why_not() else "compiled")  # NumPy's steps have no addresses
-    yield eager.CACHE
+    return eager.CACHE
 
 
 @pytest.fixture(params=["cpu", "vulkan", "cuda"])
