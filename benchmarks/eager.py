@@ -137,7 +137,8 @@ def main() -> None:
         print(f"\n{f'{device}, µs a call':20}" + "".join(f"{name + ' launch':>13}{'finish':>9}" for name in best))
         for op in best.get("rlx", {}):
             none = float("nan"), float("nan")
-            print(f"{op:20}" + "".join("{:13.2f}{:9.2f}".format(*times.get(op, none)) for times in best.values()))
+            numbers = (times.get(op, none) for times in best.values())
+            print(f"{op:20}" + "".join(f"{launch:13.2f}{finish:9.2f}" for launch, finish in numbers))
 
 
 if __name__ == "__main__":

@@ -433,15 +433,14 @@ def _in_host_memory(
                 if buffer is None or x._lender is not None or x._unread is not None:
                     x._checked()
                     buffer = x._held()
-                lent = buffer.lent()
-                if lent is None:
-                    copied = np.empty(x.nbytes, np.uint8)
-                    buffer.read(x._offset, copied)
-                    held.append(copied)
-                    places[k] = copied.ctypes.data
+                place = buffer.place()
+                if place:
+                    held.append(buffer)
+                    places[k] = place + x._offset
                 else:
-                    held.append(lent)
-                    places[k] = lent[0] + x._offset
+                    held.append(copied := np.empty(x.nbytes, np.uint8))
+                    buffer.read(x._offset, copied)
+                    places[k] = copied.ctypes.data
             for k, i, dtype in others:
                 value = given[i]
                 flags = value.flags
@@ -453,13 +452,13 @@ def _in_host_memory(
                 put(given[i])
             if single:
                 buffer = fresh(nbytes0)
-                places[first] = buffer.lent()[0]
+                places[first] = buffer.place()
                 at(places)
                 return of(device, t0, buffer)
             made = {}
             for k, (name, (t, nbytes)) in enumerate(zip(names, outputs, strict=True), first):
                 buffer = fresh(nbytes)
-                places[k] = buffer.lent()[0]
+                places[k] = buffer.place()
                 made[name] = of(device, t, buffer)
             at(places)
         return traced.result((), made)
