@@ -52,6 +52,10 @@ def test_control_flow_and_views_are_copied_and_say_so(session: Session, cache: e
     index = rlx.array(np.array([2, 0]), device=session)
     np.testing.assert_array_equal(x[index].numpy(), X[[2, 0]])
     assert "lies in an argument" in copies(cache)[0]
+    once = rlx.cond(x.sum() > 0, lambda v: v + 1, lambda v: v - 1, x)  # whose functions a key does not tell
+    np.testing.assert_array_equal(once.numpy(), X + 1 if X.sum() > 0 else X - 1)
+    ((name, reasons),) = eager.copying().items()
+    assert "reshape" in name and len(reasons) == 1
 
 
 def test_one_array_twice_and_arguments_dropped_or_closed_at_once(session: Session) -> None:
