@@ -85,7 +85,7 @@ def worker(library: str, device: str) -> None:
 
 
 def rounds(commands: dict[str, list[str]], seconds: float) -> dict[str, dict[str, tuple[float, float]]]:
-    """The least times of each command's calls, in turns until the time is over. Those that cannot start are left out."""
+    """The least times of each command's calls, in turns until time is over. Those that cannot start are left out."""
     end = time.monotonic() + seconds
     running: dict[str, subprocess.Popen[str]] = {}
     for name, command in commands.items():

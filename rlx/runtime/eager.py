@@ -475,7 +475,7 @@ def _in_host_memory(
             at(places)
         return traced.result((), made)
 
-    run.owner = exe, cells  # type: ignore[attr-defined]  # whose memory the program reads
+    run.cells = cells  # type: ignore[attr-defined]  # whose memory the program reads
     return run
 
 
