@@ -62,6 +62,7 @@ class Random:
 
     def __init__(self, config: LanguageConfig, kind: DType) -> None:
         self.kind = kind
+        self.scales: dict[str, npt.NDArray[np.float32]] = {}
         # Names are added as the graph asks for them; of a file with fewer than some a layer no graph is made.
         self.kinds = {f"{i}": ((1,), as_dtype("f32")) for i in range(16 * config.layers)}
         # A prime number of them: no two rows of a matrix are equal then, nor the logits of two tokens.

@@ -8,6 +8,12 @@ CPU's compiled engine, and on a GPU, where there is one, the time and the bandwi
 from another table. `--beside` times another checkout in turns with this one, and with itself for the noise: a
 generated kernel passes where the median of its times is at most 1.02 of the written one's, or within the spread of
 those (their middle half, over their median). It exits with 1 where a case does not.
+
+A GPU compares by its own clock, in at most two minutes; `--export` makes the other checkout small, with the SPIR-V of
+the kernels in scope alone:
+
+    python benchmarks/row_gate.py --export REVISION build/before
+    python benchmarks/row_gate.py --beside build/before --device cuda
 """
 
 from __future__ import annotations
@@ -21,7 +27,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +34,7 @@ HERE = Path(__file__).resolve().parent.parent
 LIMIT = 1.02
 KERNELS_IN_SCOPE = frozenset(
     """reduce arg_reduce cross_entropy cross_entropy_grad group_norm norm_axis add_norm norm_grad norm_columns row_norm
-    softmax softmax_axis softmax_grad softmax_grad_axis log_softmax log_softmax_axis""".split()
+    softmax softmax_axis softmax_grad softmax_grad_axis log_softmax log_softmax_axis logsumexp logsumexp_axis""".split()
 )
 ROWS = ((1536, 128), (300, 77), (64, 1000), (8, 32000))
 COLUMNS = ((8, 64, 1000), (21, 300, 40), (2, 512, 196))  # along axis 1
@@ -39,14 +44,21 @@ LAST = ("layer_norm", "rms_norm", "add_layer_norm", "layer_norm_grad", "rms_norm
         "cross_entropy_grad", "sum", "max", "mean")  # fmt: skip
 IMAGES = ("group_norm", "layer_norm_channels", "group_norm_grad")
 SHAPES = ((2, 32, 28, 28), (4, 64, 7, 9))
+# A GPU's: rows in registers of a warp, of a workgroup, and too long for either; columns side by side, and few.
+GPU_ROWS = ((16384, 512), (2048, 4096), (64, 1000), (256, 32001))
+GPU_COLUMNS = ((64, 512, 196), (2048, 1000, 4))
+GPU_LAST = ("cross_entropy", "cross_entropy_grad")
 
 
-def cases() -> Iterator[tuple[str, str, tuple[int, ...], str]]:
+def cases(device: str = "cpu") -> Iterator[tuple[str, str, tuple[int, ...], str]]:
     """The name, op, shape and dtype of each case."""
-    for ops, shapes in ((ALONG, (*ROWS, *COLUMNS)), (LAST, ROWS), (IMAGES, SHAPES)):
+    groups = ((ALONG, (*ROWS, *COLUMNS)), (LAST, ROWS), (IMAGES, SHAPES))
+    if device != "cpu":
+        groups = ((ALONG, (*GPU_ROWS, *GPU_COLUMNS)), (GPU_LAST, GPU_ROWS))
+    for ops, shapes in groups:
         for op in ops:
             for shape in shapes:
-                for dtype in DTYPES:
+                for dtype in DTYPES[: None if device == "cpu" else 2]:
                     yield f"{op} {'x'.join(map(str, shape))} {dtype}", op, shape, dtype
 
 
@@ -96,25 +108,43 @@ def graph_of(op: str, shape: tuple[int, ...], dtype: str) -> tuple[Any, dict[str
     return graph, feeds
 
 
-def prepared(op: str, shape: tuple[int, ...], dtype: str, device: str) -> tuple[Callable[[], Any], int]:
-    """One run without copies in or out, and the bytes that it reads and writes."""
+def prepared(op: str, shape: tuple[int, ...], dtype: str) -> tuple[Callable[[], Any], int]:
+    """One run of the engine without copies in or out, and the bytes that it reads and writes."""
     import rlx
 
     graph, feeds = graph_of(op, shape, dtype)
-    options = {"threads": 1, "engine": "compiled"} if device == "cpu" else {}
-    program = rlx.Session(device, **options).compile(graph)
+    program = rlx.Session("cpu", threads=1, engine="compiled").compile(graph)
     outputs = program.run(feeds)
     nbytes = sum(a.nbytes for a in (*feeds.values(), *outputs.values()))
-    if device == "cpu":
-        call = program.executable.quick()
-        return lambda: (program, call()), nbytes
-    return program.executable.run, nbytes
+    call = program.executable.quick()
+    return lambda: (program, call()), nbytes
 
 
-def timed(call: Callable[[], Any], seconds: float, clock: Callable[[], float] = time.process_time) -> float:
+def on_gpu(op: str, shape: tuple[int, ...], dtype: str, device: str) -> tuple[Callable[[], float], int]:
+    """One run, which gives the seconds that its steps took by the device's clock, and the bytes it reads and writes."""
+    import numpy as np
+
+    import rlx
+
+    graph, feeds = graph_of(op, shape, dtype)
+    program = rlx.Session(device, timings=True).compile(graph)
+    program.prepare()
+    for name, value in feeds.items():
+        program.arena.write_bytes(program.program.inputs[name].id, value)
+    outputs = graph.outputs.values()
+    nbytes = sum(a.nbytes for a in feeds.values()) + sum(t.size * np.dtype(t.dtype.np).itemsize for t in outputs)
+
+    def run() -> float:
+        program.executable.run()
+        return sum(us for _, us in program.executable.timings()) / 1e6
+
+    return run, nbytes
+
+
+def timed(call: Callable[[], Any], seconds: float) -> float:
     """The mean time of a call over at least so many seconds. The processor's own time leaves out that of others."""
-    start, count = clock(), 0
-    while (elapsed := clock() - start) < seconds or not count:
+    start, count = time.process_time(), 0
+    while (elapsed := time.process_time() - start) < seconds or not count:
         for _ in range(max(1, count)):
             call()
         count += max(1, count)
@@ -123,20 +153,33 @@ def timed(call: Callable[[], Any], seconds: float, clock: Callable[[], float] = 
 
 def worker(seconds: float, device: str) -> None:
     """For each name that comes, the mean time of its case; an empty line for an op that this checkout lacks."""
-    by_name = {name: case for name, *case in cases()}
-    name, call, clock = "", None, clock_of(device)
+    by_name = {name: case for name, *case in cases(device)}
+    name, measured = "", None
     for line in iter(sys.stdin.readline, ""):
         if line.strip() != name:
             name = line.strip()
-            op, shape, dtype = by_name[name]
-            call, _ = prepared(op, shape, dtype, device)
-            timed(call, seconds, clock)
-        assert call is not None
-        print(timed(call, seconds, clock), flush=True)
+            measured, _ = measurement(*by_name[name], device)
+            measured(seconds)
+        assert measured is not None
+        print(measured(seconds), flush=True)
 
 
-def clock_of(device: str) -> Callable[[], float]:
-    return time.process_time if device == "cpu" else time.perf_counter
+def measurement(
+    op: str, shape: tuple[int, ...], dtype: str, device: str
+) -> tuple[Callable[[float], float], int]:
+    """A function of how many seconds to measure, which gives those of a run, and the bytes it reads and writes."""
+    if device == "cpu":
+        call, nbytes = prepared(op, shape, dtype)
+        return lambda seconds: timed(call, seconds), nbytes
+    run, nbytes = on_gpu(op, shape, dtype, device)
+
+    def by_its_clock(seconds: float) -> float:
+        end, times = time.perf_counter() + seconds, [run()]
+        while time.perf_counter() < end:
+            times.append(run())
+        return statistics.median(times)
+
+    return by_its_clock, nbytes
 
 
 class Checkout:
@@ -166,12 +209,17 @@ def spread(times: Sequence[float]) -> float:
     return (high - low) / middle
 
 
-def beside(other: Path, names: Sequence[str], rounds: int, seconds: float, device: str) -> dict[str, Any]:
-    """Times of both checkouts in turns."""
+def beside(
+    other: Path, names: Sequence[str], rounds: int, seconds: float, device: str, limit: float
+) -> dict[str, Any]:
+    """Times of both checkouts in turns, of as many cases as the limit of seconds allows."""
     trees = [Checkout(tree, seconds, device) for tree in (HERE, other, other)]
-    table = {}
+    table, end = {}, time.perf_counter() + limit
     print(f"{'case':36}  ratio  noise spread   this µs  other µs")
-    for name in names:
+    for i, name in enumerate(names):
+        if time.perf_counter() > end:
+            print(f"{len(names) - i} cases were left out after {limit:.0f} s, from {name} on; --only names some")
+            break
         times: list[list[float]] = [[] for _ in trees]
         for _ in range(rounds):
             for tree, kept in zip(trees, times, strict=True):
@@ -188,15 +236,30 @@ def beside(other: Path, names: Sequence[str], rounds: int, seconds: float, devic
 
 
 def alone(names: Sequence[str], rounds: int, seconds: float, device: str) -> dict[str, Any]:
-    by_name = {name: case for name, *case in cases()}
+    by_name = {name: case for name, *case in cases(device)}
     table = {}
     for name in names:
         op, shape, dtype = by_name[name]
-        call, nbytes = prepared(op, shape, dtype, device)
-        times = [timed(call, seconds, clock_of(device)) for _ in range(rounds)]
+        measured, nbytes = measurement(op, shape, dtype, device)
+        times = [measured(seconds) for _ in range(rounds)]
         median = statistics.median(times)
         table[name] = {"seconds": median, "spread": spread(times), "GB/s": nbytes / median / 1e9}
     return table
+
+
+def export(revision: str, folder: Path) -> None:
+    """The package of a revision, with the SPIR-V of the kernels in scope alone."""
+    import io
+    import shutil
+    import tarfile
+
+    archive = subprocess.run(["git", "archive", revision, "rlx"], cwd=HERE, capture_output=True, check=True).stdout
+    shutil.rmtree(folder, ignore_errors=True)
+    with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
+        tar.extractall(folder, filter="data")
+    for path in (folder / "rlx" / "backends" / "vulkan" / "spirv").glob("*.spv"):
+        if path.name.split(".")[0].split("-")[0] not in KERNELS_IN_SCOPE:
+            path.unlink()
 
 
 def code_sizes(words: Sequence[str]) -> dict[str, dict[str, int]]:
@@ -279,22 +342,32 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=21, help="of each time; 0: no times, the table of code alone")
     parser.add_argument("--seconds", type=float, default=0.004, help="of one measurement")
     parser.add_argument("--device", default="cpu", help="whose times --beside compares")
+    parser.add_argument("--limit", type=float, default=0.0, help="seconds for --beside; 0: 110 on a GPU, else any")
+    parser.add_argument("--export", nargs=2, metavar=("REVISION", "FOLDER"), help="a small checkout for --beside")
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.worker:
         worker(args.seconds, args.device)
         return 0
-    names = [name for name, *_ in cases() if not args.only or any(w in name for w in args.only)]
+    if args.export:
+        export(args.export[0], Path(args.export[1]))
+        return 0
+
+    def chosen(device: str) -> list[str]:
+        return [name for name, *_ in cases(device) if not args.only or any(w in name for w in args.only)]
+
     if args.beside is not None:
-        table = beside(args.beside.resolve(), names, args.rounds, args.seconds, args.device)
+        limit = args.limit or (float("inf") if args.device == "cpu" else 110.0)
+        other = args.beside.resolve()
+        table = beside(other, chosen(args.device), args.rounds, args.seconds, args.device, limit)
         if args.out is not None:
             args.out.write_text(json.dumps(table, indent=1) + "\n")
         return 0 if all(row["passes"] for row in table.values()) else 1
     import rlx
 
     present = ["cpu", *(d.id for d in rlx.devices() if d.backend == "cuda")] if args.rounds else []
-    measure = partial(alone, names, args.rounds, args.seconds)
-    made = {"code": code_sizes(args.only), "times": {device: measure(device) for device in present}}
+    times = {device: alone(chosen(device), args.rounds, args.seconds, device) for device in present}
+    made = {"code": code_sizes(args.only), "times": times}
     if args.out is not None:
         args.out.write_text(json.dumps(made, indent=1) + "\n")
     if args.against is not None:

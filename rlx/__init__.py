@@ -27,6 +27,7 @@ from rlx.errors import RlxError as RlxError
 from rlx.ir import Graph as Graph
 from rlx.ir import Tensor as Tensor
 from rlx.ops import *
+from rlx.ops.complex_numbers import Complex as Complex
 from rlx.packed import PackedArray as PackedArray
 from rlx.runtime import Array as Array
 from rlx.runtime import CompiledGraph as CompiledGraph
@@ -34,6 +35,7 @@ from rlx.runtime import Session as Session
 from rlx.runtime import State as State
 from rlx.runtime import Weights as Weights
 from rlx.runtime import array as array
+from rlx.runtime import array as asarray
 from rlx.runtime import checkpoint as checkpoint
 from rlx.runtime import custom_jvp as custom_jvp
 from rlx.runtime import custom_op as custom_op
@@ -57,28 +59,33 @@ if TYPE_CHECKING:
     from rlx import conformance as conformance
     from rlx import fft as fft
     from rlx import formats as formats
+    from rlx import linalg as linalg
     from rlx import models as models
+    from rlx import nn as nn
     from rlx import onnx as onnx
     from rlx import optim as optim
     from rlx import random as random
     from rlx import signal as signal
     from rlx import splats as splats
     from rlx import tree as tree
+    from rlx.aten import from_torch as from_torch
     from rlx.runtime.dims import Dim as Dim
     from rlx.runtime.saved.program import load_program as load_program
 
 _LAZY = {
     "models": "rlx.models", "formats": "rlx.formats", "conformance": "rlx.conformance", "onnx": "rlx.onnx",
-    "random": "rlx.random", "fft": "rlx.fft", "signal": "rlx.signal", "splats": "rlx.splats",
-    "tree": "rlx.tree", "optim": "rlx.optim",
+    "random": "rlx.random", "fft": "rlx.fft", "linalg": "rlx.linalg", "signal": "rlx.signal", "splats": "rlx.splats",
+    "tree": "rlx.tree", "optim": "rlx.optim", "nn": "rlx.nn",
 }  # fmt: skip
-_LAZY_NAMES = {"Dim": "rlx.runtime.dims", "load_program": "rlx.runtime.saved.program"}
+_LAZY_NAMES = {"Dim": "rlx.runtime.dims", "from_torch": "rlx.aten", "load_program": "rlx.runtime.saved.program"}
 if not TYPE_CHECKING:  # type checkers read the imports above
     __all__ = [  # what `help` shows; the modules of _LAZY stay out, since `from rlx import *` would load them
         "Array", "CompiledGraph", "Dim", "Graph", "PackedArray", "RlxError", "Session", "State", "Tensor", "Weights",
-        "array", "bf16", "bool_", "checkpoint", "custom_jvp", "custom_op", "custom_vjp", "devices", "errors",
-        "eval_shape", "f16", "f32", "f64", "from_dlpack", "grad", "gradients", "hessian", "hvp", "i8", "i32", "i64",
-        "jacfwd", "jacrev", "jit", "jvp", "quantize", "u8", "value_and_grad", "vjp", "vmap", *ops.__all__,
+        "Complex", "array", "asarray", "bf16", "bool_", "checkpoint", "custom_jvp", "custom_op", "custom_vjp",
+        "devices", "errors", "eval_shape", "f16", "f32", "f64", "from_dlpack", "from_torch", "grad", "gradients",
+        "hessian", "hvp", "i8", "i32", "i64", "jacfwd", "jacrev", "jit", "jvp", "quantize", "u8", "value_and_grad",
+        "vjp", "vmap",
+        *ops.__all__, *ops.LATER,
     ]  # fmt: skip
 
 
@@ -97,8 +104,10 @@ def __getattr__(name: str) -> Any:
         return importlib.import_module(_LAZY[name])
     if name in _LAZY_NAMES:
         return getattr(importlib.import_module(_LAZY_NAMES[name]), name)
+    if name in ops.LATER:
+        return globals().setdefault(name, getattr(ops, name))
     raise _Unknown(name)
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_LAZY, *_LAZY_NAMES} - {"Any", "TYPE_CHECKING", "importlib"})
+    return sorted({*globals(), *_LAZY, *_LAZY_NAMES, *ops.LATER} - {"Any", "TYPE_CHECKING", "importlib"})

@@ -38,6 +38,11 @@ class TracedValueError(GraphError, TypeError):
     """A tensor of a graph used as if its value were known: as a condition, a number, an array or a sequence."""
 
 
+class LinAlgError(RlxError, ValueError):
+    """A matrix whose values an op of rlx.linalg cannot take: singular, not positive definite, or not finite where its
+    algorithm does not end. The message says which matrix of a batch."""
+
+
 class StepLimitExceeded(RlxError):
     """A while_loop still running after its `max_steps` steps, or an ONNX model that takes more steps than allowed."""
 
@@ -68,7 +73,8 @@ class OutOfDeviceMemory(RlxError, MemoryError):
 
 
 class ByteLimitExceeded(OutOfDeviceMemory):
-    """An ONNX model that needs more bytes than its budget allows; the message names the node and the budget."""
+    """A program that needs more bytes than its budget allows: an ONNX model's, with the node that does, or
+    rlx.checkpoint's, with what could be reached."""
 
 
 class DeviceLost(RlxError):

@@ -11,6 +11,14 @@ torch.view_as_real gives and ONNX's DFT takes them. Axes count as they do on a c
 
 from typing import TYPE_CHECKING
 
+from rlx.ops.fft.cosine import dct as dct
+from rlx.ops.fft.cosine import dctn as dctn
+from rlx.ops.fft.cosine import dst as dst
+from rlx.ops.fft.cosine import dstn as dstn
+from rlx.ops.fft.cosine import idct as idct
+from rlx.ops.fft.cosine import idctn as idctn
+from rlx.ops.fft.cosine import idst as idst
+from rlx.ops.fft.cosine import idstn as idstn
 from rlx.ops.fft.functions import fft as fft
 from rlx.ops.fft.functions import fft2 as fft2
 from rlx.ops.fft.functions import fftfreq as fftfreq
@@ -39,9 +47,9 @@ from rlx.ops.fft.pairs import real as real
 from rlx.ops.public import make_public as _make_public
 
 __all__ = [
-    "absolute", "conj", "fft", "fft2", "fftfreq", "fftn", "fftshift", "hfft", "ifft", "ifft2", "ifftn", "ifftshift",
-    "ihfft", "imag", "irfft", "irfft2", "irfftn", "multiply", "pair", "power", "real", "rfft", "rfft2", "rfftfreq",
-    "rfftn",
+    "absolute", "conj", "dct", "dctn", "dst", "dstn", "fft", "fft2", "fftfreq", "fftn", "fftshift", "hfft", "idct",
+    "idctn", "idst", "idstn", "ifft", "ifft2", "ifftn", "ifftshift", "ihfft", "imag", "irfft", "irfft2", "irfftn",
+    "multiply", "pair", "power", "real", "rfft", "rfft2", "rfftfreq", "rfftn",
 ]  # fmt: skip
 
 if not TYPE_CHECKING:  # type checkers read the imports above

@@ -2,7 +2,7 @@
 params)` gives (updates, state), and `apply_updates` adds the updates to the parameters.
 
 Called in a jitted step they are part of its program; with `donate=("params", "state")` the step writes in place. States
-have the dtypes of their parameters (adafactor's f32 for halves): beside weights in f16 or bf16 keep parameters in f32.
+have the dtypes of their parameters (adafactor's f32 for halves): for weights in f16 or bf16 see `with_masters`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 
 from rlx import ops, tree
 from rlx.dtypes import DType, as_dtype, f32
-from rlx.errors import DTypeError, GraphError
+from rlx.errors import DTypeError, GraphError, ShapeError
 from rlx.ir import Tensor
 
 PyTree = Any
@@ -67,6 +67,10 @@ def _zeros(params: PyTree) -> PyTree:
     return tree.map(zero, params)
 
 
+def _wide_zeros(params: PyTree) -> PyTree:
+    return tree.map(lambda z: _wide(z) if isinstance(z, Tensor) else z.astype(_working(z).np), _zeros(params))
+
+
 def _no_float(what: Any) -> DTypeError:
     return DTypeError(f"optim: a parameter is {what}; parameters are floats: keep other values out of their tree")
 
@@ -75,12 +79,29 @@ def _count() -> Any:
     return np.zeros((), np.int32)
 
 
-def _paired(gradients: PyTree, params: PyTree, what: str = "gradients") -> None:
+def _paired(gradients: PyTree, params: PyTree, beside: str = "params") -> None:
+    """Checks that gradients fit parameters, or a state. Raises: GraphError, ShapeError."""
     if params is None:
         raise GraphError("optim: update(gradients, state, params) needs params here")
-    mine, theirs = tree.structure(gradients), tree.structure(params)
+    (gs, mine), (ps, theirs) = tree.flatten(gradients), tree.flatten(params)
     if mine != theirs:
-        raise GraphError(f"optim: {what} are {mine!r} and params {theirs!r}; expected one structure")
+        raise GraphError(
+            f"optim: gradients are {mine!r} and {beside} {theirs!r}; expected one structure: give the gradient with "
+            "respect to the params, and the state that init made of them"
+        )
+    for i, (g, p) in enumerate(zip(gs, ps, strict=True)):
+        if np.shape(g) != np.shape(p):
+            raise ShapeError(
+                f"optim: gradient {i} is {np.shape(g)} and its place in {beside} {np.shape(p)}; expected one shape"
+            )
+
+
+def _within(optimizer: str, low: float = 0.0, high: float = math.inf, **settings: Any) -> None:
+    """Checks numbers that are known now. Raises: ShapeError for NaN and what is not low ≤ number < high."""
+    for name, value in settings.items():
+        if isinstance(value, int | float) and not low <= value < high:
+            below = "" if high == math.inf else f", below {high:g}"
+            raise ShapeError(f"optim.{optimizer}: {name} is {value}; expected a number of at least {low:g}{below}")
 
 
 def _unzip(pairs: PyTree, like: PyTree, count: int) -> list[PyTree]:
@@ -141,6 +162,7 @@ def _wide(x: Any) -> Any:
 
 def clip_by_global_norm(max_norm: float) -> Optimizer:
     """Gradients scaled so that their global norm is at most `max_norm`."""
+    _within("clip_by_global_norm", max_norm=max_norm)
 
     def update(gradients: PyTree, state: PyTree, params: PyTree = None) -> tuple[PyTree, PyTree]:
         norm = global_norm(gradients)
@@ -183,6 +205,7 @@ def accumulate(optimizer: Optimizer, every: int) -> Optimizer:
         return Accumulated(_count(), _zeros(params), optimizer.init(params))
 
     def update(gradients: PyTree, state: Accumulated, params: PyTree = None) -> tuple[PyTree, Accumulated]:
+        _paired(gradients, state.total, "the state")
         count = state.count + 1
         total = tree.map(lambda t, g: t + g, state.total, gradients)
         updates, inner = optimizer.update(tree.map(lambda t: t / every, total), state.inner, params)
@@ -193,6 +216,123 @@ def accumulate(optimizer: Optimizer, every: int) -> Optimizer:
         return updates, Accumulated(ops.where(done, 0, count), total, inner)
 
     return Optimizer(init, update)
+
+
+# -- weights of few bits, and averages
+
+
+class Masters(NamedTuple):
+    """The state of `with_masters`: the weights in f32, and the optimizer's state for these."""
+
+    weights: PyTree
+    inner: PyTree
+
+
+def with_masters(optimizer: Optimizer) -> Optimizer:
+    """The optimizer for parameters in bf16 or f16: it works on copies of them in f32, which the state holds.
+
+    After `apply_updates` each parameter is its master, rounded; so steps that are smaller than half a place of the
+    parameter add up. Gradients may be of either dtype. Parameters in f32 or f64 have masters of their own dtype.
+    """
+
+    def init(params: PyTree) -> Masters:
+        weights = tree.map(_wide_copy, params)
+        return Masters(weights, optimizer.init(weights))
+
+    def update(gradients: PyTree, state: Masters, params: PyTree = None) -> tuple[PyTree, Masters]:
+        _paired(gradients, params)
+        updates, inner = optimizer.update(tree.map(_wide, gradients), state.inner, state.weights)
+        weights = apply_updates(state.weights, updates)
+        return tree.map(lambda w, p: w - _wide(p), weights, params), Masters(weights, inner)
+
+    return Optimizer(init, update)
+
+
+def _wide_copy(p: Any) -> Any:
+    _zeros(p)  # which refuses what is no float
+    return _wide(p) if isinstance(p, Tensor) else np.array(p, _working(p).np)
+
+
+class Scaled(NamedTuple):
+    """The state of `scale_loss`: the scale, finite steps since it last changed, and the optimizer's state."""
+
+    scale: Any
+    steps: Any
+    inner: PyTree
+
+
+def scale_loss(
+    optimizer: Optimizer, init_scale: float = 2.0**15, growth_interval: int = 2000, factor: float = 2.0
+) -> Optimizer:
+    """The optimizer for gradients of `loss * state.scale`, where f16 would lose small gradients.
+
+    `update` divides them by the scale. Where one is infinite or NaN the step is skipped: parameters and the optimizer's
+    state stay, and the scale is divided by `factor`, down to 1. After `growth_interval` steps in a row it is multiplied
+    by `factor`, unless it would leave f32. Gradients of halves are divided in f32, and stay so for `with_masters`,
+    which belongs inside: `scale_loss(with_masters(adamw(1e-3)))`. Follows Micikevicius et al., 2018.
+    """
+    _within("scale_loss", low=1.0, init_scale=init_scale, growth_interval=growth_interval, factor=factor)
+
+    def init(params: PyTree) -> Scaled:
+        return Scaled(np.array(init_scale, np.float32), _count(), optimizer.init(params))
+
+    def update(gradients: PyTree, state: Scaled, params: PyTree = None) -> tuple[PyTree, Scaled]:
+        masters = any(isinstance(x, Masters) for x in tree.leaves(state.inner, is_leaf=_is_masters))
+        finite: Any = True
+        for g in tree.leaves(gradients):
+            finite = ops.logical_and(ops.all(ops.isfinite(g)), finite)
+        plain = tree.map(lambda g: _wide(g) / ops.cast(state.scale, _working(g)), gradients)
+        if not masters:
+            plain = tree.map(lambda n, g: ops.cast(n, g.dtype), plain, gradients)
+        updates, inner = optimizer.update(plain, state.inner, params)
+        updates = tree.map(lambda u: ops.where(finite, u, 0.0), updates)
+        inner = tree.map(lambda a, b: ops.where(finite, a, b), inner, state.inner)
+        steps = state.steps + 1
+        grown = state.scale * factor
+        grows = ops.logical_and(steps >= growth_interval, ops.isfinite(grown))
+        scale = ops.where(finite, ops.where(grows, grown, state.scale), ops.maximum(state.scale / factor, 1.0))
+        steps = ops.where(ops.logical_and(finite, steps < growth_interval), steps, 0)
+        return updates, Scaled(scale, steps, inner)
+
+    return Optimizer(init, update)
+
+
+def _is_masters(value: Any) -> bool:
+    return isinstance(value, Masters)
+
+
+class Average(NamedTuple):
+    """The state of `ema`: how many values were taken, and their running mean, which began as 0."""
+
+    count: Any
+    mean: PyTree
+
+
+def ema(decay: float, debias: bool = True) -> Optimizer:
+    """Exponential moving averages: `update(values, state) -> (averages, state)`, of parameters or of anything else.
+
+    The mean is decay·mean + (1 - decay)·value, from 0 on; with `debias` averages are divided by 1 - decay^count. Means
+    are in f32 for halves, averages have their values' dtypes.
+    """
+    _within("ema", high=1.0, decay=decay)
+
+    def init(params: PyTree) -> Average:
+        return Average(_count(), _wide_zeros(params))
+
+    def update(values: PyTree, state: Average, params: PyTree = None) -> tuple[PyTree, Average]:
+        _paired(values, state.mean, "the state")
+        count = state.count + 1
+        mean = tree.map(lambda m, x: _moved(m, _wide(x), decay), state.mean, values)
+        shown = tree.map(lambda m: m / _power(decay, count, m), mean) if debias else mean
+        return tree.map(lambda a, x: ops.cast(a, x.dtype), shown, values), Average(count, mean)
+
+    return Optimizer(init, update)
+
+
+def incremental_update(new: PyTree, old: PyTree, step_size: float) -> PyTree:
+    """step_size·new + (1 - step_size)·old, in the dtypes of old: the average of parameters that begins as a copy of
+    them. Raises: GraphError for trees that differ."""
+    return tree.map(lambda n, o: ops.cast(_wide(n) * step_size + _wide(o) * (1.0 - step_size), o.dtype), new, old)
 
 
 # -- optimizers
@@ -215,6 +355,7 @@ class Moments(NamedTuple):
 
 def sgd(learning_rate: Rate, momentum: float | None = None, nesterov: bool = False) -> Optimizer:
     """Stochastic gradient descent: m = momentum·m + g, update -rate·m (with `nesterov` -rate·(g + momentum·m))."""
+    _within("sgd", learning_rate=learning_rate, momentum=momentum)
 
     def init(params: PyTree) -> Momentum:
         zeros = _zeros(params)
@@ -224,6 +365,7 @@ def sgd(learning_rate: Rate, momentum: float | None = None, nesterov: bool = Fal
         rate = _at(learning_rate, state.count)
         if momentum is None:
             return tree.map(lambda g: g * -_like(rate, g), gradients), Momentum(state.count + 1, ())
+        _paired(gradients, state.mu, "the state")
         mu = tree.map(lambda m, g: m * momentum + g, state.mu, gradients)
         steps = tree.map(lambda m, g: g + m * momentum, mu, gradients) if nesterov else mu
         return tree.map(lambda s: s * -_like(rate, s), steps), Momentum(state.count + 1, mu)
@@ -262,22 +404,52 @@ def adamw(
 
     `mask`: which parameters decay (a tree of bools, or a function that gives it); all by default.
     """
+    return _adamw("adamw", _AS_IT_IS, learning_rate, b1, b2, eps, weight_decay, mask, nesterov)
+
+
+class _Keeping(NamedTuple):
+    """How a state holds a running mean: what it begins as, its values, and what to keep of new ones. The second
+    argument says whether values may be negative."""
+
+    start: Callable[[Any, bool], Any]
+    values: Callable[[Any, bool, Any], Any]
+    keep: Callable[[Any, bool], Any]
+
+
+_AS_IT_IS = _Keeping(lambda zeros, signed: zeros, lambda kept, signed, like: kept, lambda values, signed: values)
+
+
+def _adamw(
+    name: str,
+    keeping: _Keeping,
+    learning_rate: Rate,
+    b1: float,
+    b2: float,
+    eps: float,
+    weight_decay: float,
+    mask: Any,
+    nesterov: bool,
+) -> Optimizer:
+    _within(name, learning_rate=learning_rate, eps=eps, weight_decay=weight_decay)
+    _within(name, high=1.0, b1=b1, b2=b2)
 
     def init(params: PyTree) -> Moments:
-        return Moments(_count(), _zeros(params), _zeros(params))
+        zeros = _zeros(params)
+        mu, nu = (tree.map(lambda z, s=signed: keeping.start(z, s), zeros) for signed in (True, False))
+        return Moments(_count(), mu, nu)
 
     def update(gradients: PyTree, state: Moments, params: PyTree = None) -> tuple[PyTree, Moments]:
-        if weight_decay:
+        if weight_decay or params is not None:
             _paired(gradients, params)
         count = state.count + 1
         rate = _at(learning_rate, state.count)
         decays = _mask(mask, params) if weight_decay else tree.map(lambda g: False, gradients)
 
         def step(g: Any, m: Any, v: Any, decay: bool, p: Any) -> tuple[Any, ...]:
-            m, v = _moved(m, g, b1), _moved(v, g * g, b2)
+            m, v = _moved(keeping.values(m, True, g), g, b1), _moved(keeping.values(v, False, g), g * g, b2)
             move = _corrected(m, g, b1, count, nesterov) / (ops.sqrt(v / _power(b2, count, g)) + eps)
             move = move + p * weight_decay if decay else move
-            return move * -_like(rate, move), m, v
+            return move * -_like(rate, move), keeping.keep(m, True), keeping.keep(v, False)
 
         beside = params if weight_decay else gradients
         updates, mu, nu = _each(step, 3, gradients, state.mu, state.nu, decays, beside)
@@ -286,10 +458,126 @@ def adamw(
     return Optimizer(init, update)
 
 
+# -- states of 8 bits
+
+BLOCK = 256  # elements that share a scale
+
+
+class Bits8(NamedTuple):
+    """A tensor in blocks of 256 elements, the last one filled with zeros: `codes` u8 (blocks, 256), `scales` f32
+    (blocks, 1), the largest magnitude of each block. An element is its code's value times its block's scale."""
+
+    codes: Any
+    scales: Any
+
+
+def adamw_8bit(
+    learning_rate: Rate,
+    b1: float = 0.9,
+    b2: float = 0.999,
+    eps: float = 1e-8,
+    weight_decay: float = 1e-4,
+    mask: Any = None,
+    min_size: int = 4096,
+) -> Optimizer:
+    """AdamW whose running means are kept in 8 bits an element, as `Bits8`; arithmetic is as adamw's.
+
+    The code is the dynamic one of Dettmers et al., 2022: decades from 1 down to 1e-6, each with twice the values of the
+    next smaller one, the values being the middles of equal parts; of squares, which have no sign, twice as many; and 0
+    and 1. The nearest value is kept. Parameters of fewer than `min_size` elements keep theirs in their own dtype.
+    Memory: 2.03 bytes of state an element, where f32 takes 8.
+    """
+    if not isinstance(min_size, int) or min_size < 0:
+        raise ShapeError(f"optim.adamw_8bit: min_size is {min_size!r}; expected a number of elements")
+
+    def start(zeros: Any, signed: bool) -> Any:
+        size = math.prod(np.shape(zeros))
+        if size < min_size or not size:
+            return zeros
+        blocks = -(-size // BLOCK)
+        return Bits8(np.full((blocks, BLOCK), 127 if signed else 0, np.uint8), np.zeros((blocks, 1), np.float32))
+
+    def values(kept: Any, signed: bool, like: Any) -> Any:
+        if not isinstance(kept, Bits8):
+            return kept
+        whole = _decoded(ops.cast(kept.codes, f32), signed) * kept.scales
+        return ops.cast(ops.reshape(ops.reshape(whole, (-1,))[: like.size], like.shape), _working(like))
+
+    def keep(values: Any, signed: bool) -> Any:
+        if values.size < min_size or not values.size:
+            return values
+        row = ops.pad(ops.reshape(ops.cast(values, f32), (-1,)), ((0, -values.size % BLOCK),))
+        whole = ops.reshape(row, (-1, BLOCK))
+        scales = ops.max(ops.abs(whole), axis=1, keepdims=True)
+        parts = whole / ops.where(scales > 0.0, scales, 1.0)
+        return Bits8(ops.cast(_encoded(parts, signed), "u8"), scales)
+
+    return _adamw("adamw_8bit", _Keeping(start, values, keep), learning_rate, b1, b2, eps, weight_decay, mask, False)
+
+
+class _Decade(NamedTuple):
+    """The values (k + 1/2 + values/9)·part, k = 0 … values - 1: the middles of the equal parts of a decade.
+
+    `above`: where numbers become nearer to these than to the values before."""
+
+    values: int
+    part: float
+    above: float
+
+
+def _decades(signed: bool) -> tuple[list[_Decade], float]:
+    """The decades in rising order, and where numbers become nearer to 1 than to the last value."""
+    decades, before = [], 0.0
+    for i in range(7):
+        count = 2**i if signed else 2 ** (i + 1)
+        part = 0.9 * 10.0 ** (i - 6) / count
+        lowest = (0.5 + count / 9) * part
+        decades.append(_Decade(count, part, (before + lowest) / 2))
+        before = (count - 0.5 + count / 9) * part
+    return decades, (before + 1.0) / 2
+
+
+def _chosen(decades: list[_Decade], above: Callable[[_Decade], Any]) -> tuple[Any, Any]:
+    """Count and part of each element's decade: the last one that `above` says it reaches."""
+    count: Any = float(decades[0].values)
+    part: Any = decades[0].part
+    for d in decades[1:]:
+        reached = above(d)
+        count, part = ops.where(reached, float(d.values), count), ops.where(reached, d.part, part)
+    return count, part
+
+
+def _encoded(x: Any, signed: bool) -> Any:
+    """The code, as a float, of the value nearest to each number from -1 to 1: its place among the values in order."""
+    decades, nearer_to_one = _decades(signed)
+    size = ops.abs(x)
+    count, part = _chosen(decades, lambda d: size > d.above)
+    k = ops.maximum(ops.minimum(ops.floor(size / part - count / 9.0), count - 1.0), 0.0)
+    place = k + count if signed else k + count - 1.0  # the values of smaller decades, 0 among them
+    place = ops.where(size > decades[0].above, place, 0.0)
+    if not signed:
+        return ops.where(size > nearer_to_one, 255.0, place)
+    place = ops.where(x > nearer_to_one, 128.0, place)  # there is a 1, and no -1
+    return ops.where(x < 0.0, 127.0 - place, 127.0 + place)
+
+
+def _decoded(code: Any, signed: bool) -> Any:
+    """The value of each code, which is given as a float."""
+    decades, _ = _decades(signed)
+    place = ops.abs(code - 127.0) if signed else code
+    less = 0.0 if signed else 1.0
+    count, part = _chosen(decades, lambda d: place >= d.values - less)
+    value = (place - (count - less) + 0.5 + count / 9.0) * part
+    value = ops.where(place == (128.0 if signed else 255.0), 1.0, ops.where(place == 0.0, 0.0, value))
+    return ops.where(code < 127.0, -value, value) if signed else value
+
+
 def lion(
     learning_rate: Rate, b1: float = 0.9, b2: float = 0.99, weight_decay: float = 1e-3, mask: Any = None
 ) -> Optimizer:
     """Lion: -rate·(sign(b1·m + (1 - b1)·g) + weight_decay·p), then m = b2·m + (1 - b2)·g. Follows Chen et al., 2023."""
+    _within("lion", learning_rate=learning_rate, weight_decay=weight_decay)
+    _within("lion", high=1.0, b1=b1, b2=b2)
 
     def init(params: PyTree) -> Momentum:
         return Momentum(_count(), _zeros(params))
@@ -328,9 +616,10 @@ def adafactor(
 
     eps[0] None is the dtype's epsilon; `d` bounds the root mean square of an update. Follows Shazeer and Stern, 2018.
     """
+    _within("adafactor", learning_rate=learning_rate, weight_decay=weight_decay, d=d)
 
     def init(params: PyTree) -> Factors:
-        zeros = tree.map(lambda z: _wide(z) if isinstance(z, Tensor) else z.astype(_working(z).np), _zeros(params))
+        zeros = _wide_zeros(params)
         row = tree.map(lambda p: p[..., :1] if p.ndim > 1 else p, zeros)
         column = tree.map(lambda p: p[..., :1, :] if p.ndim > 1 else np.zeros((), np.int32), zeros)
         return Factors(_count(), row, column)
@@ -387,6 +676,8 @@ def muon(
     """Muon: matrices move along their momentum made nearly orthogonal by Newton-Schulz steps, times √max(1, columns /
     rows); all other parameters by Adam, with Nesterov's momentum as here. Follows Jordan et al., 2024, as in optax."""
     a, b, c = ns_coeffs
+    _within("muon", learning_rate=learning_rate, weight_decay=weight_decay, eps=eps)
+    _within("muon", high=1.0, beta=beta, adam_b1=adam_b1, adam_b2=adam_b2)
 
     def orthogonal(x: Any) -> Any:
         tall = x.shape[0] > x.shape[1]

@@ -19,6 +19,9 @@ then (n, *shape), and row r has the numbers that its key gives alone.
 from typing import TYPE_CHECKING
 
 from rlx.ops.public import make_public as _make_public
+from rlx.ops.random.choices import categorical as categorical
+from rlx.ops.random.choices import choice as choice
+from rlx.ops.random.choices import truncated_normal as truncated_normal
 from rlx.ops.random.draws import bernoulli as bernoulli
 from rlx.ops.random.draws import bits as bits
 from rlx.ops.random.draws import dropout as dropout
@@ -33,8 +36,8 @@ from rlx.ops.random.draws import threefry2x32 as threefry2x32
 from rlx.ops.random.draws import uniform as uniform
 
 __all__ = [
-    "bernoulli", "bits", "dropout", "fold_in", "gumbel", "key", "normal", "permutation", "randint", "split",
-    "threefry2x32", "uniform",
+    "bernoulli", "bits", "categorical", "choice", "dropout", "fold_in", "gumbel", "key", "normal", "permutation",
+    "randint", "split", "threefry2x32", "truncated_normal", "uniform",
 ]  # fmt: skip
 
 if not TYPE_CHECKING:  # type checkers read the imports above

@@ -26,6 +26,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -262,6 +263,16 @@ def read_manifest() -> dict[str, Any]:
     return loaded
 
 
+def manifest_text(record: Mapping[str, Any]) -> str:
+    """The manifest as JSON with one line for each source and each module, so that a change of one changes one line."""
+
+    def table(name: str) -> str:
+        return ",\n".join(f"{json.dumps(key)}: {json.dumps(value)}" for key, value in record[name].items())
+
+    target, sources, modules = json.dumps(record["target"]), table("sources"), table("modules")
+    return f'{{"target": {target},\n"sources": {{\n{sources}\n}},\n"modules": {{\n{modules}\n}}}}\n'
+
+
 def expected() -> dict[str, tuple[Shader, dict[str, str]]]:
     """Every module that the sources declare: file name -> (shader, macros)."""
     return {name: (shader, defines) for shader in shaders() for name, defines in shader.modules().items()}
@@ -308,7 +319,7 @@ def build(stems: list[str]) -> int:
         (SPIRV / stale).unlink()
     record = {"target": TARGET, "sources": all_sources(), "modules": dict(sorted(modules.items()))}
     beside = MANIFEST.with_suffix(f".{os.getpid()}")
-    beside.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    beside.write_text(manifest_text(record), encoding="utf-8")
     os.replace(beside, MANIFEST)
     print(f"shaders: {made} compiled, {len(modules) - made} up to date, {failed} failed")
     return failed

@@ -3,10 +3,11 @@
     python -m rlx.conformance.fuzz --count 10000 --device cpu
 
 Each graph runs with the bump planner, which shares no memory, and with the reuse planner, with in-place results on and
-off and with guard gaps between slots. Before the first run the arena is filled with bytes that are NaN in every float
-dtype; after each run every byte outside all slots must be unchanged. The same holds for the arenas of control ops'
-bodies. Each program runs twice, and its inputs are written only once: they stay on the device. Where a device has
-several sets of kernels, as the CPU has NumPy's beside the compiled ones, no plan may decide which of them runs a node.
+off, with guard gaps between slots, and with nodes repeated for an arena of half the size. Before the first run the
+arena is filled with bytes that are NaN in every float dtype; after each run every byte outside all slots must be
+unchanged. The same holds for the arenas of control ops' bodies. Each program runs twice, and its inputs are written
+only once: they stay on the device. Where a device has several sets of kernels, as the CPU has NumPy's beside the
+compiled ones, no plan may decide which of them runs a node.
 """
 
 from __future__ import annotations
@@ -24,9 +25,10 @@ from rlx.conformance.random_graphs import RandomGraph, random_graph
 from rlx.driver import BuildOptions, Device, DeviceArena, Executable, MemoryPlan, Slot
 from rlx.driver.memory.plan import OuterSegment
 from rlx.driver.memory.planner import plan as make_plan
+from rlx.driver.memory.planner.recompute import within
 from rlx.driver.registry import open_device
 from rlx.errors import RlxError
-from rlx.ir import Graph
+from rlx.ir import Graph, verify
 from rlx.passes import optimize, widen
 from rlx.runtime.store import State, Weights
 
@@ -43,10 +45,12 @@ class PlanVariant:
     guard: int = 0
     optimize: bool = True
     storage: str = "typed"
+    part: float = 1.0  # of the arena's bytes, for which nodes are repeated
 
     def __str__(self) -> str:
+        part = f" in {self.part:.0%}" if self.part < 1 else ""
         return (
-            f"{self.planner}{'' if self.inplace else ', not in place'}, guard {self.guard}, "
+            f"{self.planner}{part}{'' if self.inplace else ', not in place'}, guard {self.guard}, "
             f"{'optimized' if self.optimize else 'as written'}, {self.storage} storage"
         )
 
@@ -58,6 +62,7 @@ def ways(optimize: bool, storage: str) -> tuple[PlanVariant, ...]:
         PlanVariant("reuse", False, 0, optimize, storage),
         PlanVariant("reuse", True, 256, optimize, storage),
         PlanVariant("reuse", True, 0, optimize, storage),
+        PlanVariant("reuse", True, 0, optimize, storage, 0.5),
     )
 
 
@@ -108,15 +113,23 @@ def run(
             weights.set(name, made.feeds[name])
         for name in graph.states:
             state.set(name, made.feeds[name])
-        plan = make_plan(
-            graph,
-            planner=way.planner,
-            param_slots={n: weights.slot(n) for n in graph.params},
-            state_slots={n: state.slot(n) for n in graph.states},
-            max_alloc_bytes=device.limits.max_alloc_bytes,
-            inplace=way.inplace,
-            guard=way.guard,
-        )
+
+        def planned(graph: Graph) -> MemoryPlan:
+            return make_plan(
+                graph,
+                planner=way.planner,
+                param_slots={n: weights.slot(n) for n in graph.params},
+                state_slots={n: state.slot(n) for n in graph.states},
+                max_alloc_bytes=device.limits.max_alloc_bytes,
+                inplace=way.inplace,
+                guard=way.guard,
+            )
+
+        plan = planned(graph)
+        if way.part < 1:
+            graph = within(graph, plan, way.part * plan.arena_bytes).graph
+            verify(graph)
+            plan = planned(graph)
         bound = weights.segments() | state.segments()
         with device.arena(plan, bound) as arena:
             executable = device.build(graph, plan, arena, BuildOptions())

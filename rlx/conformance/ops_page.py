@@ -25,7 +25,7 @@ from rlx.conformance.case import Case, all_cases, cases_of
 from rlx.conformance.tolerances import Tolerance
 from rlx.driver.device import Support
 from rlx.errors import RlxError
-from rlx.ir import REGISTRY, Node, Op, bodies
+from rlx.ir import HOST, REGISTRY, Node, Op, bodies
 from rlx.ops.batching import how as how_batched
 from rlx.passes.legalize import decomposition
 
@@ -220,6 +220,13 @@ def page(seen: Seen, before: str = "") -> str:
         lines += [f"## {family}", "", f"| {' | '.join(head)} |", f"|{'---|' * len(head)}"]
         lines += [row(op, cases.get(op.name, []), worst) for op in ops if op.family == family]
         lines.append("")
+    judges = ", ".join(f"`{op.name}` ({op.judge})" for op in HOST.values())
+    lines += [
+        "## linalg", "",
+        "The ops of `rlx.linalg` have no kernels: NumPy's LAPACK computes them on every device, and the report says",
+        "so. They take f32 and f64, have gradients, tangents and a vmap rule each, and cannot be written as ONNX.",
+        f"With their judges: {judges}.", "",
+    ]  # fmt: skip
     return "\n".join(lines)
 
 

@@ -23,14 +23,14 @@ MAX_NAME = 255  # characters
 MAX_JSON = 16_000_000  # bytes; a config is a few thousand
 
 
-def read_json(path: Path, limit: int = MAX_JSON, per_byte: int = 0) -> dict[str, Any]:
+def read_json(path: Path, limit: int = MAX_JSON, per_byte: int = 0, infinity: bool = False) -> dict[str, Any]:
     """The JSON object in a file of at most `limit` bytes; its objects may take `OBJECT_BYTES` and `per_byte` more for
-    each byte of the file.
+    each byte of the file. `infinity` as in `parse_json`.
 
     Raises: ModelFormatError.
     """
     text = read_bytes(path, limit)
-    return check_object(parse_json(text, path, OBJECT_BYTES + per_byte * len(text)), path)
+    return check_object(parse_json(text, path, OBJECT_BYTES + per_byte * len(text), infinity), path)
 
 
 def check_object(value: Any, path: Path) -> dict[str, Any]:

@@ -32,7 +32,8 @@ class ModelFolder:
             raise ModelFormatError(f"{self.path} cannot be entered: permission denied")
         if not os.path.exists(self.path / "config.json"):
             raise ModelFormatError(f"{self.path} has no config.json; is this a Hugging Face model folder?")
-        self.config: dict[str, Any] = read_json(self.path / "config.json")
+        # Before version 5 transformers wrote Mamba-2's time_step_limit as [0.0, Infinity].
+        self.config: dict[str, Any] = read_json(self.path / "config.json", infinity=True)
 
     def tensors(self) -> Mapping[str, Any]:
         """The weights by name, those of a folder with a `quantization_config` packed (`QuantizedTensors`).

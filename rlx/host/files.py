@@ -186,9 +186,10 @@ def json_bytes(text: bytes) -> int:
     return 10_000 + letters + 80 * values + 120 * lists + 300 * objects + 260 * text.count(b":")
 
 
-def parse_json(text: bytes, path: Path, limit: int = OBJECT_BYTES) -> Any:
-    """A JSON value in UTF-8 whose objects have no key twice; NaN and Infinity are not JSON. A text whose values could
-    take more than `limit` bytes of memory is refused before any of them is made.
+def parse_json(text: bytes, path: Path, limit: int = OBJECT_BYTES, infinity: bool = False) -> Any:
+    """A JSON value in UTF-8 whose objects have no key twice; NaN and Infinity are not JSON, but with `infinity` the
+    latter is read, as Python writes it. A text whose values could take more than `limit` bytes of memory is refused
+    before any of them is made.
 
     Raises: ModelFormatError.
     """
@@ -210,6 +211,9 @@ def parse_json(text: bytes, path: Path, limit: int = OBJECT_BYTES) -> Any:
     def no_constant(word: str) -> NoReturn:
         raise ModelFormatError(f"{path}: {plain(word, 20)} is not JSON, or beyond what a number holds")
 
+    def constant(word: str) -> float:
+        return math.inf if infinity and word == "Infinity" else no_constant(word)
+
     def integer(word: str) -> int:
         return int(word) if len(word) <= MAX_DIGITS else no_constant(word)
 
@@ -221,7 +225,7 @@ def parse_json(text: bytes, path: Path, limit: int = OBJECT_BYTES) -> Any:
         return json.loads(
             text.decode("utf-8"),
             object_pairs_hook=unique,
-            parse_constant=no_constant,
+            parse_constant=constant,
             parse_int=integer,
             parse_float=real,
         )

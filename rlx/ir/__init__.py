@@ -9,6 +9,7 @@ from rlx.ir.graph import Tensor as Tensor
 from rlx.ir.graph import apply as apply
 from rlx.ir.graph import apply_multi as apply_multi
 from rlx.ir.graph import node_of as node_of
+from rlx.ir.op import HOST as HOST
 from rlx.ir.op import NOT_DIFFERENTIABLE as NOT_DIFFERENTIABLE
 from rlx.ir.op import REGISTRY as REGISTRY
 from rlx.ir.op import Attrs as Attrs
@@ -18,6 +19,7 @@ from rlx.ir.op import Leaf as Leaf
 from rlx.ir.op import Op as Op
 from rlx.ir.op import get_op as get_op
 from rlx.ir.op import register as register
+from rlx.ir.op import register_host as register_host
 from rlx.ir.rewrite import Rewriter as Rewriter
 from rlx.ir.rewrite import inline as inline
 from rlx.ir.rewrite import rebuild as rebuild

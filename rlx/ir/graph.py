@@ -153,6 +153,7 @@ class Graph:
         self.updates: dict[str, Tensor] = {}
         self.outer: Graph | None = None  # the enclosing graph, while this is traced as a body (rlx.ir.body)
         self.traced = False  # whether a function of jit was traced into it, whose program is made: it takes no nodes
+        self.budget: int | None = None  # bytes that the arena of its program may take (rlx.checkpoint)
         self._next_id = 0
         self._changes = 0  # of the signature: what is compiled before another change differs from the graph
 

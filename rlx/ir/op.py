@@ -182,7 +182,7 @@ class Op:
         return f"Op({self.name!r})"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        if REGISTRY.get(self.name) is not self:
+        if REGISTRY.get(self.name) is not self and HOST.get(self.name) is not self:
             raise UnsupportedOp(f"op {self.name!r} was removed or defined anew; build the graph again to pickle it")
         return get_op, (self.name,)
 
@@ -221,6 +221,7 @@ class Op:
 
 
 REGISTRY: dict[str, Op] = {}
+HOST: dict[str, Op] = {}  # ops that no device has a kernel of: every device leaves them to the CPU, as host steps
 REDEFINED: dict[int, Op] = {}  # by id: ops of users whose name has a later definition; graphs built before hold them
 
 
@@ -234,10 +235,18 @@ def register(op: Op, redefines: bool = False) -> Op:
     return op
 
 
+def register_host(op: Op) -> Op:
+    """Adds an op that has no kernel on any device to `HOST`. Raises: ValueError when the name is taken."""
+    if op.name in REGISTRY or op.name in HOST:
+        raise ValueError(f"op {op.name!r} is registered twice")
+    HOST[op.name] = op
+    return op
+
+
 def get_op(name: str) -> Op:
     """The op of that name. Raises: UnsupportedOp when there is none."""
     try:
-        return REGISTRY[name]
+        return REGISTRY[name] if name in REGISTRY else HOST[name]
     except KeyError:
-        near = meant(name, REGISTRY)
+        near = meant(name, [*REGISTRY, *HOST])
         raise UnsupportedOp(f"there is no op named {name!r}{near}; rlx.ir.REGISTRY lists all") from None

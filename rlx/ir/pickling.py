@@ -25,10 +25,12 @@ def reduced(graph: Graph) -> tuple[Any, ...]:
         for n in graph.nodes
     ]
     tables = {kind: {name: t.id for name, t in getattr(graph, kind).items()} for kind in _TABLES}
-    return rebuilt, (graph.name, records, tables, graph._next_id)
+    return rebuilt, (graph.name, records, tables, graph._next_id, graph.budget)
 
 
-def rebuilt(name: str, records: Iterable[Record], tables: dict[str, dict[str, int]], next_id: int) -> Graph:
+def rebuilt(
+    name: str, records: Iterable[Record], tables: dict[str, dict[str, int]], next_id: int, budget: int | None = None
+) -> Graph:
     """The graph of these records; types are inferred anew. Raises: the errors of the ops where an op has changed."""
     graph = Graph(name)
     made: dict[int, Tensor] = {}
@@ -40,7 +42,7 @@ def rebuilt(name: str, records: Iterable[Record], tables: dict[str, dict[str, in
         graph.nodes.append(node)
     for kind, table in tables.items():
         getattr(graph, kind).update((n, made[i]) for n, i in table.items())
-    graph._next_id = next_id
+    graph._next_id, graph.budget = next_id, budget
     return graph
 
 

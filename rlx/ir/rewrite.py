@@ -34,7 +34,7 @@ class Rewriter:
         """The new graph, for leaves to be declared in. Reading this makes it."""
         if self._new is None:
             self._new = Graph(self.old.name)
-            self._new._next_id = self.old._next_id
+            self._new._next_id, self._new.budget = self.old._next_id, self.old.budget
             for node in self.old.nodes[: self._kept]:
                 self._copy(node, self.inputs(node.inputs))
         return self._new

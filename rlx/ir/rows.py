@@ -121,6 +121,27 @@ def elements_of(trees: Sequence[Expr], places: Sequence[Place]) -> frozenset[Exp
     return frozenset(varying)
 
 
+# Primitives whose result is NaN where an argument is.
+_STRICT = frozenset("arg neg abs sqrt exp log add sub mul div recip max min".split())
+
+
+def nan_is_summed(trees: Sequence[Expr]) -> bool:
+    """Whether each output is NaN by a sum wherever a row's extreme would be: the extreme may then lose it."""
+    nodes = linearize(trees)
+    strict: dict[Expr, set[Expr]] = {}  # the nodes where a NaN makes a node one
+    for e in nodes:
+        strict[e] = {e}.union(*(strict[a] for a in e.args if e.prim in _STRICT))
+
+    def summed(tree: Expr) -> bool:
+        extremes = [e.args[0] for e in linearize([tree]) if e.prim in ("row_max", "row_min")]
+        if tree.prim == "select" and not any(e.prim in ("row_max", "row_min") for e in linearize(tree.args[:1])):
+            return all(summed(branch) for branch in tree.args[1:])
+        sums = [strict[e.args[0]] for e in strict[tree] if e.prim == "row_sum"]
+        return all(any(x in terms for terms in sums) for x in extremes)
+
+    return all(summed(tree) for tree in trees)
+
+
 def program_of(rows: Rows, dtypes: Sequence[DType], work: DType, attrs: Any) -> tuple[Expr, ...]:
     """The trees for inputs of these dtypes, in which every float is of the dtype `work`."""
     args = [Expr("arg", (), work if d.is_float else d, i) for i, d in enumerate(dtypes)]

@@ -29,6 +29,8 @@ def is_foreign(value: Any) -> bool:
 
 @functools.lru_cache(1024)
 def is_foreign_type(kind: Any) -> bool:
+    if getattr(kind, "views_pairs", False):  # rlx's own complex numbers
+        return False
     return not issubclass(kind, np.ndarray | np.generic | type) and any(hasattr(kind, p) for p in PROTOCOLS)
 
 

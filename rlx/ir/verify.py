@@ -5,7 +5,7 @@ from __future__ import annotations
 from rlx.errors import GraphError
 from rlx.ir.body import bodies
 from rlx.ir.graph import Graph
-from rlx.ir.op import REDEFINED, REGISTRY, Leaf
+from rlx.ir.op import HOST, REDEFINED, REGISTRY, Leaf
 from rlx.ir.text import node_text
 
 
@@ -17,7 +17,8 @@ def verify(graph: Graph) -> None:
     seen: set[int] = set()
     for node in graph.nodes:
         where = f"graph {graph.name!r}: {node_text(node)}"
-        if REGISTRY.get(node.op.name) is not node.op and id(node.op) not in REDEFINED:
+        known = REGISTRY.get(node.op.name) or HOST.get(node.op.name)
+        if known is not node.op and id(node.op) not in REDEFINED:
             raise GraphError(f"{where}: op {node.op.name!r} is not the registered one")
         for t in node.inputs:
             if t.graph is not graph:

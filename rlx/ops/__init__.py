@@ -4,14 +4,18 @@ Importing this package registers every op and gives Tensor its operators. A modu
 functions, which are `rlx.ops.<name>` and `rlx.<name>`.
 """
 
+import importlib
 from types import FunctionType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rlx.ops import operators as operators
 from rlx.ops import packed_int8 as _packed_int8  # noqa: F401  (registers the ops)
 from rlx.ops.attention import grad as _attention_grad  # noqa: F401  (registers the op)
 from rlx.ops.attention.forward import *
 from rlx.ops.attention.step import *
+from rlx.ops.complex_numbers import *
+from rlx.ops.composed import LATER as LATER
+from rlx.ops.composed import PLAIN as _PLAIN
 from rlx.ops.composite import *
 from rlx.ops.control import records as _control_records  # noqa: F401  (registers the ops)
 from rlx.ops.control.functions import *
@@ -40,6 +44,7 @@ from rlx.ops.grouped import *
 from rlx.ops.index.dynamic import *
 from rlx.ops.index.gather import *
 from rlx.ops.integer_matmul import *
+from rlx.ops.linalg import lapack as _linalg_lapack  # noqa: F401  (registers the ops)
 from rlx.ops.loops import *
 from rlx.ops.loss.cross_entropy import *
 from rlx.ops.loss.pointwise import *
@@ -58,6 +63,7 @@ from rlx.ops.pad import *
 from rlx.ops.paged_attention import *
 from rlx.ops.pool import *
 from rlx.ops.public import make_public as _make_public
+from rlx.ops.public import public as _public
 from rlx.ops.quantized import *
 from rlx.ops.random import bits as _random_bits  # noqa: F401  (registers the ops)
 from rlx.ops.random.sample import *
@@ -79,11 +85,29 @@ from rlx.ops.softmax import *
 from rlx.ops.splats import blend as _splats_blend  # noqa: F401  (registers the ops)
 from rlx.ops.splats import tiles as _splats_tiles  # noqa: F401  (registers the op)
 
-if not TYPE_CHECKING:  # type checkers read the imports above
+if TYPE_CHECKING:
+    from rlx.ops.composed.aliases import *
+    from rlx.ops.composed.arranging import *
+    from rlx.ops.composed.products import *
+    from rlx.ops.composed.selecting import *
+    from rlx.ops.composed.statistics import *
+    from rlx.ops.composed.types import *
+else:
     # The functions alone: `from rlx.ops import *` would otherwise import the modules too.
     __all__ = sorted(
         name for name, value in globals().items() if isinstance(value, FunctionType) and not name.startswith("_")
     )
     _make_public(globals(), __all__)
+
+    def __getattr__(name: str) -> Any:
+        """A function of `rlx.ops.composed`, made public when it is first used."""
+        if name not in LATER:
+            raise AttributeError(f"module 'rlx.ops' has no attribute {name!r}")
+        value = getattr(importlib.import_module(f"rlx.ops.composed.{LATER[name]}"), name)
+        value = value if LATER[name] == _PLAIN else _public(__name__, name, value)
+        return globals().setdefault(name, value)
+
     for _name in operators.METHODS:
         setattr(operators.Tensor, _name, globals()[_name])
+    for _name in operators.LATER_METHODS:
+        setattr(operators.Tensor, _name, operators.later(_name))

@@ -81,12 +81,18 @@ def swapaxes(x: Tensor, axis1: int, axis2: int) -> Tensor:
     return movement.transpose(x, perm)
 
 
-def moveaxis(x: Tensor, source: int, destination: int) -> Tensor:
-    """x with one axis moved to another position; the others keep their order. Dtype: any. Gradient: d moved back."""
+def moveaxis(x: Tensor, source: int | Sequence[int], destination: int | Sequence[int]) -> Tensor:
+    """x with axes moved to other positions; the others keep their order. Dtype: any. Gradient: d moved back."""
     x = tensor("moveaxis", x)
-    a, b = (normalize_axis(i, x.ndim, "moveaxis") for i in (source, destination))
-    perm = [i for i in range(x.ndim) if i != a]
-    perm.insert(b, a)
+    given, wanted = (
+        [normalize_axis(i, x.ndim, "moveaxis") for i in as_items(axes, "moveaxis: axes")]
+        for axes in (source, destination)
+    )
+    if len(given) != len(wanted) or len({*given}) != len(given) or len({*wanted}) != len(wanted):
+        raise ShapeError(f"moveaxis: axes {source} to {destination}; expected as many, each once")
+    perm = [i for i in range(x.ndim) if i not in given]
+    for to, axis in sorted(zip(wanted, given, strict=True)):
+        perm.insert(to, axis)
     return movement.transpose(x, perm)
 
 

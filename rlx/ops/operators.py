@@ -19,6 +19,7 @@ from rlx.ops import matmul as linalg
 from rlx.ops.elementwise import binary, bits, division, select, unary
 from rlx.ops.index.arrays import getitem
 from rlx.ops.movement import strided as movement
+from rlx.ops.public import Complexes, any_complex
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _TAKEN = (Tensor, bool, int, float, np.ndarray, np.generic)
@@ -26,6 +27,8 @@ _TAKEN = (Tensor, bool, int, float, np.ndarray, np.generic)
 
 def _both(op: Callable[[Any, Any], Tensor], swap: bool = False) -> Callable[[Tensor, Any], Any]:
     def method(self: Tensor, other: Any) -> Any:
+        if any_complex((other,)):
+            return Complexes.now(op.__name__, (other, self) if swap else (self, other))
         if not isinstance(other, _TAKEN) and not is_foreign(other):
             return NotImplemented
         return op(other, self) if swap else op(self, other)
@@ -81,9 +84,9 @@ def _refuse(use: str, advice: str, tensors: str = "") -> Callable[..., NoReturn]
 
 _NUMPY_NAMES = {
     "absolute": "abs", "amax": "max", "amin": "min", "arccos": "acos", "arccosh": "acosh", "arcsin": "asin",
-    "arcsinh": "asinh", "arctan": "atan", "arctan2": "atan2", "arctanh": "atanh", "divide": "div", "dot": "matmul",
-    "hstack": "concat", "invert": "bitwise_not", "multiply": "mul", "negative": "neg", "power": "pow",
-    "rint": "round", "subtract": "sub", "take": "gather", "true_divide": "div", "vstack": "concat",
+    "arcsinh": "asinh", "arctan": "atan", "arctan2": "atan2", "arctanh": "atanh", "divide": "div",
+    "invert": "bitwise_not", "multiply": "mul", "negative": "neg", "power": "pow", "rint": "round",
+    "subtract": "sub", "true_divide": "div",
 }  # fmt: skip
 _REFLECTED = {
     np.add: "__radd__", np.subtract: "__rsub__", np.multiply: "__rmul__", np.true_divide: "__rtruediv__",
@@ -204,6 +207,25 @@ METHODS = (
     "std", "stop_gradient", "sum", "swapaxes", "tan", "tanh", "tile", "top_k", "tril", "triu", "trunc",
     "unsqueeze", "var",
 )  # fmt: skip
+
+# Methods that load with their functions (`rlx.ops.LATER`), of tensors and of Arrays alike.
+LATER_METHODS = (
+    "argpartition", "choose", "cumulative_prod", "cumulative_sum", "diff", "dot", "nonzero", "partition", "ptp",
+    "quantile", "ravel", "searchsorted", "take", "trace",
+)  # fmt: skip
+
+
+def later(name: str) -> Callable[..., Any]:
+    """The method of a function that loads when it is first used."""
+
+    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        import rlx.ops as ops
+
+        return getattr(ops, name)(self, *args, **kwargs)
+
+    method.__name__ = method.__qualname__ = name
+    return method
+
 
 for _name, _method in TENSOR_METHODS.items():
     setattr(Tensor, _name, _method)

@@ -13,12 +13,12 @@ from rlx.errors import DTypeError, ShapeError
 from rlx.ir import NOT_DIFFERENTIABLE, Attrs, Cost, Node, Op, Tensor, TensorType, apply, register
 from rlx.ir.graph import apply_multi
 from rlx.ir.op import Infer, Reference
-from rlx.ir.types import is_index, normalize_axis
+from rlx.ir.types import is_index, normalize_axes, normalize_axis
 from rlx.ops import batching
 from rlx.ops.base import cast_to, check_axis, check_inputs, floating, tensor, written
 from rlx.ops.movement.strided import index
 from rlx.ops.numeric import Array, widened
-from rlx.ops.reduce import working_float
+from rlx.ops.reduce import Axis, working_float
 
 
 def check_flag(op: str, attrs: Attrs, *names: str) -> None:
@@ -226,17 +226,19 @@ def top_k(
     return values, indices
 
 
-def median(x: Tensor, axis: int | None = None, keepdims: bool = False) -> Tensor:
-    """The middle of the sorted elements along an axis (None: of all); of an even number the mean of the middle two.
+def median(x: Tensor, axis: Axis = None, keepdims: bool = False) -> Tensor:
+    """The middle of the sorted elements over the axes (None: of all); of an even number the mean of the middle two.
 
     Dtype: floats keep theirs; integers and bools become f32. NaN where an element is NaN, and for an empty axis, as
     numpy.median; torch.median takes the lower of the two. Gradient: to the middle element, half to each of two.
     """
     x = floating(tensor("median", x))
-    axes = tuple(range(x.ndim)) if axis is None else (normalize_axis(axis, x.ndim, "median"),)
+    axes = normalize_axes(axis, x.ndim, "median")
     kept = tuple(1 if i in axes else n for i, n in enumerate(x.shape) if keepdims or i not in axes)
-    if axis is None:
-        x, axes = apply("reshape", x, shape=(x.size,)), (0,)
+    if len(axes) != 1:
+        rest = [i for i in range(x.ndim) if i not in axes]
+        shape = (*(x.shape[i] for i in rest), math.prod(x.shape[i] for i in axes))
+        x, axes = apply("reshape", apply("transpose", x, perm=(*rest, *axes)), shape=shape), (len(rest),)
     (axis,) = axes
     n = x.shape[axis]
     if not n:

@@ -7,11 +7,19 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from rlx.errors import meant
 from rlx.ir import Tensor
 from rlx.ir.graph import TRACING
 
 Function = Callable[..., Any]
+_COMPLEX = frozenset((complex, np.complex64, np.complex128, np.clongdouble))
+# Of rlx.ops: functions that take complex numbers themselves, and those that take any structure.
+_TAKING = frozenset(
+    ("angle", "complex", "conj", "imag", "real", "view_as_real", "associative_scan", "cond", "fori_loop", "map", "scan",
+     "while_loop")
+)  # fmt: skip
 _ELSEWHERE = {"dim": "axis", "dims": "axes", "keepdim": "keepdims", "dim0": "axis1", "dim1": "axis2", "other": "b"}
 
 
@@ -21,16 +29,53 @@ class Outside:
     compute: Callable[[Function, Sequence[Any], Mapping[str, Any]], Any] | None = None
 
 
+class Complexes:
+    """What a public function does where an argument is complex: rlx.ops.complex_numbers sets it."""
+
+    type: Any = None
+    of_numpy: Callable[[Any], Any] | None = None
+    dispatch: Callable[[str, str, Function, Sequence[Any], Mapping[str, Any]], Any] | None = None
+
+    @classmethod
+    def now(cls, name: str, args: Sequence[Any]) -> Any:
+        """What the function of that name gives of complex arguments."""
+        assert cls.dispatch is not None
+        return cls.dispatch("rlx.ops", name, len, args, {})
+
+
+def any_complex(args: Sequence[Any]) -> bool:
+    """Whether an argument is a complex number or an array of these."""
+    for x in args:
+        kind: Any = type(x)
+        if kind in _COMPLEX or kind is Complexes.type or (kind is np.ndarray and x.dtype.kind == "c"):
+            return True
+    return False
+
+
 def public(module: str, name: str, function: Function) -> Any:
     """The function as users call it, under its public name.
 
     Within a trace, and beside tensors of a graph, it adds to the graph; elsewhere it computes at once. An error for a
     keyword that it does not take says which one was meant: Python does from 3.13."""
 
+    # Of a result whose length the values decide (rlx.ops.composed.selecting.sized), and of calls that mean another
+    # function.
+    sizes, instead = getattr(function, "sizes", None), getattr(function, "instead", None)
+
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
         try:
+            given = (*args, *kwargs.values()) if kwargs else args
+            if any_complex(given) and (name not in _TAKING or module != "rlx.ops"):
+                assert Complexes.dispatch is not None
+                made = Complexes.dispatch(module, name, call, args, kwargs)
+                if made is not NotImplemented:
+                    return made
             compute = Outside.compute
+            if sizes is not None:
+                kwargs = sizes(args, kwargs)
+            elif instead is not None and (other := instead(args, kwargs)) is not None:
+                return other(*args, **kwargs)
             if TRACING.graph is not None or TRACING.body is not None or compute is None:
                 return function(*args, **kwargs)
             if args and isinstance(args[0], Tensor):

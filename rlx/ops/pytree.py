@@ -14,6 +14,7 @@ import numpy as np
 
 from rlx.errors import GraphError
 from rlx.ir import Tensor
+from rlx.ops.public import Complexes
 from rlx.packed import PackedArray
 
 MAX_DEPTH = 100  # nesting of containers; well below Python's recursion limit, whatever the caller's own depth
@@ -241,8 +242,10 @@ def flatten(
         kind = type(value).__name__
         raise GraphError(f"containers are nested more than {MAX_DEPTH} deep; does a {kind} hold itself?")
     if leaf(value):
-        leaves.append(value)
-        return ("leaf", len(leaves) - 1)
+        if not (isinstance(value, np.ndarray | np.generic) and value.dtype.kind == "c" and Complexes.of_numpy):
+            leaves.append(value)
+            return ("leaf", len(leaves) - 1)
+        value = Complexes.of_numpy(value)
     if isinstance(value, tuple | list):
         named = isinstance(value, tuple) and hasattr(value, "_fields")
         made = type(value) if named else "tuple" if isinstance(value, tuple) else "list"

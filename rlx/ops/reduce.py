@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from rlx.dtypes import DType, f32, f64, i32, i64
+from rlx.dtypes import DType, DTypeLike, as_dtype, f32, f64, i32, i64
 from rlx.errors import DTypeError, ShapeError
 from rlx.ir import Attrs, Node, Op, Tensor, TensorType, apply, register
 from rlx.ir.op import Decompose, Infer, Vjp
@@ -225,14 +225,22 @@ def _call(op: str, x: TensorLike, axis: Axis, keepdims: bool) -> Tensor:
     return apply(op, x, axes=normalize_axes(axis, x.ndim, op), keepdims=bool(keepdims))
 
 
-def sum(x: Tensor, axis: Axis = None, keepdims: bool = False) -> Tensor:
+def _call_in(op: str, x: TensorLike, axis: Axis, keepdims: bool, dtype: DTypeLike | None) -> Tensor:
+    if dtype is None:
+        return _call(op, x, axis, keepdims)
+    kind = as_dtype(dtype)
+    return cast_to(_call(op, cast_to(tensor(op, x), kind), axis, keepdims), kind)
+
+
+def sum(x: Tensor, axis: Axis = None, keepdims: bool = False, dtype: DTypeLike | None = None) -> Tensor:
     """The sum over the axes (None: all); 0 for an empty axis.
 
-    Dtype: floats and i64 keep theirs; bool, u8, i8 and i32 give i32, which wraps. Gradient: d, repeated.
+    Dtype: floats and i64 keep theirs; bool, u8, i8 and i32 give i32, which wraps; `dtype` is
+    that in which it is computed. Gradient: d, repeated.
     Numerics: in f32 for halves, in blocks or pairs, so the error grows with the logarithm of the count. The result is
     finite wherever the exact sum is: where partial sums overflow, scaled-down terms are added again.
     """
-    return _call("sum", x, axis, keepdims)
+    return _call_in("sum", x, axis, keepdims, dtype)
 
 
 def mean(x: Tensor, axis: Axis = None, keepdims: bool = False) -> Tensor:
@@ -244,14 +252,14 @@ def mean(x: Tensor, axis: Axis = None, keepdims: bool = False) -> Tensor:
     return _call("mean", x, axis, keepdims)
 
 
-def prod(x: Tensor, axis: Axis = None, keepdims: bool = False) -> Tensor:
+def prod(x: Tensor, axis: Axis = None, keepdims: bool = False, dtype: DTypeLike | None = None) -> Tensor:
     """The product over the axes (None: all); 1 for an empty axis.
 
     Dtype: as rlx.sum. Gradient: d times the product of the others, right where factors are zero too. Numerics: partial
     products are kept as two floats and a power of two: within an ULP at every length, and finite wherever the exact
     product is.
     """
-    return _call("prod", x, axis, keepdims)
+    return _call_in("prod", x, axis, keepdims, dtype)
 
 
 def max(x: Tensor, axis: Axis = None, keepdims: bool = False) -> Tensor:

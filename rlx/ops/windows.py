@@ -82,6 +82,31 @@ def pads_of(op: str, pads: Any, n: int) -> Pads:
     return tuple((int(a), int(b)) for a, b in pairs)
 
 
+def either(op: str, names: tuple[str, str], value: Any, other: Any, default: Any) -> Any:
+    """An argument that goes by two names, ONNX's and that of torch and JAX. Raises: ShapeError where both are there."""
+    if value is not None and other is not None:
+        raise ShapeError(f"{op}: both {names[0]} and {names[1]} are there, two names of one argument; give one")
+    return default if value is None and other is None else other if value is None else value
+
+
+def padding_of(op: str, padding: Any, sizes: Ints, kernel: Ints, strides: Ints, dilations: Ints) -> Pads:
+    """Pads from numbers as `pads_of`, or from a word: "valid" is none; "same" makes ⌈size / stride⌉ windows, an odd
+    element at the end, or with "same_lower" at the beginning, as ONNX and JAX have it."""
+    if not isinstance(padding, str):
+        return pads_of(op, padding, len(sizes))
+    word = padding.lower()
+    if word not in ("valid", "same", "same_lower"):
+        raise ShapeError(f"{op}: padding is {padding!r}; expected 'same', 'same_lower', 'valid', or numbers")
+    if word == "valid":
+        return ((0, 0),) * len(sizes)
+    made = []
+    for n, k, s, d in zip(sizes, kernel, strides, dilations, strict=True):
+        total = max((-(-n // s) - 1) * s + d * (k - 1) + 1 - n, 0)
+        less, more = total // 2, total - total // 2
+        made.append((less, more) if word == "same" else (more, less))
+    return tuple(made)
+
+
 def spatial_axes(op: str, x: Tensor) -> int:
     """The number of spatial axes of an argument."""
     return check_image(op, x.type)

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rlx.dtypes import DType
+from rlx.errors import LinAlgError
 from rlx.ir import Attrs, Expr, Graph, Node, Op, Rewriter, Tensor, bodies, get_op, inline, rebuild
 from rlx.passes.bodies import change_bodies
 from rlx.passes.rewriting import remove_dead
@@ -121,7 +122,10 @@ def _fold(node: Node, inputs: Sequence[Tensor]) -> list[Any] | None:
     if not made:  # nothing to compute; a reference might still loop over the other dimensions
         return [_frozen(np.empty(t.shape, t.dtype.np)) for t in node.outputs]
     with np.errstate(all="ignore"):
-        results = node.op.reference(*(t.node.attrs["value"] for t in inputs), **node.attrs)
+        try:
+            results = node.op.reference(*(t.node.attrs["value"] for t in inputs), **node.attrs)
+        except LinAlgError:
+            return None  # a run raises it, if the node runs at all
     arrays = list(results) if isinstance(results, tuple) else [results]
     return [
         _frozen(np.array(array, dtype=t.dtype.np, order="C").reshape(t.shape))

@@ -16,6 +16,8 @@ from rlx.dtypes import DType, DTypeLike, as_dtype, f32, rounded
 from rlx.errors import ArenaError, DeviceUnavailable, DTypeError, GraphError, RlxError, ShapeError
 from rlx.ir import Tensor, TensorType
 from rlx.ir.values import as_array, exactly
+from rlx.ops.complex_numbers import Complex, of_numpy
+from rlx.ops.public import any_complex
 from rlx.packed import PackedArray
 from rlx.runtime.between import copy_between
 
@@ -369,11 +371,15 @@ def array(values: Any, dtype: DTypeLike | None = None, device: Any = "auto") -> 
     """An Array on a device with these values: numbers, lists, an array of any library, a PackedArray or an Array.
 
     Dtype: `dtype`, to which floats are rounded; else an array's own, f32 for Python floats and lists of them, i64 for
-    ints. `device` is a name such as "auto" or "cuda:1", a session, another Array or an opened device.
+    ints; complex numbers become an rlx.Complex over an Array of pairs.
+    `device` is a name such as "auto" or "cuda:1", a session, another Array or an opened device.
     Raises: DTypeError for a value that the dtype cannot hold, ShapeError for lists whose rows differ in length,
     DeviceUnavailable, OutOfDeviceMemory.
     """
     target = device_of(device)
+    if dtype is None and any_complex((values,)):
+        pairs = values.pairs if isinstance(values, Complex) else of_numpy(values).pairs
+        return Complex(array(pairs, None, target))  # type: ignore[return-value]
     if isinstance(values, Array) and (dtype is None or as_dtype(dtype) == values.dtype):
         return values._copied(target)
     if isinstance(values, PackedArray):

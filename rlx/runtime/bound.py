@@ -13,7 +13,8 @@ from rlx.errors import GraphError, UnsupportedOp, meant
 from rlx.runtime import debug
 
 if TYPE_CHECKING:
-    from rlx.runtime.compiled import CompiledGraph, _Program
+    from rlx.runtime.compiled import CompiledGraph
+    from rlx.runtime.recorded import Recorded
 
 
 class Bound(Closing):
@@ -157,7 +158,7 @@ class BoundArrays(Mapping[str, "npt.NDArray[Any]"]):
 
 
 def _runner(
-    owner: CompiledGraph, program: _Program, work: Callable[[], None], again: Callable[[], None]
+    owner: CompiledGraph, program: Recorded, work: Callable[[], None], again: Callable[[], None]
 ) -> tuple[Callable[[], None], Callable[[], None]]:
     """`Bound.run` around the program's work, and a call that ends it; `again` is called in the work's place within
     another run of the program, by a user's function. What it needs is in its closure, where it is found faster than in
@@ -194,7 +195,7 @@ def _runner(
     return run, end
 
 
-def _run_watched(owner: CompiledGraph, program: _Program) -> None:
+def _run_watched(owner: CompiledGraph, program: Recorded) -> None:
     for name in owner._replaced:
         owner.state.reclaim(name)
     if owner.options.stream is not None:
@@ -211,7 +212,7 @@ def _refuse(name: str) -> None:
     raise GraphError(f"this binding of {name!r} is closed; bind the program again")
 
 
-def _same(owner: CompiledGraph, program: _Program) -> None:
+def _same(owner: CompiledGraph, program: Recorded) -> None:
     """Raises: GraphError unless the program is still the one that was bound."""
     if owner._ready() is not program:
         raise GraphError(

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from rlx.autodiff import pullback
+from rlx.errors import DTypeError, GraphError, ShapeError
 from rlx.ir import Tensor, apply, inline
 from rlx.ir.body import TracedBody
 from rlx.ir.checks import add_check
+from rlx.ir.types import is_index
 from rlx.ops.pytree import unflatten
 from rlx.ops.with_rule import Grads, Rule, with_rule
 from rlx.runtime.jit import Jitted, tracing
@@ -18,15 +20,33 @@ from rlx.runtime.trees import as_leaves, check_function, home, outputs_of, taken
 
 
 @keywords
-def checkpoint(fun: Callable[..., Any], *, static_argnums: int | Sequence[int] = ()) -> Callable[..., Any]:
+def checkpoint(
+    fun: Callable[..., Any],
+    *,
+    policy: Literal["all", "auto"] = "all",
+    budget: int | None = None,
+    static_argnums: int | Sequence[int] = (),
+) -> Callable[..., Any]:
     """fun, whose gradient computes what lies between arguments and results again, instead of keeping it.
 
     Memory for time. Numerics: the same ops; a device that fuses them otherwise may round gradients otherwise.
     Wrap parts of a network, such as each of its layers. Arguments are pytrees of arrays; those at `static_argnums`, and
     whatever holds no array, are passed on as they are. fun may close over tensors, which have their gradients too.
-    Raises: what fun raises.
+
+    With policy="auto" the planner chooses what is computed again, so that the arena of the program that fun becomes a
+    part of has at most `budget` bytes: inputs, results and what lies between, without weights and donated arrays. Wrap
+    the whole, a loss or a step: `jit(checkpoint(step, policy="auto", budget=2_000_000_000))`. Numerics: every value
+    keeps its bits, since the optimized program's own nodes are repeated.
+    Raises: what fun raises; GraphError, DTypeError and ShapeError for a policy and a budget that do not fit; where the
+    program is compiled, ByteLimitExceeded for a budget that cannot be reached, with what can.
     """
     check_function("checkpoint", fun)
+    if policy not in ("all", "auto"):
+        raise GraphError(f'checkpoint: policy is {policy!r}; expected "all", or "auto" with a budget')
+    if policy == "auto":
+        return _within(fun, _checked(budget), static_argnums)
+    if budget is not None:
+        raise GraphError('checkpoint: a budget goes with policy="auto"; without that everything is computed again')
     static = {static_argnums} if isinstance(static_argnums, int) else set(static_argnums)
 
     def apply_it(*args: Any, **kwargs: Any) -> Any:
@@ -53,6 +73,13 @@ def checkpoint(fun: Callable[..., Any], *, static_argnums: int | Sequence[int] =
 
         return unflatten(out, with_rule(made[: len(ys)], given, Rule(len(ys), back, None)))
 
+    return _traced_or_jitted(fun, apply_it, static_argnums)
+
+
+def _traced_or_jitted(
+    fun: Callable[..., Any], apply_it: Callable[..., Any], static_argnums: int | Sequence[int]
+) -> Callable[..., Any]:
+    """`apply_it` inside a traced function, and outside one a program of it."""
     jitted = Jitted(functools.wraps(fun)(apply_it), "auto", None, static_argnums, (), "checkpoint")
 
     @functools.wraps(fun)
@@ -62,3 +89,25 @@ def checkpoint(fun: Callable[..., Any], *, static_argnums: int | Sequence[int] =
         return jitted(*args, **kwargs)
 
     return checkpointed
+
+
+def _checked(budget: Any) -> int:
+    """Raises: DTypeError, ShapeError for what is no number of bytes."""
+    if isinstance(budget, bool) or not (is_index(budget) or isinstance(budget, float)):
+        raise DTypeError(f'checkpoint: budget is {budget!r}; with policy="auto" give a number of bytes, such as 2e9')
+    if not 0 < budget < 2**63:
+        raise ShapeError(f"checkpoint: budget is {budget!r}; expected a number of bytes, more than 0")
+    return int(budget)
+
+
+def _within(fun: Callable[..., Any], budget: int, static_argnums: int | Sequence[int]) -> Callable[..., Any]:
+    """fun, which gives the graph that it is traced into a budget: the smallest, where there are several."""
+
+    def apply_it(*args: Any, **kwargs: Any) -> Any:
+        graph = home("checkpoint", taken((args, kwargs))[1])
+        while graph.outer is not None:
+            graph = graph.outer
+        graph.budget = budget if graph.budget is None else min(budget, graph.budget)
+        return fun(*args, **kwargs)
+
+    return _traced_or_jitted(fun, apply_it, static_argnums)

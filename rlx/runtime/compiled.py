@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
-from weakref import WeakMethod, WeakSet
+from collections.abc import Callable, Container, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Self
+from weakref import WeakSet
 
 import numpy as np
 import numpy.typing as npt
 
-from rlx.driver import BuildOptions, Call, Device, DeviceArena, Executable, MemoryPlan, Slot
+from rlx.driver import Call, Device, DeviceArena, Executable, MemoryPlan, Slot
 from rlx.driver.closing import Closing, Resources
 from rlx.driver.memory.plan import input_segment, output_segment
 from rlx.driver.memory.typed import whole
@@ -20,45 +19,26 @@ from rlx.dtypes import DTypeLike
 from rlx.errors import GraphError, OutOfDeviceMemory, meant
 from rlx.host.locks import renewed
 from rlx.host.progress import report
-from rlx.ir import Graph, Tensor, TensorType, bodies, verify
+from rlx.ir import Graph, Tensor, verify
 from rlx.ir.checks import visible
 from rlx.ir.graph import TRACING
 from rlx.packed import PackedArray
 from rlx.runtime import debug
 from rlx.runtime.array import Array, stored
 from rlx.runtime.bound import Bound
-from rlx.runtime.checks import IndexCheck, Unread, checks_in, earlier_launches, unread
-from rlx.runtime.entries import Entry
+from rlx.runtime.budget import check_memory, out_of_memory
+from rlx.runtime.checks import unread
 from rlx.runtime.launch import Launch
+from rlx.runtime.options import CompileOptions
 from rlx.runtime.outs import Out, check_out
-from rlx.runtime.ports import DonatedPort, Given, InputPort, OutputPort, accept_inputs, by_name
-from rlx.runtime.prepare import Prepared, prepare
-from rlx.runtime.room import Room
+from rlx.runtime.ports import Given, accept_inputs, by_name, ports_of, signature
+from rlx.runtime.prepare import Prepared, planned, prepare
+from rlx.runtime.recorded import Recorded
 from rlx.runtime.rows import feed_rows, rows_of
 from rlx.runtime.store import State, Store, on_host
 
 if TYPE_CHECKING:
     from rlx.runtime.report import Report
-
-# Bytes of a program that is not held against what is free: on the CPU asking takes a quarter of a small graph's compile
-# time, and memory that has so little left fails when it is taken.
-_SMALL = 1 << 16
-
-
-class CompileOptions(NamedTuple):
-    """The options of `Session.compile`, and the memory that the session's programs share.
-
-    `smaller`: the options to use instead if memory runs out at the first run; `stream`: the address of the user's CUDA
-    stream."""
-
-    planner: Literal["reuse", "bump"]
-    storage: Literal["typed", "f32"]
-    optimize: bool
-    fallback: Literal["host", "error"]
-    build: BuildOptions
-    room: Room
-    smaller: CompileOptions | None = None
-    stream: int | None = None
 
 
 class CompiledGraph(Closing):
@@ -92,7 +72,7 @@ class CompiledGraph(Closing):
         self._lock = renewed(self, "_lock", (lambda: state.turn) if graph.states else threading.RLock)
         self._closed = False
         self._busy = 0  # calls in progress that use the program; all are of the thread that holds the lock
-        self._program: _Program | None = None
+        self._program: Recorded | None = None
         self._bound: WeakSet[Callable[[], None]] = WeakSet()  # `run` of each Bound, which may outlive it
         self._gone = ""  # why the outputs of the last run are gone
         self.room_bytes = self.last_used = 0
@@ -106,13 +86,14 @@ class CompiledGraph(Closing):
         undo = Resources()
         undo.callback(options.room.unbind, *options.room.bind(weights, state))
         with undo.unwound():
-            self._check_memory(stores + sum(t.type.nbytes for t in graph.inputs.values()), graph)
+            inputs = sum(t.type.nbytes for t in graph.inputs.values())
+            check_memory(stores + inputs, graph, graph.name, device, options.room)
             self._prepared = prepared
             self._version = -1
             prepared = self._prepare()
             self._planned = self._planned_by(prepared)
             self._plan = self._make_plan(prepared)
-            self._check_memory(stores + self._plan.total_bytes, prepared.graph)
+            check_memory(stores + self._plan.total_bytes, prepared.graph, graph.name, device, options.room)
             weights.declare(params)  # the stores learn of this graph once it is known to fit
             state.reserve(states)
         self._replaced = [n for n, t in graph.updates.items() if t is not graph.states[n]]
@@ -125,14 +106,10 @@ class CompiledGraph(Closing):
 
     def _repr_html_(self) -> str:
         """What notebooks show: the signature, and the memory plan as a picture."""
-        from rlx.ir.picture import port_tables, summary
-        from rlx.runtime.plan_svg import plan_svg
+        from rlx.runtime.plan_svg import program_html
 
-        inputs, outputs = signature(self.graph)
-        program = self.program
-        tables = port_tables({"inputs": inputs, "outputs": outputs}) + summary(program)
         title = f"{self.graph.name} on {self.device.info.id}"
-        return f"<div>{tables}<div style='overflow:auto'>{plan_svg(self.plan, title, program)}</div></div>"
+        return program_html(title, *signature(self.graph), self.program, self.plan)
 
     # -- weights and state
 
@@ -227,7 +204,7 @@ class CompiledGraph(Closing):
             try:
                 program = self._ready()
                 values = accept_inputs(program.inputs, inputs if inputs is not None else {}, self.device)
-                given, checks, earlier = self._check(program, values)
+                given, checks, earlier = program.checks_of(values)
                 for launch in earlier:
                     launch.read()
                 self._feed(program, values)
@@ -237,7 +214,7 @@ class CompiledGraph(Closing):
                 for check in checks:
                     check.after(given)
                 if out == "device":
-                    results = self._give(program)
+                    results = program.give()
                 else:
                     results = {port.name: port.take() for port in program.outputs}
                 program.broken_off = False
@@ -270,13 +247,13 @@ class CompiledGraph(Closing):
             try:
                 program = self._ready()
                 values = accept_inputs(program.inputs, inputs if inputs is not None else {}, self.device)
-                given, checks, earlier = self._check(program, values)
+                given, checks, earlier = program.checks_of(values)
                 try:
                     self._feed(program, values)
                     before = debug.before_run(self)
                     program.executable.begin()
                     self.state.replaced(self._replaced)
-                    results = self._give(program)
+                    results = program.give()
                     later = unread(checks, given, earlier, self.device)
                     if later is not None:
                         for result in results.values():
@@ -294,38 +271,10 @@ class CompiledGraph(Closing):
             finally:
                 self._busy -= 1
 
-    def _check(
-        self, program: _Program, values: Sequence[Given]
-    ) -> tuple[dict[str, Given], list[IndexCheck], list[Unread]]:
-        """The inputs by name, the checks that only the run can answer, and those of earlier launches that it depends
-        on. Raises: CapacityExceeded where the inputs already give an index outside of its limits."""
-        given: dict[str, Given] = {}
-        if program.checks:
-            given = {port.name: value for port, value in zip(program.inputs, values, strict=True)}
-        checks = [check for check in program.checks if not check.before(given)]
-        states, self.state.unread = self.state.unread, None
-        return given, checks, earlier_launches(values, states)
-
-    def _feed(self, program: _Program, values: Sequence[Given]) -> None:
-        """Writes a run's inputs, in order with the user's stream where the session has one."""
-        if program.broken_off:
-            self.device.synchronize()  # work of an interrupted run may still read its inputs
-        program.broken_off = True
+    def _feed(self, program: Recorded, values: Sequence[Given]) -> None:
+        program.begin()
         self.last_used, self._gone = self.options.room.now(), ""
-        if self.options.stream is not None:
-            self.device.follow(self.options.stream)
-        for name in self._replaced:
-            if name not in self.donated:
-                self.state.reclaim(name)  # other programs may have lent what this run overwrites
-        for port, value in zip(program.inputs, values, strict=True):
-            port.write(value)
-
-    def _give(self, program: _Program) -> dict[str, Array]:
-        """A run's results as Arrays, which the user's stream waits for where the session has one."""
-        results = {port.name: port.give(self.device) for port in program.outputs}
-        if self.options.stream is not None:
-            self.device.lead(self.options.stream)
-        return results
+        program.feed(values)
 
     def bind(self) -> Bound:
         """The program with its inputs and outputs in place, for runs that copy nothing.
@@ -462,19 +411,11 @@ class CompiledGraph(Closing):
 
     def report(self) -> Report:
         """How each node runs: native, decomposed, host; and the memory plan."""
-        from rlx.runtime.report import Report
+        from rlx.runtime.report import report_of
 
         with self._lock:
             program = self._ready()
-            decomposed = self._prepare().decomposed
-            nodes = [
-                d._replace(how="decomposed") if d.how == "native" and d.node in decomposed else d
-                for d in program.executable.dispatch
-            ]
-            weights, own = self.weights, getattr(program.executable, "own_bytes", 0)
-            extra = weights.room_bytes - weights.nbytes
-            remark = getattr(program.executable, "remark", "")
-            return Report(self.device.info.id, nodes, self.plan, weights.nbytes, own + extra, remark)
+            return report_of(program, self._prepare().decomposed, self.device.info.id, self.plan, self.weights)
 
     # -- stages
 
@@ -488,61 +429,32 @@ class CompiledGraph(Closing):
             o = self.options
             report("optimizing")
             self._prepared = prepare(
-                self.graph,
-                support=self.device.support,
-                param_dtypes=kept,
-                storage=o.storage,
-                packed=self.device.info.packed,
-                optimize=o.optimize,
-                fallback=o.fallback,
-                precision=o.build.precision,
+                self.graph, support=self.device.support, param_dtypes=kept, storage=o.storage,
+                packed=self.device.info.packed, optimize=o.optimize, fallback=o.fallback, precision=o.build.precision,
                 launches=self.device.info.kind != "cpu",
-            )
+            )  # fmt: skip
+            self._prepared = self._within_budget(self._prepared)
         return self._prepared
 
-    def _make_plan(self, prepared: Prepared, outside: Sequence[str] | None = None) -> MemoryPlan:
-        from rlx.driver.memory.planner import plan  # imported with the first program, not by `import rlx`
+    def _within_budget(self, prepared: Prepared) -> Prepared:
+        """The graph with nodes repeated where it has a budget, which the planner that shares no bytes ignores."""
+        if self.graph.budget is None or self.options.planner != "reuse":
+            return prepared
+        from rlx.driver.memory.planner.recompute import fit  # only programs with a budget need it
 
+        fitted = fit(prepared.graph, self.graph.budget, lambda g: self._make_plan(prepared._replace(graph=g)))
+        return prepared._replace(graph=fitted.graph)
+
+    def _make_plan(self, prepared: Prepared, outside: Container[str] | None = None) -> MemoryPlan:
         report("planning")
-        graph = prepared.graph
-
-        def slots(tensors: Mapping[str, Tensor], find: Callable[[str], Slot | None]) -> dict[str, Slot]:
-            return {n: find(n) or Slot("unset", 0, t.type.nbytes, t.dtype) for n, t in tensors.items()}
-
-        return plan(
-            graph,
-            planner=self.options.planner,
-            param_slots=slots(graph.params, self.weights.find),
-            state_slots=slots(graph.states, self.state.find),
-            max_alloc_bytes=self.device.limits.max_alloc_bytes,
-            outside=outside,
-        )
+        limit = self.device.limits.max_alloc_bytes
+        return planned(prepared.graph, self.options.planner, self.weights.find, self.state.find, limit, outside)
 
     def _planned_by(self, prepared: Prepared) -> tuple[Prepared, str, list[Slot | None]]:
         """What a plan depends on: graph, planner, and where weights and states are now."""
         graph = prepared.graph
         slots = [*map(self.weights.find, graph.params), *map(self.state.find, graph.states)]
         return prepared, self.options.planner, slots
-
-    def _check_memory(self, need: int, graph: Graph) -> None:
-        if need <= _SMALL and self.options.room.limit is None:
-            return
-        free = self.options.room.free()
-        if need > free:
-            limit = self.options.room.limit
-            within = "" if limit is None else f" within the session's memory_limit of {limit:,}"
-            raise self._out_of_memory(
-                f"needs {need:,} bytes on {self.device.info.id}, {max(free, 0):,} are free{within}", graph
-            )
-
-    def _out_of_memory(self, what: str, graph: Graph) -> OutOfDeviceMemory:
-        tensors = sorted(_tensors(graph), key=lambda t: -t.type.nbytes)[:5]
-        largest = "; ".join(f"{t.node.label or t.node.op.name} {t.type} {t.type.nbytes:,}" for t in tensors)
-        limited = "" if self.options.room.limit is None else "close other models, raise memory_limit, "
-        return OutOfDeviceMemory(
-            f"graph {self.graph.name!r} {what}. Largest tensors: {largest}. To make it fit: {limited}use a smaller "
-            "batch, keep weights in bf16, or use another device"
-        )
 
     def _open(self) -> None:
         if self._closed:
@@ -608,7 +520,7 @@ class CompiledGraph(Closing):
             finally:
                 self._busy -= 1
 
-    def _ready(self) -> _Program:
+    def _ready(self) -> Recorded:
         self._open()
         if self._program is not None and self._version == self.weights.version:
             return self._program
@@ -632,7 +544,7 @@ class CompiledGraph(Closing):
         with self.weights.lock:
             if self._version == self.weights.version:
                 try:
-                    self._program = _Program(self, prepared, self._plan)
+                    self._program = Recorded(self, prepared, self._plan)
                 except OutOfDeviceMemory as error:
                     failed = error  # others have taken the memory that was free when this was compiled
                 except BaseException:
@@ -647,15 +559,14 @@ class CompiledGraph(Closing):
                 self.options = self.options.smaller
                 return self._ready()
             need = f"needs {self._plan.total_bytes:,} bytes now, and got an error: {failed}"
-            raise self._out_of_memory(need, prepared.graph) from failed
+            raise out_of_memory(need, prepared.graph, self.graph.name, room) from failed
         self._count_own(self._program)
         debug.show_built(self)
         return self._program
 
-
-    def _count_own(self, program: _Program) -> None:
+    def _count_own(self, program: Recorded) -> None:
         """Counts what the executable has beside the plan. Raises: OutOfDeviceMemory where it cannot fit."""
-        own = getattr(program.executable, "own_bytes", 0)
+        own = program.own_bytes
         if own or self.options.room.limit is not None:  # weights may take more in the order of the program's products
             self._busy += 1
             try:
@@ -665,59 +576,3 @@ class CompiledGraph(Closing):
                 raise
             finally:
                 self._busy -= 1
-
-
-class _Program:
-    """A recorded program: arena, executable and ports."""
-
-    def __init__(self, owner: CompiledGraph, prepared: Prepared, plan: MemoryPlan) -> None:
-        device, declared, graph = owner.device, owner.graph, prepared.graph
-        bound = owner.weights.segments() | owner.state.segments()
-        # Set while a run is under way, and left so by a run that fails or is interrupted. It is also set before the
-        # first run where the last outputs are gone, so that Bound.run tests no more to note that there are new ones.
-        self.broken_off = bool(owner._gone)
-        self._held = Resources()
-        with self._held.unwound():
-            self._held.callback(owner.weights.end, owner.weights.lease(owner._let_go))
-            self.arena = device.arena(plan, bound)
-            self._held.callback(self.arena.close)
-            self.arena.bind_entries(
-                {t.id: Entry(n, owner.weights, WeakMethod(owner._keep)) for n, t in graph.params.items()}
-                | {t.id: Entry(n, owner.state) for n, t in graph.states.items()}
-            )
-            self.executable = device.build(graph, plan, self.arena, owner.options.build)
-            self._held.callback(self.executable.close)
-            ins, ends = graph.inputs, graph.outputs
-            self.inputs = [InputPort(n, t.type, ins[n], self.arena) for n, t in declared.inputs.items()]
-            lends: dict[str, Callable[[], Array]] = {}
-            for n, output in owner.donated.items():  # they come last: another input may be the same Array
-                state, t = graph.states[n], declared.states[n]
-                self.inputs.append(DonatedPort(n, t.type, state, self.arena, owner.state, declared.name))
-                if state.dtype == t.dtype:
-                    lends[output] = partial(owner.state.lend, n)
-            self.outputs = [
-                OutputPort(n, t.type, ends[n], self.arena, lends.get(n)) for n, t in visible(declared.outputs).items()
-            ]
-            self.checks = checks_in(declared, graph, self.arena)
-
-    def close(self) -> None:
-        self._held.close()
-
-
-def _tensors(graph: Graph) -> Iterator[Tensor]:
-    """The tensors of a graph and of the bodies of its control ops."""
-    yield from graph.tensors()
-    for node in graph.nodes:
-        for body in bodies(node).values():
-            yield from _tensors(body)
-
-
-def ports_of(graph: Graph) -> tuple[tuple[tuple[str, int], ...], ...]:
-    """The names that a graph declares, by kind, each with the id of its tensor."""
-    tables = (graph.inputs, graph.params, graph.states, graph.outputs, graph.updates)
-    return tuple(tuple((name, t.id) for name, t in table.items()) for table in tables)
-
-
-def signature(graph: Graph) -> tuple[dict[str, TensorType], dict[str, TensorType]]:
-    """The types of inputs and of outputs by name."""
-    return {n: t.type for n, t in graph.inputs.items()}, {n: t.type for n, t in visible(graph.outputs).items()}

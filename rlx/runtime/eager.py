@@ -36,7 +36,7 @@ from rlx.ops import composite, operators
 from rlx.ops.index.arrays import getitem
 from rlx.ops.index.gather import check_in_range
 from rlx.ops.operators import users_line
-from rlx.ops.public import Function, Outside
+from rlx.ops.public import Complexes, Function, Outside, any_complex
 from rlx.ops.pytree import Static, children_of, flatten, sorted_items
 from rlx.packed import PackedArray
 from rlx.runtime.arguments import Call as Arguments
@@ -666,6 +666,8 @@ def _binary(name: str, method: Callable[[Any, Any], Any]) -> Callable[[Array, An
             if type(program) is Program:
                 program.used = next(CACHE.clock)
                 return program.run((a, b))
+        elif any_complex((other,)):
+            return Complexes.now(op.__name__, (a, b))
         elif not isinstance(other, _BESIDE) and not is_foreign(other):
             return NotImplemented
         return compute(op, (a, b), {})
@@ -824,6 +826,8 @@ def _attach() -> None:
     for name in operators.METHODS:
         if name not in _OWN:
             setattr(Array, name, _method(name, inspect.unwrap(getattr(ops, name))))
+    for name in operators.LATER_METHODS:
+        setattr(Array, name, operators.later(name))
     own: dict[str, Any] = {
         "__getitem__": _getitem, "__iter__": _iter, "__contains__": _contains, "__index__": _index,
         "__setitem__": _setitem, "__format__": _format, "__pos__": lambda self: self,

@@ -22,6 +22,7 @@ from rlx.ir import Graph, Tensor, apply
 from rlx.ir.checks import visible
 from rlx.ir.graph import TRACING, traced_graph
 from rlx.ir.number import NumberTape, TracedNumber
+from rlx.ops.complex_numbers import conjugated
 from rlx.ops.pytree import flatten, unflatten
 from rlx.runtime.arguments import (
     Call,
@@ -33,10 +34,11 @@ from rlx.runtime.arguments import (
     leaf_names,
 )
 from rlx.runtime.array import Array
-from rlx.runtime.compiled import CompiledGraph, signature
+from rlx.runtime.compiled import CompiledGraph
 from rlx.runtime.keywords import keywords
 from rlx.runtime.launch import Launch
 from rlx.runtime.outs import Out, check_out
+from rlx.runtime.ports import signature
 from rlx.runtime.report import ReportOfCalls
 from rlx.runtime.session import Session, Target, precision_for
 from rlx.runtime.trees import as_leaves, home
@@ -594,7 +596,7 @@ def _value_and_grad(
                 "arguments, or run it before and pass what it gives as an argument"
             )
         found = gradients(result, wrt)
-        trees = [unflatten(skeleton, found) for skeleton in skeletons]
+        trees = [conjugated(unflatten(skeleton, found)) for skeleton in skeletons]
         return returned, trees[0] if isinstance(argnums, int) else tuple(trees)
 
     return made

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 from rlx.driver.control import body_plans
 from rlx.driver.memory.plan import LiveRange, OuterSegment
 from rlx.dtypes import DType
-from rlx.ir import Graph, bodies
-from rlx.ir.picture import shortened
+from rlx.ir import Graph, TensorType, bodies
+from rlx.ir.picture import port_tables, shortened, summary
 from rlx.passes.bodies import body_name
 
 if TYPE_CHECKING:
@@ -190,3 +190,11 @@ def _lives(plan: MemoryPlan) -> dict[int, LiveRange]:
     for tensor, source in sorted(plan.alias_of.items(), reverse=True):
         found[source] = found[source]._replace(last=max(found[source].last, found[tensor].last))
     return found
+
+
+def program_html(
+    title: str, inputs: Mapping[str, TensorType], outputs: Mapping[str, TensorType], program: Graph, plan: MemoryPlan
+) -> str:
+    """What notebooks show of a compiled graph: the signature, and the memory plan as a picture."""
+    tables = port_tables({"inputs": inputs, "outputs": outputs}) + summary(program)
+    return f"<div>{tables}<div style='overflow:auto'>{plan_svg(plan, title, program)}</div></div>"

@@ -10,7 +10,8 @@ import numpy.typing as npt
 
 from rlx.driver import Device, DeviceArena
 from rlx.errors import DTypeError, GraphError, ShapeError, TracedValueError, meant
-from rlx.ir import Tensor, TensorType
+from rlx.ir import Graph, Tensor, TensorType
+from rlx.ir.checks import visible
 from rlx.ir.values import is_foreign
 from rlx.ops.pytree import is_array
 from rlx.runtime.array import Array, array, check_device
@@ -193,3 +194,14 @@ def accept_inputs(ports: list[InputPort], given: Mapping[str, Any], device: Devi
                     "takes its memory; give a .copy() for one"
                 )
     return values
+
+
+def ports_of(graph: Graph) -> tuple[tuple[tuple[str, int], ...], ...]:
+    """The names that a graph declares, by kind, each with the id of its tensor."""
+    tables = (graph.inputs, graph.params, graph.states, graph.outputs, graph.updates)
+    return tuple(tuple((name, t.id) for name, t in table.items()) for table in tables)
+
+
+def signature(graph: Graph) -> tuple[dict[str, TensorType], dict[str, TensorType]]:
+    """The types of inputs and of outputs by name."""
+    return {n: t.type for n, t in graph.inputs.items()}, {n: t.type for n, t in visible(graph.outputs).items()}

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from typing import Literal, NamedTuple
 
+from rlx.driver import MemoryPlan, Slot
 from rlx.driver.device import Support
 from rlx.dtypes import DType
-from rlx.ir import Graph, Node
+from rlx.ir import Graph, Node, Tensor
 
 
 class Prepared(NamedTuple):
@@ -45,3 +46,28 @@ def prepare(
         made, support=support, fallback=fallback, fuse=optimize, precision=precision, launches=launches
     )
     return Prepared(made, frozenset(report.decomposed), param_dtypes)
+
+
+def planned(
+    graph: Graph,
+    planner: Literal["reuse", "bump"],
+    weight: Callable[[str], Slot | None],
+    state: Callable[[str], Slot | None],
+    max_alloc_bytes: int,
+    outside: Container[str] | None = None,
+) -> MemoryPlan:
+    """The memory plan of a graph whose weights and states lie where these find them by name. `outside`: as of the
+    planner, the inputs whose memory each call gives."""
+    from rlx.driver.memory.planner import plan  # imported with the first program, not by `import rlx`
+
+    def slots(tensors: Mapping[str, Tensor], find: Callable[[str], Slot | None]) -> dict[str, Slot]:
+        return {n: find(n) or Slot("unset", 0, t.type.nbytes, t.dtype) for n, t in tensors.items()}
+
+    return plan(
+        graph,
+        planner=planner,
+        param_slots=slots(graph.params, weight),
+        state_slots=slots(graph.states, state),
+        max_alloc_bytes=max_alloc_bytes,
+        outside=outside,
+    )

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
-from typing import overload
+from typing import TYPE_CHECKING, overload
 
 from rlx.driver import Dispatch, MemoryPlan
 from rlx.ir import Graph
+
+if TYPE_CHECKING:
+    from rlx.runtime.recorded import Recorded
+    from rlx.runtime.store import Store
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -101,3 +105,16 @@ class ReportOfCalls(Sequence[Report]):
         from html import escape  # imported where it is used, not by `import rlx`
 
         return f"<pre>{escape(str(self))}</pre>"
+
+
+def report_of(
+    recorded: Recorded, decomposed: Collection[str], device: str, plan: MemoryPlan, weights: Store
+) -> Report:
+    """The report of a recorded program, of whose nodes some come from a decomposed op."""
+    executable = recorded.executable
+    nodes = [
+        d._replace(how="decomposed") if d.how == "native" and d.node in decomposed else d for d in executable.dispatch
+    ]
+    extra = weights.room_bytes - weights.nbytes
+    remark = getattr(executable, "remark", "")
+    return Report(device, nodes, plan, weights.nbytes, recorded.own_bytes + extra, remark)

@@ -9,10 +9,11 @@ from rlx.driver import BuildOptions, Device, DeviceInfo
 from rlx.driver.registry import open_device
 from rlx.errors import DeviceUnavailable, DTypeError, GraphError, OutOfDeviceMemory, RlxError, meant
 from rlx.ir import Graph
-from rlx.runtime.compiled import CompiledGraph, CompileOptions
+from rlx.runtime.compiled import CompiledGraph
 from rlx.runtime.debug import TIMINGS, VALUES, say
 from rlx.runtime.donation import Donate, donated
 from rlx.runtime.keywords import keywords
+from rlx.runtime.options import CompileOptions
 from rlx.runtime.room import Room
 from rlx.runtime.store import State, Store, Weights
 

@@ -20,6 +20,7 @@ from rlx.ir.checks import add_check
 from rlx.ir.graph import TRACING, traced_into
 from rlx.ir.types import is_index
 from rlx.ops.batching import spread, sweep
+from rlx.ops.complex_numbers import beside_pairs, conjugated, refuse_complex
 from rlx.ops.composite import zeros_like
 from rlx.ops.pytree import flatten, is_number, unflatten
 from rlx.runtime.arguments import StaticNames, StaticNums
@@ -138,7 +139,7 @@ def vjp(fun: Callable[..., Any], *primals: Any, has_aux: bool = False) -> tuple[
         at: tuple[Any, Any, Any, list[Tensor], list[Any], list[Tensor]], cotangents: Any
     ) -> tuple[Any, ...]:
         _, out, _, ys, trees, xs = at
-        tree, leaves = taken(cotangents)
+        tree, leaves = taken(conjugated(cotangents))
         same_tree("vjp", f"the result of {name}", out, "the cotangent", tree)
         graph = home("vjp", ys)
         ds: list[Tensor | None] = []
@@ -153,7 +154,7 @@ def vjp(fun: Callable[..., Any], *primals: Any, has_aux: bool = False) -> tuple[
         found = [_or_zeros(x, d) for x, d in zip(xs, pullback(ys, ds, xs), strict=True)]
         made, start = [], 0
         for tree, count in trees:
-            made.append(unflatten(tree, found[start : start + count]))
+            made.append(conjugated(unflatten(tree, found[start : start + count])))
             start += count
         return tuple(made)
 
@@ -268,9 +269,11 @@ def _jacobian(
                     f"{what}: argument {i} of {name} holds no array; give floats, or leave it out of argnums"
                 )
             given[i] = unflatten(tree, xs)
+            refuse_complex(what, f"argument {i} of {name}", tree)
             trees.append((tree, xs))
         result, aux = _auxiliary(what, fun, fun(*given, **kwargs), has_aux)
         skeleton, ys = outputs_of(what, fun, graph, result)
+        refuse_complex(what, f"the result of {name}", skeleton)
         for y in ys:
             if not y.dtype.is_float:
                 raise DTypeError(
@@ -419,7 +422,7 @@ def vmap(
             skeleton, own = taken(value)
             found = prefixed(f"vmap: the entry of in_axes for argument {at} of {name}", skeleton, entry, _is_axis,
                              "give an int or None, or a container like the argument's")  # fmt: skip
-            axes += found
+            axes += beside_pairs(found, skeleton, [np.ndim(x) if not hasattr(x, "ndim") else x.ndim for x in own])
             labels += [f"argument {at} of {name}"] * len(own)
         graph = home("vmap", leaves)
         tensors = as_leaves(graph, leaves)
@@ -474,6 +477,7 @@ def vmap(
         outs, flags = _traced_once(graph, types, xs, size, one)
         places = prefixed(f"vmap: out_axes of {name}", state["tree"], out_axes, _is_axis,
                           "give an int or None, or a container like the result's")  # fmt: skip
+        places = beside_pairs(places, state["tree"], [t.ndim + (not f) for t, f in zip(outs, flags, strict=True)])
         return unflatten(
             state["tree"], [_placed(t, f, p, size, name) for t, f, p in zip(outs, flags, places, strict=True)]
         )

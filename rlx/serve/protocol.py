@@ -366,7 +366,7 @@ def _bias(fields: _Fields) -> dict[int, float] | None:
         raise fields.wrong("logit_bias", f"an object of at most {_MAX_BIASED} token ids and numbers")
     made, inner = {}, _Fields(held, "logit_bias.")
     for id in held:
-        if not (id.isascii() and id.isdecimal() and len(id) < 10):
+        if not (id.isascii() and id.isdecimal() and len(id) < 10) or str(int(id)) != id:  # 5 and 05 are one token
             raise Refused(400, f"logit_bias has {_shown(id)}; expected the id of a token", "logit_bias")
         made[int(id)] = inner.number(id, -100, 100, 0.0)
     return made

@@ -13,7 +13,7 @@ from rlx.backends.gpu.program.executable import load_rules
 from rlx.conformance import ops_page
 from rlx.conformance.case import all_cases, cases_of
 from rlx.conformance.tolerances import NORM, PRIMITIVE
-from rlx.ir import REGISTRY
+from rlx.ir import HOST, REGISTRY
 
 
 def test_the_page_lists_every_op_and_says_how_it_is_made(repo: Path) -> None:
@@ -22,6 +22,8 @@ def test_the_page_lists_every_op_and_says_how_it_is_made(repo: Path) -> None:
     listed = set(re.findall(r"^\| `(\w+)` \|", text, re.MULTILINE))
     wanted = {name for name, op in REGISTRY.items() if not op.leaf}
     assert listed == wanted, f"run: {ops_page.COMMAND}"
+    host = text.partition("## linalg")[2]
+    assert set(re.findall(r"`(\w+)` \(", host)) == set(HOST), f"run: {ops_page.COMMAND}"
 
 
 def test_a_fresh_page_names_judge_dtypes_tolerance_and_count() -> None:

@@ -20,7 +20,7 @@ import rlx
 from rlx.backends.cpu import choice, code_memory, compile
 from rlx.backends.cpu.compile import KIND, addresses, canonical, key_parts, machine_code
 from rlx.backends.cpu.elementwise import Access, TreeSpec
-from rlx.backends.cpu.ir import F32, PTR, Kernel
+from rlx.backends.cpu.ir import F32, Kernel, pointers
 from rlx.backends.cpu.machine import Machine, this_machine
 from rlx.backends.cpu.runner import RunnerSpec
 from rlx.backends.cpu.workers import get_core
@@ -324,8 +324,8 @@ def test_code_is_never_writable(make: Callable[[list[bytes]], list[int]]) -> Non
 
 
 def test_an_image_needs_nothing_from_outside() -> None:
-    k = Kernel("kernel")
-    k.store(k.call("expf", F32, k.load(F32, k.word(0, PTR))), k.word(0, PTR))
+    k = Kernel("kernel", pointers("x"))
+    k.store(k.call("expf", F32, k.load(F32, k.arg("x"))), k.arg("x"))
     with pytest.raises(UnsupportedOp, match="expf"):
         machine_code(k.text(), machine())
 

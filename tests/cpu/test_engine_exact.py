@@ -12,7 +12,7 @@ import pytest
 import rlx
 from rlx.backends.cpu import choice, runner
 from rlx.backends.cpu.compile import addresses
-from rlx.backends.cpu.ir import I64, PTR, Kernel
+from rlx.backends.cpu.ir import I64, Kernel, pointers, sizes
 from rlx.backends.cpu.machine import this_machine
 from rlx.backends.cpu.movement import RowCopy
 from rlx.backends.cpu.program import Segment
@@ -77,11 +77,13 @@ def test_a_later_part_of_a_cache_may_outweigh_all_others() -> None:
 
 @dataclass(frozen=True)
 class Uneven:
-    """Words: out, items. The last item, which a worker takes, is so long that the others are done before."""
+    """The last item, which a worker takes, is so long that the others are done before."""
+
+    args = pointers("out") + sizes("items")
 
     def ir(self) -> str:
-        k = Kernel("kernel")
-        out, items = k.word(0, PTR), k.word(1)
+        k = Kernel("kernel", self.args)
+        out, items = k.args("out", "items")
         with k.loop(k.first, k.last) as item:
             total = k.variable(k.const(I64, 1))
             with k.loop(0, k.select(k.cmp("eq", item + 1, items), k.const(I64, 3_000_000), 200_000)) as i:
@@ -95,8 +97,8 @@ def test_a_step_is_whole_before_the_next_reads_it() -> None:
     assert on is not None
     out, seen = np.zeros(items, np.int64), np.zeros(items, np.int64)
     steps = [
-        EngineStep(Uneven(), (out.ctypes.data, items), items, cost_ns=1e5),
-        EngineStep(RowCopy(4, on.vector_bytes), (out.ctypes.data, seen.ctypes.data, 2 * items), 1),
+        EngineStep(Uneven(), Uneven.args(out=out, items=items), items, cost_ns=1e5),
+        EngineStep(RowCopy(4, on.vector_bytes), RowCopy.args(source=out, target=seen, n=2 * items), 1),
     ]
     lead, work, *places = addresses([*runner.specs(on), *(s.spec for s in steps)], on)
     segment = Segment()

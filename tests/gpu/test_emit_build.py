@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import shutil
 import subprocess
 import sys
@@ -73,6 +74,14 @@ def test_shipped_modules_match_the_sources(repo: Path) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_the_manifest_has_a_line_for_each_source_and_module(repo: Path, build: ModuleType) -> None:
+    text = (repo / "rlx/backends/vulkan/spirv/manifest.json").read_text(encoding="utf-8")
+    record = json.loads(text)
+    assert text == build.manifest_text(record)
+    for name in (*record["modules"], *record["sources"]):
+        assert text.count(f'\n"{name}": ') == 1
 
 
 @needs_compiler

@@ -39,6 +39,13 @@ def test_softmax_other_axes(shape: tuple[int, ...], axis: int) -> None:
     close(run("softmax", x, axis=axis), _softmax(x, axis))
 
 
+@pytest.mark.parametrize("shape, axis", [((30000, 33), 0), ((1, 3000001), 1)])
+def test_long_columns_and_rows_keep_their_digits(shape: tuple[int, ...], axis: int) -> None:
+    """A sum of positive numbers one after the other loses digits with its length."""
+    x = np.random.default_rng(7).standard_normal(shape).astype(np.float32) * 5
+    close(run("softmax", x, axis=axis), _softmax(x, axis), nmse=1e-12)
+
+
 @pytest.mark.parametrize("n", [300, 9000])
 def test_softmax_of_nan_and_infinity(n: int) -> None:
     x = np.zeros((6, n), np.float32)

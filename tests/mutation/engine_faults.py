@@ -214,7 +214,7 @@ ENGINE_FAULTS = (
             "folded(k, sums, partial(self.joined, e))",
             "k.fold(sums[0].value, partial(self.joined, e))", "softmax", "log_softmax", "logsumexp"),
     _engine("row programs: NaN lost from every maximum", "row_programs.py",
-            "self.keeps_nan = not all(self._spreads(t) for t in spec.trees)", "self.keeps_nan = False",
+            "self.keeps_nan = not nan_is_summed(spec.trees)", "self.keeps_nan = False",
             tests=(f"{_ROW_PROGRAMS}::test_a_nan_reaches_every_element_of_its_row_alone",)),
     _engine("row programs: elements stored although an input is read later", "row_programs.py",
             "if used and not any(self._reads(t, e) for t in (*outs, *later)):", "if used:",

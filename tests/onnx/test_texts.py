@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -14,16 +15,17 @@ from rlx.onnx.reader.elements import CODES
 from tests.onnx.models import model, node
 from tests.onnx.sweep import attribute_cases, attributes
 
-F, I, B = np.float32, np.int64, np.uint8
+F, I, B, BF16 = np.float32, np.int64, np.uint8, ml_dtypes.bfloat16
 
 
-def run(kind: str, feeds: dict[str, Any], strict: bool = False, **attributes: Any) -> np.ndarray:
+def run(kind: str, feeds: dict[str, Any], strict: bool = False, domain: str = "", **attributes: Any) -> np.ndarray:
     arrays = {n: np.asarray(a) for n, a in feeds.items()}
     proto = model(
-        [node(kind, " ".join(n if n[0] != "_" else "_" for n in arrays), "y", **attributes)],
+        [node(kind, " ".join(n if n[0] != "_" else "_" for n in arrays), "y", domain=domain, **attributes)],
         {n: (list(a.shape), CODES[a.dtype]) for n, a in arrays.items() if n[0] != "_"},
         {"y": None},
         opset=27,
+        domains=[domain] if domain else [],
     )
     proto.graph.output[0].type.Clear()
     fed = {n: a for n, a in arrays.items() if n[0] != "_"}
@@ -109,11 +111,71 @@ def test_what_others_take_beside_the_text_is_warned_of(
         run(kind, feeds, True, **attributes)
 
 
+Q = np.zeros((2, 4, 3, 8), F)
+
+
+@pytest.mark.parametrize("shapes", [((1, 2, 5, 8), (2, 2, 5, 8)), ((2, 2, 5, 8), (2, 1, 5, 8)),
+                                    ((2, 2, 5, 8), (2, 2, 1, 8)), ((2, 2, 5, 8), (1, 2, 5, 8))])  # fmt: skip
+def test_keys_and_values_that_do_not_belong_together(shapes: tuple[tuple[int, ...], ...]) -> None:
+    feeds = {"q": Q, **{n: np.zeros(s, F) for n, s in zip("kv", shapes, strict=True)}}
+    with pytest.raises(ModelFormatError, match="expected"):
+        run("FlexAttention", feeds, domain="ai.onnx.preview")
+
+
+@pytest.mark.parametrize(("parts", "inverse"), [(2, 0), (1, 1)])
+def test_one_sided_transforms_go_between_real_numbers_and_half_a_spectrum(parts: int, inverse: int) -> None:
+    """Half of a spectrum that has no symmetry, or a real one taken for a half, says nothing: both are refused."""
+    x = np.ones((1, 6, parts), F)
+    with pytest.raises(ModelFormatError, match=r"one-sided .*\(1, 6, .\); expected .*(real|complex)"):
+        run("DFT", {"x": x}, onesided=1, inverse=inverse)
+    other = np.random.default_rng(0).normal(size=(1, 6, 3 - parts)).astype(F)
+    want = np.fft.irfft(other[..., 0] + 1j * other[..., 1]) if inverse else np.fft.rfft(other[..., 0])
+    both = want[..., None] if inverse else np.stack([want.real, want.imag], -1)
+    np.testing.assert_allclose(run("DFT", {"x": other}, onesided=1, inverse=inverse), both, atol=1e-5)
+
+
+def test_half_of_the_spectra_of_complex_frames_is_warned_of() -> None:
+    """The text says that it is not possible, though it is the default; ONNX Runtime gives it."""
+    x = np.random.default_rng(0).normal(size=(1, 8, 2)).astype(F)
+    feeds = {"x": x, "s": np.array(4), "w": np.ones(4, F)}
+    with pytest.warns(ModelWarning, match=r"signal is .*complex"):
+        half = run("STFT", feeds)
+    want = np.fft.fft((x[..., 0] + 1j * x[..., 1]).reshape(1, 2, 4))[..., :3]
+    np.testing.assert_allclose(half[..., 0] + 1j * half[..., 1], want, atol=1e-5)
+    with pytest.raises(ModelFormatError, match=r"signal is .*complex"):
+        run("STFT", feeds, strict=True)
+    assert run("STFT", feeds, strict=True, onesided=0).shape == (1, 2, 4, 2)
+
+
+@pytest.mark.parametrize("wanted", [[1], [1, 1, 4], [1, 1, 4, 4, 1], [1, 2, 4, 4], [1, 1, 3, 4]])
+def test_places_of_an_unpooled_image_are_inside_it(wanted: list[int]) -> None:
+    x, places = np.arange(4, dtype=F).reshape(1, 1, 2, 2), np.array([[[[0, 3], [12, 15]]]])
+    how = {"kernel_shape": [2, 2], "strides": [2, 2]}
+    with pytest.raises(ModelFormatError, match=r"output_shape is .*expected \[1, 1, 4, 4\], or longer"):
+        run("MaxUnpool", {"x": x, "i": places, "s": np.array(wanted)}, **how)
+    made = run("MaxUnpool", {"x": x, "i": places, "s": np.array([1, 1, 4, 5])}, **how)
+    want = np.zeros((4, 5), F)
+    want[::3, [0, 3]] = x[0, 0]
+    np.testing.assert_array_equal(made[0, 0], want)
+
+
 @pytest.mark.parametrize("slope", [(1,), (3, 1, 1), (1, 3, 1, 1)])
 def test_slopes_as_torch_exports_them(slope: tuple[int, ...]) -> None:
     x = np.arange(-6, 6, dtype=F).reshape(1, 3, 2, 2)
     w = np.linspace(0.1, 0.3, max(slope), dtype=F).reshape(slope)
     np.testing.assert_array_equal(run("PRelu", {"x": x, "w": w}, strict=True), np.where(x < 0, x * w, x))
+
+
+@pytest.mark.parametrize("reduction", ["none", "mean"])
+def test_a_type_that_the_function_of_an_operator_has_no_node_for(reduction: str) -> None:
+    """The text of SoftmaxCrossEntropyLoss lists bfloat16; its function is of an older operator that does not."""
+    scores = np.random.default_rng(0).integers(-8, 9, (4, 3)) / 4.0
+    labels = np.array([0, 2, 1, 2])
+    logs = scores - np.log(np.exp(scores).sum(1, keepdims=True))
+    want = -logs[np.arange(4), labels]
+    made = run("SoftmaxCrossEntropyLoss", {"x": scores.astype(BF16), "t": labels}, True, reduction=reduction)
+    assert made.dtype == BF16
+    np.testing.assert_allclose(made.astype(F), want.mean() if reduction == "mean" else want, atol=2**-6)
 
 
 KINDS = (

@@ -21,7 +21,8 @@ LATER = {
     "importlib.metadata", "logging", "multiprocessing", "pathlib", "subprocess", "tempfile", "traceback", "unittest",
     "urllib.parse", "zlib",
     "rlx.backends", "rlx.cli", "rlx.conformance", "rlx.driver.memory.planner", "rlx.formats", "rlx.models", "rlx.onnx",
-    "rlx.passes",
+    "rlx.ops.composed.aliases", "rlx.ops.composed.arranging", "rlx.ops.composed.selecting",
+    "rlx.ops.composed.statistics", "rlx.passes",
 }  # fmt: skip
 
 PROBE = """

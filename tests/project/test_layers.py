@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
 
@@ -25,6 +25,7 @@ LAYERS = (
     "runtime",
     "formats",
     "onnx",
+    "aten",
     "models",
     "serve",
     "conformance",
@@ -32,7 +33,7 @@ LAYERS = (
 )
 RANK = {name: rank for rank, name in enumerate(LAYERS)}
 # The package's own face, `python -m rlx` and names such as `rlx.onnx` stand above every layer.
-TOP = {"__init__", "__main__", "fft", "optim", "random", "signal", "splats", "tree"}
+TOP = {"__init__", "__main__", "fft", "linalg", "nn", "optim", "random", "signal", "splats", "tree"}
 # What one backend may use of another: the GPU backends share `gpu`; `cpu` is also the host fallback of both.
 BACKEND_USES = {"cpu": set(), "gpu": {"cpu"}, "cuda": {"gpu", "cpu"}, "vulkan": {"gpu", "cpu"}}
 # Third-party packages and the only part of rlx that may import each.
@@ -48,7 +49,7 @@ FENCED = {
     "llguidance": "rlx/models/language/grammar.py",
     "starlette": "rlx/serve/",
     "uvicorn": "rlx/serve/",
-    "torch": "nowhere",
+    "torch": "rlx/aten/",
     "scipy": "nowhere",
     "onnxruntime": "rlx/cli/contenders.py",  # measured beside, never run
 }
@@ -138,3 +139,68 @@ def test_backends_do_not_reach_into_each_other(backend: str) -> None:
             if parts[2] != backend and parts[2] not in BACKEND_USES[backend]:
                 wrong.append(f"{path.relative_to(ROOT)}:{line} imports {name}")
     assert not wrong, "; ".join(wrong)
+
+
+def _run_at_import(body: list[ast.stmt]) -> Iterator[ast.stmt]:
+    """The statements that run when a module is imported: none in functions, none for type checkers alone."""
+    for node in body:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            continue
+        if isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING"):
+            yield from _run_at_import(node.orelse)
+            continue
+        yield node
+        for part in ("body", "orelse", "finalbody"):
+            yield from _run_at_import(getattr(node, part, []))
+        for handler in getattr(node, "handlers", []):
+            yield from _run_at_import(handler.body)
+
+
+def _module_imports(name: str, path: Path, modules: Mapping[str, Path]) -> set[str]:
+    """The modules that one imports by name when it is imported itself."""
+    found = set()
+    for node in _run_at_import(ast.parse(path.read_text(encoding="utf-8"), str(path)).body):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert not node.level, f"{path}:{node.lineno} imports by dots; name the module"
+            base = node.module or ""
+            found |= {n if (n := f"{base}.{alias.name}") in modules else base for alias in node.names}
+    return (found & modules.keys()) - {name}
+
+
+def circles(graph: Mapping[str, set[str]]) -> list[list[str]]:
+    """Groups of modules that import each other: what is left once modules are taken away that import none of those
+    left, or that none of those left imports."""
+    left = {name: set(to) for name, to in graph.items()}
+    for turned in (False, True):
+        edges = left if not turned else {n: {m for m in left if n in left[m]} for n in left}
+        while ends := {n for n, to in edges.items() if not to & edges.keys()}:
+            edges = {n: to for n, to in edges.items() if n not in ends}
+        left = {n: graph[n] & edges.keys() for n in edges}
+    groups = []
+    while left:
+        group, todo = set[str](), [min(left)]
+        while todo:
+            name = todo.pop()
+            group.add(name)
+            todo += left[name] - group
+        groups.append(sorted(group))
+        left = {n: to for n, to in left.items() if n not in group}
+    return groups
+
+
+def test_no_modules_import_each_other() -> None:
+    names = (".".join(p.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__") for p in MODULES)
+    modules = dict(zip(names, MODULES, strict=True))
+    found = circles({name: _module_imports(name, path, modules) for name, path in modules.items()})
+    assert found == [], f"import one of these in a function, or move what they share: {found}"
+
+
+def test_circles_are_noticed() -> None:
+    graph = {"a": {"b"}, "b": {"c", "d"}, "c": {"b"}, "d": set(), "e": {"a"}, "f": {"g"}, "g": {"f"}}
+    assert circles(graph) == [["b", "c"], ["f", "g"]]
+    tree = ast.parse(
+        "if TYPE_CHECKING:\n    import a\nelse:\n    import b\ndef f():\n    import c\nclass D:\n    import d"
+    )
+    assert [n.names[0].name for n in _run_at_import(tree.body) if isinstance(n, ast.Import)] == ["b", "d"]

@@ -1,4 +1,4 @@
-"""Calls outside a trace on the memory of their arguments: what is copied, aliasing, lifetimes, odd places."""
+"""Calls outside a trace on the memory of their arguments: what is copied, aliasing, lifetimes, odd layouts."""
 
 from __future__ import annotations
 

@@ -65,6 +65,7 @@ REFUSED: list[tuple[str, Any, int, str]] = [
     (TEXT, {**PROMPT, "repetition_penalty": 0}, 400, "repetition_penalty is 0; expected a number from 0.01"),
     (TEXT, {**PROMPT, "min_p": -1}, 400, "min_p is -1"),
     (TEXT, {**PROMPT, "logit_bias": {"a": 1}}, 400, 'logit_bias has "a"; expected the id of a token'),
+    (TEXT, {**PROMPT, "logit_bias": {"01": 1, "1": 2}}, 400, 'logit_bias has "01"; expected the id of a token'),
     (TEXT, {**PROMPT, "logit_bias": {"1": 101}}, 400, "logit_bias.1 is 101; expected a number from -100 to 100"),
     (TEXT, {**PROMPT, "logit_bias": {"140": 1}}, 400, "token 140; expected ids from 0 to 139"),
     (CHAT, {**TALK, "echo": True}, 400, "echo is not there yet"),

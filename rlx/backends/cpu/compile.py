@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 from rlx.backends.cpu.code_memory import map_code
 from rlx.backends.cpu.elf import link
+from rlx.backends.cpu.ir import Arguments
 from rlx.backends.cpu.machine import Machine
 from rlx.host.diskcache import DiskCache, Part
 from rlx.host.locks import renewed
@@ -33,8 +34,13 @@ SYMBOL = "kernel"  # the function that each module defines
 class KernelSpec(Protocol):
     """What a kernel is specialized for: a frozen dataclass of numbers, names, dtypes, expressions, tuples and such."""
 
+    @property
+    def args(self) -> Arguments:
+        """The kernel's arguments."""
+        ...
+
     def ir(self) -> str:
-        """The LLVM module with the function `kernel` (`ir.Kernel("kernel")`)."""
+        """The LLVM module with the function `kernel` (`ir.Kernel("kernel", self.args)`)."""
         ...
 
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rlx.backends.cpu.context import Array
-from rlx.backends.cpu.ir import F32, F64, I8, I32, I64, PTR, Kernel, Type, Value
+from rlx.backends.cpu.ir import F32, F64, I8, I32, I64, Kernel, Type, Value, pointers, sizes
 from rlx.backends.cpu.powers import RunningProduct
 from rlx.backends.cpu.rowwise import (
     LOADED,
@@ -20,7 +20,7 @@ from rlx.backends.cpu.rowwise import (
     name_of,
     store_wide,
 )
-from rlx.backends.cpu.step import EngineContext, EngineStep, address, engine
+from rlx.backends.cpu.step import EngineContext, EngineStep, engine
 from rlx.ir import Node
 
 _SOURCES = {"i32": I32, "i64": I64, "bool": I8, "u8": I8, "i8": I8}
@@ -60,18 +60,19 @@ class _WideSum(_Plain):
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """(before, n, after) elements along n: an item is a vector of columns, or one row. Words: x, y, n, after, the first
-    element and the step along n, for results from the end."""
+    """(before, n, after) elements along n: an item is a vector of columns, or one row. For results from the end `start`
+    is the last element and `step` -1."""
 
     join: str
     source: str
     target: str
     exclusive: bool
     lanes: int
+    args = pointers("x", "y") + sizes("n", "after", "start", "step")
 
     def ir(self) -> str:
-        k, lanes = Kernel("kernel"), self.lanes
-        n, after, start, step = (k.word(i) for i in range(2, 6))
+        k, lanes = Kernel("kernel", self.args), self.lanes
+        n, after, start, step = k.args("n", "after", "start", "step")
         with k.loop(k.first, k.last) as item:
             mask, base = None, item * n
             if lanes > 1:
@@ -103,7 +104,7 @@ class Running:
         return RunningProduct(k, kind, wide)
 
     def _load(self, k: Kernel, at: Value, mask: Value | None) -> Value:
-        x = k.word(0, PTR)
+        x = k.arg("x")
         if self.source in LOADED:
             return k.cast("fpext", load_wide(k, x, self.source, at, self.lanes, mask), F64)
         kind, target = _SOURCES[self.source], _SOURCES[self.target]
@@ -111,7 +112,7 @@ class Running:
         return v if kind == target else k.cast("sext" if self.source == "i8" else "zext", v, target)
 
     def _store(self, k: Kernel, v: Value, at: Value, mask: Value | None) -> None:
-        y = k.word(1, PTR)
+        y = k.arg("y")
         if self.target in LOADED:
             narrow = k.cast("fptrunc", v, F32) if self.target in STORED else v
             store_wide(k, narrow, y, self.target, at, mask)
@@ -133,6 +134,6 @@ def bind_cumulative(
     start, step = (n - 1, -1) if node.attrs["reverse"] else (0, 1)
     spec = Running(str(node.op.joins), source, target, node.attrs["exclusive"], lanes)
     items = x.size // (n * after) * (-(-after // lanes))
-    words = (address(x), address(y), n, after, start, step)
+    words = spec.args(x=x, y=y, n=n, after=after, start=start, step=step)
     cost = n * (2.0 if spec.join == "add" or target not in LOADED else 8.0)
     return [EngineStep(spec, words, items, grain_of(n * lanes), cost_ns=cost)]

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -17,9 +18,9 @@ from rlx.backends.cpu import trees as tr
 from rlx.backends.cpu.context import Array
 from rlx.backends.cpu.host.elementwise.bind import trees_of
 from rlx.backends.cpu.host.elementwise.evaluate import laid, merged, same_place
-from rlx.backends.cpu.ir import I32, I64, PTR, Kernel, Value
+from rlx.backends.cpu.ir import I32, I64, Arguments, Kernel, Value, pointers, sizes
 from rlx.backends.cpu.machine import Lookup
-from rlx.backends.cpu.step import EngineContext, EngineStep, address, engine
+from rlx.backends.cpu.step import EngineContext, EngineStep, engine
 from rlx.dtypes import DType, as_dtype
 from rlx.ir import Expr, Node
 from rlx.ir.expr import linearize
@@ -40,12 +41,18 @@ class Access:
     dtype: DType
     how: str
 
+_COUNTS = ("parts", "item_rows", "item_columns", "rows", "columns")
+
+
+def stride_names(operand: int, count: int) -> tuple[str, ...]:
+    """The arguments that are an operand's strides."""
+    return tuple(f"operand{operand}_stride{d}" for d in range(count))
+
 
 @dataclass(frozen=True, slots=True)
 class TreeSpec:
-    """Words of args: items of a row, rows and columns of an item, all rows, all columns; the sizes of the `outer` axes;
-    of each operand its address and strides in bytes, of the outer axes, of rows, and of columns. `short`: the length of
-    the last axis, where rows are taken together; else 0."""
+    """A row is `parts` items. There are `outer` axes before the last two; each operand has strides in bytes, of the
+    outer axes, of rows, and of columns. `short`: the length of the last axis, where rows are taken together; else 0."""
 
     trees: tuple[Expr, ...]
     ins: tuple[Access, ...]
@@ -55,8 +62,15 @@ class TreeSpec:
     short: int = 0
     lookup: Lookup = None
 
+    @property
+    def args(self) -> Arguments:
+        args = sizes(*_COUNTS, *(f"size{d}" for d in range(self.outer)))
+        for i in range(len(self.ins) + len(self.outs)):
+            args += pointers(f"operand{i}") + sizes(*stride_names(i, self.outer + 2))
+        return args
+
     def ir(self) -> str:
-        k = Kernel("kernel", self.lookup)
+        k = Kernel("kernel", self.args, self.lookup)
         _Body(self, k).write()
         return k.text()
 
@@ -66,14 +80,12 @@ class _Body:
 
     def __init__(self, spec: TreeSpec, k: Kernel) -> None:
         self.spec, self.k = spec, k
-        self.parts, self.item_rows, self.item_columns, self.rows, self.columns = (k.word(i) for i in range(5))
-        self.sizes = [k.word(5 + i) for i in range(spec.outer)]
+        self.parts, self.item_rows, self.item_columns, self.rows, self.columns = k.args(*_COUNTS)
+        self.sizes = k.args(*(f"size{d}" for d in range(spec.outer)))
         self.operands = (*spec.ins, *spec.outs)
-        start, each = 5 + spec.outer, spec.outer + 3
-        self.bases = [k.word(start + i * each, PTR) for i in range(len(self.operands))]
-        self.strides = [
-            [k.word(start + i * each + 1 + d) for d in range(each - 1)] for i in range(len(self.operands))
-        ]
+        numbers = range(len(self.operands))
+        self.bases = [k.arg(f"operand{i}") for i in numbers]
+        self.strides = [k.args(*stride_names(i, spec.outer + 2)) for i in numbers]
         # Elements beyond the last whole vector of a row are worked on in these; unused lanes hold zeros or old numbers.
         self.buffers = []
         for o in self.operands:
@@ -255,9 +267,12 @@ def tree_step(
         lanes *= _together(trees, laid_out)
     lookup = ctx.machine.lookup
     spec = TreeSpec(tuple(trees), laid_out[: len(ins)], laid_out[len(ins) :], len(outer), lanes, short, lookup)
-    words = [parts, item_rows, item_columns, rows, columns, *outer]
-    for a, s in zip((*ins, *outs), strides, strict=True):
-        words += [address(a), *s]
+    named: dict[str, Any] = {f"size{d}": size for d, size in enumerate(outer)}
+    for i, (a, s) in enumerate(zip((*ins, *outs), strides, strict=True)):
+        named |= {f"operand{i}": a, **dict(zip(stride_names(i, len(s)), s, strict=True))}
+    words = spec.args(
+        parts=parts, item_rows=item_rows, item_columns=item_columns, rows=rows, columns=columns, **named
+    )
     cost = sum(0.03 if e.prim in _LIGHT else 0.6 for e in linearize(trees)) + 0.05 * len(laid_out)
     return EngineStep(
         spec, words, items, keep=(*ins, *outs), name="trees", cost_ns=cost * item_rows * item_columns

@@ -16,9 +16,9 @@ from functools import partial
 import numpy as np
 
 from rlx.backends.cpu.context import Array
-from rlx.backends.cpu.ir import F32, I64, PTR, Kernel, Value
+from rlx.backends.cpu.ir import F32, I64, Kernel, Value, floats, pointers, sizes
 from rlx.backends.cpu.rowwise import contiguous, transposed
-from rlx.backends.cpu.step import EngineContext, EngineStep, address, engine, f32_word
+from rlx.backends.cpu.step import EngineContext, EngineStep, engine
 from rlx.driver.device import Bytes
 from rlx.ir import Node
 
@@ -27,13 +27,14 @@ _LONGEST = 1 << 14  # elements of a transform: longer ones leave the second-leve
 _SHORT = 128  # elements, of which 16 lines fit into the first-level cache: longer ones are taken by 8
 _ITEMS = 16  # at most: each has memory of its own
 _STAGE = 4  # words of a stage: radix, m, s, where its factors are
+_SIZES = ("lines", "groups", "read", "pitch", "out_pitch", "n", "written")
 
 
 @dataclass(frozen=True, slots=True)
 class Transform:
-    """Lines of floats to lines of floats. Words: x, y, stages, how many, their factors, factors of real lines, memory,
-    lines, groups of lines of an item, floats of a line of x that are read, floats from one line of x, and of y, to the
-    next, elements of the transform, floats of a line of y that are made, the scale, and a window.
+    """Lines of n complex numbers, or of floats. An item takes `groups` groups of lines. Of a line of x `read` floats
+    are read, of one of y `written` are written; `pitch` and `out_pitch` are floats from a line to the next. `turns` are
+    the factors of real lines.
 
     `radices`: those of the stages. `real`: "in" where x is real, "out" where y is. `inverse`: of the transform;
     `conjugate`: of the complex side of a real one. `segments`: lines of x are multiplied by the window, and y has all
@@ -45,13 +46,17 @@ class Transform:
     conjugate: bool
     lanes: int
     segments: bool = False
+    args = (
+        pointers("x", "y", "stages") + sizes("count") + pointers("factors", "turns", "memory") + sizes(*_SIZES)
+        + floats("scale") + pointers("window")
+    )  # fmt: skip
 
     def ir(self) -> str:
-        k, lanes = Kernel("kernel"), self.lanes
-        x, y, stages = (k.word(i, PTR) for i in range(3))
-        count, factors, turns, memory = k.word(3), k.word(4, PTR), k.word(5, PTR), k.word(6, PTR)
-        lines, groups, given, pitch, out_pitch, n, made = (k.word(i) for i in range(7, 14))
-        scale = k.splat(k.word(14, F32), lanes)
+        k, lanes = Kernel("kernel", self.args), self.lanes
+        x, y, stages = k.args("x", "y", "stages")
+        count, factors, turns, memory = k.args("count", "factors", "turns", "memory")
+        lines, groups, given, pitch, out_pitch, n, made = k.args(*_SIZES)
+        scale = k.splat(k.arg("scale"), lanes)
         size = (n + 1) * (2 * lanes)  # floats of a buffer, of which an item has two
         with k.loop(k.first, k.last) as item:
             whole = k.binary("udiv", lines + (lanes - 1), k.const(I64, lanes))
@@ -100,7 +105,7 @@ class Transform:
         def square(c: Value, mask: Value | None, count: Value | None) -> None:
             found = [k.load(F32.of(lanes), k.at(r, c, F32), mask) for r in rows]
             if self.segments:
-                window = k.load(F32.of(lanes), k.at(k.word(15, PTR), c, F32), mask)
+                window = k.load(F32.of(lanes), k.at(k.arg("window"), c, F32), mask)
                 found = [v * window for v in found]
             for i, v in enumerate(transposed(k, found)):
                 if count is None:
@@ -288,9 +293,10 @@ def transform_step(
         inverse if real == "in" else not inverse, lanes, window is not None,
     )  # fmt: skip
     read = 2 * (size + 1) if real == "out" else 2 * size
-    words = (
-        address(x), address(y), address(stages), len(radices), address(table), address(turns), address(memory), lines,
-        each, min(given, read), pitch, made, size, made, f32_word(scale), 0 if window is None else address(window),
+    words = spec.args(
+        x=x, y=y, stages=stages, count=len(radices), factors=table, turns=turns, memory=memory, lines=lines,
+        groups=each, read=min(given, read), pitch=pitch, out_pitch=made, n=size, written=made, scale=scale,
+        window=window,
     )  # fmt: skip
     cost = each * lanes * size * (2.0 + len(radices)) * 0.4
     return EngineStep(spec, words, items, 1, (x, y, stages, table, turns, memory, window), cost_ns=cost)

@@ -10,9 +10,9 @@ import numpy as np
 
 from rlx.backends.cpu.context import Array
 from rlx.backends.cpu.host.grid_sample import corners_of
-from rlx.backends.cpu.ir import F32, I64, PTR, Kernel, Value
+from rlx.backends.cpu.ir import F32, I64, PTR, Kernel, Value, pointers, sizes
 from rlx.backends.cpu.rowwise import contiguous
-from rlx.backends.cpu.step import EngineContext, EngineStep, address, engine
+from rlx.backends.cpu.step import EngineContext, EngineStep, engine
 from rlx.backends.cpu.trees import print_trees, printable
 from rlx.dtypes import i32
 from rlx.ir import Expr, Node
@@ -23,17 +23,17 @@ Corners = tuple[tuple[Expr, Expr | None, Expr | None], ...]
 @dataclass(frozen=True, slots=True)
 class GridSample:
     """Images (N, C, size) at places (N, count, axes): an item is a vector of places. `corners` has the index of each
-    neighbour, its weight (None is 1), and whether it lies outside (None is never), of a place's coordinates. Words: x,
-    grid, y, count, channels, elements of a channel."""
+    neighbour, its weight (None is 1), and whether it lies outside (None is never), of a place's coordinates.
+    `size`: elements of a channel."""
 
     corners: Corners
     axes: int
     lanes: int
+    args = pointers("x", "grid", "y") + sizes("count", "channels", "size")
 
     def ir(self) -> str:
-        k, lanes = Kernel("kernel"), self.lanes
-        x, grid, y = (k.word(i, PTR) for i in range(3))
-        count, channels, size = (k.word(i) for i in range(3, 6))
+        k, lanes = Kernel("kernel", self.args), self.lanes
+        x, grid, y, count, channels, size = k.args("x", "grid", "y", "count", "channels", "size")
         vectors = k.binary("udiv", count + (lanes - 1), k.const(I64, lanes))
         with k.loop(k.first, k.last) as item:
             n = k.binary("udiv", item, vectors)
@@ -75,20 +75,20 @@ def bind_grid_sample(
     node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: EngineContext
 ) -> list[EngineStep] | None:
     (x, grid), y = ins, outs[0]
-    sizes = x.shape[2:]
+    shape = x.shape[2:]
     if (
         x.dtype != np.float32
         or grid.dtype != np.float32
         or not contiguous(x, grid, y)
-        or math.prod(sizes) >= 1 << 31
+        or math.prod(shape) >= 1 << 31
     ):
         return None
-    corners = tuple(corners_of(node, sizes, x.dtype, i32))
+    corners = tuple(corners_of(node, shape, x.dtype, i32))
     if not printable([t for corner in corners for t in corner if t is not None]):
         return None
     count, channels, lanes = math.prod(y.shape[2:]), x.shape[1], ctx.machine.lanes()
-    spec = GridSample(corners, len(sizes), lanes)
-    words = (address(x), address(grid), address(y), count, channels, math.prod(sizes))
+    spec = GridSample(corners, len(shape), lanes)
+    words = spec.args(x=x, grid=grid, y=y, count=count, channels=channels, size=math.prod(shape))
     cost = lanes * len(corners) * (3 + channels)
     return [
         EngineStep(

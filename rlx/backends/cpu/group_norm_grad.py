@@ -12,7 +12,7 @@ import numpy as np
 
 from rlx.backends.cpu.context import Array
 from rlx.backends.cpu.elementwise import tree_step
-from rlx.backends.cpu.ir import F64, PTR, Kernel, Value
+from rlx.backends.cpu.ir import F64, Arguments, Kernel, Value, floats, pointers, sizes
 from rlx.backends.cpu.reduce import bind_reduce
 from rlx.backends.cpu.rowwise import (
     accumulators,
@@ -21,13 +21,12 @@ from rlx.backends.cpu.rowwise import (
     blocks,
     computed,
     contiguous,
-    float_word,
     kept,
     load_wide,
     name_of,
     store_wide,
 )
-from rlx.backends.cpu.step import EngineContext, EngineStep, address, engine
+from rlx.backends.cpu.step import EngineContext, EngineStep, engine
 from rlx.dtypes import as_dtype
 from rlx.ir import Node, TensorType, get_op, node_of
 from rlx.ir import expr as ex
@@ -35,21 +34,28 @@ from rlx.ir import expr as ex
 
 @dataclass(frozen=True, slots=True)
 class GroupNormGrad:
-    """Words: d, x, gamma, dx, sums of d · y, sums of d (images, channels), elements and channels of a group, elements
-    of a channel, groups of an image, eps, 1 / elements of a group, elements of its first sixteenth, the reciprocal of
-    that. `kinds`: the dtypes of d, x, gamma and dx."""
+    """An item is a group, of n elements and `per` channels of `inner`. `products` and `wholes` become the sums of d · y
+    and of d (images, channels); the first `few` elements shift the mean. `kinds`: the dtypes of d, x, gamma and dx."""
 
     kinds: tuple[str, ...]
     lanes: int
 
-    def ir(self) -> str:
-        k, lanes = Kernel("kernel"), self.lanes
-        n, per, inner, groups = (k.word(i) for i in range(6, 10))
+    @property
+    def args(self) -> Arguments:
         kind = computed(*self.kinds)
-        eps, of_n, few, of_few = k.word(10, kind), k.word(11, kind), k.word(12), k.word(13, kind)
+        return (
+            pointers("d", "x", "gamma", "dx", "products", "wholes") + sizes("n", "per", "inner", "groups")
+            + floats("eps", "of_n", type=kind) + sizes("few") + floats("of_few", type=kind)
+        )  # fmt: skip
 
-        def given(which: int, at: Value, mask: Value | None) -> Value:
-            return load_wide(k, k.word(which, PTR), self.kinds[which], at, lanes, mask)
+    def ir(self) -> str:
+        k, lanes = Kernel("kernel", self.args), self.lanes
+        n, per, inner, groups = k.args("n", "per", "inner", "groups")
+        kind = computed(*self.kinds)
+        eps, of_n, few, of_few = k.args("eps", "of_n", "few", "of_few")
+
+        def given(name: str, at: Value, mask: Value | None) -> Value:
+            return load_wide(k, k.arg(name), self.kinds["dx".index(name)], at, lanes, mask)
 
         def total(count: Value, term: Callable[[Value, Value | None, Value], Value]) -> Value:
             """The sum of a term, which is added to what its last argument holds."""
@@ -65,10 +71,10 @@ class GroupNormGrad:
             channel = (item - image * groups) * per
             base, numbers = item * n, item * per
             # The mean is two numbers, as in `rlx.ops.numeric.centred`.
-            shifts = [k.extract(given(1, base, k.tail(1, lanes)), 0)]
+            shifts = [k.extract(given("x", base, k.tail(1, lanes)), 0)]
 
             def centred(i: Value, mask: Value | None, base: Value = base, shifts: list[Value] = shifts) -> Value:
-                v = given(1, base + i, mask)
+                v = given("x", base + i, mask)
                 for shift in shifts:
                     v = v - k.splat(shift, lanes)
                 return kept(k, v, mask)
@@ -80,21 +86,21 @@ class GroupNormGrad:
             of_product, of_d = k.variable(0.0, kind), k.variable(0.0, kind)
 
             def gamma(c: Value, channel: Value = channel) -> Value:
-                return load_wide(k, k.word(2, PTR), self.kinds[2], channel + c, 1)
+                return load_wide(k, k.arg("gamma"), self.kinds[2], channel + c, 1)
 
             with k.loop(0, per) as c:
                 start = c * inner
 
                 def d(i: Value, mask: Value | None, start: Value = start, base: Value = base) -> Value:
-                    return kept(k, given(0, base + start + i, mask), mask)
+                    return kept(k, given("d", base + start + i, mask), mask)
 
                 def product(i: Value, mask: Value | None, held: Value, start: Value = start) -> Value:
                     return k.fma(d(i, mask), centred(start + i, mask), held)
 
                 products = total(inner, product) * inverse
                 whole = total(inner, lambda i, mask, held: held + d(i, mask))
-                for word, v, sums in ((4, products, of_product), (5, whole, of_d)):
-                    k.store(v, k.at(k.word(word, PTR), numbers + c, kind))
+                for name, v, sums in (("products", products, of_product), ("wholes", whole, of_d)):
+                    k.store(v, k.at(k.arg(name), numbers + c, kind))
                     sums.value = k.fma(gamma(c), v, sums.value)
             factor, mean = (k.splat(v.value * of_n, lanes) for v in (of_product, of_d))
             scale = k.splat(inverse, lanes)
@@ -103,8 +109,8 @@ class GroupNormGrad:
 
                 def write(i: Value, u: int, mask: Value | None, weight: Value = weight, first: Value = first) -> None:
                     y = centred(first + i, mask) * scale
-                    made = (given(0, base + first + i, mask) * weight - y * factor - mean) * scale
-                    store_wide(k, made, k.word(3, PTR), self.kinds[3], base + first + i, mask)
+                    made = (given("d", base + first + i, mask) * weight - y * factor - mean) * scale
+                    store_wide(k, made, k.arg("dx"), self.kinds[3], base + first + i, mask)
 
                 blocks(k, inner, lanes, write, unroll=2)
         return k.text()
@@ -140,11 +146,11 @@ def bind_group_norm_grad(
     kind = computed(*kinds)
     held: np.dtype[Any] = np.dtype(np.float64 if kind == F64 else np.float32)
     sums = [plain(np.broadcast_to(gamma, (batch, channels)), ctx, held) for _ in range(2)]
-    words = (
-        *map(address, (d, x, gamma, dx, *sums)), n, per, inner, groups, float_word(kind, node.attrs["eps"]),
-        float_word(kind, 1 / n), few, float_word(kind, 1 / few),
-    )  # fmt: skip
     spec = GroupNormGrad(kinds[:4], ctx.machine.lanes(kind.bits))
+    words = spec.args(
+        d=d, x=x, gamma=gamma, dx=dx, products=sums[0], wholes=sums[1], n=n, per=per, inner=inner, groups=groups,
+        eps=node.attrs["eps"], of_n=1 / n, few=few, of_few=1 / few,
+    )  # fmt: skip
     steps.append(EngineStep(spec, words, batch * groups, keep=(d, x, gamma, dx, *sums), cost_ns=n * 0.8))
     if dx is not outs[0]:
         steps.append(tree_step([ex.arg(0, as_dtype(dx.dtype))], [dx], [outs[0]], ctx))

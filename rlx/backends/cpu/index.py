@@ -9,31 +9,37 @@ from dataclasses import dataclass
 import numpy as np
 
 from rlx.backends.cpu.context import Array
-from rlx.backends.cpu.ir import I8, I16, I32, I64, PTR, Kernel, Value
+from rlx.backends.cpu.ir import I8, I16, I32, I64, PTR, Arguments, Kernel, Value, pointers, sizes
 from rlx.backends.cpu.movement import copies, copy_run
 from rlx.backends.cpu.rowwise import contiguous, grain_of
-from rlx.backends.cpu.step import EngineContext, EngineStep, address, engine
+from rlx.backends.cpu.step import EngineContext, EngineStep, engine
 from rlx.ir import Node
 
 _UNITS = {1: I8, 2: I16, 4: I32, 8: I64}
 _INDICES = {4: I32, 8: I64}
+_WINDOW = ("length", "size", "stride", "distance")
+
+
+def axis_names(rank: int, *what: str) -> tuple[str, ...]:
+    """The arguments of each axis, axis by axis."""
+    return tuple(f"{name}{axis}" for axis in range(rank) for name in what)
 
 
 @dataclass(frozen=True, slots=True)
 class Gather:
-    """Rows y[o, i] = x[o, index[i]] of neighbouring elements. Words: x, indices, y, number of indices, of rows in x and
-    elements of a row. Negative indices count from the end; they are clamped as NumPy's mode "clip" does."""
+    """Rows y[o, i] = x[o, index[i]] of `n` neighbouring elements, where x has `rows`. Negative indices count from the
+    end; they are clamped as NumPy's mode "clip" does."""
 
     unit: int
     index: int
     single: bool
     vector_bytes: int
     table: bool = False  # x has one axis, of elements that vectors of indices gather
+    args = pointers("x", "indices", "y") + sizes("count", "rows", "n")
 
     def ir(self) -> str:
-        k, kind = Kernel("kernel"), _UNITS[self.unit]
-        x, indices, y = (k.word(i, PTR) for i in range(3))
-        count, rows, n = (k.word(i) for i in range(3, 6))
+        k, kind = Kernel("kernel", self.args), _UNITS[self.unit]
+        x, indices, y, count, rows, n = k.args("x", "indices", "y", "count", "rows", "n")
         if self.table:
             gather_words(k, x, indices, y, k.first, k.last, rows, self.vector_bytes)
             return k.text()
@@ -88,7 +94,7 @@ def bind_gather(
         unit, n = unit * 2, n // 2
     table = single and math.prod(x.shape[:axis]) == 1 and unit == indices.itemsize == 4 and rows < 1 << 31
     spec = Gather(unit, indices.itemsize, single, ctx.machine.vector_bytes, table)
-    words = (address(x), address(indices), address(y), indices.size, rows, n)
+    words = spec.args(x=x, indices=indices, y=y, count=indices.size, rows=rows, n=n)
     items = math.prod(x.shape[:axis]) * indices.size
     cost = 1.0 if table else 5 + n * unit * 0.1
     return [EngineStep(spec, words, items, 1024 if table else grain_of(n + 16), (x, indices, y), cost_ns=cost)]
@@ -96,8 +102,8 @@ def bind_gather(
 
 @dataclass(frozen=True, slots=True)
 class GatherElements:
-    """y[item] = x at the item's own place, but for one axis, whose index is read. Words: x, indices, y, elements of
-    that axis in x, then of each axis: elements in y, distance in x."""
+    """y[item] = x at the item's own place, but for one axis, whose index is read: it has `rows` in x.
+    Each axis has a size in y and a stride in x."""
 
     unit: int
     index: int
@@ -105,27 +111,31 @@ class GatherElements:
     rank: int
     vector_bytes: int = 0  # not 0: of two axes the last, by vectors of indices
 
+    @property
+    def args(self) -> Arguments:
+        return pointers("x", "indices", "y") + sizes("rows", *axis_names(self.rank, "size", "stride"))
+
     def ir(self) -> str:
-        k, kind = Kernel("kernel"), _UNITS[self.unit]
-        x, indices, y = (k.word(i, PTR) for i in range(3))
+        k, kind = Kernel("kernel", self.args), _UNITS[self.unit]
+        x, indices, y = k.args("x", "indices", "y")
         if self.vector_bytes:
-            columns, distance, at = k.word(6), k.word(5), k.variable(k.first)
+            columns, distance, at = k.arg("size1"), k.arg("stride0"), k.variable(k.first)
             with k.repeat() as again:
                 again.whilst(k.cmp("slt", at.value, k.last))
                 row = k.binary("udiv", at.value, columns)
                 end = k.min((row + 1) * columns, k.last)
                 here = k.at(x, row * distance, I32)
-                gather_words(k, here, indices, y, at.value, end, k.word(3), self.vector_bytes)
+                gather_words(k, here, indices, y, at.value, end, k.arg("rows"), self.vector_bytes)
                 at.value = end
             return k.text()
         with k.loop(k.first, k.last) as item:
             left, place = item, k.const(I64, 0)
             for axis in reversed(range(self.rank)):
-                size, stride = k.word(4 + 2 * axis), k.word(5 + 2 * axis)
+                size, stride = k.args(f"size{axis}", f"stride{axis}")
                 rest = k.binary("udiv", left, size) if axis else k.const(I64, 0)
                 i = left - rest * size
                 if axis == self.axis:
-                    i = in_range(k, k.at(indices, item, _INDICES[self.index]), self.index, k.word(3))
+                    i = in_range(k, k.at(indices, item, _INDICES[self.index]), self.index, k.arg("rows"))
                 place, left = place + i * stride, rest
             k.store(k.load(kind, k.at(x, place, kind)), k.at(y, item, kind))
         return k.text()
@@ -142,21 +152,19 @@ def bind_gather_elements(
     if np.may_share_memory(x, y) or np.may_share_memory(indices, y):
         return None
     strides = [math.prod(x.shape[i + 1 :]) for i in range(x.ndim)]
-    words = [
-        address(x), address(indices), address(y), rows,
-        *(w for pair in zip(y.shape, strides, strict=True) for w in pair),
-    ]  # fmt: skip
     words_of_32 = unit == indices.itemsize == 4 and x.ndim == 2 and axis == 1 and rows < 1 << 31
     spec = GatherElements(unit, indices.itemsize, axis, x.ndim, ctx.machine.vector_bytes if words_of_32 else 0)
+    axes = (number for pair in zip(y.shape, strides, strict=True) for number in pair)
+    named = zip(axis_names(x.ndim, "size", "stride"), axes, strict=True)
+    words = spec.args(x=x, indices=indices, y=y, rows=rows, **dict(named))
     cost = 1.5 if words_of_32 else 10.0
     return [EngineStep(spec, words, y.size, 1024, (x, indices, y), cost_ns=cost)]
 
 
 @dataclass(frozen=True, slots=True)
 class DynamicSlice:
-    """Rows of a window of x, whose first element the starts say, copied to or from a dense array. Words: x, dense
-    array, starts, elements of a row, then of each axis: elements of x and of the window, distance in x and in the
-    array."""
+    """Rows of a window of x, whose first element the starts say, copied to or from a dense array. Each axis has
+    a length in x and a size in the window, a stride in x and a distance in the array."""
 
     unit: int
     index: int
@@ -164,12 +172,16 @@ class DynamicSlice:
     into: bool  # from the dense array into x
     vector_bytes: int
 
+    @property
+    def args(self) -> Arguments:
+        return pointers("x", "dense", "starts") + sizes("n", *axis_names(self.rank, *_WINDOW))
+
     def ir(self) -> str:
-        k, kind = Kernel("kernel"), _UNITS[self.unit]
-        x, dense, starts, n = k.word(0, PTR), k.word(1, PTR), k.word(2, PTR), k.word(3)
+        k, kind = Kernel("kernel", self.args), _UNITS[self.unit]
+        x, dense, starts, n = k.args("x", "dense", "starts", "n")
         base = k.const(I64, 0)
         for axis in range(self.rank):
-            length, size, stride = (k.word(4 + 4 * axis + i) for i in range(3))
+            length, size, stride = k.args(f"length{axis}", f"size{axis}", f"stride{axis}")
             start = k.cast(
                 "sext", k.load(_INDICES[self.index], k.at(starts, axis, _INDICES[self.index])), I64
             )
@@ -178,7 +190,7 @@ class DynamicSlice:
         with k.loop(k.first, k.last) as item:
             left, place, at = item, base, k.const(I64, 0)
             for axis in reversed(range(self.rank - 1)):
-                size, stride, distance = (k.word(4 + 4 * axis + i) for i in range(1, 4))
+                size, stride, distance = k.args(f"size{axis}", f"stride{axis}", f"distance{axis}")
                 rest = k.binary("udiv", left, size) if axis else k.const(I64, 0)
                 i = left - rest * size
                 place, at, left = place + i * stride, at + i * distance, rest
@@ -214,7 +226,8 @@ def _window(x: Array, dense: Array, starts: Array, into: bool, ctx: EngineContex
         for i in range(rank)
     ]
     spec = DynamicSlice(x.itemsize, starts.itemsize, rank, into, ctx.machine.vector_bytes)
-    words = [address(x), address(dense), address(starts), n, *(w for axis in axes for w in axis)]
+    named = zip(axis_names(rank, *_WINDOW), (number for axis in axes for number in axis), strict=True)
+    words = spec.args(x=x, dense=dense, starts=starts, n=n, **dict(named))
     cost = 5 + n * x.itemsize * 0.1
     return [EngineStep(spec, words, dense.size // n, grain_of(n + 16), (x, dense, starts), cost_ns=cost)]
 

@@ -19,19 +19,13 @@ from rlx.backends.cpu.context import Array
 from rlx.backends.cpu.gemm.matmul import beside
 from rlx.backends.cpu.gemm.product import Product, choose_tile, product_steps, with_following
 from rlx.backends.cpu.integers import adjusted, form_of, pack_words, weights
-from rlx.backends.cpu.ir import I8, I16, I32, I64, PTR, Kernel, Value
+from rlx.backends.cpu.ir import I8, I16, I32, I64, Kernel, Value, pointers, sizes
 from rlx.backends.cpu.machine import Machine
 from rlx.backends.cpu.step import Declined, EngineContext, EngineStep, address, engine
 from rlx.dtypes import i32
 from rlx.ir import Node, Tensor
 from rlx.ir import expr as ex
 
-# Steps are in bytes; those of zero points are 0 where there is one for all rows.
-WORDS = (
-    "a", "b", "out", "a_sums", "b_sums", "a_zero", "b_zero", "m", "n", "k", "a_row", "b_row", "out_row", "a_zero_step",
-    "b_zero_step",
-)  # fmt: skip
-SUM_WORDS = ("x", "sums", "k", "row")
 _COLUMNS = 4  # rows of b in a tile
 
 
@@ -41,10 +35,11 @@ class RowSums:
 
     lanes: int
     signed: bool
+    args = pointers("x", "sums") + sizes("k", "row")
 
     def ir(self) -> str:
-        k = Kernel("kernel")
-        x, sums, length, row = (k.word(i, PTR if i < 2 else I64) for i in range(len(SUM_WORDS)))
+        k = Kernel("kernel", self.args)
+        x, sums, length, row = k.args("x", "sums", "k", "row")
         with k.loop(k.first, k.last) as item:
             total = k.variable(k.const(I32.of(self.lanes), 0))
             here = k.at(x, item * row)
@@ -58,12 +53,16 @@ class RowSums:
 
 @dataclass(frozen=True, slots=True)
 class IntegerKernel:
-    """`how` multiplies: "vnni" 4 products a lane of bytes, "pairs" 2 a lane of i16, "plain" one a lane of i32."""
+    """`how` multiplies: "vnni" 4 products a lane of bytes, "pairs" 2 a lane of i16, "plain" one a lane of i32. Steps
+    are in bytes; those of zero points are 0 where there is one for all rows."""
 
     lanes: int
     how: str
     a_signed: bool
     b_signed: bool
+    args = pointers("a", "b", "out", "a_sums", "b_sums", "a_zero", "b_zero") + sizes(
+        "m", "n", "k", "a_row", "b_row", "out_row", "a_zero_step", "b_zero_step"
+    )
 
     @property
     def rows(self) -> int:
@@ -71,8 +70,8 @@ class IntegerKernel:
         return self.lanes // _COLUMNS
 
     def ir(self) -> str:
-        k, lanes, rows = Kernel("kernel"), self.lanes, self.rows
-        w = {name: k.word(i, PTR if i < 7 else I64) for i, name in enumerate(WORDS)}
+        k, lanes, rows = Kernel("kernel", self.args), self.lanes, self.rows
+        w = k.all_args()
         step = lanes * {"vnni": 4, "pairs": 2, "plain": 1}[self.how]
         tops = k.binary("udiv", w["m"] + (rows - 1), k.const(I64, rows))
         with k.loop(k.first, k.last) as item:
@@ -225,13 +224,14 @@ def _as_they_lie(node: Node, ins: Sequence[Array], out: Array, ctx: EngineContex
             sums.append(made)
             continue
         spec = RowSums(lanes, x.dtype == np.int8)
-        words = (address(x), address(made), k, x.strides[0])
+        words = spec.args(x=x, sums=made, k=k, row=x.strides[0])
         steps.append(EngineStep(spec, words, len(x), 16, (x, made), name="row sums", cost_ns=k / 10))
         sums.append(made)
     kernel = IntegerKernel(lanes, multiplier(ctx.machine), a.dtype == np.int8, b.dtype == np.int8)
-    addresses = [address(x) for x in (a, b, out, *sums, a_zero, b_zero)]
-    words = (
-        *addresses, m, n, k, a.strides[0], b.strides[0], out.strides[0], *(4 * (len(z) > 1) for z in (a_zero, b_zero)),
+    words = kernel.args(
+        a=a, b=b, out=out, a_sums=sums[0], b_sums=sums[1], a_zero=a_zero, b_zero=b_zero, m=m, n=n, k=k,
+        a_row=a.strides[0], b_row=b.strides[0], out_row=out.strides[0], a_zero_step=4 * (len(a_zero) > 1),
+        b_zero_step=4 * (len(b_zero) > 1),
     )  # fmt: skip
     items = -(-m // kernel.rows) * -(-n // _COLUMNS)
     cost = kernel.rows * _COLUMNS * k / 100

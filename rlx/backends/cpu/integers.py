@@ -18,7 +18,7 @@ import numpy as np
 from rlx.backends.cpu.context import Array
 from rlx.backends.cpu.elementwise import tree_step
 from rlx.backends.cpu.gemm.product import Panels
-from rlx.backends.cpu.ir import I8, I16, I32, I64, PTR, Kernel
+from rlx.backends.cpu.ir import I8, I16, I32, Kernel, pointers, sizes
 from rlx.backends.cpu.machine import Machine
 from rlx.backends.cpu.step import Declined, EngineContext, EngineStep, address
 from rlx.dtypes import i32
@@ -37,16 +37,16 @@ def words_of_bytes(machine: Machine) -> bool:
 @dataclass(frozen=True, slots=True)
 class AdjustKernel:
     """Bytes as a product reads them: with the top bit changed where they have a sign ("u8"), or as i16 less the zero
-    point. An item is a row. Words: x, out, zero point, columns, bytes from row to row of x and of out."""
+    point. An item is a row; rows of x and of out lie `x_row` and `out_row` bytes apart."""
 
     lanes: int
     signed: bool
     wide: bool
+    args = pointers("x", "out", "zero") + sizes("columns", "x_row", "out_row")
 
     def ir(self) -> str:
-        k, lanes = Kernel("kernel"), self.lanes
-        x, out, zero = (k.word(i, PTR) for i in range(3))
-        columns, x_row, out_row = (k.word(i, I64) for i in range(3, 6))
+        k, lanes = Kernel("kernel", self.args), self.lanes
+        x, out, zero, columns, x_row, out_row = k.args("x", "out", "zero", "columns", "x_row", "out_row")
         less = k.splat(k.cast("trunc", k.load(I32, zero), I16), lanes) if self.wide else None
         with k.loop(k.first, k.last) as row:
             here, there = k.at(x, row * x_row), k.at(out, row * out_row)
@@ -145,7 +145,7 @@ def adjust_rows(
     rows, columns = x.shape
     wide = form.how != "vnni"
     spec = AdjustKernel(ctx.machine.lanes(16 if wide else 8), form.signed, wide)
-    words = (address(x), address(out), address(zero), columns, x.strides[0], out_row)
+    words = spec.args(x=x, out=out, zero=zero, columns=columns, x_row=x.strides[0], out_row=out_row)
     steps.append(EngineStep(spec, words, rows, 1, (x, out, zero), name="adjust", cost_ns=columns / 20 + 2))
 
 

@@ -1,26 +1,30 @@
 """LLVM IR as text: a builder of functions whose values are scalars or vectors.
 
-    k = Kernel("kernel")
-    x, y, factor = k.word(0, PTR), k.word(1, PTR), k.word(2, F32)
+    args = pointers("x", "y") + floats("factor")
+    k = Kernel("kernel", args)
+    x, y, factor = k.args("x", "y", "factor")
     with k.loop(k.first, k.last) as i:
         v = k.load(F32, k.at(x, i, F32))
         k.store(v * factor, k.at(y, i, F32))
     text = k.text()
+    words = args(x=source, y=target, factor=0.5)  # what a caller gives it
 
-Values have operators (`a + b`, `-a`, `a & b`); a Python number beside a value becomes a constant of its type. Numbers
-that change in a loop are variables (`k.variable(start)`, `v.value`), which LLVM keeps in registers. Floating-point
-arithmetic is IEEE's: nothing is contracted or reassociated, and `fma` is asked for by name.
-"""
+Arguments are declared once, and given and read by name. Values have operators (`a + b`, `-a`, `a & b`); a Python number
+beside a value becomes a constant of its type. Numbers that change in a loop are variables (`k.variable(start)`,
+`v.value`), which LLVM keeps in registers. Floating-point arithmetic is IEEE's: nothing is contracted or reassociated,
+and `fma` is asked for by name. """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from operator import index
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from rlx.backends.cpu.machine import Lookup
 from rlx.dtypes import DType
@@ -164,12 +168,73 @@ class Variable:
         self._k.line(f"store {held}, ptr {self._place}")
 
 
-class Kernel:
-    """One function `void name(ptr args, i64 first, i64 last)`, which does the work items first … last - 1. `lookup`:
-    how the processor looks up floats in its registers (`Machine.lookup`)."""
+class Words(tuple[int, ...]):
+    """The 8-byte words that a caller gives a kernel, made by calling its `Arguments`."""
 
-    def __init__(self, name: str, lookup: Lookup = None) -> None:
+    __slots__ = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Arguments:
+    """The arguments of a kernel by name, in the order of their words in memory. Calling it packs values into words."""
+
+    types: Mapping[str, Type] = field(default_factory=dict)
+
+    def __add__(self, other: Arguments) -> Arguments:
+        """These, and others behind them. Raises: ValueError for a name that both have."""
+        if both := self.types.keys() & other.types.keys():
+            raise ValueError(f"kernel arguments are declared twice: {sorted(both)}")
+        return Arguments({**self.types, **other.types})
+
+    def __len__(self) -> int:
+        return len(self.types)
+
+    def __call__(self, **values: npt.NDArray[Any] | float | None) -> Words:
+        """The words, of values that are all given by name: of a pointer an address, an array or None (0), of a size an
+        integer, of a float a number.
+
+        Raises: ValueError for a name that is missing or unknown, TypeError for a value of another kind.
+        """
+        if values.keys() != self.types.keys():
+            missing, unknown = self.types.keys() - values.keys(), values.keys() - self.types.keys()
+            raise ValueError(
+                f"kernel arguments: missing {sorted(missing)}, unknown {sorted(unknown)}; declared {list(self.types)}"
+            )
+        return Words(_word(type, values[name]) for name, type in self.types.items())
+
+
+def _word(type: Type, value: npt.NDArray[Any] | float | None) -> int:
+    if type.is_float:
+        if not isinstance(value, (int, float, np.number)):
+            raise TypeError(f"a float is expected, not {value!r}")
+        return int.from_bytes(struct.pack("<f" if type == F32 else "<d", value), "little")
+    if type == PTR and isinstance(value, np.ndarray):
+        value = value.__array_interface__["data"][0]
+    return index(0 if type == PTR and value is None else value)  # type: ignore[arg-type]  # it raises TypeError itself
+
+
+def pointers(*names: str) -> Arguments:
+    """Arguments that are addresses."""
+    return Arguments(dict.fromkeys(names, PTR))
+
+
+def sizes(*names: str) -> Arguments:
+    """Arguments that are integers of 64 bits: sizes, strides, numbers of something."""
+    return Arguments(dict.fromkeys(names, I64))
+
+
+def floats(*names: str, type: Type = F32) -> Arguments:
+    """Arguments that are floats, of 32 bits if not told otherwise."""
+    return Arguments(dict.fromkeys(names, type))
+
+
+class Kernel:
+    """One function `void name(ptr args, i64 first, i64 last)`, which does the work items first … last - 1. `arguments`
+    are what `args` points to. `lookup`: how the processor looks up floats in its registers (`Machine.lookup`)."""
+
+    def __init__(self, name: str, arguments: Arguments | None = None, lookup: Lookup = None) -> None:
         self.symbol, self.lookup = name, lookup
+        self._arguments = arguments or Arguments()
         self.lines: list[str] = []
         self.places: list[str] = []  # variables, at the start of the function
         self.declared: dict[str, None] = {}
@@ -177,9 +242,7 @@ class Kernel:
         self._count = 0
         self._words: dict[tuple[int, Type], Value] = {}
         self._entry: list[str] = []  # words of args, loaded once
-        self.args, self.first, self.last = (
-            Value(self, PTR, "%args"), Value(self, I64, "%first"), Value(self, I64, "%last"),
-        )  # fmt: skip
+        self.first, self.last = Value(self, I64, "%first"), Value(self, I64, "%last")
 
     # -- text
 
@@ -218,7 +281,22 @@ class Kernel:
 
     # -- values
 
-    def word(self, index: int, type: Type = I64) -> Value:
+    def arg(self, name: str) -> Value:
+        """An argument. Raises: ValueError for a name that is not declared."""
+        types = self._arguments.types
+        if name not in types:
+            raise ValueError(f"kernel argument {name!r} is not declared; these are: {list(types)}")
+        return self._word(list(types).index(name), types[name])
+
+    def args(self, *names: str) -> tuple[Value, ...]:
+        """Some arguments, loaded in this order."""
+        return tuple(map(self.arg, names))
+
+    def all_args(self, *but: str) -> dict[str, Value]:
+        """All arguments by name, but those that the kernel reads by `arg` or not at all."""
+        return {name: self.arg(name) for name in self._arguments.types if name not in but}
+
+    def _word(self, index: int, type: Type) -> Value:
         """Word `index` of args: an address, an i64, or the bits of a smaller type."""
         key = (index, type)
         if key not in self._words:

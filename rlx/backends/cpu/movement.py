@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from rlx.backends.cpu.context import Array
-from rlx.backends.cpu.ir import I8, I16, I32, I64, PTR, Kernel, Value
+from rlx.backends.cpu.ir import I8, I16, I32, I64, Arguments, Kernel, Value, pointers, sizes
 from rlx.backends.cpu.pad import boxes
 from rlx.backends.cpu.rowwise import transposed
 from rlx.backends.cpu.step import EngineContext, EngineStep, address, engine
@@ -25,30 +25,39 @@ Axes = list[
 ]  # (elements, bytes between them in the source, in the target), the fastest last
 
 
+def axis_names(outer: int) -> tuple[str, ...]:
+    """The arguments of each outer axis."""
+    return tuple(f"{what}{axis}" for axis in range(outer) for what in ("size", "from", "to"))
+
+
 @dataclass(frozen=True, slots=True)
 class Copy:
     """Rows, in chunks, within `outer` axes. `how`: "run", both are contiguous along a row; "fill", a row repeats one
     element; "each", element by element; "turn", the source is contiguous along the rows' axis, the target along the
-    row. Words: source, target, rows, rows of a chunk, chunks, elements of a row, bytes between rows in source and in
-    target, between a row's elements in both, then (elements, bytes, bytes) of each outer axis."""
+    row. `from_` and `to_` are bytes in the source and in the target, between rows, a row's elements, or the elements of
+    an outer axis."""
 
     how: str
     unit: int
     outer: int
     vector_bytes: int
 
+    @property
+    def args(self) -> Arguments:
+        numbers = ("rows", "chunk", "chunks", "n", "from_row", "to_row", "from_element", "to_element")
+        return pointers("source", "target") + sizes(*numbers, *axis_names(self.outer))
+
     def ir(self) -> str:
-        k = Kernel("kernel")
-        rows, chunk, chunks, n = (k.word(i) for i in range(2, 6))
-        from_row, to_row = k.word(6), k.word(7)
+        k = Kernel("kernel", self.args)
+        rows, chunk, chunks, n, from_row, to_row = k.args("rows", "chunk", "chunks", "n", "from_row", "to_row")
         with k.loop(k.first, k.last) as item:
             left = k.binary("udiv", item, chunks)
             begin = (item - left * chunks) * chunk
             end = begin + chunk
             end = k.select(k.cmp("slt", end, rows), end, rows)
-            source, target = k.word(0, PTR), k.word(1, PTR)
+            source, target = k.args("source", "target")
             for axis in reversed(range(self.outer)):
-                size, step, stride = (k.word(10 + 3 * axis + i) for i in range(3))
+                size, step, stride = k.args(f"size{axis}", f"from{axis}", f"to{axis}")
                 rest = k.binary("udiv", left, size) if axis else k.const(I64, 0)
                 i = left - rest * size
                 source, target, left = k.at(source, i * step), k.at(target, i * stride), rest
@@ -79,13 +88,13 @@ class Copy:
     def _each(self, k: Kernel, source: Value, target: Value, n: Value) -> None:
         kind = _UNITS[self.unit]
         with k.loop(0, n) as i:
-            k.store(k.load(kind, k.at(source, i * k.word(8))), k.at(target, i * k.word(9)))
+            k.store(k.load(kind, k.at(source, i * k.arg("from_element"))), k.at(target, i * k.arg("to_element")))
 
     def _turn(self, k: Kernel, source: Value, target: Value, begin: Value, end: Value) -> None:
         """Squares of vectors, the last of a long row in part, then what is left, an element at a time. Rows follow each
         other in the source."""
         kind, side = _UNITS[self.unit], min(self.lanes, self.vector_bytes // 4)
-        n, to_row, from_element = k.word(5), k.word(7), k.word(8)
+        n, to_row, from_element = k.args("n", "to_row", "from_element")
         whole, squares = n & -side, begin + ((end - begin) & -side)
         turned = k.select(k.cmp("sgt", n, side), n, whole)
 
@@ -110,14 +119,16 @@ class Copy:
 
 @dataclass(frozen=True, slots=True)
 class RowCopy:
-    """One run of elements. Words: source, target, elements."""
+    """One run of `n` elements."""
 
     unit: int
     vector_bytes: int
+    args = pointers("source", "target") + sizes("n")
 
     def ir(self) -> str:
-        k = Kernel("kernel")
-        copy_run(k, k.word(0, PTR), k.word(1, PTR), k.word(2), self.unit, self.vector_bytes)
+        k = Kernel("kernel", self.args)
+        source, target, n = k.args("source", "target", "n")
+        copy_run(k, source, target, n, self.unit, self.vector_bytes)
         return k.text()
 
 
@@ -148,10 +159,10 @@ def copies(source: Array, target: Array, ctx: EngineContext) -> list[EngineStep]
     n, step, stride = axes[-1]
     if stride == unit and step == unit:
         how = "run"
-        sizes = [n * unit, *(x for a in axes[:-1] for x in a[1:])]
-        while unit < 4 and not any(x % (2 * unit) for x in sizes):
+        lengths = [n * unit, *(x for a in axes[:-1] for x in a[1:])]
+        while unit < 4 and not any(x % (2 * unit) for x in lengths):
             unit *= 2
-        axes[-1] = (sizes[0] // unit, unit, unit)
+        axes[-1] = (lengths[0] // unit, unit, unit)
     elif stride == unit and step == 0:
         how = "fill"
     else:
@@ -214,14 +225,15 @@ def _step(
     chunk = min(rows, -(-chunk // side) * side)
     chunks = -(-rows // chunk)
     items = math.prod(a[0] for a in outer) * chunks
-    words = [
-        address(source) + source_offset, address(target) + target_offset, rows, chunk, chunks, n, from_row, to_row,
-        step, stride, *(x for a in outer for x in a),
-    ]  # fmt: skip
     nbytes = chunk * n * unit
     slow = {"run": 1, "fill": 1, "turn": 3, "each": 12 / unit}[how]
     spec = Copy(how, unit, len(outer), ctx.machine.vector_bytes)
     grain = max(1, _ITEM // max(1, nbytes))
+    words = spec.args(
+        source=address(source) + source_offset, target=address(target) + target_offset, rows=rows, chunk=chunk,
+        chunks=chunks, n=n, from_row=from_row, to_row=to_row, from_element=step, to_element=stride,
+        **dict(zip(axis_names(len(outer)), (number for axis in outer for number in axis), strict=True)),
+    )  # fmt: skip
     return EngineStep(
         spec, words, items, grain, (source, target), name=f"Copy_{how}", cost_ns=nbytes * _NS_A_BYTE * slow
     )

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from rlx.backends.cpu.context import Array
-from rlx.backends.cpu.ir import F32, PTR, Kernel, Value
+from rlx.backends.cpu.ir import F32, Kernel, Value, floats, pointers, sizes
 from rlx.backends.cpu.rowwise import STORED, contiguous, kept, load_wide, name_of, store_wide
-from rlx.backends.cpu.step import EngineContext, EngineStep, address, engine, f32_word
+from rlx.backends.cpu.step import EngineContext, EngineStep, engine
 from rlx.ir import Node
 
 _NS_PER_ELEMENT = 0.7
@@ -33,9 +33,9 @@ def bind_group_norm(
     width = per if per > 1 else lanes
     last = GroupNormLast(dtypes[0], dtypes[1], dtypes[2], per > 1, lanes)
     few = -(-inner // 16)
-    words = (
-        *map(address, (x, gamma, beta, y)), inner, x.shape[1], width, f32_word(node.attrs["eps"]),
-        f32_word(1 / (inner * per if per > 1 else inner)), few, f32_word(1 / (few * per if per > 1 else few)),
+    words = last.args(
+        x=x, gamma=gamma, beta=beta, y=y, inner=inner, channels=x.shape[1], width=width, eps=node.attrs["eps"],
+        of_n=1 / (inner * per if per > 1 else inner), few=few, of_few=1 / (few * per if per > 1 else few),
     )  # fmt: skip
     items = x.shape[0] * -(-x.shape[1] // width)
     return [EngineStep(last, words, items, 1, cost_ns=inner * max(width, lanes) * _NS_PER_ELEMENT)]
@@ -44,20 +44,23 @@ def bind_group_norm(
 @dataclass(frozen=True, slots=True)
 class GroupNormLast:
     """group_norm of images (N, inner, C): an item is a group of channels (`together`), or, where each channel is a
-    group, a vector of them. Words: x, gamma, beta, y, inner, channels, channels of an item, eps, 1 / elements of a
-    group, positions of its first sixteenth, the reciprocal of their elements' number."""
+    group, a vector of them: `width` channels. `few` positions shift the mean; `of_n` and `of_few` are reciprocals."""
 
     dtype: str
     gamma: str
     beta: str
     together: bool
     lanes: int
+    args = (
+        pointers("x", "gamma", "beta", "y") + sizes("inner", "channels", "width") + floats("eps", "of_n")
+        + sizes("few") + floats("of_few")
+    )  # fmt: skip
 
     def ir(self) -> str:
-        k, lanes, dtype = Kernel("kernel"), self.lanes, self.dtype
-        given = [k.word(i, PTR) for i in range(4)]
-        inner, channels, width, few = (k.word(i) for i in (4, 5, 6, 9))
-        eps, of_n, of_few = (k.splat(k.word(i, F32), lanes) for i in (7, 8, 10))
+        k, lanes, dtype = Kernel("kernel", self.args), self.lanes, self.dtype
+        given = k.args("x", "gamma", "beta", "y")
+        inner, channels, width, few = k.args("inner", "channels", "width", "few")
+        eps, of_n, of_few = (k.splat(k.arg(name), lanes) for name in ("eps", "of_n", "of_few"))
         groups = k.binary("udiv", channels + width - 1, width)
         nothing = k.const(F32.of(lanes), 0.0)
         with k.loop(k.first, k.last) as item:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from rlx.backends.cpu.context import Array
-from rlx.backends.cpu.ir import I64, PTR, Kernel, Value
+from rlx.backends.cpu.ir import I64, Arguments, Kernel, Type, Value, floats, pointers, sizes
 from rlx.backends.cpu.rowwise import (
     accumulators,
     added,
@@ -16,14 +16,13 @@ from rlx.backends.cpu.rowwise import (
     blocks,
     computed,
     contiguous,
-    float_word,
     grain_of,
     kept,
     load_wide,
     name_of,
     store_wide,
 )
-from rlx.backends.cpu.step import EngineContext, EngineStep, address, engine
+from rlx.backends.cpu.step import EngineContext, EngineStep, engine
 from rlx.ir import Node
 
 _STATS = 8  # numbers of a row: its mean in two parts, 1 / deviation, the means of dy · y and of dy
@@ -45,9 +44,9 @@ def bind_norm_grad(
     rows = x.size // n
     stats = ctx.borrow(kind.size * _STATS * rows)
     few = -(-n // 16)
-    words = (
-        *map(address, (d, x, gamma, stats, outs[0])), n, rows, float_word(kind, node.attrs["eps"]),
-        float_word(kind, 1 / n), few, float_word(kind, 1 / few), *map(address, outs[1:]),
+    words = _args(kind)(
+        d=d, x=x, gamma=gamma, stats=stats, dx=outs[0], n=n, rows=rows, eps=node.attrs["eps"], of_n=1 / n, few=few,
+        of_few=1 / few, dgamma=outs[1], dbeta=outs[2] if len(outs) > 2 else None,
     )  # fmt: skip
     keep = (*ins, *outs, stats)
     made = kinds[4:]
@@ -60,21 +59,31 @@ def bind_norm_grad(
     ]
 
 
+_GIVEN, _OF_WEIGHTS = ("d", "x", "gamma"), ("dgamma", "dbeta")
+
+
+def _args(kind: Type) -> Arguments:
+    """Those of the three kernels: `stats` are the numbers of rows, `few` the elements of a row's first sixteenth."""
+    return (
+        pointers(*_GIVEN, "stats", "dx") + sizes("n", "rows") + floats("eps", "of_n", type=kind) + sizes("few")
+        + floats("of_few", type=kind) + pointers(*_OF_WEIGHTS)
+    )  # fmt: skip
+
+
 class _Row:
-    """What the three kernels read. Words: d, x, gamma, numbers of rows, dx, elements of a row, rows, eps, 1 / elements,
-    elements of a row's first sixteenth, the reciprocal of that, dgamma, dbeta."""
+    """What the three kernels read."""
 
     def __init__(self, k: Kernel, kinds: Sequence[str], centre: bool, lanes: int) -> None:
         self.k, self.kinds, self.centre, self.lanes = k, kinds, centre, lanes
         self.kind = computed(*kinds)
-        self.n = k.word(5)
+        self.n = k.arg("n")
 
     def stats(self, row: Value) -> Value:
-        return self.k.at(self.k.word(3, PTR), row * _STATS, self.kind)
+        return self.k.at(self.k.arg("stats"), row * _STATS, self.kind)
 
     def given(self, which: int, row: Value, i: Value | int, mask: Value | None) -> Value:
         start = row * self.n if which < 2 else self.k.const(I64, 0)
-        return load_wide(self.k, self.k.word(which, PTR), self.kinds[which], start + i, self.lanes, mask)
+        return load_wide(self.k, self.k.arg(_GIVEN[which]), self.kinds[which], start + i, self.lanes, mask)
 
     def number(self, stats: Value, which: int) -> Value:
         return self.k.splat(self.k.load(self.kind, self.k.at(stats, which, self.kind)), self.lanes)
@@ -93,10 +102,14 @@ class RowStats:
     centre: bool
     lanes: int
 
+    @property
+    def args(self) -> Arguments:
+        return _args(computed(*self.kinds))
+
     def ir(self) -> str:
-        k, lanes = Kernel("kernel"), self.lanes
+        k, lanes = Kernel("kernel", self.args), self.lanes
         r = _Row(k, self.kinds, self.centre, lanes)
-        eps, of_n, few, of_few = k.word(7, r.kind), k.word(8, r.kind), k.word(9), k.word(10, r.kind)
+        eps, of_n, few, of_few = k.args("eps", "of_n", "few", "of_few")
         zero = k.const(r.kind, 0.0)
 
         def total(count: Value, term: Callable[[Value, Value | None, Value], Value]) -> Value:
@@ -147,10 +160,14 @@ class WeightSums:
     centre: bool
     lanes: int
 
+    @property
+    def args(self) -> Arguments:
+        return _args(computed(*self.kinds))
+
     def ir(self) -> str:
-        k, lanes = Kernel("kernel"), self.lanes
+        k, lanes = Kernel("kernel", self.args), self.lanes
         r = _Row(k, self.kinds, self.centre, lanes)
-        rows, zero = k.word(6), k.const(r.kind.of(lanes), 0.0)
+        rows, zero = k.arg("rows"), k.const(r.kind.of(lanes), 0.0)
         with k.loop(k.first, k.last) as item:
             column = item * lanes
             mask = k.tail(k.min(r.n - column, lanes), lanes)
@@ -168,8 +185,8 @@ class WeightSums:
                         part.value = part.value + d
                 for whole, part in zip(totals, parts, strict=True):
                     whole.value = whole.value + part.value
-            for i, (whole, kind) in enumerate(zip(totals, self.made, strict=True)):
-                store_wide(k, whole.value, k.word(11 + i, PTR), kind, column, mask)
+            for name, whole, kind in zip(_OF_WEIGHTS, totals, self.made, strict=False):
+                store_wide(k, whole.value, k.arg(name), kind, column, mask)
         return k.text()
 
 
@@ -181,8 +198,12 @@ class InputGradient:
     centre: bool
     lanes: int
 
+    @property
+    def args(self) -> Arguments:
+        return _args(computed(*self.kinds))
+
     def ir(self) -> str:
-        k, lanes = Kernel("kernel"), self.lanes
+        k, lanes = Kernel("kernel", self.args), self.lanes
         r = _Row(k, self.kinds, self.centre, lanes)
         with k.loop(k.first, k.last) as row:
             at = r.stats(row)
@@ -194,7 +215,7 @@ class InputGradient:
                 dy = r.given(0, row, i, mask) * r.given(2, row, i, mask)
                 made = dy - r.normalized(r.given(1, row, i, mask), stats) * stats[3]
                 made = made - stats[4] if self.centre else made
-                store_wide(k, made * stats[2], k.word(4, PTR), self.kinds[3], row * r.n + i, mask)
+                store_wide(k, made * stats[2], k.arg("dx"), self.kinds[3], row * r.n + i, mask)
 
             blocks(k, r.n, lanes, write)
         return k.text()

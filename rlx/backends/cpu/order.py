@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rlx.backends.cpu.context import Array
-from rlx.backends.cpu.ir import F32, F64, I1, I8, I32, I64, PTR, Kernel, Type, Value
+from rlx.backends.cpu.ir import F32, F64, I1, I8, I32, I64, Kernel, Type, Value, pointers, sizes
 from rlx.backends.cpu.rowwise import (
     LOADED,
     STORED,
@@ -23,7 +23,7 @@ from rlx.backends.cpu.rowwise import (
     load_wide,
     name_of,
 )
-from rlx.backends.cpu.step import EngineContext, EngineStep, address, engine
+from rlx.backends.cpu.step import EngineContext, EngineStep, engine
 from rlx.ir import Node
 
 _NONE = (1 << 31) - 1
@@ -34,18 +34,18 @@ _KINDS = {  # what elements are compared as
 
 @dataclass(frozen=True, slots=True)
 class Extreme:
-    """(before, n, after) elements to the place along n: an item is a row, or `across` memory a vector of columns.
-    Words: x, y, n, after."""
+    """(before, n, after) elements to the place along n: an item is a row, or `across` memory a vector of columns."""
 
     dtype: str
     largest: bool
     last: bool
     across: bool
     lanes: int
+    args = pointers("x", "y") + sizes("n", "after")
 
     def ir(self) -> str:
-        k, lanes = Kernel("kernel"), self.lanes
-        y, n, after = k.word(1, PTR), k.word(2), k.word(3)
+        k, lanes = Kernel("kernel", self.args), self.lanes
+        y, n, after = k.args("y", "n", "after")
         with k.loop(k.first, k.last) as item:
             if self.across:
                 count = k.binary("udiv", after + (lanes - 1), k.const(I64, lanes))
@@ -139,7 +139,7 @@ class Extreme:
 
     def _load(self, k: Kernel, at: Value, mask: Value | None) -> Value:
         """Elements whose greatest is sought; masked ones are the least of their type."""
-        x, kind = k.word(0, PTR), self._kind
+        x, kind = k.arg("x"), self._kind
         if self.dtype in LOADED:
             v = load_wide(k, x, self.dtype, at, self.lanes, mask)
         elif self.dtype in ("i8", "u8", "bool"):
@@ -185,4 +185,5 @@ def bind_extreme(
     spec = Extreme(dtype, node.op.joins == "max", node.attrs["select_last_index"], across, lanes)
     items = x.size // (n * after) * (-(-after // lanes) if across else 1)
     numel = n * (lanes if across else 1)
-    return [EngineStep(spec, (address(x), address(y), n, after), items, grain_of(numel), cost_ns=numel * 0.3)]
+    words = spec.args(x=x, y=y, n=n, after=after)
+    return [EngineStep(spec, words, items, grain_of(numel), cost_ns=numel * 0.3)]

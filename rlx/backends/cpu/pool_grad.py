@@ -13,29 +13,29 @@ from dataclasses import dataclass
 import numpy as np
 
 from rlx.backends.cpu.context import Array
-from rlx.backends.cpu.ir import F32, I32, I64, PTR, Kernel, Value
+from rlx.backends.cpu.ir import F32, I32, I64, Kernel, Value, pointers, sizes
 from rlx.backends.cpu.pooling import windows
-from rlx.backends.cpu.step import EngineContext, EngineStep, address, engine
+from rlx.backends.cpu.step import EngineContext, EngineStep, engine
 from rlx.ir import Node
 
 _ARRAYS = ("x", "d", "out")
 _AXES = ("image", "channel", "down", "row", "column")
-# Strides are in bytes. Each table has (first element, taps) of the windows along an axis.
-WORDS = (
-    *_ARRAYS, *(f"table_{a}" for a in _AXES[2:]), *(f"count_{a}" for a in _AXES[2:]), *(f"size_{a}" for a in _AXES[2:]),
-    *(f"dilation_{a}" for a in _AXES[2:]), "channels", *(f"{x}_{a}" for x in _ARRAYS for a in _AXES),
-)  # fmt: skip
+_STRIDES = tuple(f"{x}_{a}" for x in _ARRAYS for a in _AXES)
+_NUMBERS = tuple(f"{what}_{a}" for what in ("count", "size", "dilation") for a in _AXES[2:])
+_TABLES = tuple(f"table_{a}" for a in _AXES[2:])
 
 
 @dataclass(frozen=True, slots=True)
 class MaxPoolGradient:
-    """For images (N, C, D, H, W); `lanes` neighbouring channels are worked on at once."""
+    """For images (N, C, D, H, W); `lanes` neighbouring channels are worked on at once. Strides are in bytes. Each table
+    has (first element, taps) of the windows along an axis."""
 
     lanes: int
+    args = pointers(*_ARRAYS, *_TABLES) + sizes(*_NUMBERS, "channels", *_STRIDES)
 
     def ir(self) -> str:
-        k, lanes = Kernel("kernel"), self.lanes
-        w = {name: k.word(i, PTR if i < 6 else I64) for i, name in enumerate(WORDS)}
+        k, lanes = Kernel("kernel", self.args), self.lanes
+        w = k.all_args()
         vector, numbers = F32.of(lanes), I32.of(lanes)
         blocks = k.binary("udiv", w["channels"] + (lanes - 1), k.const(I64, lanes))
         down, row, column = _AXES[2:]
@@ -48,8 +48,8 @@ class MaxPoolGradient:
             def place(base: Value, name: str, z: Value, y: Value, x: Value) -> Value:
                 return k.at(base, z * w[f"{name}_{down}"] + y * w[f"{name}_{row}"] + x * w[f"{name}_{column}"])
 
-            sizes = [w[f"size_{a}"] for a in (down, row, column)]
-            with k.loop(0, sizes[0]) as z, k.loop(0, sizes[1]) as y, k.loop(0, sizes[2]) as i:
+            shape = [w[f"size_{a}"] for a in (down, row, column)]
+            with k.loop(0, shape[0]) as z, k.loop(0, shape[1]) as y, k.loop(0, shape[2]) as i:
                 k.store(k.const(vector, 0.0), place(out, "out", z, y, i), mask)
             counts = [w[f"count_{a}"] for a in (down, row, column)]
             with k.loop(0, counts[0]) as oz, k.loop(0, counts[1]) as oy, k.loop(0, counts[2]) as ox:
@@ -102,10 +102,12 @@ def bind_max_pool_grad(
     last = all(a.strides[1] == a.itemsize for a in (x, d, out))
     strides = [s for a in (x, d, out) for s in (*a.strides[:2], *([0] * missing), *a.strides[2:])]
     lanes = ctx.machine.lanes() if last else 1
-    words = [
-        *map(address, (x, d, out, *tables)), *one, *d.shape[2:], *one, *x.shape[2:], *one, *attrs["dilations"],
-        x.shape[1], *strides,
-    ]  # fmt: skip
+    spec = MaxPoolGradient(lanes)
+    numbers = (*one, *d.shape[2:], *one, *x.shape[2:], *one, *attrs["dilations"])
+    words = spec.args(
+        x=x, d=d, out=out, channels=x.shape[1], **dict(zip(_TABLES, tables, strict=True)),
+        **dict(zip(_NUMBERS, numbers, strict=True)), **dict(zip(_STRIDES, strides, strict=True)),
+    )  # fmt: skip
     cost = (math.prod(x.shape[2:]) + 2.0 * math.prod(d.shape[2:]) * math.prod(attrs["kernel"])) * 0.7
     items = x.shape[0] * -(-x.shape[1] // lanes)
-    return [EngineStep(MaxPoolGradient(lanes), words, items, 1, (x, d, out, *tables), cost_ns=cost)]
+    return [EngineStep(spec, words, items, 1, (x, d, out, *tables), cost_ns=cost)]

@@ -11,29 +11,34 @@ import numpy.typing as npt
 
 from rlx.backends.cpu.context import Array
 from rlx.backends.cpu.gemm.transpose import transpose_step
-from rlx.backends.cpu.ir import F32, I64, PTR, Kernel, Value, Variable
+from rlx.backends.cpu.ir import F32, I64, Kernel, Value, Variable, pointers, sizes
 from rlx.backends.cpu.rowwise import STORED, larger, load_wide, name_of, room, store_wide
-from rlx.backends.cpu.step import EngineContext, EngineStep, address, engine
+from rlx.backends.cpu.step import EngineContext, EngineStep, engine
 from rlx.ir import Node
 from rlx.ops.pool import divisors
 
 _WIDEST = 1 << 13  # elements of a row with its padding, which lie on the stack
 
+_ARGS = pointers("x", "y", "down", "right", "by") + sizes(
+    "height", "width", "channels", "rows", "columns", "row_step", "column_step", "before"
+)
+
 
 @dataclass(frozen=True, slots=True)
 class PoolLast:
-    """Images (N, H, W, C): an item is a row of the result. Words: x, y, tables (row, column) of each window's first
-    element, first tap and number of taps, divisors, height, width, channels, rows and columns of the result, row and
-    column dilation in elements of their axis."""
+    """Images (N, H, W, C): an item is a row of the result. The tables `down` and `right` have each window's first
+    element and number of taps; `by` are divisors."""
 
     join: str
     dtype: str
     lanes: int
+    args = _ARGS
 
     def ir(self) -> str:
-        k, lanes, dtype = Kernel("kernel"), self.lanes, self.dtype
-        x, y, down, right, by = (k.word(i, PTR) for i in range(5))
-        height, width, channels, rows, columns, row_step, column_step = (k.word(i) for i in range(5, 12))
+        k, lanes, dtype = Kernel("kernel", self.args), self.lanes, self.dtype
+        x, y, down, right, by = k.args("x", "y", "down", "right", "by")
+        height, width, channels, rows, columns = k.args("height", "width", "channels", "rows", "columns")
+        row_step, column_step = k.args("row_step", "column_step")
         neutral = k.const(F32.of(lanes), -math.inf if self.join == "max" else 0.0)
 
         def entry(table: Value, i: Value, part: int) -> Value:
@@ -75,8 +80,7 @@ class PoolLast:
 @dataclass(frozen=True, slots=True)
 class PoolFirst:
     """Planes (N·C, H, W): an item is a row of the result. The rows under it are joined first, then elements of that
-    row, which has its padding around it. Words: as PoolLast's, and the padding on the left; `room` is its length at
-    most."""
+    row, which has its padding around it, `before` on the left; `room` is its length at most."""
 
     join: str
     dtype: str
@@ -84,12 +88,13 @@ class PoolFirst:
     taps: int
     room: int
     lanes: int
+    args = _ARGS
 
     def ir(self) -> str:
-        k, lanes, dtype = Kernel("kernel"), self.lanes, self.dtype
-        x, y, down, by = k.word(0, PTR), k.word(1, PTR), k.word(2, PTR), k.word(4, PTR)
-        height, width, rows, columns, row_step, column_step = (k.word(i) for i in (5, 6, 8, 9, 10, 11))
-        before = k.word(12)
+        k, lanes, dtype = Kernel("kernel", self.args), self.lanes, self.dtype
+        x, y, down, by = k.args("x", "y", "down", "by")
+        height, width, rows, columns = k.args("height", "width", "rows", "columns")
+        row_step, column_step, before = k.args("row_step", "column_step", "before")
         neutral = k.const(F32.of(lanes), -math.inf if self.join == "max" else 0.0)
         padded = room(k, 4 * (self.room + 8 * lanes))
         with k.loop(0, self.room + 8 * lanes, lanes) as i:
@@ -235,10 +240,10 @@ def _pooled(
     shape."""
     dtype, (down, right) = name_of(x), axes
     tables = [windows(a.size, a.kernel, a.stride, a.dilation, a.before, a.count) for a in axes]
-    words = [
-        *map(address, (x, y, *tables, by)), down.size, right.size, channels, down.count, right.count, down.dilation,
-        right.dilation, right.before,
-    ]  # fmt: skip
+    words = _ARGS(
+        x=x, y=y, down=tables[0], right=tables[1], by=by, height=down.size, width=right.size, channels=channels,
+        rows=down.count, columns=right.count, row_step=down.dilation, column_step=right.dilation, before=right.before,
+    )  # fmt: skip
     keep = (x, y, by, *tables)
     cost = right.count * down.kernel * right.kernel * 0.3
     if last:

@@ -14,11 +14,11 @@ import numpy as np
 
 from rlx.backends.cpu.context import Array
 from rlx.backends.cpu.elementwise import tree_step
-from rlx.backends.cpu.ir import F32, F64, I64, PTR, Kernel, Value
+from rlx.backends.cpu.ir import F32, F64, I64, Kernel, Value, pointers, sizes
 from rlx.backends.cpu.powers import Part, RunningProduct, folded_parts, multiplied, value_of
 from rlx.backends.cpu.reduce import bind_reduce, stages_of
 from rlx.backends.cpu.rowwise import LOADED, STORED, contiguous, load_wide, name_of, store_wide
-from rlx.backends.cpu.step import EngineContext, EngineStep, address, engine
+from rlx.backends.cpu.step import EngineContext, EngineStep, engine
 from rlx.dtypes import as_dtype
 from rlx.ir import Node
 from rlx.ir import expr as ex
@@ -33,18 +33,19 @@ _PART = 1 << 12  # elements that a part has at least
 @dataclass(frozen=True, slots=True)
 class FloatProduct:
     """(before, n, after) elements to (before, parts, after): over n, in parts. An item is a part of a row (`across` is
-    False, after is 1) or of a vector of neighbouring columns. Words: x, y, n, parts, elements of a part, after, vectors
-    of columns, and the elements of x and of y, if these are parts."""
+    False, after is 1) or of a vector of neighbouring columns. `x_size` and `y_size` are the elements of x and of y,
+    which are read where these are parts."""
 
     source: str
     target: str
     wide: bool
     across: bool
     lanes: int
+    args = pointers("x", "y") + sizes("n", "parts", "length", "after", "columns", "x_size", "y_size")
 
     def ir(self) -> str:
-        k, lanes = Kernel("kernel"), self.lanes
-        n, parts, length, after, columns = (k.word(i) for i in range(2, 7))
+        k, lanes = Kernel("kernel", self.args), self.lanes
+        n, parts, length, after, columns = k.args("n", "parts", "length", "after", "columns")
         with k.loop(k.first, k.last) as item:
             row = k.binary("udiv", item, columns)
             column = (item - row * columns) * lanes if self.across else k.const(I64, 0)
@@ -72,13 +73,13 @@ class FloatProduct:
         return k.text()
 
     def _join(self, k: Kernel, held: RunningProduct, at: Value, mask: Value | None) -> None:
-        x, lanes = k.word(0, PTR), self.lanes
+        x, lanes = k.arg("x"), self.lanes
         if self.source != _PARTS:
             v = k.cast("fpext", load_wide(k, x, self.source, at, lanes, mask, 1.0), F64)
             held.join(v)
             return
         # Lanes that are not there have the parts of 1.
-        high, low, power = (k.at(x, at + k.word(7) * p, F64) for p in range(3))
+        high, low, power = (k.at(x, at + k.arg("x_size") * p, F64) for p in range(3))
         found = k.load(F64.of(lanes), high, mask)
         if mask is not None:
             found = k.select(mask, found, 1.0)
@@ -87,11 +88,11 @@ class FloatProduct:
         held.high.value, held.low.value, held.power.value = made
 
     def _store(self, k: Kernel, made: Part, at: Value, mask: Value) -> None:
-        y, lanes = k.word(1, PTR), self.lanes
+        y, lanes = k.arg("y"), self.lanes
         if self.target == _PARTS:
             for p, v in enumerate(made):
                 whole = v if self.across else k.insert(k.const(v.type.of(lanes), 0), v, 0)
-                k.store(whole, k.at(y, at + k.word(8) * p, F64), mask)
+                k.store(whole, k.at(y, at + k.arg("y_size") * p, F64), mask)
             return
         value = value_of(k, made)
         if not self.across:
@@ -130,7 +131,10 @@ def bind_prod(
         count = before * parts * after
         result = ctx.borrow(24 * count).view(np.float64) if todo else y
         spec = FloatProduct(dtype, _PARTS if todo else source, wide, across, lanes)
-        words = (address(current), address(result), n, parts, length, after, columns, size, count)
+        words = spec.args(
+            x=current, y=result, n=n, parts=parts, length=length, after=after, columns=columns, x_size=size,
+            y_size=count,
+        )  # fmt: skip
         cost = length * (min(after, lanes)) * (2.0 if wide else 0.3)
         items = before * parts * columns
         steps.append(EngineStep(spec, words, items, max(1, int(10_000 / (cost + 20))), (current, result), cost_ns=cost))

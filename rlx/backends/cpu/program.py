@@ -284,12 +284,11 @@ class EngineProgram:
         kept = []
         places = (*range(len(before)), *range(each - len(after), each))
         for place, row, kernel, at in zip(places, (*before, *after), kernels, found, strict=True):
-            words = np.empty((count, 3), np.int64)
-            words[:, 0] = row.source + turns * row.source_step
-            words[:, 1] = row.target + turns * row.target_step
-            words[:, 2] = row.nbytes // kernel.unit
+            start = np.array(kernel.args(source=row.source, target=row.target, n=row.nbytes // kernel.unit))
+            step = np.array(kernel.args(source=row.source_step, target=row.target_step, n=0))
+            words = start + turns[:, None] * step
             table[:, place, 0] = at
-            table[:, place, 1] = words.ctypes.data + 24 * np.arange(count)
+            table[:, place, 1] = words.ctypes.data + words.strides[0] * np.arange(count)
             table[:, place, 2:6] = 1
             kept.append(words)
         table[:, len(before) : each - len(after)] = own

@@ -18,21 +18,23 @@ import numpy.typing as npt
 
 from rlx.backends.cpu.choice import usable
 from rlx.backends.cpu.compile import addresses
-from rlx.backends.cpu.ir import F16, F32, I8, I32, PTR, Kernel, Type, Value
+from rlx.backends.cpu.ir import F16, F32, I8, I32, Kernel, Type, Value, pointers, sizes
 from rlx.backends.cpu.machine import this_machine
 from rlx.backends.cpu.rowwise import transposed
 from rlx.packed.search import SEARCHES, Search
 
 _UNROLL = 4  # elements of a turn of a loop
+_ARGS = pointers("x", "numbers", "codes") + sizes("total")
 _CALL = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
 
 
 @dataclass(frozen=True, slots=True)
 class SearchSpec:
-    """The kernel of this text: what it is made of lies outside of this folder. Words: blocks (items · lanes, elements)
-    in f32, numbers (numbers of a block, items · lanes) in f32, codes (items · lanes, elements), items · lanes."""
+    """The kernel of this text: what it is made of lies outside of this folder. For `total` = items · lanes blocks, x
+    (total, elements) is in f32, numbers (numbers of a block, total) in f32; codes are (total, elements)."""
 
     text: str
+    args = _ARGS
 
     def ir(self) -> str:
         return self.text
@@ -279,9 +281,9 @@ class VectorLanes:
 
 def kernel_text(search: Search, elements: int, lanes: int) -> str:
     """The kernel of a search for blocks of so many elements."""
-    k, inside = Kernel("kernel"), elements // search.groups
+    k, inside = Kernel("kernel", _ARGS), elements // search.groups
     v = VectorLanes(k, lanes, search.groups, inside)
-    x, numbers, codes, total = k.word(0, PTR), k.word(1, PTR), k.word(2, PTR), k.word(3)
+    x, numbers, codes, total = k.args("x", "numbers", "codes", "total")
     kind = F32.of(lanes)
     scratch = v.room(inside)
     with k.loop(k.first, k.last) as item:
@@ -343,7 +345,7 @@ def finder(
             blocks = np.concatenate([blocks, np.zeros((whole - count, elements), np.float32)])
         numbers = np.empty((sum(search.numbers), whole), np.float32)
         codes = np.empty((whole, elements), np.uint8)
-        words = np.array([blocks.ctypes.data, numbers.ctypes.data, codes.ctypes.data, whole], np.int64)
+        words = np.array(_ARGS(x=blocks, numbers=numbers, codes=codes, total=whole), np.int64)
         call(words.ctypes.data, 0, whole // lanes)
         return numbers[:, :count], codes[:count]
 

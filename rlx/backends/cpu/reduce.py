@@ -18,7 +18,20 @@ import numpy as np
 
 from rlx.backends.cpu.context import Array
 from rlx.backends.cpu.elementwise import tree_step
-from rlx.backends.cpu.ir import F32, F64, I8, I32, I64, PTR, Kernel, Type, Value
+from rlx.backends.cpu.ir import (
+    F32,
+    F64,
+    I8,
+    I32,
+    I64,
+    Arguments,
+    Kernel,
+    Type,
+    Value,
+    floats,
+    pointers,
+    sizes,
+)
 from rlx.backends.cpu.rowwise import (
     STORED,
     UNROLL,
@@ -32,7 +45,7 @@ from rlx.backends.cpu.rowwise import (
     store_wide,
     total,
 )
-from rlx.backends.cpu.step import EngineContext, EngineStep, address, engine, f64_word
+from rlx.backends.cpu.step import EngineContext, EngineStep, engine
 from rlx.dtypes import as_dtype
 from rlx.ir import Node
 from rlx.ir import expr as ex
@@ -52,8 +65,7 @@ def _vectors(across: bool, lanes: int) -> int:
 @dataclass(frozen=True, slots=True)
 class Reduction:
     """(before, n, after) elements to (before, parts, after): over n, in parts. An item is a part of a row (`across` is
-    False, after is 1) or of a block of neighbouring columns. Words: x, y, n, parts, elements of a part, after, blocks
-    of columns, and the f64 by which a result is divided."""
+    False, after is 1) or of a block of neighbouring columns. A result may be divided by `count`."""
 
     join: str
     source: str
@@ -62,6 +74,7 @@ class Reduction:
     divided: bool
     across: bool
     lanes: int
+    args = pointers("x", "y") + sizes("n", "parts", "length", "after", "columns") + floats("count", type=F64)
 
     @property
     def vectors(self) -> int:
@@ -74,8 +87,8 @@ class Reduction:
         return self.lanes * self.vectors
 
     def ir(self) -> str:
-        k, lanes = Kernel("kernel"), self.lanes
-        n, parts, length, after, columns = (k.word(i) for i in range(2, 7))
+        k, lanes = Kernel("kernel", self.args), self.lanes
+        n, parts, length, after, columns = k.args("n", "parts", "length", "after", "columns")
         with k.loop(k.first, k.last) as item:
             row = k.binary("udiv", item, columns)
             column = (item - row * columns) * self.width
@@ -175,7 +188,7 @@ class Reduction:
         return k.max(a, b) if self.join == "max" else k.min(a, b)
 
     def _load(self, k: Kernel, at: Value, mask: Value | None) -> Value:
-        x = k.word(0, PTR)
+        x = k.arg("x")
         if self.source in STORED:
             v = load_wide(k, x, self.source, at, self.lanes, mask)
             return k.cast("fpext", v, F64) if self.held == "f64" else v
@@ -185,9 +198,9 @@ class Reduction:
         return k.load(kind.of(self.lanes), k.at(x, at, kind), mask)
 
     def _store(self, k: Kernel, v: Value, at: Value, mask: Value) -> None:
-        y = k.word(1, PTR)
+        y = k.arg("y")
         if self.divided:
-            v = v / k.word(7, F64)
+            v = v / k.arg("count")
         if self.target in _BYTES:
             k.store(k.cast("trunc", v, I8), k.at(y, at), mask)
         elif self.target in STORED:
@@ -196,18 +209,27 @@ class Reduction:
             k.store(v, k.at(y, at, self._type), mask)
 
 
+def _dim_names(d: int) -> tuple[str, str]:
+    return f"size{d}", f"stride{d}"
+
+
 @dataclass(frozen=True, slots=True)
 class Rescue:
-    """Sums of f64 that are not finite, anew: an item is an element of y, of a contiguous x. Words: x, y, the f64
-    by which a sum is divided; sizes and strides, in elements, of the kept and then of the reduced dimensions."""
+    """Sums of f64 that are not finite, anew: an item is an element of y, of a contiguous x, divided by `count`.
+    Strides are in elements, of the kept and then of the reduced dimensions."""
 
     kept: int
     reduced: int
 
+    @property
+    def args(self) -> Arguments:
+        dims = (name for d in range(self.kept + self.reduced) for name in _dim_names(d))
+        return pointers("x", "y") + floats("count", type=F64) + sizes(*dims)
+
     def ir(self) -> str:
-        k = Kernel("kernel")
-        x, y, count = k.word(0, PTR), k.word(1, PTR), k.word(2, F64)
-        dims = [(k.word(3 + 2 * d), k.word(4 + 2 * d)) for d in range(self.kept + self.reduced)]
+        k = Kernel("kernel", self.args)
+        x, y, count = k.args("x", "y", "count")
+        dims = [k.args(*_dim_names(d)) for d in range(self.kept + self.reduced)]
         with k.loop(k.first, k.last) as item:
             place = k.at(y, item, F64)
             held = k.load(F64, place)
@@ -275,7 +297,9 @@ def bind_reduce(
         spec = Reduction(
             join, dtype, target if last else held, held, last and node.op.averages, after > 1, lanes
         )  # fmt: skip
-        words = (address(current), address(result), n, parts, length, after, columns, f64_word(count))
+        words = spec.args(
+            x=current, y=result, n=n, parts=parts, length=length, after=after, columns=columns, count=count
+        )
         cost = length * (min(after, width)) * 0.1
         grain = max(1, int(10_000 / (cost + 20)))
         steps.append(
@@ -289,10 +313,12 @@ def bind_reduce(
 
 def _rescue(x: Array, y: Array, axes: Sequence[int], count: int) -> EngineStep:
     kept = [i for i in range(x.ndim) if i not in axes]
-    words = [address(x), address(y), f64_word(count)]
-    for i in (*kept, *axes):
-        words += [x.shape[i], x.strides[i] // x.itemsize]
-    return EngineStep(Rescue(len(kept), len(axes)), words, y.size, 4096, (x, y), cost_ns=1.0)
+    dims: dict[str, int] = {}
+    for d, i in enumerate((*kept, *axes)):
+        dims.update(zip(_dim_names(d), (x.shape[i], x.strides[i] // x.itemsize), strict=True))
+    spec = Rescue(len(kept), len(axes))
+    words = spec.args(x=x, y=y, count=count, **dims)
+    return EngineStep(spec, words, y.size, 4096, (x, y), cost_ns=1.0)
 
 
 def stages_of(shape: Sequence[int], axes: Sequence[int]) -> list[tuple[int, int, int]]:

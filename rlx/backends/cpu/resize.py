@@ -11,7 +11,7 @@ import numpy as np
 from rlx.backends.cpu.context import Array
 from rlx.backends.cpu.conv.images import channels_last, from_channels_last, to_channels_last
 from rlx.backends.cpu.index import Gather
-from rlx.backends.cpu.ir import F32, I32, I64, PTR, Kernel, Value
+from rlx.backends.cpu.ir import F32, I32, I64, PTR, Kernel, Value, pointers, sizes
 from rlx.backends.cpu.movement import copies
 from rlx.backends.cpu.rowwise import (
     STORED,
@@ -21,26 +21,28 @@ from rlx.backends.cpu.rowwise import (
     store_wide,
     widened,
 )
-from rlx.backends.cpu.step import EngineContext, EngineStep, address, engine
+from rlx.backends.cpu.step import EngineContext, EngineStep, engine
 from rlx.ir import Node
 from rlx.ops.resize import AxisTable, tables
+
+_ARRAYS = ("x", "y", "indices", "weights")
 
 
 @dataclass(frozen=True, slots=True)
 class ResizeAxis:
     """(before, n, after) elements to (before, count, after). An item is an element of the new axis, with all that lie
-    behind it; `along` memory, where after is 1, it is a whole row. Words: x, y, indices and weights (taps, count), n,
-    count, after."""
+    behind it; `along` memory, where after is 1, it is a whole row. Indices and weights are (taps, count)."""
 
     source: str
     target: str
     taps: int
     along: bool
     lanes: int
+    args = pointers(*_ARRAYS) + sizes("n", "count", "after")
 
     def ir(self) -> str:
-        k = Kernel("kernel")
-        n, count, after = k.word(4), k.word(5), k.word(6)
+        k = Kernel("kernel", self.args)
+        n, count, after = k.args("n", "count", "after")
         with k.loop(k.first, k.last) as item:
             if self.along:
                 self._row(k, item * n, item * count, count)
@@ -50,7 +52,7 @@ class ResizeAxis:
         return k.text()
 
     def _row(self, k: Kernel, base: Value, to: Value, count: Value) -> None:
-        lanes, x, y, indices, weights = self.lanes, *(k.word(i, PTR) for i in range(4))
+        lanes, (x, y, indices, weights) = self.lanes, k.args(*_ARRAYS)
         kind = STORED[self.source]
         with k.loop(0, count, lanes) as i:
             left = count - i
@@ -71,7 +73,7 @@ class ResizeAxis:
             store_wide(k, made, y, self.target, to + i, mask)
 
     def _element(self, k: Kernel, base: Value, i: Value, to: Value, count: Value, after: Value) -> None:
-        lanes, x, y, indices, weights = self.lanes, *(k.word(i, PTR) for i in range(4))
+        lanes, (x, y, indices, weights) = self.lanes, k.args(*_ARRAYS)
         rows, factors = [], []
         for tap in range(self.taps):
             at = count * tap + i
@@ -145,13 +147,13 @@ def _along(
     keep = (x, made, indices, weights)
     if nearest and not (after == 1 and name_of(x) in STORED):
         spec = Gather(x.itemsize, 4, after == 1, ctx.machine.vector_bytes)
-        words = (address(x), address(indices), address(made), count, n, after)
+        words = spec.args(x=x, indices=indices, y=made, count=count, rows=n, n=after)
         return EngineStep(
             spec, words, before * count, grain_of(after + 16), keep, cost_ns=5 + after * x.itemsize * 0.1
         )
     along = after == 1
     resized = ResizeAxis(name_of(x), name_of(made), table.taps, along, ctx.machine.lanes())
-    words = (*map(address, keep), n, count, after)
+    words = resized.args(x=x, y=made, indices=indices, weights=weights, n=n, count=count, after=after)
     numel = count if along else after
     return EngineStep(
         resized,

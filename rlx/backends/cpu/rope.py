@@ -7,17 +7,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rlx.backends.cpu.context import Array
-from rlx.backends.cpu.ir import I32, I64, PTR, Kernel, Value
+from rlx.backends.cpu.ir import I32, I64, Kernel, Value, pointers, sizes
 from rlx.backends.cpu.rowwise import STORED, contiguous, grain_of, load_wide, name_of, store_wide
-from rlx.backends.cpu.step import EngineContext, EngineStep, address, engine
+from rlx.backends.cpu.step import EngineContext, EngineStep, engine
 from rlx.ir import Node
+
+_NUMBERS = ("n", "inner", "size", "per", "sections", "offset", "last", "members")
 
 
 @dataclass(frozen=True, slots=True)
 class Rope:
-    """(outer, n, inner) rows: an item is a position of an outer index. Words: x, y, cos, sin, positions, n, inner,
-    elements of a row, pairs of a section, sections, offset, last row of the tables, outer indices of a batch.
-    `positions`: "", or "first", "place" or "batch" for those given as a number, for each place, or for each batch."""
+    """(outer, n, inner) rows: an item is a position of an outer index, with `size` elements in a row and `per` pairs in
+    a section; `last` is the tables' last row, `members` the outer indices of a batch. `positions`: "", or "first",
+    "place" or "batch" for those given as a number, for each place, or for each batch."""
 
     dtype: str
     table: str
@@ -25,11 +27,12 @@ class Rope:
     interleaved: bool
     inverse: bool
     lanes: int
+    args = pointers("x", "y", "cos", "sin", "positions") + sizes(*_NUMBERS)
 
     def ir(self) -> str:
-        k, lanes = Kernel("kernel"), self.lanes
-        xs, ys, cos, sin, given = (k.word(i, PTR) for i in range(5))
-        n, inner, size, per, sections, offset, last, members = (k.word(i) for i in range(5, 13))
+        k, lanes = Kernel("kernel", self.args), self.lanes
+        xs, ys, cos, sin, given = k.args("x", "y", "cos", "sin", "positions")
+        n, inner, size, per, sections, offset, last, members = k.args(*_NUMBERS)
         half = per * sections
         with k.loop(k.first, k.last) as item:
             outer = k.binary("udiv", item, n)
@@ -103,9 +106,10 @@ def bind_rope(
     outer, inner = math.prod(x.shape[:axis]), math.prod(x.shape[axis + 1 : -1])
     how = ("first", "place", "batch")[positions[0].ndim] if positions else ""
     spec = Rope(dtype, name_of(cos), how, attrs["interleaved"], attrs["inverse"], ctx.machine.lanes())
-    words = (
-        *map(address, (x, y, cos, sin, positions[0] if positions else cos)), n, inner, size, half // sections, sections,
-        attrs["offset"], max(cos.shape[0] - 1, 0), max(1, outer // x.shape[0] if axis else 1),
+    words = spec.args(
+        x=x, y=y, cos=cos, sin=sin, positions=positions[0] if positions else cos, n=n, inner=inner, size=size,
+        per=half // sections, sections=sections, offset=attrs["offset"], last=max(cos.shape[0] - 1, 0),
+        members=max(1, outer // x.shape[0] if axis else 1),
     )  # fmt: skip
     row = inner * size
     return [EngineStep(spec, words, outer * n, grain_of(row), cost_ns=row * 0.5)]

@@ -18,7 +18,19 @@ import numpy as np
 
 from rlx.backends.cpu import trees as tr
 from rlx.backends.cpu.context import Array
-from rlx.backends.cpu.ir import F32, F64, I32, I64, PTR, Kernel, Type, Value, Variable
+from rlx.backends.cpu.ir import (
+    F32,
+    F64,
+    I32,
+    I64,
+    Arguments,
+    Kernel,
+    Type,
+    Value,
+    Variable,
+    pointers,
+    sizes,
+)
 from rlx.backends.cpu.machine import Lookup
 from rlx.backends.cpu.rowwise import (
     LOADED,
@@ -39,11 +51,11 @@ from rlx.backends.cpu.rowwise import (
     store_wide,
     total,
 )
-from rlx.backends.cpu.step import EngineContext, EngineStep, address, engine
+from rlx.backends.cpu.step import EngineContext, EngineStep, engine
 from rlx.dtypes import as_dtype, f32, f64
 from rlx.ir import Expr, Node
 from rlx.ir.expr import linearize
-from rlx.ir.rows import REDUCTIONS, ROW_PRIMS, Place, elements_of, program_of
+from rlx.ir.rows import REDUCTIONS, ROW_PRIMS, Place, elements_of, nan_is_summed, program_of
 
 _NS_PER_ELEMENT = 0.7
 COLUMNS = 16  # vectors in a block of columns
@@ -56,8 +68,6 @@ _FIRST, _NEAR = "row_first", "row_near"
 _POINTS = frozenset({_FIRST, "row_pick"})  # no sweep is needed
 _SWEPT = (REDUCTIONS | {_NEAR}) - _POINTS
 _SUMS = frozenset({"row_sum", "row_mean", _NEAR})
-# Primitives whose result is NaN where an argument is.
-_STRICT = frozenset("arg neg abs sqrt exp log add sub mul div max min".split())
 _NEEDS_FUNCTION = frozenset("exp log".split())  # what takes longer to compute than to load
 
 
@@ -79,15 +89,18 @@ def lowered(trees: Sequence[Expr], places: Sequence[Place]) -> tuple[Expr, ...]:
     return tuple(done[t] for t in trees)
 
 
+def operand_names(count: int) -> tuple[str, ...]:
+    """The arguments that are inputs and outputs."""
+    return tuple(f"operand{i}" for i in range(count))
+
+
 @dataclass(frozen=True, slots=True)
 class RowProgram:
     """Rows of `length` elements. `trees` are lowered, in `work` throughout. `dtypes`: of the inputs, then the outputs.
     `channels`: a row is a group of channels, each of which weights have one number for. `columns`: 0 where rows lie
     along memory; else the vectors of neighbouring columns that are an item. `long`: rows are longer than what one set
-    of sums adds up.
-
-    Words: addresses of inputs and outputs, elements of a row; for columns the columns beside each other, for channels
-    the groups, the channels of one and the elements of a channel."""
+    of sums adds up. Rows have n elements, with `after` columns beside each other; of channels, `groups` have `per`
+    each, of `inner` elements."""
 
     trees: tuple[Expr, ...]
     places: tuple[Place, ...]
@@ -98,8 +111,13 @@ class RowProgram:
     lanes: int
     lookup: Lookup
 
+    @property
+    def args(self) -> Arguments:
+        more = sizes("after") if self.columns else sizes("groups", "per", "inner") if self.channels else sizes()
+        return pointers(*operand_names(len(self.dtypes))) + sizes("n") + more
+
     def ir(self) -> str:
-        k = Kernel("kernel", self.lookup)
+        k = Kernel("kernel", self.args, self.lookup)
         (_Columns if self.columns else _AlongMemory)(self, k).write()
         return k.text()
 
@@ -141,25 +159,14 @@ class _Program(ABC):
         # Values of a row that a sweep reads, and those that are outputs.
         self.held = {a for e, a in users if a not in self.varying and (e in self.varying or e.prim in _SWEPT)}
         self.held |= {t for t in spec.trees if t not in self.varying}
-        self.pointers = [k.word(i, PTR) for i in range(len(spec.dtypes))]
-        self.n = k.word(len(spec.dtypes))
-        self.extra = len(spec.dtypes) + 1
+        self.pointers = k.args(*operand_names(len(spec.dtypes)))
+        self.n = k.arg("n")
         self.by: dict[str, Value] = {}
         if any(e.prim in ("row_mean", _NEAR) for e in self.nodes):
             self.few = k.binary("udiv", self.n + (_SIXTEENTH - 1), k.const(I64, _SIXTEENTH))
             self.by = {"row_mean": self.reciprocal(self.n), _NEAR: self.reciprocal(self.few)}
-        self.keeps_nan = not all(self._spreads(t) for t in spec.trees)
+        self.keeps_nan = not nan_is_summed(spec.trees)
         self.stored = self._stored()
-
-    def _spreads(self, tree: Expr) -> bool:
-        """Whether an output is NaN by a sum wherever a row's maximum would be: the maximum may then lose it."""
-
-        strict: dict[Expr, set[Expr]] = {}  # the nodes where a NaN makes a node one
-        for e in self.nodes:
-            strict[e] = {e}.union(*(strict[a] for a in e.args if e.prim in _STRICT))
-        sums = [strict[e.args[0]] for e in strict[tree] if e.prim == "row_sum"]
-        tops = [e.args[0] for e in self.nodes if e.prim in ("row_max", "row_min")]
-        return all(any(x in nodes for nodes in sums) for x in tops)
 
     def _stored(self) -> Expr | None:
         """An element that is stored in the output between two sweeps, since it takes long to compute: where the output
@@ -386,7 +393,7 @@ class _AlongMemory(_Program):
         if not spec.channels:
             blocks(k, self.n, self.lanes, lambda i, u, mask: write(_At(i, mask)), unroll)
             return
-        groups, per, inner = (k.word(self.extra + i) for i in range(3))
+        groups, per, inner = k.args("groups", "per", "inner")
         first = (self.row - k.binary("udiv", self.row, groups) * groups) * per
         weights = [e for e in self.nodes if e.prim == "arg" and spec.places[int(e.value or 0)] == "weight"]
         with k.loop(0, per) as c:
@@ -423,7 +430,7 @@ class _Columns(_Program):
 
     def write(self) -> None:
         k, spec = self.k, self.spec
-        self.after = k.word(self.extra)
+        self.after = k.arg("after")
         width = spec.columns * self.lanes
         count = k.binary("udiv", self.after + (width - 1), k.const(I64, width))
         self.slots: dict[Expr, _Slot] = {}
@@ -598,15 +605,18 @@ def bind_rows(
     light = not any(e.prim in _NEEDS_FUNCTION for e in linearize(trees)) and not {"f16", "bf16"}.isdisjoint(dtypes)
     columns = 0 if after == 1 else 1 if sweeps > _FEW_SWEEPS or light else COLUMNS
     spec = RowProgram(trees, places, dtypes, channels, columns, n > RUN, lanes, ctx.machine.lookup)
-    words = [*map(address, (*ins, *outs)), n]
+    operands = dict(zip(operand_names(len(dtypes)), (*ins, *outs), strict=True))
     count = elements[0].size // n
     if after > 1:
         width = columns * lanes
         numel = n * min(after, width)
         items = count // after * -(-after // width)
         cost = numel * _NS_PER_ELEMENT
-        return [EngineStep(spec, [*words, after], items, grain_of(numel), (*ins, *outs), cost_ns=cost)]
+        words = spec.args(**operands, n=n, after=after)
+        return [EngineStep(spec, words, items, grain_of(numel), (*ins, *outs), cost_ns=cost)]
+    beside: dict[str, int] = {}
     if channels:
         groups, per = (shape[i] for i in layout.weights)
-        words += [groups, per, n // per]
+        beside = {"groups": groups, "per": per, "inner": n // per}
+    words = spec.args(**operands, n=n, **beside)
     return [EngineStep(spec, words, count, grain_of(n), (*ins, *outs), cost_ns=n * _NS_PER_ELEMENT)]

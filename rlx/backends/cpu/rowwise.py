@@ -7,7 +7,6 @@ from collections.abc import Callable, Collection, Sequence
 from rlx.backends.cpu.context import Array
 from rlx.backends.cpu.formulas import apply
 from rlx.backends.cpu.ir import F16, F32, F64, I16, I32, I64, PTR, Kernel, Type, Value, Variable
-from rlx.backends.cpu.step import f32_word, f64_word
 from rlx.dtypes import as_dtype
 
 STORED = {"f32": F32, "f16": I16, "bf16": I16}  # the dtypes that are computed in f32, as they are loaded
@@ -162,11 +161,6 @@ def computed(*dtypes: str) -> Type:
 def alike(dtypes: Collection[str]) -> bool:
     """Whether these are dtypes that are computed in f32, or f64 alone."""
     return set(dtypes) <= STORED.keys() or set(dtypes) == {"f64"}
-
-
-def float_word(kind: Type, x: float) -> int:
-    """The bits of a number of that type as a word of args."""
-    return f64_word(x) if kind == F64 else f32_word(x)
 
 
 def grain_of(n: int) -> int:

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from rlx.backends.cpu.ir import Arguments
 from rlx.backends.cpu.machine import Machine
 
 # A row of a table: kernel, args, items, items of a chunk, threads at most, chunks, threads where others want the cores.
@@ -489,6 +490,7 @@ class RunnerSpec:
 
     part: str
     arch: str
+    args = Arguments()
 
     def ir(self) -> str:
         words = _X86 if self.arch == "x86_64" else _ARM

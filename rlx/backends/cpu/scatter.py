@@ -14,10 +14,10 @@ import numpy as np
 
 from rlx.backends.cpu import trees
 from rlx.backends.cpu.context import Array
-from rlx.backends.cpu.ir import I32, I64, PTR, Kernel, Value
+from rlx.backends.cpu.ir import I32, I64, Kernel, Value, pointers, sizes
 from rlx.backends.cpu.movement import copies
 from rlx.backends.cpu.rowwise import contiguous
-from rlx.backends.cpu.step import EngineContext, EngineStep, address, engine
+from rlx.backends.cpu.step import EngineContext, EngineStep, engine
 from rlx.dtypes import DType, as_dtype
 from rlx.ir import Node
 
@@ -26,19 +26,20 @@ _INDICES = {4: I32, 8: I64}
 
 @dataclass(frozen=True, slots=True)
 class Scatter:
-    """Words: indices, updates, out, updates of a column, length of the axis in out, columns. `own`: each column has
-    indices of its own. An index may count from the end; updates of one that is out of range are left out."""
+    """`count` updates of each of the `columns`, on an axis of `length` in out. `own`: each column has indices of its
+    own. An index may count from the end; updates of one that is out of range are left out."""
 
     dtype: DType
     index: int
     reduction: str
     own: bool
     lanes: int
+    args = pointers("indices", "updates", "out") + sizes("count", "length", "columns")
 
     def ir(self) -> str:
-        k, lanes, size = Kernel("kernel"), self.lanes, self.dtype.itemsize
-        indices, updates, out = (k.word(i, PTR) for i in range(3))
-        count, length, columns = (k.word(i) for i in range(3, 6))
+        k, lanes, size = Kernel("kernel", self.args), self.lanes, self.dtype.itemsize
+        indices, updates, out = k.args("indices", "updates", "out")
+        count, length, columns = k.args("count", "length", "columns")
         blocks = k.binary("udiv", columns + (lanes - 1), k.const(I64, lanes))
         kind = trees.stored_bits(self.dtype).of(lanes)
         with k.loop(k.first, k.last) as item:
@@ -101,7 +102,9 @@ def _steps(
     heads, count = math.prod(out.shape[:axis]), indices.shape[axis] if own else indices.size
     lanes = 1 if own or columns == 1 else ctx.machine.lanes(8 * dtype.itemsize)
     spec = Scatter(dtype, indices.itemsize, reduction, own, lanes)
-    words = (address(indices), address(updates), address(out), count, node.attrs["length"], columns)
+    words = spec.args(
+        indices=indices, updates=updates, out=out, count=count, length=node.attrs["length"], columns=columns
+    )
     items = heads * -(-columns // lanes)
     step = EngineStep(spec, words, items, 1, (indices, updates, out), name="scatter", cost_ns=2.0 * count + 1)
     return [*before, step] if updates.size else before

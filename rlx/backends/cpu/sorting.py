@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 from rlx.backends.cpu import trees
 from rlx.backends.cpu.context import Array
-from rlx.backends.cpu.ir import I32, I64, PTR, Kernel, Value
+from rlx.backends.cpu.ir import I32, I64, Kernel, Value, pointers, sizes
 from rlx.backends.cpu.rowwise import contiguous, room
-from rlx.backends.cpu.step import Declined, EngineContext, EngineStep, address, engine
+from rlx.backends.cpu.step import Declined, EngineContext, EngineStep, engine
 from rlx.dtypes import DType, as_dtype
 from rlx.ir import Node
 
@@ -38,13 +38,14 @@ def _order(k: Kernel, v: Value, dtype: DType, descending: bool) -> Value:
 
 @dataclass(frozen=True, slots=True)
 class Sort:
-    """(outer, n, inner) elements along n: an item is a row, of which the first `kept` are written. Words: x, values,
-    indices, memory, n, inner, kept; a row has memory of 2 n words of 64 bits."""
+    """(outer, n, inner) elements along n: an item is a row, of which the first `kept` are written. A row has memory of
+    2 n words of 64 bits."""
 
     dtype: DType
     descending: bool
     values: bool
     short: bool  # rows, in which each element is moved to its place among those before it
+    args = pointers("x", "values", "indices", "memory") + sizes("n", "inner", "kept")
 
     @property
     def digits(self) -> int:
@@ -52,9 +53,9 @@ class Sort:
         return 0 if self.short else 1 if self.dtype.itemsize == 1 else 4
 
     def ir(self) -> str:
-        k, size = Kernel("kernel"), self.dtype.itemsize
-        x, values, indices, memory = (k.word(i, PTR) for i in range(4))
-        n, inner, kept = (k.word(i) for i in range(4, 7))
+        k, size = Kernel("kernel", self.args), self.dtype.itemsize
+        x, values, indices, memory = k.args("x", "values", "indices", "memory")
+        n, inner, kept = k.args("n", "inner", "kept")
         raw = trees.stored_bits(self.dtype)
         counts = room(k, 4 * _BINS * max(self.digits, 1))
         with k.loop(k.first, k.last) as item:
@@ -114,16 +115,16 @@ class Sort:
 @dataclass(frozen=True, slots=True)
 class SortedList:
     """The first `kept` of n neighbouring elements: a vector is looked at closely where one of its elements comes before
-    the last of the list. Words: x, values, indices, n, kept."""
+    the last of the list."""
 
     dtype: DType
     descending: bool
     lanes: int
+    args = pointers("x", "values", "indices") + sizes("n", "kept")
 
     def ir(self) -> str:
-        k, lanes, size = Kernel("kernel"), self.lanes, self.dtype.itemsize
-        x, values, indices = (k.word(i, PTR) for i in range(3))
-        n, kept = k.word(3), k.word(4)
+        k, lanes, size = Kernel("kernel", self.args), self.lanes, self.dtype.itemsize
+        x, values, indices, n, kept = k.args("x", "values", "indices", "n", "kept")
         raw = trees.stored_bits(self.dtype)
         held = room(k, 8 * _LIST)  # words of a key and an index
         edge = k.variable(k.const(I32, 0))
@@ -185,9 +186,9 @@ def bind_sort(
         raise Declined(f"{n} elements in a row")
     if len(outs) == 2 and inner == 1 and kept <= _LIST and kept * _FEW <= n:
         spec = SortedList(dtype, descending, ctx.machine.lanes())
-        short = (address(x), address(outs[0]), address(outs[1]), n, kept)
-        return [EngineStep(spec, short, rows, 1, keep, name="top of a row", cost_ns=n * 0.2 + kept * 50.0)]
+        words = spec.args(x=x, values=outs[0], indices=outs[1], n=n, kept=kept)
+        return [EngineStep(spec, words, rows, 1, keep, name="top of a row", cost_ns=n * 0.2 + kept * 50.0)]
     memory = ctx.borrow(rows * n * 16)
     sort = Sort(dtype, descending, len(outs) == 2, n <= _SHORT)
-    words = (address(x), address(outs[0]), address(outs[-1]), address(memory), n, inner, kept)
+    words = sort.args(x=x, values=outs[0], indices=outs[-1], memory=memory, n=n, inner=inner, kept=kept)
     return [EngineStep(sort, words, rows, 1, (*keep, memory), name="sort", cost_ns=n * 8.0 + 1000)]

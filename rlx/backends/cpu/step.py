@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -18,6 +17,7 @@ from typing import Literal
 
 from rlx.backends.cpu.compile import KernelSpec
 from rlx.backends.cpu.context import Array
+from rlx.backends.cpu.ir import Words
 from rlx.backends.cpu.machine import Machine
 from rlx.backends.cpu.weights import PackedWeights
 from rlx.driver.device import Bytes
@@ -28,15 +28,14 @@ from rlx.ir import Expr, Node, Op, Tensor
 class EngineStep:
     """One kernel over its work items.
 
-    `words` are the 8-byte words of its args: addresses, sizes, bits of floats (`f32_word`). `items` are independent of
-    each other, and a thread takes at least `grain` of them at once; `cost_ns` is about how long one takes, by which a
-    step decides whether more than one thread is worth waking. `prepare` is called before the first run, and again when
-    a weight has changed. `keep` holds what the addresses point to, and what `prepare` reads: a weight that is packed,
-    and that no step keeps beside, has no bytes but the packed ones. `name` is what the report says (the spec's class).
-    """
+    `words` are its arguments, as `spec.args` packs them. `items` are independent of each other, and a thread takes at
+    least `grain` of them at once; `cost_ns` is about how long one takes, by which a step decides whether more than one
+    thread is worth waking. `prepare` is called before the first run, and again when a weight has changed. `keep` holds
+    what the addresses point to, and what `prepare` reads: a weight that is packed, and that no step keeps beside, has
+    no bytes but the packed ones. `name` is what the report says (the spec's class). """
 
     spec: KernelSpec
-    words: Sequence[int]
+    words: Words
     items: int
     grain: int = 1
     keep: tuple[object, ...] = ()
@@ -142,11 +141,3 @@ def address(array: Array) -> int:
     found: int = array.__array_interface__["data"][0]
     return found
 
-
-def f32_word(x: float) -> int:
-    """The bits of an f32 as a word of args, which a kernel reads by `k.word(i, F32)`."""
-    return int(struct.unpack("<I", struct.pack("<f", x))[0])
-
-
-def f64_word(x: float) -> int:
-    return int(struct.unpack("<q", struct.pack("<d", x))[0])

@@ -151,10 +151,8 @@ class Blas:
         if call.m == 0 or call.n == 0 or call.batch == 0:
             return lambda a, b, c: None
         one, zero = (ctypes.byref(x[call.double]) for x in (self._one, self._zero))
-        parts = [
-            list[Any]([ctypes.c_int(t), ctypes.c_int(n)]) for t, n in zip(call.types, call.lds, strict=True)
-        ]
-        first, second, result = parts
+        kinds = zip(call.types, call.lds, strict=True)
+        first, second, result = parts = [list[Any]([ctypes.c_int(t), ctypes.c_int(n)]) for t, n in kinds]
         size = [ctypes.c_int(n) for n in (*call.trans, call.m, call.n, call.k)]
         tail: list[Any] = [ctypes.c_int(call.compute), ctypes.c_int(_DEFAULT_ALGO)]
         work = self._lib.cublasGemmEx

@@ -176,7 +176,12 @@ def max_unpool(c: Call) -> Result:
         *((m - 1) * s - a - b + k
           for m, s, a, b, k in zip(x.shape[2:], strides, pads[:n], pads[n:], kernel, strict=True)),
     ]  # fmt: skip
-    shape = checked_shape(c, c.known_ints(2) if c.has(2) else natural)
+    wanted = c.known_ints(2) if c.has(2) else natural
+    if (
+        len(wanted) != x.ndim or wanted[:2] != natural[:2] or any(n < m for n, m in zip(wanted, natural, strict=True))
+    ):
+        raise c.bad(f"output_shape is {wanted}; expected {natural}, or longer axes behind the first two")
+    shape = checked_shape(c, wanted)
     index = o.reshape(places, (-1,))
     if c.has(2):
         # The indices count in the natural shape; the requested one is larger.

@@ -14,6 +14,7 @@ from rlx.onnx.ops.fill import checked_shape
 from rlx.onnx.ops.movement import axis_of
 from rlx.onnx.reader.call import Call, Result, Value
 from rlx.onnx.reader.elements import STRING, element, integer_range
+from rlx.onnx.reader.lenient import departs
 from rlx.onnx.reader.table import op
 from rlx.ops.fft import functions as fft
 from rlx.ops.fft.pairs import conj, pair
@@ -70,6 +71,9 @@ def _dft(c: Call, axis: int) -> Tensor:
         raise c.bad(f"the input is {x.shape}, the axis {axis}; expected an axis before the last")
     axis = axis_of(c, axis, x.ndim)
     onesided, inverse = bool(c.int("onesided", 0)), bool(c.int("inverse", 0))
+    if onesided and x.shape[-1] != 1 + inverse:
+        what = "an inverse one of complex numbers, (…, 2)" if inverse else "one of real numbers, (…, 1)"
+        raise c.bad(f"the input of a one-sided transform is {x.shape}; expected {what}")
     n = x.shape[axis]
     length = c.known_int(1) if c.has(1) else (2 * (n - 1) if onesided and inverse else n)
     moved = o.moveaxis(x, axis, x.ndim - 2)
@@ -109,7 +113,11 @@ def stft(c: Call) -> Result:
     frames = o.gather(x, c.tensor(places.astype(np.int32)), 1)  # (batch, frames, length, parts)
     if window is not None:
         frames = o.mul(frames, o.reshape(window, (length, 1)))
-    return transformed(c, frames, length, False, bool(c.int("onesided", 1)))
+    onesided = bool(c.int("onesided", 1))
+    if onesided and x.shape[-1] == 2:
+        message = f"{c.where}: the signal is {x.shape}, which is complex; one-sided spectra are of real numbers, (…, 1)"
+        departs(message, "gives the first half of the bins", c.strict)
+    return transformed(c, frames, length, False, onesided)
 
 
 @op("MelWeightMatrix")

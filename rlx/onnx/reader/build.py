@@ -280,7 +280,7 @@ class GraphBuilder:
             raise UnsupportedOp(
                 f"{where}: there is no such operator in version {opset} of domain {domain or 'ai.onnx'!r}"
             )
-        bound = check_call(schema, node, inputs, protos, where, self._strict)
+        bound = check_call(schema, node, inputs, protos, where, self._strict, frame.defined)
         strict = self._strict and not frame.defined
         check_shapes(schema, inputs, where, strict)
         if not domain and node.op_type in CONTROL:

@@ -35,9 +35,11 @@ def check_call(
     protos: dict[str, Any],
     where: str,
     strict: bool,
+    defined: bool = False,
 ) -> dict[str, str]:
     """Checks a node against its operator's schema: counts, attributes, types. Unknown attributes are removed from
-    `protos`, with a warning unless `strict`. Returns: the type parameters, as ONNX writes types.
+    `protos`, with a warning unless `strict`. In a function that onnx has `defined` for an operator, types that this
+    takes go, also where its nodes are of operators that do not. Returns: the type parameters, as ONNX writes types.
 
     Raises: ModelFormatError.
     """
@@ -66,10 +68,10 @@ def check_call(
     for name, declared in schema.attributes.items():
         if declared.required and name not in protos:
             raise ModelFormatError(f"{where}: lacks the attribute {name}")
-    return _bind_types(schema, inputs, where)
+    return _bind_types(schema, inputs, where, defined)
 
 
-def _bind_types(schema: Any, inputs: Sequence[AnyValue | None], where: str) -> dict[str, str]:
+def _bind_types(schema: Any, inputs: Sequence[AnyValue | None], where: str, defined: bool) -> dict[str, str]:
     allowed = {c.type_param_str: set(c.allowed_type_strs) for c in schema.type_constraints}
     bound: dict[str, str] = {}
     for i, value in enumerate(inputs):
@@ -79,7 +81,7 @@ def _bind_types(schema: Any, inputs: Sequence[AnyValue | None], where: str) -> d
                 raise ModelFormatError(f"{where}: input {i} ({formal.name}) is left out; it must be there")
             continue
         param, kind = formal.type_str, value.kind
-        if kind not in allowed.get(param, {param}):
+        if kind not in allowed.get(param, {param}) and not defined:
             allows = ", ".join(sorted(allowed.get(param, {param})))
             raise ModelFormatError(
                 f"{where}: input {i} ({formal.name}) is {kind}; version {schema.since_version} of the operator takes "

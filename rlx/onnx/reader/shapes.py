@@ -45,6 +45,7 @@ SHAPES: dict[str, str | tuple[str | tuple[str, ...], ...]] = {
     "DequantizeLinear": "x_zero_point==x_scale",
     "Dropout": "ratio=; training_mode=",
     "Expand": "shape=S",
+    "FlexAttention": "Q=B H L E; K=B G T E; V=B G T W",
     "GroupNormalization": "scale=S; bias=S",
     "HammingWindow": "size=",
     "HannWindow": "size=",
@@ -156,7 +157,7 @@ def check_shapes(schema: Any, inputs: Sequence[AnyValue | None], where: str, str
 
     Raises: ModelFormatError."""
     groups = _RULES.get(schema.name)
-    if groups is None or schema.domain not in ("", "ai.onnx.preview.training"):
+    if groups is None or schema.domain not in ("", "ai.onnx.preview", "ai.onnx.preview.training"):
         return
     shapes = {
         formal.name: (i, value.tensor.shape)

@@ -24,6 +24,8 @@ from rlx.ops.windows import (
     check_groups,
     check_image,
     check_pads,
+    either,
+    padding_of,
     pads_of,
     per_axis,
     spatial_axes,
@@ -371,25 +373,34 @@ def conv(
     w: TensorLike,
     bias: TensorLike | None = None,
     *,
-    strides: Any = 1,
-    pads: Any = 0,
-    dilations: Any = 1,
+    strides: Any = None,
+    pads: Any = None,
+    dilations: Any = None,
     groups: int = 1,
     activation: str | None = None,
+    stride: Any = None,
+    padding: Any = None,
+    dilation: Any = None,
 ) -> Tensor:
     """activation(convolution of x with w, plus bias): a cross-correlation, that is, the kernel is not flipped.
 
     Shape: x (N, C, *S), w (O, C / groups, *K), bias (O,), one to three spatial axes; gives (N, O, *S') with
     S' = (S + begin + end - dilation·(K - 1) - 1) // stride + 1. strides, dilations: an int or one for each axis; pads:
-    an int, one for each axis, or (begin, end) for each. groups = C is depthwise. activation: as rlx.matmul's.
+    an int, one for each axis, or (begin, end) for each; none by default. groups = C is depthwise. activation: as
+    rlx.matmul's. stride, padding and dilation are torch's names of the three; padding may also be "valid", or "same",
+    for ⌈S / stride⌉ positions, an odd element of padding at the end ("same_lower": at the beginning).
     Dtype: promoted from x and w, so an f16 or bf16 weight beside f32 gives f32; integers become f32. Gradient: to all.
     Numerics: sums in f32, rounded once. Follows ONNX Conv.
     """
     x, w, *rest = _arguments("conv", x, w, bias)
     n = spatial_axes("conv", x)
+    step = per_axis("conv", "strides", either("conv", ("strides", "stride"), strides, stride, 1), n)
+    spread = per_axis("conv", "dilations", either("conv", ("dilations", "dilation"), dilations, dilation, 1), n)
+    around = either("conv", ("pads", "padding"), pads, padding, 0)
     return apply(
-        "conv", x, w, *rest, activation=activation, groups=groups, pads=pads_of("conv", pads, n),
-        strides=per_axis("conv", "strides", strides, n), dilations=per_axis("conv", "dilations", dilations, n),
+        "conv", x, w, *rest, activation=activation, groups=groups, strides=step, dilations=spread,
+        pads=padding_of("conv", around, x.shape[2:], w.shape[2:], step, spread) if w.ndim == x.ndim
+        else pads_of("conv", 0, n),
     )  # fmt: skip
 
 
@@ -398,25 +409,30 @@ def conv_transpose(
     w: TensorLike,
     bias: TensorLike | None = None,
     *,
-    strides: Any = 1,
-    pads: Any = 0,
+    strides: Any = None,
+    pads: Any = None,
     output_padding: Any = 0,
-    dilations: Any = 1,
+    dilations: Any = None,
     groups: int = 1,
+    stride: Any = None,
+    padding: Any = None,
+    dilation: Any = None,
 ) -> Tensor:
     """The transposed convolution plus bias: each element of x times the kernel is added where the kernel covers.
 
     Shape: x (N, C, *S), w (C, O / groups, *K), bias (O,); gives (N, O, *S') with
-    S' = (S - 1)·stride + dilation·(K - 1) + 1 + output_padding - begin - end. Arguments as in rlx.conv; output_padding
-    adds to the end of each axis. Dtype: promoted from x and w; integers become f32. Gradient: to all.
+    S' = (S - 1)·stride + dilation·(K - 1) + 1 + output_padding - begin - end. Arguments as in rlx.conv, padding in
+    numbers; output_padding adds to the end of each axis. Dtype: promoted from x and w; integers become f32. Gradient:
+    to all.
     Numerics: sums in f32, rounded once. Follows ONNX ConvTranspose; Zeiler et al., 2010.
     """
     x, w, *rest = _arguments("conv_transpose", x, w, bias)
     op = "conv_transpose"
     n = spatial_axes(op, x)
     return apply(
-        op, x, w, *rest, groups=groups, pads=pads_of(op, pads, n), strides=per_axis(op, "strides", strides, n),
-        dilations=per_axis(op, "dilations", dilations, n),
+        op, x, w, *rest, groups=groups, pads=pads_of(op, either(op, ("pads", "padding"), pads, padding, 0), n),
+        strides=per_axis(op, "strides", either(op, ("strides", "stride"), strides, stride, 1), n),
+        dilations=per_axis(op, "dilations", either(op, ("dilations", "dilation"), dilations, dilation, 1), n),
         output_padding=per_axis(op, "output_padding", output_padding, n),
     )  # fmt: skip
 

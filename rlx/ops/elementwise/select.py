@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, overload
 
 import numpy as np
 
@@ -155,12 +155,21 @@ register(
 )  # fmt: skip
 
 
-def where(cond: TensorLike, a: TensorLike, b: TensorLike) -> Tensor:
-    """a where cond is true, else b.
+@overload
+def where(cond: TensorLike, a: TensorLike, b: TensorLike) -> Tensor: ...
+@overload
+def where(cond: TensorLike, *, size: int | None = None, fill_value: Any = None) -> tuple[Tensor, ...]: ...
+def where(
+    cond: TensorLike, a: TensorLike | None = None, b: TensorLike | None = None, *, size: int | None = None,
+    fill_value: Any = None,
+) -> Any:  # fmt: skip
+    """a where cond is true, else b; without the two the indices where it is true, as rlx.nonzero gives them.
 
     Shape: broadcast of the three. Dtype: cond bool (other dtypes count as `!= 0`), a and b promoted. Gradient: each
     element of d to the one of a and b that was chosen.
     """
+    if a is None or b is None or size is not None or fill_value is not None:
+        raise ShapeError("where: expected cond, a and b, or cond alone, of which size and fill_value are")
     (condition,) = tensors("where", cond) if isinstance(cond, Tensor) else (None,)
     if condition is None:
         condition = graph_of("where", (a, b)).constant(np.asarray(cond))
@@ -169,6 +178,18 @@ def where(cond: TensorLike, a: TensorLike, b: TensorLike) -> Tensor:
         a, b = (_scalar_like(condition, v) for v in (a, b))
     left, right = tensors("where", a, b)
     return apply("where", cast_to(condition, bool_), left, right)
+
+
+def _where_alone(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """The function that a call of `where` with a condition alone means."""
+    if len(args) != 1 or "a" in kwargs:
+        return None
+    from rlx import ops
+
+    return ops.nonzero
+
+
+where.instead = _where_alone  # type: ignore[attr-defined]
 
 
 def _scalar_like(beside: Tensor, value: Any) -> Tensor:
@@ -189,18 +210,20 @@ def cast(x: TensorLike, dtype: DTypeLike) -> Tensor:
     return cast_to(tensor("cast", x), as_dtype(dtype))
 
 
-def clip(x: TensorLike, min: float | int | None = None, max: float | int | None = None) -> Tensor:
+def clip(x: TensorLike, min: TensorLike | None = None, max: TensorLike | None = None) -> Tensor:
     """x clipped to min..max; None sets no bound; NaN stays NaN; where min > max the result is max.
 
-    Dtype: x's; integers with a float bound become f32. Gradient: d where min ≤ x ≤ max, else 0: d at the bounds, 0 at
-    NaN, as in torch.
+    Bounds are numbers, or arrays that broadcast with x. Dtype: x's; integers with a float bound become f32; promoted
+    with arrays. Gradient: d where min ≤ x ≤ max, else 0: d at the bounds, 0 at NaN, as in torch; to bounds in arrays, d
+    where they are taken, and half of it where they equal x.
     """
     x = tensor("clip", x)
     for what, bound in (("min", min), ("max", max)):
         if bound is not None and not isinstance(bound, int | float | np.integer | np.floating):
-            raise DTypeError(
-                f"clip: {what} is {type(bound).__name__}; expected a number (for tensors: minimum, maximum)"
-            )
+            if isinstance(bound, str | list | tuple):
+                raise DTypeError(f"clip: {what} is {type(bound).__name__}; expected a number or an array")
+            x = x if min is None else _extreme("maximum", x, min)
+            return x if max is None else _extreme("minimum", x, max)
     low = None if min is None else _number(min)
     high = None if max is None else _number(max)
     if x.dtype.is_int:
@@ -215,6 +238,11 @@ def clip(x: TensorLike, min: float | int | None = None, max: float | int | None 
         low = None if low is None else float(low)
         high = None if high is None else float(high)
     return apply("clip", x, min=low, max=high)
+
+
+def _extreme(op: str, x: Tensor, bound: TensorLike) -> Tensor:
+    a, b = tensors("clip", x, bound)
+    return apply(op, a, b)
 
 
 def _number(value: Any) -> int | float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import math
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
@@ -9,7 +10,7 @@ from typing import Any, Literal
 import numpy as np
 
 from rlx.dtypes import DType, bool_
-from rlx.errors import ShapeError
+from rlx.errors import DTypeError, ShapeError
 from rlx.ir import NOT_DIFFERENTIABLE, Attrs, Expr, Node, Op, Tensor, TensorType, apply, register
 from rlx.ir import expr as ex
 from rlx.ir.op import ExprRule, Infer, Vjp
@@ -362,13 +363,21 @@ def relu(x: Tensor) -> Tensor:
     return apply("relu", tensor("relu", x))
 
 
-def round(x: Tensor) -> Tensor:
-    """The nearest integer, ties to the even one; integers and bools stay as they are.
+def round(x: Tensor, decimals: int = 0) -> Tensor:
+    """The nearest integer, ties to the even one, or the nearest multiple of 10^-decimals.
 
-    Dtype: x's. Gradient: zero.
+    Dtype: x's; integers and bools stay as they are, and have no decimals below 0. Gradient: zero. Numerics:
+    round(x · 10^decimals) / 10^decimals, as numpy.round.
     """
     x = tensor("round", x)
-    return apply("round", x) if x.dtype.is_float else x
+    if not x.dtype.is_float:
+        if decimals >= 0:
+            return x
+        raise DTypeError(f"round: decimals is {decimals} for {x.dtype}; cast it to a float first")
+    if not decimals:
+        return apply("round", x)
+    by = 10.0 ** builtins.abs(decimals)
+    return apply("round", x * by) / by if decimals > 0 else apply("round", x / by) * by
 
 
 def floor(x: Tensor) -> Tensor:

@@ -41,12 +41,22 @@ def tile(x: TensorLike, repeats: int | Sequence[int]) -> Tensor:
     return movement.reshape(made, tuple(c * n for c, n in zip(counts, shape, strict=True)))
 
 
-def repeat(x: TensorLike, repeats: int, axis: int) -> Tensor:
-    """x with each element repeated `repeats` times along the axis. Dtype: any. Gradient: the sum over the copies."""
+def repeat(x: TensorLike, repeats: int | Sequence[int], axis: int | None = None) -> Tensor:
+    """x with each element repeated along the axis (None: flattened before).
+
+    repeats: an int, or one for each element, known now. Dtype: any. Gradient: the sum over the copies.
+    """
     x = tensor("repeat", x)
+    if axis is None:
+        x, axis = movement.reshape(x, (x.size,)), 0
     axis = normalize_axis(axis, x.ndim, "repeat")
-    (count,) = as_shape((repeats,), "repeat: repeats")
+    counts = as_shape(repeats, "repeat: repeats")
     head, n, tail = x.shape[:axis], x.shape[axis], x.shape[axis + 1 :]
+    if len(counts) != 1:
+        if len(counts) != n:
+            raise ShapeError(f"repeat: {len(counts)} repeats for {n} elements; expected one for each, or one for all")
+        return apply("gather", x, np.repeat(np.arange(n), counts), axis=axis)
+    (count,) = counts
     spread = movement.expand(movement.reshape(x, (*head, n, 1, *tail)), (*head, n, count, *tail))
     return movement.reshape(spread, (*head, n * count, *tail))
 

@@ -6,6 +6,9 @@ import math
 from collections.abc import Sequence
 from typing import Literal
 
+import numpy as np
+import numpy.typing as npt
+
 from rlx.dtypes import promote
 from rlx.errors import ShapeError, UnsupportedOp
 from rlx.ir import Tensor
@@ -177,3 +180,29 @@ def convolve(in1: TensorLike, in2: TensorLike, mode: Mode = "full", method: str 
     image, kernel = (movement.reshape(t, (1, 1, *t.shape)) for t in (x, arrange.flip(h)))
     made = conv(image, kernel, pads=pads)
     return _kept(movement.reshape(made, made.shape[2:]), a, b, over, mode)
+
+
+def correlate(in1: TensorLike, in2: TensorLike, mode: Mode = "full", method: str = "auto") -> Tensor:
+    """The cross-correlation of two signals along all axes: Σ in1[i + lag] in2[i].
+
+    Modes, method, dtype and gradient as convolve; correlation_lags gives the lags. Follows scipy.signal.correlate.
+    """
+    op = "signal.correlate"
+    a, b = _operands(op, in1, in2, mode)
+    if mode == "valid" and any(n < m for n, m in zip(a.shape, b.shape, strict=True)):
+        return arrange.flip(convolve(b, arrange.flip(a), mode, method))
+    return convolve(a, arrange.flip(b), mode, method)
+
+
+def correlation_lags(in1_len: int, in2_len: int, mode: str = "full") -> npt.NDArray[np.int64]:
+    """The lags of the elements of correlate of two signals of these lengths: a NumPy array. Follows
+    scipy.signal.correlation_lags."""
+    choose("signal.correlation_lags", "mode", mode, MODES)
+    lags = np.arange(-in2_len + 1, in1_len)
+    if mode == "same":
+        middle, far = lags.size // 2, in1_len // 2
+        return lags[middle - far : middle + far + in1_len % 2]
+    if mode == "valid":
+        bound = in1_len - in2_len
+        return np.arange(bound + 1) if bound >= 0 else np.arange(bound, 1)
+    return lags

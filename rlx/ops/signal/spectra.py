@@ -11,8 +11,11 @@ from rlx.errors import ShapeError
 from rlx.ir import Tensor
 from rlx.ops import composite, reduce
 from rlx.ops.base import TensorLike, cast_to, tensors
+from rlx.ops.cumulative import cumsum
 from rlx.ops.elementwise import predicates, select, unary
-from rlx.ops.fft.pairs import conj, multiply, power
+from rlx.ops.elementwise.trig import atan2
+from rlx.ops.fft.pairs import absolute, conj, imag, multiply, power, real
+from rlx.ops.movement import strided as movement
 from rlx.ops.numeric import Array
 from rlx.ops.order import sort
 from rlx.ops.signal.frames import frame_count
@@ -206,3 +209,60 @@ def _two(
             "shorter one with zeros"
         )
     return (first, second), at, segments_of(op, first.shape[-1], fs, window, nperseg, noverlap, nfft)
+
+
+def spectrogram(
+    x: TensorLike,
+    fs: float = 1.0,
+    window: Window = ("tukey", 0.25),
+    nperseg: int | None = None,
+    noverlap: int | None = None,
+    nfft: int | None = None,
+    detrend: Detrend = "constant",
+    return_onesided: bool = True,
+    scaling: str = "density",
+    axis: int = -1,
+    mode: str = "psd",
+) -> tuple[Array, Array, Tensor]:
+    """The spectra of segments of a signal, one after the other: (frequencies, times, spectra).
+
+    Shape: the axis of samples becomes one of frequencies, and a last axis of segments comes behind all others; mode
+    "complex" gives pairs (..., 2). noverlap: nperseg // 8. mode: "psd" (power), "magnitude", "complex", "angle", or
+    "phase", which is unwrapped along the frequencies. Otherwise as welch. Follows scipy.signal.spectrogram.
+    """
+    op = "signal.spectrogram"
+    choose(op, "mode", mode, ("psd", "complex", "magnitude", "angle", "phase"))
+    x, at = signal_of(op, x, axis)
+    if noverlap is None:
+        noverlap = segments_of(op, x.shape[-1], fs, window, nperseg, 0, nfft).nperseg // 8
+    cut = segments_of(op, x.shape[-1], fs, window, nperseg, noverlap, nfft)
+    factor = float(np.sqrt(cut.scale(op, scaling)))
+    z = transformed(op, x, cut, factor, detrend, return_onesided)  # (..., segments, frequencies, 2)
+    count = z.shape[-3]
+    times = ((np.arange(count) * cut.step + cut.nperseg / 2) / cut.fs).astype(x.dtype.np)
+    if mode == "complex":
+        made = composite.moveaxis(z, -2, -3)
+        made = made if at == made.ndim - 3 else composite.moveaxis(made, -3, at)
+        return frequencies(cut, x, return_onesided), times, made
+    if mode == "psd":
+        made = power(z)
+        made = made * made.graph.constant(sides(cut.nfft), made.dtype) if return_onesided else made
+    elif mode == "magnitude":
+        made = absolute(z)
+    else:
+        made = atan2(imag(z), real(z))
+        made = _unwrapped(made) if mode == "phase" else made
+    made = composite.swapaxes(made, -1, -2)
+    made = made if at == made.ndim - 2 else composite.moveaxis(made, -2, at)
+    return frequencies(cut, x, return_onesided), times, made
+
+
+def _unwrapped(angle: Tensor) -> Tensor:
+    """Angles with multiples of 2π added, so that neighbouring frequencies differ by at most π, as numpy.unwrap."""
+    if angle.shape[-1] < 2:
+        return angle
+    step = angle[..., 1:] - angle[..., :-1]
+    near = step - unary.floor((step + np.pi) / (2 * np.pi)) * (2 * np.pi)
+    near = select.where((near == -np.pi) & (step > 0.0), np.pi, near)
+    more = select.where(unary.abs(step) < np.pi, 0.0, near - step)
+    return movement.concat([angle[..., :1], angle[..., 1:] + cumsum(more, more.ndim - 1)], -1)

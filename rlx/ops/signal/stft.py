@@ -81,7 +81,7 @@ def stft(
     factor = float(np.sqrt(cut.scale(op, "density" if scaling == "psd" else scaling)))
     n, around = x.shape[-1], 0 if boundary is None else cut.nperseg // 2
     if boundary in ("even", "odd", "constant"):
-        x, n, around = _extended(op, x, around, boundary), n + 2 * around, 0
+        x, n, around = extended(op, x, around, boundary), n + 2 * around, 0
     left = n + 2 * around - cut.nperseg
     count = (-(-left // cut.step) if padded else left // cut.step) + 1
     choose(op, "detrend", detrend, DETRENDS)
@@ -101,7 +101,7 @@ def _padded(x: Tensor, before: int, after: int, mode: str = "constant") -> Tenso
     return pad(x, [(0, 0)] * (x.ndim - 1) + [(before, after)], mode)
 
 
-def _extended(op: str, x: Tensor, by: int, boundary: str) -> Tensor:
+def extended(op: str, x: Tensor, by: int, boundary: str) -> Tensor:
     """x with `by` samples before and behind it made from it."""
     if by == 0:
         return x

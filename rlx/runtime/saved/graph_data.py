@@ -18,7 +18,7 @@ from rlx.driver.device import Bytes
 from rlx.dtypes import DType, as_dtype, i32
 from rlx.errors import DTypeError, ModelFormatError, UnsupportedOp
 from rlx.host.files import shown
-from rlx.ir import REGISTRY, Expr, Graph, Node, Tensor, TensorType, bodies
+from rlx.ir import HOST, REGISTRY, Expr, Graph, Node, Tensor, TensorType, bodies
 from rlx.ir.body import MAX_DEPTH
 from rlx.ir.expr import PRIMS, call, linearize
 from rlx.ir.graph import HIDDEN
@@ -194,7 +194,7 @@ class GraphsReader:
             case [str(name), int(first), list(inputs), dict(given), str(label)] if (
                 len(label) <= MAX_WORD and 0 <= first < MAX_ID and not isinstance(first, bool)
             ):
-                op = REGISTRY.get(name)
+                op = REGISTRY.get(name) or HOST.get(name)
                 graph._next_id = first
             case _:
                 raise self._wrong(f"has {shown(entry)} in the place of a node")

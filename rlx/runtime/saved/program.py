@@ -39,8 +39,9 @@ from rlx.host.files import shown
 from rlx.host.progress import report
 from rlx.ir import REGISTRY, Graph, TensorType
 from rlx.packed import PackedArray
-from rlx.runtime.compiled import CompiledGraph, CompileOptions
+from rlx.runtime.compiled import CompiledGraph
 from rlx.runtime.debug import TIMINGS
+from rlx.runtime.options import CompileOptions
 from rlx.runtime.prepare import Prepared
 from rlx.runtime.saved.container import ProgramFile, Writer, written
 from rlx.runtime.saved.graph_data import GraphsReader, GraphsWriter, array_of

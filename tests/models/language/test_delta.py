@@ -10,11 +10,13 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from rlx.errors import GraphError, ModelFormatError
+from rlx.errors import GraphError, ModelFormatError, ModelWarning
 from rlx.formats import gguf, safetensors
 from rlx.formats.gguf.convert import folder_to_gguf
 from rlx.formats.gguf.to_folder import gguf_to_folder
 from rlx.models import load
+from rlx.models.language.architectures import architecture_of
+from rlx.models.language.config import Fields
 from tests.models.tiny import formula
 
 F64 = npt.NDArray[np.float64]
@@ -43,7 +45,9 @@ def weights(mixed: bool = False) -> dict[str, npt.NDArray[np.float32]]:
         shapes = {"gate": (EXPERTS, D), "shared_expert_gate": (1, D)}
         wide = {"shared_expert": SHARED} | {f"experts.{e}": INNER for e in range(EXPERTS)}
         for name, inner in wide.items():
-            shapes |= {f"{name}.{part}_proj": (inner, D) for part in ("gate", "up")} | {f"{name}.down_proj": (D, inner)}
+            shapes |= {f"{name}.{part}_proj": (inner, D) for part in ("gate", "up")} | {
+                f"{name}.down_proj": (D, inner)
+            }
         for i in range(3):
             for part, shape in shapes.items():
                 n = f"model.layers.{i}.mlp.{part}.weight"
@@ -58,7 +62,9 @@ def _dense() -> dict[str, npt.NDArray[np.float32]]:
     for i in range(3):
         p = f"layers.{i}"
         shapes |= {f"{p}.{n}.weight": (D,) for n in ("input_layernorm", "post_attention_layernorm")}
-        shapes |= {f"{p}.mlp.{n}_proj.weight": (40, D) for n in ("gate", "up")} | {f"{p}.mlp.down_proj.weight": (D, 40)}
+        shapes |= {f"{p}.mlp.{n}_proj.weight": (40, D) for n in ("gate", "up")} | {
+            f"{p}.mlp.down_proj.weight": (D, 40)
+        }
         if i == 2:
             rows = {"q": 2 * 4 * SIZE, "k": 2 * SIZE, "v": 2 * SIZE}
             shapes |= {f"{p}.self_attn.{n}_proj.weight": (r, D) for n, r in rows.items()}
@@ -70,7 +76,9 @@ def _dense() -> dict[str, npt.NDArray[np.float32]]:
                    f"{p}.in_proj_b.weight": (HEADS, D), f"{p}.in_proj_a.weight": (HEADS, D),
                    f"{p}.conv1d.weight": (mixed, 1, 4), f"{p}.dt_bias": (HEADS,), f"{p}.A_log": (HEADS,),
                    f"{p}.norm.weight": (VALUE,), f"{p}.out_proj.weight": (D, inner)}  # fmt: skip
-    return {f"model.{n}": formula(n, s, 0.4, 1.0 if "linear_attn.norm" in n else 0.0) for n, s in shapes.items()}
+    return {
+        f"model.{n}": formula(n, s, 0.4, 1.0 if "linear_attn.norm" in n else 0.0) for n, s in shapes.items()
+    }
 
 
 def write(folder: Path, **changed: Any) -> Path:
@@ -273,7 +281,10 @@ def test_a_folder_of_a_model_that_sees_too(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"linear_num_value_heads": 5}, "linear_num_value_heads is 5, expected a multiple of the 2 key heads"),
+        (
+            {"linear_num_value_heads": 5},
+            "linear_num_value_heads is 5, expected a multiple of the 2 key heads",
+        ),
         ({"layer_types": ["full_attention", "full_attention", "mamba"]}, "layer_types"),
         ({"linear_key_head_dim": 9}, "in_proj_qkv"),
         ({"hidden_act": "gelu"}, "hidden_act"),
@@ -283,3 +294,14 @@ def test_a_folder_of_a_model_that_sees_too(tmp_path: Path) -> None:
 def test_settings_that_are_refused(changed: dict[str, Any], message: str, tmp_path: Path) -> None:
     with pytest.raises(ModelFormatError, match=message):
         load(write(tmp_path, **changed), "cpu")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("norm_topk_prob", False), ("mlp_only_layers", [1]), ("decoder_sparse_step", 2)]
+)
+def test_settings_of_experts_that_the_class_passes_over(name: str, value: Any) -> None:
+    """Qwen3.5 with experts has them in every layer, and their weights sum to 1 (transformers 5.24)."""
+    fields = Fields({**MIXED, name: value}, "config.json")
+    with pytest.warns(ModelWarning, match=f"{name} is .*, which has no effect"):
+        found = architecture_of(fields).read(fields)
+    assert found.experts is not None and found.experts.renormalize and not found.dense

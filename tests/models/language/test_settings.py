@@ -15,6 +15,7 @@ from rlx.cli.app import app
 from rlx.errors import ModelFormatError, ModelWarning
 from rlx.formats import gguf, safetensors
 from rlx.formats.gguf import convert, to_folder
+from rlx.formats.huggingface import ModelFolder
 from rlx.models import load
 from rlx.models.language.architectures import architecture_of
 from rlx.models.language.config import Attention, Fields
@@ -175,3 +176,26 @@ def test_the_table_of_settings_beside_transformers(name: str) -> None:
     kept = ("head beside", "yarn, both", "longrope, outer", "dynamic", "proportional", "part", "softcap")
     found = settings_sweep.each(name, lambda case: case in kept)
     assert found == {case: table[case] for case in kept}
+
+
+def test_limits_of_mamba_2_are_read_as_transformers_4_wrote_them(tmp_path: Path) -> None:
+    """`json.dump` writes an infinity as the word Infinity; no other number of a config.json may be one."""
+    fields = {"model_type": "mamba2", "vocab_size": 20, "hidden_size": 8, "num_hidden_layers": 1, "num_heads": 4,
+              "head_dim": 4, "n_groups": 2, "time_step_limit": [0.0, float("inf")]}  # fmt: skip
+    (tmp_path / "config.json").write_text(json.dumps(fields))
+    folder = ModelFolder(tmp_path)
+    assert architecture_of(Fields(folder.config, "config.json")).read(Fields(folder.config, "config.json")).recurrence
+    for name in ("layer_norm_epsilon", "hidden_size", "expand"):
+        (tmp_path / "config.json").write_text(json.dumps({**fields, name: float("inf")}))
+        wrong = Fields(ModelFolder(tmp_path).config, "config.json")
+        with pytest.raises(ModelFormatError, match=f"{name} is inf"):
+            architecture_of(wrong).read(wrong)
+
+
+@pytest.mark.parametrize(
+    ("said", "inner"), [({}, 16), ({"expand": 1}, 8), ({"expand": 3, "intermediate_size": 24}, 24)]
+)
+def test_the_width_within_mamba_follows_its_expand(said: dict[str, Any], inner: int) -> None:
+    fields = Fields({"model_type": "mamba", "vocab_size": 20, "hidden_size": 8, "num_hidden_layers": 1, **said}, "c")
+    found = architecture_of(fields).read(fields).recurrence
+    assert found is not None and found.inner == inner

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 from onnx import defs
 
@@ -16,9 +17,10 @@ Array = np.ndarray
 FLOATS = [-2.0, -0.5, 0.0, 1.5, 2.0**-100, -(2.0**-100), 1e-30, -1e-30, 1e30, -1e30, math.inf, -math.inf, math.nan]
 INTS = [-(2**63), -7, -3, -2, -1, 0, 1, 2, 3, 5, 2**31, 2**63 - 1]
 F16, F32, F64 = (np.dtype(t) for t in ("float16", "float32", "float64"))
+BF16 = np.dtype(ml_dtypes.bfloat16)
 I64 = np.dtype(np.int64)
 FEW = [-(2**63), -1, 0, 1, 2, 3, 4]
-KINDS = [F16, F32, F64]
+KINDS = [BF16, F16, F32, F64]
 
 
 @dataclass(frozen=True)
@@ -191,7 +193,7 @@ def attention() -> Iterator[Case]:
             continue
         feeds = {"q": q.astype(t), "k": k.astype(t), "v": v.astype(t)}
         yield Case("Attention", opset, feeds, {name: value}, None)
-    for scale, t in itertools.product(FLOATS, (F16, F32, F64)):
+    for scale, t in itertools.product(FLOATS, KINDS):
         if t == F16 and abs(scale) > 1e4:
             continue
         s = held(scale) * np.einsum("bhqe,bhke->bhqk", q, np.repeat(k, 2, 1))
@@ -276,7 +278,7 @@ def rotary() -> Iterator[Case]:
 
 def windows() -> Iterator[Case]:
     weights = {"HannWindow": (1, 1, 0), "HammingWindow": (25, 21, 0), "BlackmanWindow": (21, 25, 4)}
-    codes = {1: F32, 10: F16, 11: F64, 3: np.dtype(np.int8), 8: None, 0: None, -1: None, 2**31: None}
+    codes = {1: F32, 10: F16, 11: F64, 16: BF16, 3: np.dtype(np.int8), 8: None, 0: None, -1: None, 2**31: None}
     for (kind, (a, b, d)), size, periodic, code in itertools.product(
         weights.items(), (-(2**63), -1, 0, 1, 2, 3, 6, 17, 2**62), (-1, 0, 1, 2), codes
     ):
@@ -390,9 +392,9 @@ def ranges() -> Iterator[Case]:
                 want = a + np.arange(count) * c if count <= 1 << 12 else None
             feeds = {n: np.array(e).astype(t) for n, e in zip("abc", ends, strict=True)}
             yield Case("Range", v, feeds, {}, want, 4)
-    for stash, t in itertools.product((-1, 0, 1, 2, 7, 10, 11, 16, 2**40), (F16, F32, I64)):
+    for stash, t in itertools.product((-1, 0, 1, 2, 7, 10, 11, 16, 2**40), (BF16, F16, F32, I64)):
         feeds = {n: np.array(e).astype(t) for n, e in zip("abc", (0, 3, 1), strict=True)}
-        good = t != F16 or stash in (1, 10, 11, 16)  # it has no effect for the other types
+        good = t not in (BF16, F16) or stash in (1, 10, 11, 16)  # it has no effect for the other types
         yield Case("Range", 27, feeds, {"stash_type": stash}, np.arange(3.0) if good else None)
 
 
@@ -434,7 +436,7 @@ def grids() -> Iterator[Case]:
 def crops() -> Iterator[Case]:
     x = np.arange(12.0).reshape(3, 4)
     for t, (axes, dims) in itertools.product(
-        (F32, I64),
+        (BF16, F32, I64),
         [
             (None, [2, 6]), (None, [2]), (None, [2, 2, 2]), (None, [0, 1]), (None, [-1, 2]), ([0], [5]), ([-1], [3]),
             ([1, 0], [7, 2]), ([0, 0], [2, 2]), ([0, -2], [2, 2]), ([2], [1]), ([-3], [1]), ([], []), ([0], [2, 2]),
@@ -482,7 +484,7 @@ def blocks() -> Iterator[Case]:
 
 def writers() -> Iterator[Case]:
     past, new = np.zeros((2, 3, 4, 2)), np.arange(1.0, 9.0).reshape(2, 1, 2, 2) * np.ones((1, 3, 1, 1))
-    for t, axis, mode in itertools.product((F16, F32), INTS, ("linear", "circular", "x")):
+    for t, axis, mode in itertools.product((BF16, F16, F32), INTS, ("linear", "circular", "x")):
         update, want = new, None
         if axis in (-2, 2) and mode != "x":
             want = past.copy()

@@ -2,9 +2,9 @@
 
     python -m tests.onnx.sweep.attributes [--device cpu] [--write]
 
-Each result is compared with the formula of the operator's text, computed in float64, for f16, f32 and f64 and every
-version of the operator: within a few roundings of the type, signs of zero apart. Where the text gives no value, rlx
-must refuse; of coefficients that are no finite numbers it may. The counts are written into
+Each result is compared with the formula of the operator's text, computed in float64, for bf16, f16, f32 and f64 and
+every version of the operator: within a few roundings of the type, signs of zero apart. Where the text gives no value,
+rlx must refuse; of coefficients that are no finite numbers it may. The counts are written into
 tests/onnx/data/attributes.md; exit status 1 where a result is wrong.
 """
 
@@ -17,6 +17,7 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import ml_dtypes
 import numpy as np
 
 import rlx
@@ -156,8 +157,8 @@ def wrong(case: Case, device: str) -> str:
     dtype, flat = got.dtype, got.astype(np.float64).reshape(-1)
     with np.errstate(all="ignore"):
         want = want.astype(dtype).astype(np.float64).reshape(-1)
-        if dtype.kind == "f":
-            info = np.finfo(dtype)
+        if dtype.kind in "fV":
+            info = ml_dtypes.finfo(dtype)
             eps, tiny, most = float(info.eps), float(info.tiny), float(info.max)
         else:
             eps, tiny, most = 0.0, 0.0, math.inf

@@ -9,12 +9,11 @@ import numpy as np
 
 from rlx.backends.cpu.attention.blocks import Attention
 from rlx.backends.cpu.attention.rows import AttentionRow
-from rlx.backends.cpu.attention.words import WORDS
 from rlx.backends.cpu.compile import KernelSpec
 from rlx.backends.cpu.context import Array
 from rlx.backends.cpu.elementwise import tree_step
 from rlx.backends.cpu.rowwise import STORED, name_of
-from rlx.backends.cpu.step import Declined, EngineContext, EngineStep, address, engine, f32_word
+from rlx.backends.cpu.step import Declined, EngineContext, EngineStep, engine
 from rlx.dtypes import as_dtype, f32
 from rlx.ir import Node
 from rlx.ir.expr import arg, cast
@@ -163,20 +162,20 @@ class _Bound:
             spec = AttentionRow(self.dtype, size, name, ms[3] == 1, *flags, packed=bool(self.scales))
         outer = self.group if self.folded else 1  # query heads of an item
         arrays = {"q": q, "k": k, "v": v, "y": y, "mask": mask, "lengths": self.lengths, **tables}
-        words = {name: 0 if a is None else address(a) for name, a in arrays.items()}
-        words |= {
-            "heads": heads // outer, "blocks": blocks, "group": 1 if self.folded else self.group, "n_k": n_k,
-            "rows": count, "window": min(window or 0, n_q + n_k), "q_batch": qs[0], "q_head": qs[1] * outer,
-            "k_batch": ks[0], "k_head": ks[1], "k_row": ks[2], "v_batch": vs[0], "v_head": vs[1], "v_row": vs[2],
-            "y_batch": ys[0], "y_head": ys[1] * outer, "mask_batch": ms[0], "mask_head": ms[1] * outer,
-            "mask_key": ms[3], "length_stride": int(self.lengths is not None and self.lengths.size > 1),
-            "scale": f32_word(node.attrs["scale"]), "cap": f32_word(cap or 1.0),
-        }  # fmt: skip
+        words = spec.args(
+            **arrays, **dict(zip(("k_scales", "v_scales"), self.scales, strict=False)), heads=heads // outer,
+            blocks=blocks, group=1 if self.folded else self.group, n_k=n_k, rows=count,
+            window=min(window or 0, n_q + n_k), q_batch=qs[0], q_head=qs[1] * outer, k_batch=ks[0], k_head=ks[1],
+            k_row=ks[2], v_batch=vs[0], v_head=vs[1], v_row=vs[2], y_batch=ys[0], y_head=ys[1] * outer,
+            mask_batch=ms[0], mask_head=ms[1] * outer, mask_key=ms[3],
+            length_stride=int(self.lengths is not None and self.lengths.size > 1), scale=node.attrs["scale"],
+            cap=cap or 1.0,
+        )  # fmt: skip
         cost = span * n_k * (size * 0.02 + 0.3) * 16 / machine.lanes()
         items = batch * heads // outer * blocks
         return EngineStep(
             spec,
-            [words[name] for name in WORDS] + [address(a) for a in self.scales],
+            words,
             items,
             keep=(*tables.values(), *arrays.values(), *self.scales),
             cost_ns=cost,

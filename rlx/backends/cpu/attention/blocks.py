@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from rlx.backends.cpu.attention.words import LOWEST, POINTERS, TINY, WORDS, mask_type
+from rlx.backends.cpu.attention.words import ARGS, LOWEST, TINY, mask_type
 from rlx.backends.cpu.formulas import apply
 from rlx.backends.cpu.ir import F32, I32, I64, PTR, Kernel, Type, Value, Variable
 from rlx.backends.cpu.rowwise import (
@@ -45,6 +45,7 @@ class Attention:
     lanes: int
     registers: int
     packed: bool = False
+    args = ARGS
 
     @property
     def queries(self) -> int:
@@ -77,10 +78,10 @@ class _Text:
     """The text of one kernel."""
 
     def __init__(self, spec: Attention) -> None:
-        self.spec, self.k = spec, Kernel("kernel")
+        self.spec, self.k = spec, Kernel("kernel", spec.args)
         k, lanes = self.k, spec.lanes
-        self.w = {name: k.word(i, PTR if name in POINTERS else I64) for i, name in enumerate(WORDS[:-2])}
-        self.scale = k.splat(k.word(WORDS.index("scale"), F32), lanes)
+        self.w = k.all_args("scale", "cap")
+        self.scale = k.splat(k.arg("scale"), lanes)
         self.vector = F32.of(lanes)
         self.padded = -(-spec.size // lanes) * lanes
         row = 4 * spec.queries
@@ -261,7 +262,7 @@ class _Text:
                 at = k.at(self.scores, j * spec.queries + n * lanes, F32)
                 s = k.load(self.vector, at)
                 if spec.cap:
-                    cap = k.splat(k.word(WORDS.index("cap"), F32), lanes)
+                    cap = k.splat(k.arg("cap"), lanes)
                     s = apply(k, "m_tanh", s / cap) * cap
                 if spec.mask:
                     m = (

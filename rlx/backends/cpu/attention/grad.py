@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -21,7 +22,7 @@ from rlx.backends.cpu.gemm.product import (
     product_steps,
 )
 from rlx.backends.cpu.gemm.transpose import transpose_step
-from rlx.backends.cpu.ir import F32, I8, I64, PTR, Kernel, Value
+from rlx.backends.cpu.ir import F32, I8, I64, Arguments, Kernel, Value, floats, pointers, sizes
 from rlx.backends.cpu.rowwise import (
     accumulators,
     added,
@@ -34,37 +35,42 @@ from rlx.backends.cpu.rowwise import (
     kept,
     name_of,
 )
-from rlx.backends.cpu.step import Declined, EngineContext, EngineStep, address, engine, f32_word
+from rlx.backends.cpu.step import Declined, EngineContext, EngineStep, address, engine
 from rlx.ir import Node
 from rlx.ops.attention.parts import rest
 
 _SCORES = 1 << 25  # bytes of the scores of all heads
+_MASK_STRIDES = ("mask_batch", "mask_head", "mask_query")
 
 
 @dataclass(frozen=True, slots=True)
 class ScoresGradient:
-    """Rows of scores and of their probabilities' gradients become probabilities P and scale · P (dP - Σ P dP). Words:
-    scores, gradients, keys, scale, queries, the first of them that sees a key less the keys (causal), the window, and
-    the mask's address, its strides of batches, heads and queries in bytes, and the number of heads. `mask`: "f32" is
-    added, where a "bool" is false no key is seen."""
+    """Rows of scores p and of their probabilities' gradients ds, of n keys, become probabilities P and scale · P (dP -
+    Σ P dP). `before` is the first query that sees a key, less the keys (causal). Strides of the mask are in bytes.
+    `mask`: "f32" is added, where a "bool" is false no key is seen."""
 
     causal: bool
     windowed: bool
     mask: str
     lanes: int
 
+    @property
+    def args(self) -> Arguments:
+        args = pointers("p", "ds") + sizes("n") + floats("scale") + sizes("queries", "before", "window")
+        return args + pointers("mask") + sizes(*_MASK_STRIDES, "heads") if self.mask else args
+
     def ir(self) -> str:
-        k, lanes = Kernel("kernel"), self.lanes
-        n, scale, queries, before = k.word(2), k.splat(k.word(3, F32), lanes), k.word(4), k.word(5)
+        k, lanes = Kernel("kernel", self.args), self.lanes
+        n, scale, queries, before = k.arg("n"), k.splat(k.arg("scale"), lanes), k.arg("queries"), k.arg("before")
         with k.loop(k.first, k.last) as row:
-            p, ds = (k.at(k.word(i, PTR), row * n, F32) for i in range(2))
+            p, ds = (k.at(k.arg(name), row * n, F32) for name in ("p", "ds"))
             seen = n
             line = k.binary("udiv", row, queries)
             query = row - line * queries
             if self.causal:
                 seen = k.max(k.min(query + before, n), 0)
             if self.windowed:
-                seen = k.max(k.min(query + before + k.word(6), seen), 0)
+                seen = k.max(k.min(query + before + k.arg("window"), seen), 0)
 
             def load(base: Value, i: Value, mask: Value | None) -> Value:
                 return k.load(F32.of(lanes), k.at(base, i, F32), mask)
@@ -77,14 +83,16 @@ class ScoresGradient:
             def score(i: Value, mask: Value | None, p: Value = p, line: Value = line, query: Value = query) -> Value:
                 v = load(p, i, mask) * scale
                 if self.mask:
-                    batch = k.binary("udiv", line, k.word(11))
-                    head = line - batch * k.word(11)
-                    at = k.at(k.word(7, PTR), batch * k.word(8) + head * k.word(9) + query * k.word(10))
+                    batch = k.binary("udiv", line, k.arg("heads"))
+                    head = line - batch * k.arg("heads")
+                    start = k.arg("mask")
+                    at = batch * k.arg("mask_batch") + head * k.arg("mask_head") + query * k.arg("mask_query")
+                    at = k.at(start, at)
                     kind = F32 if self.mask == "f32" else I8
                     given = k.load(kind.of(lanes), k.at(at, i, kind), mask)
                     v = v + given if self.mask == "f32" else k.select(k.cmp("ne", given, 0), v, -math.inf)
                 if self.windowed:  # keys before the first that is near enough
-                    first = query + before - 1 - k.word(6)
+                    first = query + before - 1 - k.arg("window")
                     numbers = k.splat(i, lanes) + k.lanes(I64, range(lanes))
                     v = k.select(k.cmp("sge", numbers, k.splat(first, lanes)), v, -math.inf)
                 return v
@@ -187,9 +195,12 @@ def bind_attention_grad(
     spec = ScoresGradient(
         attrs["causal"], window is not None, name_of(masks[0]) if masks else "", ctx.machine.lanes()
     )
-    words = [address(p), address(ds), n_k, f32_word(attrs["scale"]), n_q, n_k - n_q + 1, window or 0]
+    beside: dict[str, Any] = {}
     for mask in masks:
-        words += [address(mask), *mask.strides[:3], heads]
+        beside = {"mask": mask, "heads": heads, **dict(zip(_MASK_STRIDES, mask.strides, strict=False))}
+    words = spec.args(
+        p=p, ds=ds, n=n_k, scale=attrs["scale"], queries=n_q, before=n_k - n_q + 1, window=window or 0, **beside
+    )
     steps.append(EngineStep(spec, words, matrices * rows, grain_of(n_k), (p, ds, *masks), cost_ns=n_k * 1.2))
     multiply(transposed(p, turned), d, dv)
     multiply(ds, key, dq)

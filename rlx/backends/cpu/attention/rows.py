@@ -8,9 +8,9 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from rlx.backends.cpu.attention.words import LOWEST, POINTERS, TINY, WORDS, mask_type
+from rlx.backends.cpu.attention.words import ARGS, LOWEST, SCALES, TINY, mask_type
 from rlx.backends.cpu.formulas import apply
-from rlx.backends.cpu.ir import F32, I8, I16, I32, I64, PTR, Kernel, Value, Variable
+from rlx.backends.cpu.ir import F32, I8, I16, I32, I64, Arguments, Kernel, Value, Variable
 from rlx.backends.cpu.rowwise import (
     STORED,
     exp_of_difference,
@@ -27,8 +27,8 @@ _KEYS = 256  # in a block; their scores lie on the stack
 
 @dataclass(frozen=True, slots=True)
 class AttentionRow:
-    """As `Attention`, whose words it has: a block of queries is one query here. `spread`: the mask differs from key to
-    key. `packed`: k and v are integers; two more words are the scales of each."""
+    """As `Attention`, whose arguments it has: a block of queries is one query here. `spread`: the mask differs from key
+    to key. `packed`: k and v are integers, which have scales."""
 
     dtype: str
     size: int
@@ -41,6 +41,10 @@ class AttentionRow:
     lanes: int
     packed: bool = False
 
+    @property
+    def args(self) -> Arguments:
+        return ARGS + SCALES if self.packed else ARGS
+
     def ir(self) -> str:
         return _Text(self).k.text()
 
@@ -49,16 +53,16 @@ class _Text:
     """The text of one kernel."""
 
     def __init__(self, spec: AttentionRow) -> None:
-        self.spec, self.k = spec, Kernel("kernel")
+        self.spec, self.k = spec, Kernel("kernel", spec.args)
         k = self.k
-        self.w = {name: k.word(i, PTR if name in POINTERS else I64) for i, name in enumerate(WORDS[:-2])}
-        self.scale = k.splat(k.word(WORDS.index("scale"), F32), spec.lanes)
+        self.w = k.all_args("scale", "cap", *SCALES.types)
+        self.scale = k.splat(k.arg("scale"), spec.lanes)
         self.vector = F32.of(spec.lanes)
         self.scores = room(k, 4 * (_KEYS + spec.lanes))
         self.parts = range(0, spec.size, spec.lanes)
         self.kept = I8 if spec.packed else STORED[spec.dtype]  # how k and v are stored
         if spec.packed:
-            self.scales = {name: k.word(len(WORDS) + i, PTR) for i, name in enumerate("kv")}
+            self.scales = {name: k.arg(f"{name}_scales") for name in "kv"}
         with k.loop(k.first, k.last) as item:
             self._item(item)
 
@@ -153,7 +157,7 @@ class _Text:
             left = count - j
             inside = k.tail(k.select(k.cmp("slt", left, lanes), left, lanes), lanes)
             if spec.cap:
-                cap = k.splat(k.word(WORDS.index("cap"), F32), lanes)
+                cap = k.splat(k.arg("cap"), lanes)
                 s = apply(k, "m_tanh", s / cap) * cap
             if spec.mask:
                 m = self._mask(base + (start + j) * w["mask_key"], inside)

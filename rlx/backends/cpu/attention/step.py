@@ -18,7 +18,7 @@ from rlx.backends.cpu.attention.words import LOWEST, TINY
 from rlx.backends.cpu.context import Array
 from rlx.backends.cpu.elementwise import tree_step
 from rlx.backends.cpu.formulas import apply
-from rlx.backends.cpu.ir import F32, I32, I64, PTR, Kernel, Value, Variable
+from rlx.backends.cpu.ir import F32, I32, I64, Kernel, Value, Variable, floats, pointers, sizes
 from rlx.backends.cpu.rowwise import (
     STORED,
     contiguous,
@@ -32,7 +32,7 @@ from rlx.backends.cpu.rowwise import (
     sums_of_rows,
     widened,
 )
-from rlx.backends.cpu.step import Declined, EngineContext, EngineStep, address, engine, f32_word
+from rlx.backends.cpu.step import Declined, EngineContext, EngineStep, address, engine
 from rlx.dtypes import as_dtype
 from rlx.ir import Node
 from rlx.ir.expr import arg
@@ -72,13 +72,13 @@ class TokenRows:
     interleaved: bool
     ring: bool
     lanes: int
-
-    WORDS = ("q", "k", "v", "keys", "values", "query", "position", "cos", "sin", "rows", "heads", "kv_heads", "size",
-             "pairs", "last")  # fmt: skip
+    args = pointers("q", "k", "v", "keys", "values", "query", "position", "cos", "sin") + sizes(
+        "rows", "heads", "kv_heads", "size", "pairs", "last"
+    )
 
     def ir(self) -> str:
-        k = Kernel("kernel")
-        w = {name: k.word(i, PTR if i < 9 else I64) for i, name in enumerate(self.WORDS)}
+        k = Kernel("kernel", self.args)
+        w = k.all_args()
         size = w["size"]
         with k.loop(k.first, k.last) as b:
             at, row = _place(k, w["position"], b, w["rows"], self.ring)
@@ -136,9 +136,11 @@ class StepPart:
     window: bool
     cap: bool
     lanes: int
-
-    WORDS = ("query", "keys", "values", "position", "parts", "rows", "kv_heads", "splits", "columns", "span", "window",
-             "scale", "cap")  # fmt: skip
+    args = (
+        pointers("query", "keys", "values", "position", "parts")
+        + sizes("rows", "kv_heads", "splits", "columns", "span", "window")
+        + floats("scale", "cap")
+    )
 
     @property
     def padded(self) -> int:
@@ -156,10 +158,10 @@ class _Part:
     """The text of one kernel."""
 
     def __init__(self, spec: StepPart) -> None:
-        self.spec, self.k = spec, Kernel("kernel")
+        self.spec, self.k = spec, Kernel("kernel", spec.args)
         k, lanes = self.k, spec.lanes
-        self.w = {name: k.word(i, PTR if i < 5 else I64) for i, name in enumerate(spec.WORDS[:-2])}
-        self.scale, self.cap = (k.splat(k.word(spec.WORDS.index(n), F32), lanes) for n in ("scale", "cap"))
+        self.w = k.all_args("scale", "cap")
+        self.scale, self.cap = (k.splat(k.arg(name), lanes) for name in ("scale", "cap"))
         self.vector = F32.of(lanes)
         self.pitch = _KEYS + lanes
         self.tiles = _tiles(spec.group, lanes)
@@ -331,12 +333,11 @@ class StepSum:
     size: int
     sinks: str
     lanes: int
-
-    WORDS = ("parts", "y", "sinks", "heads", "splits", "part")
+    args = pointers("parts", "y", "sinks") + sizes("heads", "splits", "part")
 
     def ir(self) -> str:
-        k, lanes = Kernel("kernel"), self.lanes
-        parts, y, sinks, heads, splits, part = (k.word(i, PTR if i < 3 else I64) for i in range(6))
+        k, lanes = Kernel("kernel", self.args), self.lanes
+        parts, y, sinks, heads, splits, part = k.args("parts", "y", "sinks", "heads", "splits", "part")
         vector, places = F32.of(lanes), range(0, self.size, lanes)
         padded = len(places) * lanes
 
@@ -402,20 +403,27 @@ def bind_attention_step(
     query = ctx.borrow(4 * q.size).view(np.float32)
     cos, sin = tables or (position, position)
     first = TokenRows(token, cache, name_of(cos) if tables else "", attrs["interleaved"], attrs["ring"], lanes)
-    words = [*map(address, (q, k, v, *caches, query, position, cos, sin)), rows, heads, kv_heads, size]
-    words += [cos.shape[1], cos.shape[0] - 1] if tables else [0, 0]
+    words = first.args(
+        q=q, k=k, v=v, keys=caches[0], values=caches[1], query=query, position=position, cos=cos, sin=sin, rows=rows,
+        heads=heads, kv_heads=kv_heads, size=size, pairs=cos.shape[1] if tables else 0,
+        last=cos.shape[0] - 1 if tables else 0,
+    )  # fmt: skip
     steps.append(EngineStep(first, words, batch, 1, (*ins, *outs, query), cost_ns=(heads + 2 * kv_heads) * size * 0.5))
     second = StepPart(cache, size, group, attrs["ring"], window is not None, cap is not None, lanes)
     span = -(-rows // (_MAX_PARTS * _KEYS)) * _KEYS
     columns = -(-rows // (span * _COLUMNS))
     splits = columns * _COLUMNS
     sums = ctx.borrow(4 * batch * splits * heads * second.part).view(np.float32)
-    words = [*map(address, (query, *caches, position, sums)), rows, kv_heads, splits, columns, span]
-    words += [min(window or 0, rows), f32_word(attrs["scale"]), f32_word(cap or 1.0)]
+    words = second.args(
+        query=query, keys=caches[0], values=caches[1], position=position, parts=sums, rows=rows, kv_heads=kv_heads,
+        splits=splits, columns=columns, span=span, window=min(window or 0, rows), scale=attrs["scale"], cap=cap or 1.0,
+    )  # fmt: skip
     cost = span * kv_heads * size * (caches[0].itemsize * 2 + group * 0.3) / 12
     steps.append(EngineStep(second, words, batch * splits, 1, (query, *outs, position, sums), cost_ns=cost))
     third = StepSum(token, cache, size, "" if sinks is None else name_of(sinks), lanes)
-    words = [*map(address, (sums, y, position if sinks is None else sinks)), heads, splits, second.part]
+    words = third.args(
+        parts=sums, y=y, sinks=position if sinks is None else sinks, heads=heads, splits=splits, part=second.part
+    )
     cost = splits * size * 0.1 + 20
     steps.append(EngineStep(third, words, batch * heads, 1, (sums, y, sinks), cost_ns=cost))
     return steps

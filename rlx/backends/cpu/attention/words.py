@@ -1,18 +1,21 @@
-"""What the kernels of attention share: the words of their args, and constants."""
+"""What the kernels of attention share: their arguments, and constants."""
 
 from __future__ import annotations
 
-from rlx.backends.cpu.ir import I8, Type
+from rlx.backends.cpu.ir import I8, Type, floats, pointers, sizes
 from rlx.backends.cpu.rowwise import STORED
 
 # Distances are in elements. `q_offsets`, `y_offsets` and `mask_offsets` are of each row of a head, `places` the number
 # of a row's query less that of all queries, `least` and `most` the extremes of these in a block.
-WORDS = (
-    "q", "k", "v", "y", "mask", "lengths", "q_offsets", "y_offsets", "mask_offsets", "places", "least", "most",
-    "heads", "blocks", "group", "n_k", "rows", "window", "q_batch", "q_head", "k_batch", "k_head", "k_row", "v_batch",
-    "v_head", "v_row", "y_batch", "y_head", "mask_batch", "mask_head", "mask_key", "length_stride", "scale", "cap",
+ARGS = (
+    pointers(
+        "q", "k", "v", "y", "mask", "lengths", "q_offsets", "y_offsets", "mask_offsets", "places", "least", "most",
+    ) + sizes(
+        "heads", "blocks", "group", "n_k", "rows", "window", "q_batch", "q_head", "k_batch", "k_head", "k_row",
+        "v_batch", "v_head", "v_row", "y_batch", "y_head", "mask_batch", "mask_head", "mask_key", "length_stride",
+    ) + floats("scale", "cap")
 )  # fmt: skip
-POINTERS = frozenset(WORDS[:12])
+SCALES = pointers("k_scales", "v_scales")
 LOWEST = -3.4028234663852886e38
 TINY = 1.1754943508222875e-38
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from rlx.backends.cpu.context import Array
+from rlx.backends.cpu.conv.depthwise import named_operands
 from rlx.backends.cpu.conv.depthwise_rows import DepthwiseRows, positions_at_once, vectors_at_once
 from rlx.backends.cpu.conv.images import (
     channels_last,
@@ -164,10 +165,10 @@ def _depthwise(
         lanes, vectors, rows, kernel[-1], strides[-1], dilations[-1], across, width - whole,
         c % (vectors * lanes) != 0, operands, tree, out_type,
     )  # fmt: skip
-    words = [
-        address(table), address(weights), address(made), span, whole, width, c, c * made.itemsize, c * 4,
-        *(address(a) for a, _ in beside),
-    ]  # fmt: skip
+    words = spec.args(
+        table=table, w=weights, out=made, span=span, whole=whole, width=width, channels=c, out_row=c * made.itemsize,
+        w_row=c * 4, **named_operands(a for a, _ in beside),
+    )  # fmt: skip
     items = len(table) * -(-c // (vectors * lanes))
     keep = (table, weights, w, image, made, zero, *(a for a, _ in beside))
     cost = width * (taps * vectors / 2.0 + 4)

@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from rlx.backends.cpu import trees
+from rlx.backends.cpu.context import Array
 from rlx.backends.cpu.gemm.kernel import Operand
-from rlx.backends.cpu.ir import F32, I64, PTR, Kernel, Value
+from rlx.backends.cpu.ir import F32, I64, PTR, Arguments, Kernel, Value, pointers, sizes
 from rlx.dtypes import DType, f32
 from rlx.ir import Expr
 
 # `table`: an address for each position and tap. Steps are in bytes; `block` positions are an item for each group of
 # channels.
-WORDS = ("table", "w", "out", "positions", "channels", "out_row", "w_row", "block")
+ARGS = pointers("table", "w", "out") + sizes("positions", "channels", "out_row", "w_row", "block")
+
+
+def operand_names(count: int) -> tuple[str, ...]:
+    """The arguments that are an epilogue's operands."""
+    return tuple(f"operand{i}" for i in range(count))
+
+
+def named_operands(arrays: Iterable[Array]) -> dict[str, Array]:
+    """An epilogue's operands by the names of their arguments."""
+    return {f"operand{i}": a for i, a in enumerate(arrays)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,14 +36,19 @@ class DepthwiseKernel:
     taps: int
     masked: bool
     registers: int = 32
-    operands: tuple[Operand, ...] = ()  # The epilogue's operands are the words behind these.
+    operands: tuple[Operand, ...] = ()  # what the epilogue reads beside the sums
     epilogue: Expr | None = None
     out: DType = f32
 
+    @property
+    def args(self) -> Arguments:
+        return ARGS + pointers(*operand_names(len(self.operands)))
+
     def ir(self) -> str:
-        k, lanes = Kernel("kernel"), self.lanes
+        k, lanes = Kernel("kernel", self.args), self.lanes
         vector, width = F32.of(lanes), self.lanes * self.vectors
-        w = {name: k.word(i, PTR if i < 3 else I64) for i, name in enumerate(WORDS)}
+        names = operand_names(len(self.operands))
+        w = k.all_args(*names)
         groups = k.binary("udiv", w["channels"] + (width - 1), k.const(I64, width))
         held = self.taps * self.vectors <= self.registers * 7 // 8 - self.vectors - 1
         with k.loop(k.first, k.last) as item:
@@ -51,9 +68,9 @@ class DepthwiseKernel:
             factors = [[weight(t, n) for n in range(self.vectors)] for t in range(self.taps)] if held else []
             start = [k.const(vector, 0)] * self.vectors
             beside = []
-            for i, operand in enumerate(self.operands):
+            for name, operand in zip(names, self.operands, strict=True):
                 size = operand.dtype.itemsize
-                row = k.at(k.word(len(WORDS) + i, PTR), channel * size)
+                row = k.at(k.arg(name), channel * size)
                 beside.append(
                     [
                         trees.load(k, operand.dtype, k.at(row, n * lanes * size), lanes, masks[n])

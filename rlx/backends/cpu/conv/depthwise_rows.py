@@ -5,15 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from rlx.backends.cpu import trees
+from rlx.backends.cpu.conv.depthwise import operand_names
 from rlx.backends.cpu.gemm.kernel import Operand
-from rlx.backends.cpu.ir import F32, I64, PTR, Kernel, Value
+from rlx.backends.cpu.ir import F32, I64, PTR, Arguments, Kernel, Value, pointers, sizes
 from rlx.backends.cpu.machine import Machine
 from rlx.dtypes import DType, f32
 from rlx.ir import Expr
 
 # `table`: for each row of the result and each row of the filter the addresses of `span` pixels, all that the row of the
 # result reads. `whole` positions of a row are computed `across` at once. Steps are in bytes.
-WORDS = ("table", "w", "out", "span", "whole", "width", "channels", "out_row", "w_row")
+_ARGS = pointers("table", "w", "out") + sizes("span", "whole", "width", "channels", "out_row", "w_row")
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,14 +31,19 @@ class DepthwiseRows:
     across: int
     tail: int  # positions behind the whole groups of a row
     masked: bool
-    operands: tuple[Operand, ...] = ()  # The epilogue's operands are the words behind these.
+    operands: tuple[Operand, ...] = ()  # what the epilogue reads beside the sums
     epilogue: Expr | None = None
     out: DType = f32
 
+    @property
+    def args(self) -> Arguments:
+        return _ARGS + pointers(*operand_names(len(self.operands)))
+
     def ir(self) -> str:
-        k, lanes = Kernel("kernel"), self.lanes
+        k, lanes = Kernel("kernel", self.args), self.lanes
         width = lanes * self.vectors
-        w = {name: k.word(i, PTR if i < 3 else I64) for i, name in enumerate(WORDS)}
+        names = operand_names(len(self.operands))
+        w = k.all_args(*names)
         groups = k.binary("udiv", w["channels"] + (width - 1), k.const(I64, width))
         with k.loop(k.first, k.last) as item:
             row = k.binary("udiv", item, groups)
@@ -48,8 +54,8 @@ class DepthwiseRows:
                 counts = [k.min(k.max(left - n * lanes, 0), lanes) for n in range(self.vectors)]
                 masks = [k.tail(c, lanes) for c in counts]
             beside = [
-                [self._operand(k, i, operand, channel, n, masks[n]) for n in range(self.vectors)]
-                for i, operand in enumerate(self.operands)
+                [self._operand(k, name, operand, channel, n, masks[n]) for n in range(self.vectors)]
+                for name, operand in zip(names, self.operands, strict=True)
             ]
             table = k.at(w["table"], row * (w["span"] * self.rows), I64)
             out = k.at(w["out"], row * w["width"] * w["out_row"] + channel * self.out.itemsize)
@@ -71,10 +77,10 @@ class DepthwiseRows:
         return k.text()
 
     def _operand(
-        self, k: Kernel, i: int, operand: Operand, channel: Value, n: int, mask: Value | None
+        self, k: Kernel, name: str, operand: Operand, channel: Value, n: int, mask: Value | None
     ) -> Value:
         size = operand.dtype.itemsize
-        at = k.at(k.word(len(WORDS) + i, PTR), channel * size)
+        at = k.at(k.arg(name), channel * size)
         return trees.load(k, operand.dtype, k.at(at, n * self.lanes * size), self.lanes, mask)
 
     def _sums(

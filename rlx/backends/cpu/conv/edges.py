@@ -13,26 +13,25 @@ import numpy as np
 
 from rlx.backends.cpu import trees
 from rlx.backends.cpu.context import Array
-from rlx.backends.cpu.ir import F32, I1, I32, I64, PTR, Kernel
+from rlx.backends.cpu.conv.depthwise import named_operands, operand_names
+from rlx.backends.cpu.ir import F32, I1, I32, I64, PTR, Arguments, Kernel, pointers, sizes
 from rlx.backends.cpu.rowwise import load_wide, name_of
-from rlx.backends.cpu.step import EngineContext, EngineStep, address
+from rlx.backends.cpu.step import EngineContext, EngineStep
 from rlx.dtypes import DType, as_dtype
 from rlx.ir import Expr
-
-# Steps are in bytes: from a channel of the image to the next in w, from an output to the next.
-WORDS = ("flag", "table", "out", "w", "offsets", "outside", "taps", "rows", "inner", "groups", "w_row", "w_column")
 
 
 @dataclass(frozen=True, slots=True)
 class NotFinite:
-    """Whether one of n elements is infinite or NaN, as an i32. Words: x, flag, n. There is one item."""
+    """Whether one of n elements is infinite or NaN, as an i32. There is one item."""
 
     dtype: str
     lanes: int
+    args = pointers("x", "flag") + sizes("n")
 
     def ir(self) -> str:
-        k = Kernel("kernel")
-        x, flag, n = k.word(0, PTR), k.word(1, PTR), k.word(2)
+        k = Kernel("kernel", self.args)
+        x, flag, n = k.args("x", "flag", "n")
         with k.loop(k.first, k.last):
             found = k.variable(k.const(I1.of(self.lanes), False))
             with k.loop(0, n, self.lanes) as i:
@@ -45,16 +44,24 @@ class NotFinite:
 @dataclass(frozen=True, slots=True)
 class EdgeKernel:
     """The elements of out (positions, groups · inner) with a tap at the address `outside`, from the other taps. An item
-    is a position; nothing is done where the flag is 0."""
+    is a position; nothing is done where the flag is 0. Steps are in bytes: from a channel of the image to the next in
+    w, from an output to the next."""
 
     dtype: DType
     bias: tuple[DType, ...]
     epilogue: Expr | None
     out: DType
 
+    @property
+    def args(self) -> Arguments:
+        numbers = sizes("outside", "taps", "rows", "inner", "groups", "w_row", "w_column")
+        return (
+            pointers("flag", "table", "out", "w", "offsets") + numbers + pointers(*operand_names(len(self.bias)))
+        )
+
     def ir(self) -> str:
-        k = Kernel("kernel")
-        w = {name: k.word(i, PTR if i < 5 else I64) for i, name in enumerate(WORDS)}
+        k, names = Kernel("kernel", self.args), operand_names(len(self.bias))
+        w = k.all_args(*names)
         with k.when(k.cmp("ne", k.load(I32, w["flag"]), 0)), k.loop(k.first, k.last) as position:
             places = k.at(w["table"], position * w["taps"], I64)
             lacks = k.variable(k.const(I1, False))
@@ -72,8 +79,8 @@ class EdgeKernel:
                         total.value = k.fma(x, factor, total.value)
                 made, output = total.value, group * w["inner"] + column
                 beside = [
-                    trees.load(k, d, k.at(k.word(len(WORDS) + i, PTR), output * d.itemsize), 1)
-                    for i, d in enumerate(self.bias)
+                    trees.load(k, d, k.at(k.arg(name), output * d.itemsize), 1)
+                    for name, d in zip(names, self.bias, strict=True)
                 ]
                 if self.epilogue is not None:
                     (made,) = trees.print_trees(k, [self.epilogue], [made, *beside])
@@ -107,20 +114,21 @@ class Edges:
                     flag[0] = not np.isfinite(self.w).all()
             else:
                 spec = NotFinite(name_of(self.w), self.ctx.machine.lanes())
-                sizes = (address(self.w), address(flag), self.w.size)
-                steps.append(EngineStep(spec, sizes, 1, 1, (self.w, flag), name="finite", cost_ns=self.w.size / 10))
+                words = spec.args(x=self.w, flag=flag, n=self.w.size)
+                steps.append(EngineStep(spec, words, 1, 1, (self.w, flag), name="finite", cost_ns=self.w.size / 10))
         offsets: Array = np.zeros(part.shape[2:], np.int64)
         for axis, stride in enumerate(part.strides[2:]):
             behind = (1,) * (offsets.ndim - 1 - axis)
             offsets += (np.arange(part.shape[2 + axis]) * stride).reshape((-1, *behind))
         places = np.ascontiguousarray(table)
         c, inner, taps = *part.shape[:2], offsets.size
-        words = [
-            address(self._flag), address(places), address(out), address(part), address(offsets), outside, taps,
-            c // self.groups, inner, self.groups, *part.strides[:2], *(address(b) for b in self.bias),
-        ]  # fmt: skip
         beside = tuple(as_dtype(b.dtype) for b in self.bias)
         kernel = EdgeKernel(as_dtype(part.dtype), beside, self.epilogue, as_dtype(out.dtype))
+        words = kernel.args(
+            flag=self._flag, table=places, out=out, w=part, offsets=offsets, outside=outside, taps=taps,
+            rows=c // self.groups, inner=inner, groups=self.groups, w_row=part.strides[0], w_column=part.strides[1],
+            **named_operands(self.bias),
+        )  # fmt: skip
         keep = (self._flag, places, offsets, self.w, out, *self.bias)
         steps.append(EngineStep(kernel, words, len(places), 64, keep, prepare, "edges", 1.0))
         return steps

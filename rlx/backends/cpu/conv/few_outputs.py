@@ -26,7 +26,7 @@ from rlx.backends.cpu.gemm.product import (
     widened,
 )
 from rlx.backends.cpu.gemm.transpose import transpose_step
-from rlx.backends.cpu.ir import F32, I64, PTR, Kernel, Value
+from rlx.backends.cpu.ir import F32, I64, Arguments, Kernel, Value, pointers, sizes
 from rlx.backends.cpu.step import Declined, EngineContext, EngineStep, address
 from rlx.dtypes import DType, as_dtype, f32
 from rlx.ir import Expr
@@ -37,13 +37,19 @@ _MOST_TAPS = 64  # of the last axis: each is a load in the kernel's text
 _TOGETHER = 8 << 20  # bytes of products, of several images where these are small
 
 Taps = tuple[tuple[int, int], ...]
+_OF_AXIS = ("size", "out_size", "taps", "stride", "dilation", "padding")
+
+
+def axis_names(count: int) -> tuple[str, ...]:
+    """The arguments of the axes before the last."""
+    return tuple(f"{what}{a}" for a in range(count) for what in _OF_AXIS)
 
 
 @dataclass(frozen=True, slots=True)
 class AddTapsKernel:
     """An item is a row of the result. `phases` has for each phase of the last axis its taps, of `inner`, and at which
-    place the first element's is; `outer` is the number of axes before. Words: products, out, bias; places, outputs,
-    taps, the last axis' size in x and in the result; of each outer axis both sizes, taps, stride, dilation, padding."""
+    place the first element's is; `outer` is the number of axes before. Of each axis there are its size in x and in the
+    result; of each outer axis `_OF_AXIS`."""
 
     lanes: int
     phases: tuple[Taps, ...]
@@ -53,11 +59,16 @@ class AddTapsKernel:
     bias: DType | None = None
     out: DType = f32
 
+    @property
+    def args(self) -> Arguments:
+        numbers = sizes("places", "outputs", "taps", "size", "out_size", *axis_names(self.outer))
+        return pointers("products", "out", "bias") + numbers
+
     def ir(self) -> str:
-        k, lanes = Kernel("kernel"), self.lanes
-        products, out, bias = (k.word(i, PTR) for i in range(3))
-        places, outputs, taps, size, out_size = (k.word(3 + i) for i in range(5))
-        axes = [[k.word(8 + 6 * a + i) for i in range(6)] for a in range(self.outer)]
+        k, lanes = Kernel("kernel", self.args), self.lanes
+        products, out, bias = k.args("products", "out", "bias")
+        places, outputs, taps, size, out_size = k.args("places", "outputs", "taps", "size", "out_size")
+        axes = [k.args(*(f"{what}{a}" for what in _OF_AXIS)) for a in range(self.outer)]
         vector, stride = F32.of(lanes), len(self.phases)
         numbers = k.lanes(I64, range(lanes))
         with k.loop(k.first, k.last) as item:
@@ -118,10 +129,10 @@ def few_output_steps(
 ) -> list[EngineStep]:  # fmt: skip
     """x (N, C, *S) in f32, w (C, O, *K), out (N, O, *T). `phases` are the last axis', as AddTapsKernel has them, and
     `axes` the numbers of each axis before."""
-    (n, c, *sizes), (_, o, *kernel) = x.shape, w.shape
+    (n, c, *shape), (_, o, *kernel) = x.shape, w.shape
     if len(phases) > _MOST_PHASES or kernel[-1] > _MOST_TAPS:
         raise Declined(f"{o} outputs with strides of {len(phases)}")
-    taps, places = math.prod(kernel), math.prod(sizes)
+    taps, places = math.prod(kernel), math.prod(shape)
     steps: list[EngineStep] = []
     if w.dtype != np.float32:
         w = widened(w, ctx, steps)
@@ -143,13 +154,14 @@ def few_output_steps(
         ctx.machine.lanes(), tuple(phases), kernel[-1], len(axes), tree,
         None if bias is None else as_dtype(bias.dtype), as_dtype(out.dtype),
     )  # fmt: skip
-    sizes_of = [places, o, taps, sizes[-1], out.shape[-1], *(number for axis in axes for number in axis)]
+    numbers = {"places": places, "outputs": o, "taps": taps, "size": shape[-1], "out_size": out.shape[-1]}
+    numbers.update(zip(axis_names(len(axes)), (number for axis in axes for number in axis), strict=True))
     for first in range(0, n, each):
         given, part = flat[first : first + each], made[first : first + each]
         panels = in_place(given, width) if flat.strides[2] == 4 else pack_each_run(given[:, None], width, ctx)
         product = Product(table, c, 4, products[: len(given)], 0, keep=(turned, x))
         steps += product_steps(product, panels, tile, ctx, f"conv {tile.rows}x{tile.vectors}")
-        words = [address(products), address(part), 0 if bias is None else address(bias), *sizes_of]
+        words = spec.args(products=products, out=part, bias=bias, **numbers)
         items, cost = part.size // out.shape[-1], out.shape[-1] * taps / len(phases) / 8.0
         steps.append(EngineStep(spec, words, items, 1, (products, made, bias), name="conv taps", cost_ns=cost))
     if made is not out:

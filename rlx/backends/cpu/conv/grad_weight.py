@@ -24,7 +24,7 @@ from rlx.backends.cpu.conv.images import (
 from rlx.backends.cpu.elementwise import tree_step
 from rlx.backends.cpu.gemm.product import Panels, Product, choose_tile, in_place, product_steps
 from rlx.backends.cpu.gemm.transpose import panels_step, transpose_step
-from rlx.backends.cpu.ir import F32, I64, PTR, Kernel
+from rlx.backends.cpu.ir import F32, I64, PTR, Kernel, pointers, sizes
 from rlx.backends.cpu.step import Declined, EngineContext, EngineStep, address, engine
 from rlx.dtypes import as_dtype, f32
 from rlx.ir import Node
@@ -100,14 +100,15 @@ def _panels(d: Array, groups: int, width: int, ctx: EngineContext, steps: list[E
 @dataclass(frozen=True, slots=True)
 class DepthwiseGradient:
     """sums (taps, C) = sum over places of d (places, C) · the pixel under each tap; an item is a vector of channels.
-    Words: table of addresses (places, taps), d, sums, places, channels."""
+    `table` has addresses (places, taps)."""
 
     taps: int
     lanes: int
+    args = pointers("table", "d", "sums") + sizes("places", "channels")
 
     def ir(self) -> str:
-        k, lanes = Kernel("kernel"), self.lanes
-        table, d, sums, places, channels = (k.word(i, PTR if i < 3 else I64) for i in range(5))
+        k, lanes = Kernel("kernel", self.args), self.lanes
+        table, d, sums, places, channels = k.args("table", "d", "sums", "places", "channels")
         vector = F32.of(lanes)
         with k.loop(k.first, k.last) as item:
             channel = item * lanes
@@ -141,9 +142,9 @@ def _depthwise(node: Node, x: Array, d: Array, out: Array, ctx: EngineContext) -
         )
     )
     sums = ctx.borrow(taps * c * 4).view(np.float32).reshape(taps, c)
-    words = (address(table), address(given), address(sums), len(table), c)
     keep = (table, image, given, sums, zero)
     spec, cost = DepthwiseGradient(taps, lanes), len(table) * taps * 0.6
+    words = spec.args(table=table, d=given, sums=sums, places=len(table), channels=c)
     steps.append(EngineStep(spec, words, -(-c // lanes), 1, keep, name="conv depthwise", cost_ns=cost))
     steps.append(transpose_step(sums, out, ctx, taps, c, c * 4, taps * 4, 1, (1, 0, 0), (0, 0)))
     return steps

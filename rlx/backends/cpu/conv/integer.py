@@ -10,6 +10,7 @@ import numpy as np
 
 from rlx.backends.cpu.context import Array
 from rlx.backends.cpu.conv.bind import beside_image
+from rlx.backends.cpu.conv.depthwise import named_operands
 from rlx.backends.cpu.conv.images import (
     channels_last,
     from_channels_last,
@@ -155,11 +156,11 @@ def _depthwise(
     operands = tuple(Operand(as_dtype(a.dtype)) for a, _ in beside)
     spec = IntegerDepthwise(lanes, taps, form.how, c % lanes != 0, operands, tree, as_dtype(made.dtype))
     block = max(1, min(counts[-1], len(table)))
-    args = [
-        address(table), packed.at, address(made), len(table), c, c * made.itemsize, packed.step, block,
-        *(address(a) for a, _ in beside),
-    ]  # fmt: skip
+    words = spec.args(
+        table=table, w=packed.at, out=made, positions=len(table), channels=c, out_row=c * made.itemsize,
+        w_row=packed.step, block=block, **named_operands(a for a, _ in beside),
+    )  # fmt: skip
     items = -(-len(table) // block) * (wide // lanes)
     keep = (table, image, made, border, *packed.keep, *(a for a, _ in beside))
     name = f"integer conv depthwise {form.how}"
-    steps.append(EngineStep(spec, args, items, 1, keep, packed.prepare, name, block * taps))
+    steps.append(EngineStep(spec, words, items, 1, keep, packed.prepare, name, block * taps))

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from rlx.backends.cpu import trees
-from rlx.backends.cpu.conv.depthwise import WORDS
+from rlx.backends.cpu.conv.depthwise import ARGS, operand_names
 from rlx.backends.cpu.gemm.kernel import Operand, multiplied
-from rlx.backends.cpu.ir import I8, I16, I32, I64, PTR, Kernel, Value
+from rlx.backends.cpu.ir import I8, I16, I32, I64, PTR, Arguments, Kernel, Value, pointers
 from rlx.dtypes import DType, i32
 from rlx.ir import Expr
 
@@ -23,16 +23,20 @@ class IntegerDepthwise:
     taps: int
     how: str
     masked: bool
-    operands: tuple[Operand, ...] = ()  # of the epilogue, behind the words of DepthwiseKernel
+    operands: tuple[Operand, ...] = ()  # what the epilogue reads beside the sums
     epilogue: Expr | None = None
     out: DType = i32
 
+    @property
+    def args(self) -> Arguments:
+        return ARGS + pointers(*operand_names(len(self.operands)))
+
     def ir(self) -> str:
-        k, lanes = Kernel("kernel"), self.lanes
+        k, lanes = Kernel("kernel", self.args), self.lanes
         vector, each = I32.of(lanes), 4 if self.how == "vnni" else 2
         kind, words = (I8 if each == 4 else I16).of(lanes), -(-self.taps // each)
-        w = {name: k.word(i, PTR if i < 3 else I64) for i, name in enumerate(WORDS)}
-        places = [k.word(len(WORDS) + i, PTR) for i in range(len(self.operands))]
+        w = k.all_args()
+        places = k.args(*operand_names(len(self.operands)))
         groups = k.binary("udiv", w["channels"] + (lanes - 1), k.const(I64, lanes))
         with k.loop(k.first, k.last) as item:
             block = k.binary("udiv", item, groups)

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from rlx.backends.cpu.context import Array
-from rlx.backends.cpu.conv.depthwise import DepthwiseKernel
+from rlx.backends.cpu.conv.depthwise import DepthwiseKernel, named_operands
 from rlx.backends.cpu.conv.edges import Edges
 from rlx.backends.cpu.conv.few_outputs import few_output_steps
 from rlx.backends.cpu.conv.images import (
@@ -265,10 +265,10 @@ class _Spread:
         )  # fmt: skip
         table = np.ascontiguousarray(table)
         block = max(1, min(out.shape[-2], len(table)))
-        words = [
-            address(table), address(weights), address(out), len(table), c, c * out.itemsize, c * 4, block,
-            *(address(b) for b in self.bias),
-        ]  # fmt: skip
+        words = spec.args(
+            table=table, w=weights, out=out, positions=len(table), channels=c, out_row=c * out.itemsize, w_row=c * 4,
+            block=block, **named_operands(self.bias),
+        )  # fmt: skip
         items = -(-len(table) // block) * -(-c // (vectors * lanes))
         keep = (table, weights, self.w, self.image, out, zero, *self.bias)
         cost = block * taps * vectors / 2.0

@@ -15,19 +15,30 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rlx.backends.cpu import trees
-from rlx.backends.cpu.ir import F32, I8, I16, I32, I64, PTR, Kernel, Value, Variable
+from rlx.backends.cpu.ir import (
+    F32,
+    I8,
+    I16,
+    I32,
+    I64,
+    PTR,
+    Arguments,
+    Kernel,
+    Value,
+    Variable,
+    pointers,
+    sizes,
+)
 from rlx.dtypes import DType, f32
 from rlx.ir import Expr
 from rlx.ir.expr import linearize
 
-# What stands in the words of args. Steps and strides are in bytes; `terms` is what a tap has, `flush` the number of
-# terms after which sums are moved out of the registers, `batch_*` the distance of two products of a batch, `ahead` how
-# far before its use b is asked for.
-WORDS = (
-    "table", "b", "out", "rows", "columns", "tiles", "panels", "taps", "terms", "step_a", "step_b", "panel_b",
-    "row_out", "batch_a", "batch_b", "batch_out", "flush", "ahead", "batches",
+# Steps and strides are in bytes; `terms` is what a tap has, `flush` the number of terms after which sums are moved out
+# of the registers, `batch_*` the distance of two products of a batch, `ahead` how far before its use b is asked for.
+_ARGS = pointers("table", "b", "out") + sizes(
+    "rows", "columns", "tiles", "panels", "taps", "terms", "step_a", "step_b", "panel_b", "row_out", "batch_a",
+    "batch_b", "batch_out", "flush", "ahead", "batches",
 )  # fmt: skip
-OPERAND_WORDS = ("at", "row", "batch")  # of each operand of the epilogue, behind WORDS
 
 _LINE = 16  # floats in a cache line
 _SHORT = frozenset({"arg", "lit", "cast", "add", "sub", "mul", "max", "min", "neg"})
@@ -39,6 +50,11 @@ class Operand:
 
     dtype: DType
     matrix: bool = False
+
+
+def operand_names(i: int) -> tuple[str, str, str]:
+    """The arguments of an epilogue's operand: where it is, its bytes from row to row, and from batch to batch."""
+    return f"operand{i}", f"operand{i}_row", f"operand{i}_batch"
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +79,13 @@ class GemmKernel:
     how: str = "fma"  # or how words of integers are multiplied: see `multiplied`
     whole: int = 0  # vectors of which each panel has all columns, where `masked`
     skips: bool = False  # taps of a tile whose first address is 0 add nothing
+
+    @property
+    def args(self) -> Arguments:
+        args = _ARGS
+        for at, *steps in map(operand_names, range(len(self.operands))):
+            args += pointers(at) + sizes(*steps)
+        return args
 
     @property
     def direct(self) -> bool:
@@ -109,11 +132,11 @@ class _Writer:
 
     def __init__(self, spec: GemmKernel) -> None:
         self.spec = spec
-        self.k = k = Kernel("kernel")
+        self.k = k = Kernel("kernel", spec.args)
         self.element = F32 if spec.how == "fma" else I32
         self.vector = self.element.of(spec.lanes)
         self.width = spec.vectors * spec.lanes
-        self.words = {name: k.word(i, PTR if i < 3 else I64) for i, name in enumerate(WORDS)}
+        self.words = dict(zip(_ARGS.types, k.args(*_ARGS.types), strict=True))
         self.sums = k.name()  # the tile's sums on the stack
         k.places.append(f"{self.sums} = alloca [{spec.rows * self.width} x float], align 64")
 
@@ -288,8 +311,7 @@ class _Writer:
         self.out = k.at(w["out"], top * w["row_out"] + batch * w["batch_out"] + left * spec.out.itemsize)
         self.starts: list[tuple[Value, Value]] = []
         for i, operand in enumerate(spec.operands):
-            base = len(WORDS) + i * len(OPERAND_WORDS)
-            at, row, apart = (k.word(base + j, PTR if j == 0 else I64) for j in range(len(OPERAND_WORDS)))
+            at, row, apart = k.args(*operand_names(i))
             offset = batch * apart + left * operand.dtype.itemsize
             self.starts.append((k.at(at, offset + top * row if operand.matrix else offset), row))
 

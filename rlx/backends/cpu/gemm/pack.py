@@ -4,27 +4,26 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rlx.backends.cpu.ir import I16, I32, I64, PTR, Kernel, Type
-
-# Rows of a panel are numbered by an outer and an inner index; strides are in bytes.
-WORDS = (
-    "x", "out", "columns", "column", "outer", "outer_step", "inner", "inner_step", "batch_step", "panels", "out_step",
-)  # fmt: skip
+from rlx.backends.cpu.ir import I16, I32, I64, Kernel, Type, pointers, sizes
 
 
 @dataclass(frozen=True, slots=True)
 class PackKernel:
-    """An item is a panel of a matrix; columns behind the last are zero."""
+    """An item is a panel of a matrix; columns behind the last are zero. Rows of a panel are numbered by an outer and an
+    inner index; strides are in bytes."""
 
     lanes: int
     vectors: int
     nbytes: int = 4  # of an element: 2 or 4
+    args = pointers("x", "out") + sizes(
+        "columns", "column", "outer", "outer_step", "inner", "inner_step", "batch_step", "panels", "out_step"
+    )
 
     def ir(self) -> str:
-        k, lanes = Kernel("kernel"), self.lanes
+        k, lanes = Kernel("kernel", self.args), self.lanes
         element = I32 if self.nbytes == 4 else I16
         vector, width = element.of(lanes), self.lanes * self.vectors
-        w = {name: k.word(i, PTR if i < 2 else I64) for i, name in enumerate(WORDS)}
+        w = k.all_args()
         numbers = k.lanes(I64, range(lanes))
         with k.loop(k.first, k.last) as item:
             batch = k.binary("udiv", item, w["panels"])

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from rlx.backends.cpu.context import Array
 from rlx.backends.cpu.elementwise import tree_step
-from rlx.backends.cpu.gemm.kernel import GemmKernel, Operand
+from rlx.backends.cpu.gemm.kernel import GemmKernel, Operand, operand_names
 from rlx.backends.cpu.gemm.pack import PackKernel
 from rlx.backends.cpu.gemm.transpose import panels_step
 from rlx.backends.cpu.machine import Machine
@@ -164,9 +164,10 @@ def _packing(b: Array, memory: Bytes, width: int, ctx: EngineContext) -> list[En
     steps = []
     for i, place in enumerate(np.ndindex(*first)):
         part = b[(slice(None), *place)]
-        words = (
-            address(part), address(memory) + i * outer * inner * width * size, columns, part.strides[3], outer,
-            part.strides[1], inner, part.strides[2], part.strides[0], panels, panel,
+        words = kernel.args(
+            x=part, out=address(memory) + i * outer * inner * width * size, columns=columns, column=part.strides[3],
+            outer=outer, outer_step=part.strides[1], inner=inner, inner_step=part.strides[2],
+            batch_step=part.strides[0], panels=panels, out_step=panel,
         )  # fmt: skip
         steps.append(EngineStep(kernel, words, batch * panels, 1, (memory, b), name="pack", cost_ns=cost))
     return steps
@@ -226,12 +227,14 @@ def product_steps(p: Product, b: Panels, tile: Tile, ctx: EngineContext, name: s
         as_dtype(p.out.dtype), p.how, (n - (panels - 1) * width) // lanes if n % width else 0, skipped is not None,
     )  # fmt: skip
     ahead = _FAR_AHEAD if tiles == 1 and not b.in_place else b.ahead
-    words = [
-        address(table), b.at, address(p.out), m, n, tiles, panels, taps, p.terms, p.step_a, b.step, b.panel,
-        p.out.strides[1], p.batch_a, b.batch, p.out.strides[0], flush, ahead, batch,
-    ]  # fmt: skip
-    for array, row, apart in p.operands:
-        words += [address(array), row, apart]
+    operands: dict[str, Any] = {}
+    for i, operand in enumerate(p.operands):
+        operands.update(zip(operand_names(i), operand, strict=True))
+    words = spec.args(
+        table=table, b=b.at, out=p.out, rows=m, columns=n, tiles=tiles, panels=panels, taps=taps, terms=p.terms,
+        step_a=p.step_a, step_b=b.step, panel_b=b.panel, row_out=p.out.strides[1], batch_a=p.batch_a, batch_b=b.batch,
+        batch_out=p.out.strides[0], flush=flush, ahead=ahead, batches=batch, **operands,
+    )  # fmt: skip
     keep = (table, p.out, *p.keep, *b.keep, *(a for a, _, _ in p.operands))
     cost = _cycles(tile.rows, tile.vectors) * length / _CYCLES
     prepare = b.prepare

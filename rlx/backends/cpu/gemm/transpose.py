@@ -9,15 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from rlx.backends.cpu.context import Array
-from rlx.backends.cpu.ir import I8, I16, I32, I64, PTR, Kernel, Value
+from rlx.backends.cpu.ir import I8, I16, I32, I64, Kernel, Value, pointers, sizes
 from rlx.backends.cpu.step import EngineContext, EngineStep, address
 
 # Strides are in bytes. A batch has `rows` rows, of all the rows of all batches no more than `all_rows`.
-WORDS = (
-    "x", "out", "rows", "columns", "x_row", "out_row", "inner", "x_inner", "x_outer", "out_inner", "out_outer",
-    "all_rows", "part_rows", "parts",
+_ARGS = pointers("x", "out") + sizes(
+    "rows", "columns", "x_row", "out_row", "inner", "x_inner", "x_outer", "out_inner", "out_outer", "all_rows",
+    "part_rows", "parts",
 )  # fmt: skip
 _FEW_ROWS = 4  # up to so many are interleaved
 _PART = 16_384  # bytes of an item's columns that are worth a chunk: less is one item
@@ -30,11 +31,12 @@ class TransposeKernel:
 
     lanes: int
     nbytes: int = 4  # of an element: 1, 2 or 4
+    args = _ARGS
 
     def ir(self) -> str:
-        k, lanes = Kernel("kernel"), self.lanes
+        k, lanes = Kernel("kernel", self.args), self.lanes
         element = {1: I8, 2: I16, 4: I32}[self.nbytes]
-        w = {name: k.word(i, PTR if i < 2 else I64) for i, name in enumerate(WORDS)}
+        w = k.all_args()
         blocks = k.binary("udiv", w["columns"] + (lanes - 1), k.const(I64, lanes))
         with k.loop(k.first, k.last) as item:
             row_part = k.binary("udiv", item, blocks)
@@ -68,16 +70,17 @@ class TransposeKernel:
 @dataclass(frozen=True, slots=True)
 class InterleaveKernel:
     """TransposeKernel for a few `rows` whose columns follow each other in the result without a gap, as the pixels of an
-    image of few channels do: vectors of the rows are interleaved. The words are the same; parts are not used."""
+    image of few channels do: vectors of the rows are interleaved. The arguments are the same; parts are not used."""
 
     lanes: int
     rows: int
     nbytes: int = 4
+    args = _ARGS
 
     def ir(self) -> str:
-        k, lanes, n = Kernel("kernel"), self.lanes, self.rows
+        k, lanes, n = Kernel("kernel", self.args), self.lanes, self.rows
         element = {1: I8, 2: I16, 4: I32}[self.nbytes]
-        w = {name: k.word(i, PTR if i < 2 else I64) for i, name in enumerate(WORDS)}
+        w = k.all_args()
         blocks = k.binary("udiv", w["columns"] + (lanes - 1), k.const(I64, lanes))
         with k.loop(k.first, k.last) as item:
             batch = k.binary("udiv", item, blocks)
@@ -124,26 +127,24 @@ def transpose_step(
     `out_batch` are both steps of the results."""
     lanes = ctx.machine.lanes()
     inner, x_inner, x_outer = x_batch
+    places: dict[str, Any] = {
+        "x": x, "out": out, "rows": rows, "columns": columns, "x_row": x_row, "out_row": out_row, "inner": inner,
+        "x_inner": x_inner, "x_outer": x_outer, "out_inner": out_batch[0], "out_outer": out_batch[1],
+        "all_rows": batch * rows,
+    }  # fmt: skip
     if 1 < rows <= _FEW_ROWS and out_row == rows * x.itemsize:
-        words = (
-            address(x), address(out), rows, columns, x_row, out_row, inner, x_inner, x_outer, *out_batch, batch * rows,
-            rows, 1,
-        )  # fmt: skip
         blocks = batch * -(-columns // lanes)
         kernel = InterleaveKernel(lanes, rows, x.itemsize)
+        words = kernel.args(**places, part_rows=rows, parts=1)
         return EngineStep(kernel, words, blocks, 8, (x, out), name="transpose", cost_ns=4.0 * rows)
     # Enough parts that several threads have about equal work.
     part = max(lanes, -(-min(rows, _PART // (lanes * x.itemsize)) // lanes * lanes))
     parts = max(1, -(-rows // part))
-    words = (
-        address(x), address(out), rows, columns, x_row, out_row, inner, x_inner, x_outer, *out_batch, batch * rows,
-        part, parts,
-    )  # fmt: skip
     items = batch * parts * -(-columns // lanes)
     cost = 2.0 * lanes * -(-min(part, rows) // lanes)
-    return EngineStep(
-        TransposeKernel(lanes, x.itemsize), words, items, 1, (x, out), name="transpose", cost_ns=cost
-    )
+    spec = TransposeKernel(lanes, x.itemsize)
+    words = spec.args(**places, part_rows=part, parts=parts)
+    return EngineStep(spec, words, items, 1, (x, out), name="transpose", cost_ns=cost)
 
 
 def panels_step(x: Array, memory: Array, at: int, panel: int, width: int, ctx: EngineContext) -> EngineStep:
@@ -151,9 +152,11 @@ def panels_step(x: Array, memory: Array, at: int, panel: int, width: int, ctx: E
     The first panel is `at` bytes behind the begin of `memory`, and each next one `panel` bytes further on."""
     (columns, terms), lanes, between = x.shape, ctx.machine.lanes(), x.strides[0]
     panels = -(-columns // width)
-    words = (
-        address(x), address(memory) + at, width, terms, between, width * x.itemsize, panels, width * between, 0,
-        panel, 0, columns, width, 1,
+    spec = TransposeKernel(lanes, x.itemsize)
+    words = spec.args(
+        x=x, out=address(memory) + at, rows=width, columns=terms, x_row=between, out_row=width * x.itemsize,
+        inner=panels, x_inner=width * between, x_outer=0, out_inner=panel, out_outer=0, all_rows=columns,
+        part_rows=width, parts=1,
     )  # fmt: skip
     items = panels * -(-terms // lanes)
-    return EngineStep(TransposeKernel(lanes, x.itemsize), words, items, 4, (memory, x), name="pack", cost_ns=40.0)
+    return EngineStep(spec, words, items, 4, (memory, x), name="pack", cost_ns=40.0)

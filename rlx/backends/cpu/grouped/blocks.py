@@ -7,13 +7,11 @@ from dataclasses import dataclass
 from rlx.backends.cpu import trees
 from rlx.backends.cpu.context import Array
 from rlx.backends.cpu.grouped.tiles import TILE_WORDS, tile_table
-from rlx.backends.cpu.ir import F32, I64, PTR, Kernel, Value
+from rlx.backends.cpu.ir import F32, I64, Kernel, Value, pointers, sizes
 from rlx.backends.cpu.packed.panels import PIECE, Pieces
-from rlx.backends.cpu.step import EngineContext, EngineStep, address
+from rlx.backends.cpu.step import EngineContext, EngineStep
 from rlx.dtypes import DType, as_dtype, f32
 
-# Steps are in bytes; `panels` are the items of a tile. Of a weight that lies term by term `w_row` is that of a term.
-WORDS = ("x", "w", "out", "tiles", "columns", "units", "x_row", "w_row", "out_row", "w_expert", "panels")
 VECTORS = 2  # of a panel
 _ROWS = 192  # of a tile, whose sums lie on the stack
 
@@ -21,7 +19,8 @@ _ROWS = 192  # of a tile, whose sums lie on the stack
 @dataclass(frozen=True, slots=True)
 class GroupedBlockKernel:
     """An item is the columns of a panel for a tile of x's rows, which are f32. `rows` of x are multiplied at a time, or
-    a third of them. Sums leave the registers after each piece of a row: their order does not depend on the tiles."""
+    a third of them. Sums leave the registers after each piece of a row: their order does not depend on the tiles. Steps
+    are in bytes; `panels` are the items of a tile. Of a weight that lies term by term `w_row` is that of a term."""
 
     lanes: int
     rows: int
@@ -29,10 +28,13 @@ class GroupedBlockKernel:
     out: DType = f32
     lookup: bool = False
     by_terms: bool = False  # the weight lies term by term, columns next to each other
+    args = pointers("x", "w", "out", "tiles") + sizes(
+        "columns", "units", "x_row", "w_row", "out_row", "w_expert", "panels"
+    )
 
     def ir(self) -> str:
-        k, lanes, elements = Kernel("kernel"), self.lanes, self.weight.storage.elements
-        w = {name: k.word(i, PTR if i < 4 else I64) for i, name in enumerate(WORDS)}
+        k, lanes, elements = Kernel("kernel", self.args), self.lanes, self.weight.storage.elements
+        w = k.all_args()
         width, vector = VECTORS * lanes, F32.of(lanes)
         pieces = None if self.by_terms else Pieces(k, self.weight, lanes, self.lookup, width)
         panel, sums = k.reserve(4 * PIECE * width), k.reserve(4 * _ROWS * width)
@@ -120,13 +122,13 @@ def block_steps(
     lanes = machine.lanes()
     table, tiles, find = tile_table(sizes, m, _ROWS, ctx)
     panels = -(-n // (VECTORS * lanes))
-    words = (
-        address(x), address(w), address(out), address(table), n, terms // dtype.storage.elements, x.strides[0],
-        w.strides[1], out.strides[0], w.strides[0], panels,
-    )  # fmt: skip
     spec = GroupedBlockKernel(
         lanes, 12 if machine.registers == 32 else 6, dtype, as_dtype(out.dtype),
         dtype.is_packed and machine.has_lookup, by_terms,
+    )  # fmt: skip
+    words = spec.args(
+        x=x, w=w, out=out, tiles=table, columns=n, units=terms // dtype.storage.elements, x_row=x.strides[0],
+        w_row=w.strides[1], out_row=out.strides[0], w_expert=w.strides[0], panels=panels,
     )  # fmt: skip
     cost = VECTORS * lanes * terms * (0.3 + 0.012 * m / tiles)
     product = EngineStep(spec, words, tiles * panels, 1, (x, w, out, table), name=name, cost_ns=cost)

@@ -10,12 +10,11 @@ import numpy as np
 from rlx.backends.cpu import trees
 from rlx.backends.cpu.context import Array
 from rlx.backends.cpu.gemm.product import narrow_float, widened
-from rlx.backends.cpu.ir import F32, I32, I64, PTR, Kernel, Value
-from rlx.backends.cpu.step import Declined, EngineContext, EngineStep, address, engine
+from rlx.backends.cpu.ir import F32, I32, I64, Kernel, Value, pointers, sizes
+from rlx.backends.cpu.step import Declined, EngineContext, EngineStep, engine
 from rlx.dtypes import DType, as_dtype, f32
 from rlx.ir import Node
 
-WORDS = ("x", "d", "out", "sizes", "rows", "terms", "columns", "tiles")
 _VECTORS = 2
 _PIECE = 512  # rows of a group after which sums leave the registers
 
@@ -29,10 +28,11 @@ class GroupedGradKernel:
     height: int
     masked: bool  # the columns are no whole number of panels
     out: DType = f32
+    args = pointers("x", "d", "out", "sizes") + sizes("rows", "terms", "columns", "tiles")
 
     def ir(self) -> str:
-        k, lanes, height = Kernel("kernel"), self.lanes, self.height
-        w = {name: k.word(i, PTR if i < 4 else I64) for i, name in enumerate(WORDS)}
+        k, lanes, height = Kernel("kernel", self.args), self.lanes, self.height
+        w = k.all_args()
         width, vector = _VECTORS * lanes, F32.of(lanes)
         sums = k.reserve(4 * height * width)
         with k.loop(k.first, k.last) as item:
@@ -79,12 +79,12 @@ class GroupedGradKernel:
 def bind_grouped_grad(
     node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: EngineContext
 ) -> list[EngineStep] | None:
-    (x, d, sizes), out = ins, outs[0]
+    (x, d, groups), out = ins, outs[0]
     if not all(narrow_float(a.dtype) for a in (x, d, out)):
         raise Declined(f"{x.dtype} and {d.dtype}")
     if not all(a.flags.c_contiguous for a in (*ins, out)):
         raise Declined("strides")
-    if x.size == 0 or d.size == 0 or not len(sizes):
+    if x.size == 0 or d.size == 0 or not len(groups):
         raise Declined("no elements")
     steps: list[EngineStep] = []
     x, d = (a if a.dtype == np.float32 else widened(a, ctx, steps) for a in (x, d))
@@ -92,7 +92,7 @@ def bind_grouped_grad(
     height = 12 if ctx.machine.registers == 32 else 6
     tiles = -(-terms // height)
     spec = GroupedGradKernel(lanes, height, columns % (_VECTORS * lanes) != 0, as_dtype(out.dtype))
-    words = (address(x), address(d), address(out), address(sizes), rows, terms, columns, tiles)
-    cost = height * columns * (0.5 + rows / len(sizes) / 50)
-    step = EngineStep(spec, words, len(sizes) * tiles, 1, (x, d, out, sizes), name="outer products", cost_ns=cost)
+    words = spec.args(x=x, d=d, out=out, sizes=groups, rows=rows, terms=terms, columns=columns, tiles=tiles)
+    cost = height * columns * (0.5 + rows / len(groups) / 50)
+    step = EngineStep(spec, words, len(groups) * tiles, 1, (x, d, out, groups), name="outer products", cost_ns=cost)
     return [*steps, step]

@@ -7,29 +7,30 @@ from dataclasses import dataclass, replace
 from rlx.backends.cpu import trees
 from rlx.backends.cpu.context import Array
 from rlx.backends.cpu.grouped.tiles import TILE_WORDS, tile_table
-from rlx.backends.cpu.ir import F32, I64, PTR, Kernel, Value
+from rlx.backends.cpu.ir import F32, I64, Kernel, Value, pointers, sizes
 from rlx.backends.cpu.packed.bind import rows_together
 from rlx.backends.cpu.packed.kernel import DotKernel
-from rlx.backends.cpu.step import EngineContext, EngineStep, address
+from rlx.backends.cpu.step import EngineContext, EngineStep
 from rlx.dtypes import DType, as_dtype
 
-# Steps are in bytes; `blocks` are the items of a tile.
-WORDS = ("x", "w", "out", "tiles", "columns", "units", "x_row", "w_row", "out_row", "w_expert", "blocks")
 _TALL = 4  # rows of x for which a weight's row is decoded once; two and three cost as much
 
 
 @dataclass(frozen=True, slots=True)
 class GroupedDotKernel:
     """An item is as many rows of an expert's weight as a vector has lanes, times the rows of a tile, up to `rows`. The
-    order of a sum does not depend on how many there are."""
+    order of a sum does not depend on how many there are. Steps are in bytes; `blocks` are the items of a tile."""
 
     dot: DotKernel  # of one row of x
     rows: int
+    args = pointers("x", "w", "out", "tiles") + sizes(
+        "columns", "units", "x_row", "w_row", "out_row", "w_expert", "blocks"
+    )
 
     def ir(self) -> str:
-        k, dot = Kernel("kernel"), self.dot
+        k, dot = Kernel("kernel", self.args), self.dot
         lanes = dot.lanes
-        words = {name: k.word(i, PTR if i < 4 else I64) for i, name in enumerate(WORDS)}
+        words = k.all_args()
         one = dot.prepared(k)
         several = replace(dot, rows=self.rows, together=1).prepared(k) if self.rows > 1 else None
         with k.loop(k.first, k.last) as item:
@@ -74,11 +75,11 @@ def row_steps(
     )  # fmt: skip
     table, tiles, find = tile_table(sizes, m, height, ctx)
     blocks = -(-n // lanes)
-    words = (
-        address(x), address(w), address(out), address(table), n, terms // dtype.storage.elements, x.strides[0],
-        w.strides[1], out.strides[0], w.strides[0], blocks,
-    )  # fmt: skip
     spec = GroupedDotKernel(dot, height)
+    words = spec.args(
+        x=x, w=w, out=out, tiles=table, columns=n, units=terms // dtype.storage.elements, x_row=x.strides[0],
+        w_row=w.strides[1], out_row=out.strides[0], w_expert=w.strides[0], blocks=blocks,
+    )  # fmt: skip
     cost = terms * 3 / 5
     product = EngineStep(spec, words, tiles * blocks, 1, (x, w, out, table), name=name, cost_ns=cost)
     return [find, product]

@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from rlx.backends.cpu.context import Array
-from rlx.backends.cpu.ir import I32, I64, PTR, Kernel, Value
-from rlx.backends.cpu.step import EngineContext, EngineStep, address
+from rlx.backends.cpu.ir import I32, I64, Kernel, Value, pointers, sizes
+from rlx.backends.cpu.step import EngineContext, EngineStep
 from rlx.driver.device import Bytes
 
 TILE_WORDS = 3  # the expert, -1 of rows behind the last group; the first row; the number of rows
@@ -22,10 +22,11 @@ class TilesKernel:
     last row."""
 
     height: int
+    args = pointers("sizes", "table") + sizes("experts", "rows", "most")
 
     def ir(self) -> str:
-        k = Kernel("kernel")
-        sizes, table, experts, rows, most = (k.word(i, PTR if i < 2 else I64) for i in range(5))
+        k = Kernel("kernel", self.args)
+        groups, table, experts, rows, most = k.args("sizes", "table", "experts", "rows", "most")
         with k.loop(k.first, k.last):
             start, count = k.variable(k.const(I64, 0)), k.variable(k.const(I64, 0))
 
@@ -37,7 +38,7 @@ class TilesKernel:
 
             with k.loop(0, experts + 1) as e:
                 is_group = k.cmp("slt", e, experts)
-                given = k.cast("sext", k.load(I32, k.at(sizes, k.min(e, experts - 1), I32)), I64)
+                given = k.cast("sext", k.load(I32, k.at(groups, k.min(e, experts - 1), I32)), I64)
                 size = k.select(is_group, k.max(given, 0), rows)
                 stop = k.min(start.value + size, rows)
                 expert = k.select(is_group, e, -1)
@@ -50,11 +51,12 @@ class TilesKernel:
         return k.text()
 
 
-def tile_table(sizes: Array, rows: int, height: int, ctx: EngineContext) -> tuple[Bytes, int, EngineStep]:
+def tile_table(per_group: Array, rows: int, height: int, ctx: EngineContext) -> tuple[Bytes, int, EngineStep]:
     """The table, how many tiles it has, and the step that writes it."""
-    groups = min(len(sizes) + 1, rows)
+    groups = min(len(per_group) + 1, rows)
     most = (rows + (height - 1) * groups) // height
     table = ctx.borrow(8 * TILE_WORDS * most)
-    words = (address(sizes), address(table), len(sizes), rows, most)
-    step = EngineStep(TilesKernel(height), words, 1, 1, (sizes, table), name="tiles", cost_ns=2.0 * (len(sizes) + most))
+    spec, count = TilesKernel(height), len(per_group)
+    words = spec.args(sizes=per_group, table=table, experts=count, rows=rows, most=most)
+    step = EngineStep(spec, words, 1, 1, (per_group, table), name="tiles", cost_ns=2.0 * (count + most))
     return table, most, step

@@ -55,9 +55,9 @@ def dot_steps(
             epilogue, dtype.is_packed and ctx.machine.has_lookup, rows_together(rows, x, dtype),
             not dtype.is_packed and not ctx.machine.looks_ahead,
         )  # fmt: skip
-        words = (
-            address(x[start:]), address(w), address(out[start:]), 0 if bias is None else address(bias), len(w), units,
-            x.strides[0], w.strides[0], out.strides[0],
+        words = spec.args(
+            x=x[start:], w=w, out=out[start:], bias=bias, columns=len(w), units=units, x_row=x.strides[0],
+            w_row=w.strides[0], out_row=out.strides[0],
         )  # fmt: skip
         cost = lanes * x.shape[1] * (rows + 2) / lanes / 5
         items = -(-len(w) // lanes)

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from rlx.backends.cpu import trees
 from rlx.backends.cpu.context import Array
 from rlx.backends.cpu.gemm.product import narrow_float
-from rlx.backends.cpu.ir import I64, PTR, Kernel
+from rlx.backends.cpu.ir import Kernel, pointers, sizes
 from rlx.backends.cpu.packed.decode import Rows, decodes
-from rlx.backends.cpu.step import Declined, EngineContext, EngineStep, address, engine
+from rlx.backends.cpu.step import Declined, EngineContext, EngineStep, engine
 from rlx.dtypes import DType, as_dtype, f32
 from rlx.ir import Node
 
@@ -23,10 +23,11 @@ class DequantizeKernel:
     weight: DType
     lookup: bool
     out: DType = f32
+    args = pointers("w", "out") + sizes("units", "w_row")
 
     def ir(self) -> str:
-        k, elements = Kernel("kernel"), self.weight.storage.elements
-        w, out, units, w_row = (k.word(i, PTR if i < 2 else I64) for i in range(4))
+        k, elements = Kernel("kernel", self.args), self.weight.storage.elements
+        w, out, units, w_row = k.args("w", "out", "units", "w_row")
         decoded = Rows(k, self.weight, self.lanes, self.lookup)
         with k.loop(k.first, k.last) as item:
             row, line = k.at(w, item * w_row), k.at(out, item * (units * (elements * self.out.itemsize)))
@@ -54,5 +55,5 @@ def bind_dequantize(
         raise Declined("strides")
     rows, columns = raw.size // raw.shape[-1], out.shape[-1]
     spec = DequantizeKernel(machine.lanes(), dtype, machine.has_lookup, as_dtype(out.dtype))
-    words = (address(raw), address(out), columns // dtype.storage.elements, raw.shape[-1])
+    words = spec.args(w=raw, out=out, units=columns // dtype.storage.elements, w_row=raw.shape[-1])
     return [EngineStep(spec, words, rows, 1, (raw, out), name=f"dequantize {dtype}", cost_ns=columns * 0.1)]

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 
 from rlx.backends.cpu import trees
 from rlx.backends.cpu.context import Array
-from rlx.backends.cpu.ir import F32, I1, I8, I32, I64, PTR, Kernel, Type, Value
+from rlx.backends.cpu.ir import F32, I1, I8, I32, I64, Kernel, Type, Value, pointers, sizes
 from rlx.backends.cpu.machine import Machine
 from rlx.backends.cpu.packed.decode import Rows
 from rlx.backends.cpu.packed.kernel import DotKernel, added
@@ -57,10 +57,11 @@ class DigitsKernel:
 
     weight: str
     x: DType = f32
+    args = pointers("x", "out", "flags")
 
     def ir(self) -> str:
-        k = Kernel("kernel")
-        x, out, flags = (k.word(i, PTR) for i in range(3))
+        k = Kernel("kernel", self.args)
+        x, out, flags = k.args("x", "out", "flags")
         bytes_, zero = k.reserve(_DIGITS * 32), k.const(I32.of(LANES), 0)
         order = _ORDER[self.weight]
         with k.loop(k.first, k.last) as item:
@@ -71,8 +72,8 @@ class DigitsKernel:
             for s in range(4):
                 start = k.at(x, (item * _TERMS + 32 * s) * self.x.itemsize)
                 both = [trees.load(k, self.x, k.at(start, h * LANES * self.x.itemsize), LANES) for h in (0, 1)]
-                sizes = [k.bits(v, I32) & 0x7FFFFFFF for v in both]
-                most = k.fold(k.max(*sizes), lambda a, b: k.max(a, b))
+                magnitudes = [k.bits(v, I32) & 0x7FFFFFFF for v in both]
+                most = k.fold(k.max(*magnitudes), lambda a, b: k.max(a, b))
                 exponent = k.max(most >> 23, _BITS)
                 shift = k.bits(254 + _BITS - 1 - exponent << 23, F32)
                 scale = k.bits(exponent - (_BITS - 1) << 23, F32)
@@ -84,7 +85,7 @@ class DigitsKernel:
                     k.cmp("olt", k.unary("fabs", n), float(1 << _COARSE)) & k.cmp("une", n * scale, v)
                     for n, v in zip(rounded, both, strict=True)
                 ]
-                there = [k.cmp("ne", size, 0) for size in sizes]
+                there = [k.cmp("ne", size, 0) for size in magnitudes]
                 tiny = k.cmp("ne", most, 0) & k.cmp("slt", exponent, _LEAST)
                 unfit = unfit | tiny | k.cmp("ugt", _count(k, coarse) << 3, _count(k, there))
                 numbers = [k.cast("fptosi", v, I32) for v in rounded]
@@ -129,11 +130,12 @@ class DigitsDotKernel:
     x: DType = f32
     out: DType = f32
     few: bool = False
+    args = pointers("w", "tiles", "out") + sizes("columns", "units", "w_row") + pointers("x", "flags") + sizes("groups")
 
     def ir(self) -> str:
-        k, storage, lanes = Kernel("kernel"), self.weight.storage, LANES
-        w, x, out, columns, units, w_row = (k.word(i, PTR if i < 3 else I64) for i in range(6))
-        given, flags, groups = k.word(6, PTR), k.word(7, PTR), k.word(8)
+        k, storage, lanes = Kernel("kernel", self.args), self.weight.storage, LANES
+        w, x, out, columns, units, w_row = k.args("w", "tiles", "out", "columns", "units", "w_row")
+        given, flags, groups = k.args("x", "flags", "groups")
         configure(k)
         plain = DotKernel(lanes, 1, self.weight, self.x, self.out, lookup=True).prepared(k)
         none = k.const(I64, 0)  # steps between rows of x, of which there is one
@@ -245,11 +247,12 @@ def digit_steps(x: Array, w: Array, dtype: DType, out: Array, ctx: EngineContext
     cut = DigitsKernel(dtype.name, as_dtype(x.dtype))
     multiply = DigitsDotKernel(dtype, as_dtype(x.dtype), as_dtype(out.dtype), few=n < LANES)
     keep = (x, w, out, tiles)
-    words = (
-        address(w), address(tiles), address(out), n, terms // dtype.storage.elements, w.strides[0], address(x), flags,
-        groups,
+    words = multiply.args(
+        w=w, tiles=tiles, out=out, columns=n, units=terms // dtype.storage.elements, w_row=w.strides[0], x=x,
+        flags=flags, groups=groups,
     )  # fmt: skip
+    digits = cut.args(x=x, out=tiles, flags=flags)
     return [
-        EngineStep(cut, (address(x), address(tiles), flags), groups, 4, keep, name="digits", cost_ns=100.0),
+        EngineStep(cut, digits, groups, 4, keep, name="digits", cost_ns=100.0),
         EngineStep(multiply, words, -(-n // LANES), 1, keep, name=name, cost_ns=terms * 0.8),
     ]

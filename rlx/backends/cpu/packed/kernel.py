@@ -11,13 +11,11 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from rlx.backends.cpu import trees
-from rlx.backends.cpu.ir import F32, I64, PTR, Kernel, Value, Variable
+from rlx.backends.cpu.ir import F32, I64, Kernel, Value, Variable, pointers, sizes
 from rlx.backends.cpu.packed.decode import Rows
 from rlx.dtypes import DType, f32
 from rlx.ir import Expr
 
-# Steps are in bytes. `units` are the blocks of a row, or its vectors; `bias` is read where the epilogue has one.
-WORDS = ("x", "w", "out", "bias", "columns", "units", "x_row", "w_row", "out_row")
 _AHEAD = 4096  # bytes of a row that are asked for before they are read
 _LINE = 64
 Totals = list[list[list[Variable]]]  # of each row of the weight that is read at once, and of each row of x
@@ -29,9 +27,9 @@ class Part(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class DotKernel:
-    """`rows` rows of x; a packed weight is decoded `lanes` elements at a time, by a look-up where the processor can.
-    `together` rows of the weight, a power of two, are read at once. With `ahead` elements of their own dtype are asked
-    for before they are read, where x has one row."""
+    """Steps are in bytes; `units` are the blocks of a row, or its vectors. `rows` rows of x; a packed weight is decoded
+    `lanes` elements at a time, by a look-up where the processor can. `together` rows of the weight, a power of two, are
+    read at once. With `ahead` elements of their own dtype are asked for before they are read, where x has one row."""
 
     lanes: int
     rows: int
@@ -44,10 +42,11 @@ class DotKernel:
     together: int = 1
     ahead: bool = False
     chains: int = 0  # sums of an element that are added at the end; 0: as many as the rows leave registers for
+    args = pointers("x", "w", "out", "bias") + sizes("columns", "units", "x_row", "w_row", "out_row")
 
     def ir(self) -> str:
-        k, lanes = Kernel("kernel"), self.lanes
-        w = {name: k.word(i, PTR if i < 4 else I64) for i, name in enumerate(WORDS)}
+        k, lanes = Kernel("kernel", self.args), self.lanes
+        w = k.all_args()
         part = self.prepared(k)
         with k.loop(k.first, k.last) as item:
             first = item * lanes

@@ -12,12 +12,11 @@ from rlx.backends.cpu import trees
 from rlx.backends.cpu.context import Array
 from rlx.backends.cpu.gemm.product import Panels, Product, choose_tile, product_steps
 from rlx.backends.cpu.gemm.transpose import transposed
-from rlx.backends.cpu.ir import F32, I64, PTR, Kernel, Value
+from rlx.backends.cpu.ir import F32, I64, Kernel, Value, pointers, sizes
 from rlx.backends.cpu.packed.decode import Rows
 from rlx.backends.cpu.step import EngineContext, EngineStep, address
 from rlx.dtypes import DType, f32
 
-WORDS = ("w", "out", "first", "last", "units", "w_row")
 PIECE = 512  # elements of a row that are decoded before they are transposed
 _PITCH = PIECE + 16  # rows of the transposition lie in different sets of the cache
 _TOGETHER = 2 << 20  # bytes of panels that one step decodes
@@ -31,10 +30,11 @@ class PanelKernel:
     vectors: int
     weight: DType
     lookup: bool = False
+    args = pointers("w", "out") + sizes("first", "last", "units", "w_row")
 
     def ir(self) -> str:
-        k, lanes, elements = Kernel("kernel"), self.lanes, self.weight.storage.elements
-        w = {name: k.word(i, PTR if i < 2 else I64) for i, name in enumerate(WORDS)}
+        k, lanes, elements = Kernel("kernel", self.args), self.lanes, self.weight.storage.elements
+        w = k.all_args()
         width = self.vectors * lanes
         pieces = Pieces(k, self.weight, lanes, self.lookup, width)
         with k.loop(k.first, k.last) as item:
@@ -129,7 +129,7 @@ def panel_steps(product: Product, w: Array, dtype: DType, ctx: EngineContext, na
     steps = []
     for start in range(0, panels, each):
         first, last = start * width, min(n, (start + each) * width)
-        words = (address(w), address(made), first, last, units, w.strides[0])
+        words = kernel.args(w=w, out=made, first=first, last=last, units=units, w_row=w.strides[0])
         items = -(-(last - first) // width) * tile.vectors
         steps.append(
             EngineStep(kernel, words, items, 1, (made, w), name=f"decode {dtype}", cost_ns=lanes * terms * 0.3)

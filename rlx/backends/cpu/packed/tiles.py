@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from rlx.backends.cpu import trees
 from rlx.backends.cpu.context import Array
 from rlx.backends.cpu.gemm.transpose import transposed
-from rlx.backends.cpu.ir import F32, I1, I16, I32, I64, PTR, Kernel, Type, Value
+from rlx.backends.cpu.ir import F32, I1, I16, I32, I64, Kernel, Type, Value, pointers, sizes
 from rlx.backends.cpu.packed.decode import Rows
 from rlx.backends.cpu.step import EngineContext, EngineStep, address
 from rlx.dtypes import DType, as_dtype, f32
@@ -110,11 +110,12 @@ class ColumnsKernel:
     the last again, terms behind the last are zero."""
 
     x: DType
+    args = pointers("x", "out") + sizes("rows", "terms", "x_row") + pointers("tiny")
 
     def ir(self) -> str:
-        k = Kernel("kernel")
-        x, out, rows, terms, x_row = (k.word(i, PTR if i < 2 else I64) for i in range(5))
-        tiny, blocks = k.word(5, PTR), (terms + (_TERMS - 1)) >> 5
+        k = Kernel("kernel", self.args)
+        x, out, rows, terms, x_row = k.args("x", "out", "rows", "terms", "x_row")
+        tiny, blocks = k.arg("tiny"), (terms + (_TERMS - 1)) >> 5
         with k.loop(k.first, k.last) as item:
             sizes = Sizes(k)
             with k.loop(0, blocks) as i:
@@ -142,11 +143,12 @@ class RowsKernel:
 
     weight: DType
     parts: int
+    args = pointers("w", "out") + sizes("start", "last", "units", "w_row") + pointers("tiny")
 
     def ir(self) -> str:
-        k = Kernel("kernel")
-        w, out, start, last, units, w_row = (k.word(i, PTR if i < 2 else I64) for i in range(6))
-        tiny = k.word(6, PTR)
+        k = Kernel("kernel", self.args)
+        w, out, start, last, units, w_row = k.args("w", "out", "start", "last", "units", "w_row")
+        tiny = k.arg("tiny")
         decoded = Rows(k, self.weight, LANES, True) if self.weight.is_packed else None
         blocks = (units * self.weight.storage.elements + (_TERMS - 1)) >> 5
         with k.loop(k.first, k.last) as item:
@@ -200,11 +202,18 @@ class TilesKernel:
     parts: int
     x: DType = f32
     out: DType = f32
+    args = (
+        pointers("w_tiles", "x_tiles", "out")
+        + sizes("rows", "columns", "blocks", "out_row")
+        + pointers("w_tiny", "x_tiny", "x")
+        + sizes("x_row", "terms")
+    )
 
     def ir(self) -> str:
-        k = Kernel("kernel")
-        w, x, out, rows, columns, blocks, out_row = (k.word(i, PTR if i < 3 else I64) for i in range(7))
-        w_tiny, x_tiny = k.word(7, PTR), k.word(8, PTR)
+        k = Kernel("kernel", self.args)
+        w, x, out = k.args("w_tiles", "x_tiles", "out")
+        rows, columns, blocks, out_row = k.args("rows", "columns", "blocks", "out_row")
+        w_tiny, x_tiny = k.args("w_tiny", "x_tiny")
         configure(k)
         sums, again, moved = k.reserve(4 * _TILE), k.reserve(4 * _TILE), k.reserve(2 * _TILE)
         x_tiles, w_tiles = (rows + (LANES - 1)) >> 4, (columns + (LANES - 1)) >> 4
@@ -296,7 +305,7 @@ class TilesKernel:
     ) -> None:
         """The sums of the four tiles as multiply-adds of f32: x as it was given, the weight's parts put together, which
         are the weight to its last bit or, below 2^-110, to 2^-133."""
-        vector, rows, raw, x_row, terms = F32.of(LANES), k.word(3), k.word(9, PTR), k.word(10), k.word(11)
+        vector, (rows, raw, x_row, terms) = F32.of(LANES), k.args("rows", "x", "x_row", "terms")
         with k.loop(0, 4) as t:
             out = k.at(sums, t * _TILE)
             w = k.select(k.cmp("slt", t, 2), *w_at)
@@ -347,8 +356,8 @@ def tile_steps(x: Array, w: Array, dtype: DType, out: Array, ctx: EngineContext,
     x_tiles = -(-m // LANES)
     columns = ctx.borrow(x_tiles * (blocks * 3 * _TILE + 4))
     x_tiny = address(columns) + x_tiles * blocks * 3 * _TILE
-    words: tuple[int, ...] = (address(x), address(columns), m, terms, x.strides[0], x_tiny)
     cut = ColumnsKernel(as_dtype(x.dtype))
+    words = cut.args(x=x, out=columns, rows=m, terms=terms, x_row=x.strides[0], tiny=x_tiny)
     steps = [EngineStep(cut, words, x_tiles, 1, (x, columns), name="cut", cost_ns=terms * 12.0)]
     row = blocks * parts * _TILE
     each = max(1, _TOGETHER // (_BLOCK * row)) * _BLOCK
@@ -359,16 +368,16 @@ def tile_steps(x: Array, w: Array, dtype: DType, out: Array, ctx: EngineContext,
     for start in range(0, tiles, each):
         first, last = start * LANES, min(n, (start + each) * LANES)
         count = -(-(last - first) // LANES)
-        words = (address(w), address(made), first, last, terms // dtype.storage.elements, w.strides[0], w_tiny)
-        kernel = RowsKernel(dtype, parts)
+        kernel, units = RowsKernel(dtype, parts), terms // dtype.storage.elements
+        words = kernel.args(w=w, out=made, start=first, last=last, units=units, w_row=w.strides[0], tiny=w_tiny)
         steps.append(EngineStep(kernel, words, count, 1, (w, made), name=f"decode {dtype}", cost_ns=terms * 4.0))
         part = out[:, first:last]
-        words = (
-            address(made), address(columns), address(part), m, last - first, blocks, out.strides[0], w_tiny, x_tiny,
-            address(x), x.strides[0], terms,
-        )  # fmt: skip
         items = -(-count // _BLOCK) * -(-x_tiles // _BLOCK)
         cost = blocks * {1: 110.0, 2: 160.0, 3: 190.0}[parts]
         multiply = TilesKernel(parts, as_dtype(x.dtype), as_dtype(out.dtype))
+        words = multiply.args(
+            w_tiles=made, x_tiles=columns, out=part, rows=m, columns=last - first, blocks=blocks,
+            out_row=out.strides[0], w_tiny=w_tiny, x_tiny=x_tiny, x=x, x_row=x.strides[0], terms=terms,
+        )  # fmt: skip
         steps.append(EngineStep(multiply, words, items, 1, (made, columns, x, out), name=name, cost_ns=cost))
     return steps

@@ -12,7 +12,7 @@ import numpy as np
 
 from rlx.backends.cpu.context import Array
 from rlx.backends.cpu.elementwise import tree_step
-from rlx.backends.cpu.ir import PTR, Kernel, Value
+from rlx.backends.cpu.ir import Kernel, Value, pointers, sizes
 from rlx.backends.cpu.rowwise import (
     LOADED,
     blocks,
@@ -23,7 +23,7 @@ from rlx.backends.cpu.rowwise import (
     store_wide,
 )
 from rlx.backends.cpu.scans.rows import held, lanes_of, silu
-from rlx.backends.cpu.step import EngineContext, EngineStep, address, engine
+from rlx.backends.cpu.step import EngineContext, EngineStep, engine
 from rlx.dtypes import as_dtype
 from rlx.ir import Node
 from rlx.ir import expr as ex
@@ -31,23 +31,23 @@ from rlx.ops.scans import conv
 from rlx.ops.scans.operands import optional
 
 _PART = 4096  # channels of an item
-_X, _W, _BIAS, _STATE, _Y = range(5)  # words that are addresses
 
 
 @dataclass(frozen=True, slots=True)
 class CausalConv:
-    """Words: the addresses of x, the transposed filter, bias, state and y; the length, channels, parts of them."""
+    """`w` is the transposed filter; an item is a part of a step's channels."""
 
     kind: str
     width: int
     operands: tuple[str, ...]
     activation: bool
     lanes: int
+    args = pointers("x", "w", "bias", "state", "y") + sizes("length", "channels", "parts")
 
     def ir(self) -> str:
-        k, lanes, kind = Kernel("kernel"), self.lanes, self.kind
-        x, w, bias, state, y = (k.word(i, PTR) for i in range(_Y + 1))
-        length, channels, parts = (k.word(_Y + 1 + i) for i in range(3))
+        k, lanes, kind = Kernel("kernel", self.args), self.lanes, self.kind
+        x, w, bias, state, y = k.args("x", "w", "bias", "state", "y")
+        length, channels, parts = k.args("length", "channels", "parts")
         zero, before = k.const(computed(kind).of(lanes), 0.0), self.width - 1
         with k.loop(k.first, k.last) as item:
             step = k.binary("udiv", item, parts)
@@ -109,9 +109,9 @@ def bind_causal_conv(
         steps.append(turned)
     spec = CausalConv(kind, width, node.attrs["operands"], bool(node.attrs["activation"]), lanes)
     parts = -(-channels // _PART)
-    words = (
-        address(x), address(taps), *(address(given[n]) if n in given else 0 for n in ("bias", "state")),
-        address(outs[0]), length, channels, parts,
+    words = spec.args(
+        x=x, w=taps, bias=given.get("bias"), state=given.get("state"), y=outs[0], length=length, channels=channels,
+        parts=parts,
     )  # fmt: skip
     many = min(channels, _PART)
     steps.append(

@@ -9,15 +9,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rlx.backends.cpu.context import Array
-from rlx.backends.cpu.ir import I64, PTR, Kernel
+from rlx.backends.cpu.ir import I64, Arguments, Kernel, floats, pointers, sizes
 from rlx.backends.cpu.rowwise import computed, load_wide, name_of, store_wide
 from rlx.backends.cpu.scans.rows import Row, Sums, exp, fits, held, lanes_of, spread
-from rlx.backends.cpu.step import EngineContext, EngineStep, address, engine, f32_word, f64_word
+from rlx.backends.cpu.step import EngineContext, EngineStep, engine
 from rlx.ir import Node
 from rlx.ops.scans import delta
 from rlx.ops.scans.operands import optional
 
-_Q, _K, _V, _BETA, _G, _STATE, _O, _LAST = range(8)  # words that are addresses
 _REQUIRED = 4
 
 
@@ -31,13 +30,18 @@ class DeltaRule:
     operands: tuple[str, ...]
     lanes: int
 
+    @property
+    def args(self) -> Arguments:
+        addresses = pointers("q", "k", "v", "beta", *delta.NAMES, "o", "last")
+        return addresses + sizes("length", "heads", "values", "per") + floats("scale", type=computed(self.kind))
+
     def ir(self) -> str:
-        k, lanes, kind, inner_kind = Kernel("kernel"), self.lanes, self.kind, held(self.kind)
+        k, lanes, kind, inner_kind = Kernel("kernel", self.args), self.lanes, self.kind, held(self.kind)
         number = computed(kind)
         row, sums = Row(k, self.keys, lanes), Sums(k, number, lanes)
-        at = [k.word(i, PTR) for i in range(_LAST + 1)]
-        length, heads, values, per = (k.word(_LAST + 1 + i) for i in range(4))
-        scale = k.splat(k.word(_LAST + 5, number), lanes)
+        at = k.all_args()
+        length, heads, values, per = k.args("length", "heads", "values", "per")
+        scale = k.splat(k.arg("scale"), lanes)
         memory, factors = k.reserve(number.size * lanes * row.padded), k.reserve(number.size * lanes)
         blocks = k.binary("udiv", values + (lanes - 1), k.const(I64, lanes))
         key_heads = k.binary("udiv", heads, per)
@@ -55,21 +59,21 @@ class DeltaRule:
                 row.padded_store(zeros, memory, r * row.padded)
             if "state" in self.operands:
                 with k.loop(0, count) as r:
-                    found = row.load(at[_STATE], inner_kind, states + r * self.keys)
+                    found = row.load(at["state"], inner_kind, states + r * self.keys)
                     row.padded_store(found, memory, r * row.padded)
             with k.loop(0, length) as t:
                 place = (batch * length + t) * key_heads + key_head
-                key, query = (row.load(at[i], kind, place * self.keys) for i in (_K, _Q))
+                key, query = (row.load(at[name], kind, place * self.keys) for name in ("k", "q"))
                 own = (batch * length + t) * heads + head
                 with k.loop(0, lanes) as r:
                     found = row.padded_load(memory, number, r * row.padded)
                     sums.put(row.products(found, key), r)
                 before = sums.total()
                 if "g" in self.operands:
-                    alpha = exp(k, spread(k, at[_G], own, number, lanes))
+                    alpha = exp(k, spread(k, at["g"], own, number, lanes))
                     before = before * alpha
-                value = load_wide(k, at[_V], kind, own * values + first, lanes, mask)
-                k.store((value - before) * spread(k, at[_BETA], own, number, lanes), factors)
+                value = load_wide(k, at["v"], kind, own * values + first, lanes, mask)
+                k.store((value - before) * spread(k, at["beta"], own, number, lanes), factors)
                 with k.loop(0, lanes) as r:
                     found = row.padded_load(memory, number, r * row.padded)
                     if "g" in self.operands:
@@ -78,10 +82,10 @@ class DeltaRule:
                     made = row.inside([k.fma(factor, a, v) for a, v in zip(key, found, strict=True)])
                     row.padded_store(made, memory, r * row.padded)
                     sums.put(row.products(made, query), r)
-                store_wide(k, sums.total() * scale, at[_O], kind, own * values + first, mask)
+                store_wide(k, sums.total() * scale, at["o"], kind, own * values + first, mask)
             with k.loop(0, count) as r:
                 found = row.padded_load(memory, number, r * row.padded)
-                row.store(found, at[_LAST], states + r * self.keys)
+                row.store(found, at["last"], states + r * self.keys)
         return k.text()
 
 
@@ -96,12 +100,12 @@ def bind_gated_delta_rule(
     operands = node.attrs["operands"]
     given = optional("gated_delta_rule", ins, _REQUIRED, delta.NAMES, operands)
     lanes, scale = lanes_of(kind, ctx.machine), node.attrs["scale"]
-    words = (
-        *map(address, ins[:_REQUIRED]), *(address(given[n]) if n in given else 0 for n in delta.NAMES),
-        *map(address, outs), s.length, s.heads, s.values, s.heads // s.key_heads,
-        f64_word(scale) if kind == "f64" else f32_word(scale),
-    )  # fmt: skip
     items = s.batch * s.heads * -(-s.values // lanes)
     cost = lanes * (s.length + 1.0) * -(-s.keys // lanes) * 1.0
     spec = DeltaRule(kind, s.keys, operands, lanes)
+    q, k, v, beta = ins[:_REQUIRED]
+    words = spec.args(
+        q=q, k=k, v=v, beta=beta, **{name: given.get(name) for name in delta.NAMES}, o=outs[0], last=outs[1],
+        length=s.length, heads=s.heads, values=s.values, per=s.heads // s.key_heads, scale=scale,
+    )  # fmt: skip
     return [EngineStep(spec, words, items, keep=(*ins, *outs), cost_ns=cost)]

@@ -12,38 +12,42 @@ from dataclasses import dataclass
 import numpy as np
 
 from rlx.backends.cpu.context import Array
-from rlx.backends.cpu.ir import F32, I64, PTR, Kernel, Value
+from rlx.backends.cpu.ir import F32, I64, Kernel, Value, floats, pointers, sizes
 from rlx.backends.cpu.rowwise import load_wide, name_of
 from rlx.backends.cpu.scans.rows import Row, Sums, each, exp, fits, spread
 from rlx.backends.cpu.scans.selective_grad import summed
-from rlx.backends.cpu.step import EngineContext, EngineStep, address, engine, f32_word
+from rlx.backends.cpu.step import EngineContext, EngineStep, engine
 from rlx.ir import Node
 from rlx.ops.scans import delta
 from rlx.ops.scans.operands import optional
 
 _ITEMS = 16  # of a step, at least, where there are as many vectors of values
 STEPS = 8  # of the sequence between two states that are kept
-# Words that are addresses: inputs, outputs (the sums of items where these are added up after), states.
-_DO, _DLAST, _Q, _K, _V, _BETA, _G, _STATE, _DQ, _DK, _DV, _DBETA, _DG, _DSTATE, _KEPT, _HISTORY = range(16)
 
 
 @dataclass(frozen=True, slots=True)
 class DeltaRuleGrad:
-    """Words: addresses; the length, heads, values of a head, heads that a key head serves, parts of these heads'
-    values, vectors of a part, the scale.
+    """Each key head serves `per` heads, whose values are cut into `parts` of `span` vectors. `kept` and `history` are
+    memory for states; dq, dk, dβ and dg are the sums of items, which are added up after.
 
     An item leaves (batch, length, key heads, parts, keys) to q and k, (batch, length, heads, parts) to β and g."""
 
     keys: int
     operands: tuple[str, ...]
     lanes: int
+    args = (
+        pointers("do", "dlast", "q", "k", "v", "beta", *delta.NAMES)
+        + pointers("dq", "dk", "dv", "dbeta", "dg", "dstate", "kept", "history")
+        + sizes("length", "heads", "values", "per", "parts", "span")
+        + floats("scale")
+    )
 
     def ir(self) -> str:
-        k, lanes = Kernel("kernel"), self.lanes
+        k, lanes = Kernel("kernel", self.args), self.lanes
         row, sums = Row(k, self.keys, lanes), Sums(k, F32, lanes)
-        at = [k.word(i, PTR) for i in range(_HISTORY + 1)]
-        length, heads, values, per, parts, span = (k.word(_HISTORY + 1 + i) for i in range(6))
-        scale = k.splat(k.word(_HISTORY + 7, F32), lanes)
+        at = k.all_args()
+        length, heads, values, per, parts, span = k.args("length", "heads", "values", "per", "parts", "span")
+        scale = k.splat(k.arg("scale"), lanes)
         slopes = k.reserve(4 * lanes * row.padded)
         factors, others = (k.reserve(4 * lanes) for _ in range(2))
         rests = k.reserve(4 * lanes * STEPS)
@@ -72,10 +76,10 @@ class DeltaRuleGrad:
                 return (batch * length + t) * key_heads + key_head
 
             with k.loop(0, length) as t:
-                for base in (at[_DQ], at[_DK]):
+                for base in (at["dq"], at["dk"]):
                     row.store(zeros, base, (key_row(t) * parts + part) * self.keys)
                 with k.loop(0, per) as h:
-                    for base in (at[_DBETA], at[_DG]):
+                    for base in (at["dbeta"], at["dg"]):
                         place = (key_row(t) * per + h) * parts + part
                         k.store(k.const(F32, 0.0), k.at(base, place, F32))
 
@@ -94,7 +98,7 @@ class DeltaRuleGrad:
                     return (batch * length + t) * heads + head
 
                 def alpha_of(t: Value) -> Value:
-                    return exp(k, spread(k, at[_G], own(t), F32, lanes))
+                    return exp(k, spread(k, at["g"], own(t), F32, lanes))
 
                 def forward(begin: Value, steps: Value, base: Value, at_state: Value, keep: bool) -> None:
                     """Takes the state at `at_state` through these steps, in place, or with `keep` each into the place
@@ -103,17 +107,17 @@ class DeltaRuleGrad:
                         t = begin + i
                         source = at_state + i * state_size if keep else at_state
                         target = source + state_size if keep else source
-                        key = row.load(at[_K], "f32", key_row(t) * self.keys)
+                        key = row.load(at["k"], "f32", key_row(t) * self.keys)
                         with k.loop(0, count) as r:
                             sums.put(row.products(row.padded_load(base, F32, source + r * row.padded), key), r)
                         before = sums.total()
                         if gated:
                             alpha = alpha_of(t)
                             before = before * alpha
-                        rest = load_wide(k, at[_V], "f32", own(t) * values + first, lanes, mask) - before
+                        rest = load_wide(k, at["v"], "f32", own(t) * values + first, lanes, mask) - before
                         if keep:
                             k.store(rest, k.at(rests, i * lanes, F32))
-                        k.store(rest * spread(k, at[_BETA], own(t), F32, lanes), factors)
+                        k.store(rest * spread(k, at["beta"], own(t), F32, lanes), factors)
                         with k.loop(0, count) as r:
                             found = row.padded_load(base, F32, source + r * row.padded)
                             found = [v * alpha for v in found] if gated else found
@@ -123,25 +127,25 @@ class DeltaRuleGrad:
 
                 with k.loop(0, count) as r:
                     place = states + r * self.keys
-                    start = row.load(at[_STATE], "f32", place) if "state" in self.operands else zeros
-                    row.padded_store(start, at[_KEPT], kept + r * row.padded)
-                    row.padded_store(row.load(at[_DLAST], "f32", place), slopes, r * row.padded)
+                    start = row.load(at["state"], "f32", place) if "state" in self.operands else zeros
+                    row.padded_store(start, at["kept"], kept + r * row.padded)
+                    row.padded_store(row.load(at["dlast"], "f32", place), slopes, r * row.padded)
 
                 def sweep(begin: Value, steps: Value) -> None:
                     with k.when(k.cmp("slt", begin + steps, length)):  # behind the last steps nothing is kept
                         here = kept + k.binary("udiv", begin, k.const(I64, STEPS)) * state_size
                         following = here + state_size
                         with k.loop(0, count) as r:
-                            state = row.padded_load(at[_KEPT], F32, here + r * row.padded)
-                            row.padded_store(state, at[_KEPT], following + r * row.padded)
-                        forward(begin, steps, at[_KEPT], following, False)
+                            state = row.padded_load(at["kept"], F32, here + r * row.padded)
+                            row.padded_store(state, at["kept"], following + r * row.padded)
+                        forward(begin, steps, at["kept"], following, False)
 
                 def back(t: Value, i: Value) -> None:
                     """One step, of which history holds the states before and behind it."""
-                    key, query = (row.load(at[n], "f32", key_row(t) * self.keys) for n in (_K, _Q))
+                    key, query = (row.load(at[n], "f32", key_row(t) * self.keys) for n in ("k", "q"))
                     query = [v * scale for v in query]
                     before = history + i * state_size
-                    given = load_wide(k, at[_DO], "f32", own(t) * values + first, lanes, mask)
+                    given = load_wide(k, at["do"], "f32", own(t) * values + first, lanes, mask)
                     k.store(given, factors)
                     of_query = [k.variable(v) for v in zeros]
                     with k.loop(0, count) as r:
@@ -150,21 +154,21 @@ class DeltaRuleGrad:
                         slope = row.inside([k.fma(d, q, g) for q, g in zip(query, slope, strict=True)])
                         row.padded_store(slope, slopes, r * row.padded)
                         sums.put(row.products(slope, key), r)
-                        after = row.padded_load(at[_HISTORY], F32, before + state_size + r * row.padded)
+                        after = row.padded_load(at["history"], F32, before + state_size + r * row.padded)
                         for v, x in zip(of_query, after, strict=True):
                             v.value = k.fma(d, x, v.value)
-                    put, beta = sums.total(), spread(k, at[_BETA], own(t), F32, lanes)
+                    put, beta = sums.total(), spread(k, at["beta"], own(t), F32, lanes)
                     rest = k.load(F32.of(lanes), k.at(rests, i * lanes, F32))
-                    add(at[_DBETA], own(t) * parts + part, total(k.select(mask, put * rest, 0.0)))
+                    add(at["dbeta"], own(t) * parts + part, total(k.select(mask, put * rest, 0.0)))
                     put = put * beta
-                    k.store(put, k.at(at[_DV], own(t) * values + first, F32), mask)
+                    k.store(put, k.at(at["dv"], own(t) * values + first, F32), mask)
                     k.store(put, factors)
                     k.store(rest * beta, others)
                     of_key, of_gate = ([k.variable(v) for v in zeros] for _ in range(2))
                     alpha = alpha_of(t) if gated else None
                     with k.loop(0, count) as r:
                         down, up = (spread(k, m, r, F32, lanes) for m in (factors, others))
-                        state = row.padded_load(at[_HISTORY], F32, before + r * row.padded)
+                        state = row.padded_load(at["history"], F32, before + r * row.padded)
                         state = [v * alpha for v in state] if alpha is not None else state
                         slope = row.padded_load(slopes, F32, r * row.padded)
                         for v, g, x in zip(of_key, slope, state, strict=True):
@@ -177,10 +181,10 @@ class DeltaRuleGrad:
                     gate = of_gate[0].value
                     for v in of_gate[1:]:
                         gate = gate + v.value
-                    add(at[_DG], own(t) * parts + part, total(gate))
+                    add(at["dg"], own(t) * parts + part, total(gate))
                     place = (key_row(t) * parts + part) * self.keys
                     queries, keys = [v.value * scale for v in of_query], [v.value for v in of_key]
-                    for base, found in ((at[_DQ], queries), (at[_DK], keys)):
+                    for base, found in ((at["dq"], queries), (at["dk"], keys)):
                         held = row.load(base, "f32", place)
                         row.store([x + v for x, v in zip(held, found, strict=True)], base, place)
 
@@ -190,14 +194,14 @@ class DeltaRuleGrad:
                     begin = tile * STEPS
                     steps = k.min(length - begin, STEPS)
                     with k.loop(0, count) as r:
-                        state = row.padded_load(at[_KEPT], F32, kept + tile * state_size + r * row.padded)
-                        row.padded_store(state, at[_HISTORY], history + r * row.padded)
-                    forward(begin, steps, at[_HISTORY], history, True)
+                        state = row.padded_load(at["kept"], F32, kept + tile * state_size + r * row.padded)
+                        row.padded_store(state, at["history"], history + r * row.padded)
+                    forward(begin, steps, at["history"], history, True)
                     with k.loop(0, steps) as down:
                         i = steps - 1 - down
                         back(begin + i, i)
                 with k.loop(0, count) as r:
-                    row.store(row.padded_load(slopes, F32, r * row.padded), at[_DSTATE], states + r * self.keys)
+                    row.store(row.padded_load(slopes, F32, r * row.padded), at["dstate"], states + r * self.keys)
 
             begin = part * span
             with k.loop(begin, k.min(vectors, begin + span)) as number:
@@ -229,14 +233,16 @@ def bind_gated_delta_rule_grad(
     of_keys = [memory(s.batch, s.length, s.key_heads, parts, s.keys) for _ in range(2)]
     of_heads = [memory(s.batch, s.length, s.heads, parts) for _ in range(2)]
     states = [memory(items, n, lanes, row) for n in (tiles, STEPS + 1)]
-    words = (
-        *map(address, ins[:6]), *(address(given[n]) if n in given else 0 for n in delta.NAMES),
-        *map(address, (*of_keys, outs[2], *of_heads, outs[5], *states)),
-        s.length, s.heads, s.values, per, parts, span, f32_word(node.attrs["scale"]),
+    spec = DeltaRuleGrad(s.keys, operands, lanes)
+    inputs = dict(zip(("do", "dlast", "q", "k", "v", "beta"), ins, strict=False))
+    words = spec.args(
+        **inputs, **{name: given.get(name) for name in delta.NAMES}, dq=of_keys[0], dk=of_keys[1], dv=outs[2],
+        dbeta=of_heads[0], dg=of_heads[1], dstate=outs[5], kept=states[0], history=states[1], length=s.length,
+        heads=s.heads, values=s.values, per=per, parts=parts, span=span, scale=node.attrs["scale"],
     )  # fmt: skip
     cost = span * lanes * (s.length + 1.0) * (row // lanes) * 4.0
     keep = (*ins, *outs, *of_keys, *of_heads, *states)
-    steps = [EngineStep(DeltaRuleGrad(s.keys, operands, lanes), words, items, keep=keep, cost_ns=cost)]
+    steps = [EngineStep(spec, words, items, keep=keep, cost_ns=cost)]
     for partial, out in zip((*of_keys, *of_heads), (outs[0], outs[1], outs[3], outs[4]), strict=True):
         found = summed(partial, (3,), out, ctx) if out.size else []
         if found is None:

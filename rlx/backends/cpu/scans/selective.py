@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rlx.backends.cpu.context import Array
-from rlx.backends.cpu.ir import I64, PTR, Kernel, Value
+from rlx.backends.cpu.ir import I64, Kernel, Value, pointers, sizes
 from rlx.backends.cpu.rowwise import computed, load_wide, name_of, store_wide
 from rlx.backends.cpu.scans.rows import (
     Row,
@@ -24,21 +24,19 @@ from rlx.backends.cpu.scans.rows import (
     softplus,
     spread,
 )
-from rlx.backends.cpu.step import EngineContext, EngineStep, address, engine
+from rlx.backends.cpu.step import EngineContext, EngineStep, engine
 from rlx.ir import Node
 from rlx.ops.scans import selective
 from rlx.ops.scans.operands import optional
 
 STEPS = 16  # of the sequence at a time
-_X, _DELTA, _A, _B, _C, _D, _Z, _STATE, _BIAS, _Y, _LAST = range(11)  # words that are addresses
 _REQUIRED = 5
 
 
 @dataclass(frozen=True, slots=True)
 class SelectiveScan:
-    """Words: the addresses of x, Δ, A, B, C, D, z, state, bias, y and the last state; the length, channels that follow
-    each other (of a head where A is scalar, else of a group), how many such there are in a batch, how many of them
-    share B and C."""
+    """`inner` channels follow each other, of a head where A is scalar, else of a group; a batch has `outer` such, and
+    `per` of them share B and C."""
 
     kind: str
     states: int
@@ -46,13 +44,16 @@ class SelectiveScan:
     operands: tuple[str, ...]
     softplus: bool
     lanes: int
+    args = pointers("x", "delta", "a", "b", "c", *selective.NAMES, "y", "last") + sizes(
+        "length", "inner", "outer", "per"
+    )
 
     def ir(self) -> str:
-        k, lanes, kind, inner_kind = Kernel("kernel"), self.lanes, self.kind, held(self.kind)
+        k, lanes, kind, inner_kind = Kernel("kernel", self.args), self.lanes, self.kind, held(self.kind)
         number = computed(kind)
         row = Row(k, self.states, lanes)
-        at = [k.word(i, PTR) for i in range(_LAST + 1)]
-        length, inner, outer, per = (k.word(_LAST + 1 + i) for i in range(4))
+        at = k.all_args()
+        length, inner, outer, per = k.args("length", "inner", "outer", "per")
         steps_memory, inputs_memory = (k.reserve(number.size * STEPS * lanes) for _ in range(2))
         gains, readings = (k.reserve(number.size * STEPS * row.padded) for _ in range(2))
         sums = Sums(k, number, lanes, STEPS)
@@ -73,35 +74,35 @@ class SelectiveScan:
             with k.loop(0, count) as c:
                 place = states + c * self.states
                 zeros = [k.const(number.of(lanes), 0.0)] * row.count
-                start = row.load(at[_STATE], inner_kind, place) if "state" in self.operands else zeros
-                row.store(start, at[_LAST], place)
+                start = row.load(at["state"], inner_kind, place) if "state" in self.operands else zeros
+                row.store(start, at["last"], place)
 
             def some(first: Value, steps: Value) -> None:
                 with k.loop(0, steps) as t:
                     place = batch * length + first + t
-                    u = load_wide(k, at[_X], kind, place * channels + channel, lanes, mask)
+                    u = load_wide(k, at["x"], kind, place * channels + channel, lanes, mask)
                     if self.scalar:
-                        dt = k.splat(load_wide(k, at[_DELTA], kind, place * heads + head, 1), lanes)
+                        dt = k.splat(load_wide(k, at["delta"], kind, place * heads + head, 1), lanes)
                     else:
-                        dt = load_wide(k, at[_DELTA], kind, place * heads + head, lanes, mask)
+                        dt = load_wide(k, at["delta"], kind, place * heads + head, lanes, mask)
                     if "bias" in self.operands:
                         if self.scalar:
-                            dt = dt + spread(k, at[_BIAS], head, number, lanes)
+                            dt = dt + spread(k, at["bias"], head, number, lanes)
                         else:
-                            dt = dt + load_wide(k, at[_BIAS], inner_kind, head, lanes, mask)
+                            dt = dt + load_wide(k, at["bias"], inner_kind, head, lanes, mask)
                     if self.softplus:
                         dt = softplus(k, dt)
                     k.store(dt * u, k.at(inputs_memory, t * lanes, number))
-                    decay = exp(k, dt * spread(k, at[_A], head, number, lanes)) if self.scalar else dt
+                    decay = exp(k, dt * spread(k, at["a"], head, number, lanes)) if self.scalar else dt
                     k.store(decay, k.at(steps_memory, t * lanes, number))
                     place = (place * groups + group) * self.states
-                    row.padded_store(row.load(at[_B], kind, place), gains, t * row.padded)
-                    row.padded_store(row.load(at[_C], kind, place), readings, t * row.padded)
+                    row.padded_store(row.load(at["b"], kind, place), gains, t * row.padded)
+                    row.padded_store(row.load(at["c"], kind, place), readings, t * row.padded)
                 with k.loop(0, count) as c:
                     place = states + c * self.states
-                    h = [k.variable(v) for v in row.load(at[_LAST], inner_kind, place)]
+                    h = [k.variable(v) for v in row.load(at["last"], inner_kind, place)]
                     if not self.scalar:
-                        a = row.load(at[_A], inner_kind, (channel + c) * self.states)
+                        a = row.load(at["a"], inner_kind, (channel + c) * self.states)
                     with k.loop(0, steps) as t:
                         step = spread(k, steps_memory, t * lanes + c, number, lanes)
                         added = spread(k, inputs_memory, t * lanes + c, number, lanes)
@@ -114,16 +115,16 @@ class SelectiveScan:
                             v.value = new
                         reading = row.padded_load(readings, number, t * row.padded)
                         sums.put(row.products(row.inside(made), reading), c, t)
-                    row.store([v.value for v in h], at[_LAST], place)
+                    row.store([v.value for v in h], at["last"], place)
                 with k.loop(0, steps) as t:
                     place = (batch * length + first + t) * channels + channel
                     y = sums.total(t)
                     if "D" in self.operands:
-                        skip = load_wide(k, at[_D], inner_kind, channel, lanes, mask)
-                        y = k.fma(skip, load_wide(k, at[_X], kind, place, lanes, mask), y)
+                        skip = load_wide(k, at["D"], inner_kind, channel, lanes, mask)
+                        y = k.fma(skip, load_wide(k, at["x"], kind, place, lanes, mask), y)
                     if "z" in self.operands:
-                        y = y * silu(k, load_wide(k, at[_Z], kind, place, lanes, mask))
-                    store_wide(k, y, at[_Y], kind, place, mask)
+                        y = y * silu(k, load_wide(k, at["z"], kind, place, lanes, mask))
+                    store_wide(k, y, at["y"], kind, place, mask)
 
             each(k, length, STEPS, some)
         return k.text()
@@ -141,11 +142,12 @@ def bind_selective_scan(
     given = optional("selective_scan", ins, _REQUIRED, selective.NAMES, operands)
     lanes = lanes_of(kind, ctx.machine)
     inner, outer, per = (s.width, s.heads, s.heads // s.groups) if s.scalar else (s.heads // s.groups, s.groups, 1)
-    words = (
-        *map(address, ins[:_REQUIRED]), *(address(given[n]) if n in given else 0 for n in selective.NAMES),
-        *map(address, outs), s.length, inner, outer, per,
-    )  # fmt: skip
     spec = SelectiveScan(kind, s.states, s.scalar, operands, node.attrs["softplus"], lanes)
+    inputs = dict(zip(("x", "delta", "a", "b", "c"), ins, strict=False))
+    words = spec.args(
+        **inputs, **{name: given.get(name) for name in selective.NAMES}, y=outs[0], last=outs[1], length=s.length,
+        inner=inner, outer=outer, per=per,
+    )  # fmt: skip
     items = s.batch * outer * -(-inner // lanes)
     cost = lanes * (20.0 + s.length * -(-s.states // lanes) * (2.0 if s.scalar else 6.0))
     return [EngineStep(spec, words, items, keep=(*ins, *outs), cost_ns=cost)]

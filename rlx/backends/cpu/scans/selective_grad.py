@@ -12,25 +12,24 @@ from dataclasses import dataclass
 import numpy as np
 
 from rlx.backends.cpu.context import Array
-from rlx.backends.cpu.ir import F32, I64, PTR, Kernel, Value, Variable
+from rlx.backends.cpu.ir import F32, I64, Kernel, Value, Variable, pointers, sizes
 from rlx.backends.cpu.reduce import bind_reduce
 from rlx.backends.cpu.rowwise import load_wide, name_of
 from rlx.backends.cpu.scans.rows import Row, Sums, each, exp, fits, spread
 from rlx.backends.cpu.scans.selective import STEPS
-from rlx.backends.cpu.step import EngineContext, EngineStep, address, engine
+from rlx.backends.cpu.step import EngineContext, EngineStep, engine
 from rlx.dtypes import as_dtype
 from rlx.ir import Node, TensorType, get_op, node_of
 from rlx.ops.scans import selective
 
 _ITEMS = 16  # of a step, at least, where there are as many vectors of channels
-# Words that are addresses: inputs, outputs (the sums of items where these are added up after), and the kept states.
-_DY, _DLAST, _X, _DELTA, _A, _B, _C, _STATE, _DX, _DDELTA, _DA, _DB, _DC, _DSTATE, _KEPT = range(15)
 
 
 @dataclass(frozen=True, slots=True)
 class SelectiveScanGrad:
-    """Words: addresses; the length, channels that follow each other (of a head where A is scalar, else of a group), how
-    many such there are in a batch, how many of them share B and C, parts of each, and vectors of a part.
+    """`inner` channels follow each other, of a head where A is scalar, else of a group; a batch has `outer` such, `per`
+    of them share B and C, and each is cut into `parts` of `span` vectors. `kept` is memory for states; dΔ, dA, dB and
+    dC may be the sums of items, which are added up after.
 
     An item leaves (batch, length, outer, parts, states) to B and C, (batch, channels, states) to A, or where that is
     scalar (batch, heads, parts) to A and (batch, length, heads, parts) to Δ."""
@@ -39,12 +38,15 @@ class SelectiveScanGrad:
     scalar: bool
     state: bool
     lanes: int
+    args = pointers(
+        "dy", "dlast", "x", "delta", "a", "b", "c", "state", "dx", "ddelta", "da", "db", "dc", "dstate", "kept"
+    ) + sizes("length", "inner", "outer", "per", "parts", "span")
 
     def ir(self) -> str:
-        k, lanes, scalar = Kernel("kernel"), self.lanes, self.scalar
+        k, lanes, scalar = Kernel("kernel", self.args), self.lanes, self.scalar
         row = Row(k, self.states, lanes)
-        at = [k.word(i, PTR) for i in range(_KEPT + 1)]
-        length, inner, outer, per, parts, span = (k.word(_KEPT + 1 + i) for i in range(6))
+        at = k.all_args()
+        length, inner, outer, per, parts, span = k.args("length", "inner", "outer", "per", "parts", "span")
         of_steps, of_inputs, of_u, of_d = (k.reserve(4 * STEPS * lanes) for _ in range(4))
         gains, readings, decays, sum_b, sum_c = (k.reserve(4 * STEPS * row.padded) for _ in range(5))
         history = k.reserve(4 * (STEPS + 1) * row.padded)
@@ -72,10 +74,10 @@ class SelectiveScanGrad:
                 return ((batch * length + t) * outer + own) * parts + part
 
             with k.loop(0, length) as t:
-                for base in (at[_DB], at[_DC]):
+                for base in (at["db"], at["dc"]):
                     row.store(zeros, base, shared(t) * self.states)
                 if scalar:
-                    k.store(k.const(F32, 0.0), k.at(at[_DDELTA], shared(t), F32))
+                    k.store(k.const(F32, 0.0), k.at(at["ddelta"], shared(t), F32))
 
             def vector(
                 begin: Value, batch: Value = batch, own: Value = own, group: Value = group,
@@ -91,31 +93,31 @@ class SelectiveScanGrad:
                     """What belongs to all channels of these steps."""
                     with k.loop(0, steps) as t:
                         place = batch * length + first + t
-                        u = load_wide(k, at[_X], "f32", place * channels + channel, lanes, mask)
+                        u = load_wide(k, at["x"], "f32", place * channels + channel, lanes, mask)
                         if scalar:
-                            dt = spread(k, at[_DELTA], place * heads + head, F32, lanes)
+                            dt = spread(k, at["delta"], place * heads + head, F32, lanes)
                         else:
-                            dt = load_wide(k, at[_DELTA], "f32", place * heads + head, lanes, mask)
+                            dt = load_wide(k, at["delta"], "f32", place * heads + head, lanes, mask)
                         k.store(dt, k.at(of_steps, t * lanes, F32))
                         k.store(dt * u, k.at(of_inputs, t * lanes, F32))
                         if scalar:
-                            e = exp(k, dt * spread(k, at[_A], head, F32, lanes))
+                            e = exp(k, dt * spread(k, at["a"], head, F32, lanes))
                             k.store(e, k.at(decays, t * row.padded, F32))
                         if backward:
                             k.store(u, k.at(of_u, t * lanes, F32))
-                            d = load_wide(k, at[_DY], "f32", place * channels + channel, lanes, mask)
+                            d = load_wide(k, at["dy"], "f32", place * channels + channel, lanes, mask)
                             k.store(d, k.at(of_d, t * lanes, F32))
                         rows_at = (place * groups + group) * self.states
-                        row.padded_store(row.load(at[_B], "f32", rows_at), gains, t * row.padded)
+                        row.padded_store(row.load(at["b"], "f32", rows_at), gains, t * row.padded)
                         if backward:
-                            row.padded_store(row.load(at[_C], "f32", rows_at), readings, t * row.padded)
+                            row.padded_store(row.load(at["c"], "f32", rows_at), readings, t * row.padded)
                             row.padded_store(zeros, sum_b, t * row.padded)
                             row.padded_store(zeros, sum_c, t * row.padded)
 
                 def walk(c: Value, start: list[Value], steps: Value, keep: bool) -> list[Value]:
                     """The state behind these steps; with `keep`, all of them and their decays."""
                     h = [k.variable(v) for v in start]
-                    a = [] if scalar else row.load(at[_A], "f32", (channel + c) * self.states)
+                    a = [] if scalar else row.load(at["a"], "f32", (channel + c) * self.states)
                     with k.loop(0, steps) as t:
                         if keep:
                             row.padded_store([v.value for v in h], history, t * row.padded)
@@ -141,18 +143,18 @@ class SelectiveScanGrad:
 
                 with k.loop(0, count) as c:
                     place = states + c * self.states
-                    start = row.load(at[_STATE], "f32", place) if self.state else zeros
-                    row.padded_store(start, at[_KEPT], kept(k.const(I64, 0), c))
-                    row.store(row.load(at[_DLAST], "f32", place), at[_DSTATE], place)
+                    start = row.load(at["state"], "f32", place) if self.state else zeros
+                    row.padded_store(start, at["kept"], kept(k.const(I64, 0), c))
+                    row.store(row.load(at["dlast"], "f32", place), at["dstate"], place)
                     if not scalar:
-                        row.store(zeros, at[_DA], place)
+                        row.store(zeros, at["da"], place)
 
                 def forward(first: Value, steps: Value) -> None:
                     with k.when(k.cmp("slt", first + steps, length)):  # behind the last steps nothing is kept
                         prepare(first, steps, False)
                         with k.loop(0, count) as c:
-                            start = row.padded_load(at[_KEPT], F32, kept(first, c))
-                            row.padded_store(walk(c, start, steps, False), at[_KEPT], kept(first + steps, c))
+                            start = row.padded_load(at["kept"], F32, kept(first, c))
+                            row.padded_store(walk(c, start, steps, False), at["kept"], kept(first + steps, c))
 
                 each(k, length, STEPS, forward)
                 with k.loop(0, tiles) as number:
@@ -160,7 +162,7 @@ class SelectiveScanGrad:
                     steps = k.min(length - first, STEPS)
                     prepare(first, steps, True)
                     with k.loop(0, count) as c:
-                        walk(c, row.padded_load(at[_KEPT], F32, kept(first, c)), steps, True)
+                        walk(c, row.padded_load(at["kept"], F32, kept(first, c)), steps, True)
                         self.back(k, row, at, (c, states + c * self.states, (channel + c) * self.states), steps, {
                             "steps": of_steps, "inputs": of_inputs, "d": of_d, "gains": gains, "readings": readings,
                             "decays": decays, "history": history, "sum_b": sum_b, "sum_c": sum_c,
@@ -169,16 +171,16 @@ class SelectiveScanGrad:
                         place = batch * length + first + t
                         u, dt = (k.load(F32.of(lanes), k.at(m, t * lanes, F32)) for m in (of_u, of_steps))
                         into, of_a = sums_b.total(t), sums_a.total(t)
-                        k.store(dt * into, k.at(at[_DX], place * channels + channel, F32), mask)
+                        k.store(dt * into, k.at(at["dx"], place * channels + channel, F32), mask)
                         if scalar:
-                            of_a = of_a * spread(k, at[_A], head, F32, lanes)
+                            of_a = of_a * spread(k, at["a"], head, F32, lanes)
                             made = k.select(mask, k.fma(u, into, of_a), 0.0)
-                            there = k.at(at[_DDELTA], shared(first + t), F32)
+                            there = k.at(at["ddelta"], shared(first + t), F32)
                             k.store(k.load(F32, there) + k.fold(made, lambda x, y: x + y), there)
                         else:
                             made = k.fma(u, into, of_a)
-                            k.store(made, k.at(at[_DDELTA], place * heads + head, F32), mask)
-                        for base, held in ((at[_DB], sum_b), (at[_DC], sum_c)):
+                            k.store(made, k.at(at["ddelta"], place * heads + head, F32), mask)
+                        for base, held in ((at["db"], sum_b), (at["dc"], sum_c)):
                             for i, v in enumerate(row.padded_load(held, F32, t * row.padded)):
                                 add(base, shared(first + t) * self.states + i * lanes, v, row.mask(i))
 
@@ -186,18 +188,18 @@ class SelectiveScanGrad:
             with k.loop(begin, k.min(inner, begin + span * lanes), lanes) as start:
                 vector(start)
             if scalar:
-                k.store(k.fold(decay_sum.value, lambda x, y: x + y), k.at(at[_DA], item, F32))
+                k.store(k.fold(decay_sum.value, lambda x, y: x + y), k.at(at["da"], item, F32))
         return k.text()
 
     def back(
-        self, k: Kernel, row: Row, at: Sequence[Value], places: tuple[Value, Value, Value], steps: Value,
+        self, k: Kernel, row: Row, at: dict[str, Value], places: tuple[Value, Value, Value], steps: Value,
         held: dict[str, Value], sums_b: Sums, sums_a: Sums, decay_sum: Variable,
     ) -> None:  # fmt: skip
         """Steps from the last to the first for one channel: c, where its state is, and where its row of A is."""
         c, state, own = places
         lanes = self.lanes
-        g = [k.variable(v) for v in row.load(at[_DSTATE], "f32", state)]
-        a = [] if self.scalar else row.load(at[_A], "f32", own)
+        g = [k.variable(v) for v in row.load(at["dstate"], "f32", state)]
+        a = [] if self.scalar else row.load(at["a"], "f32", own)
         total = [k.variable(k.const(F32.of(lanes), 0.0)) for _ in g]
         with k.loop(0, steps) as down:
             t = steps - 1 - down
@@ -230,13 +232,13 @@ class SelectiveScanGrad:
             for held_g, new, whole, x in zip(g, slope, total, into, strict=True):
                 held_g.value = new
                 whole.value = k.fma(x, dt, whole.value)
-        row.store([v.value for v in g], at[_DSTATE], state)
+        row.store([v.value for v in g], at["dstate"], state)
         if self.scalar:
             for part in row.inside([whole.value for whole in total]):
                 decay_sum.value = decay_sum.value + part
         else:
-            old = row.load(at[_DA], "f32", state)
-            row.store([v.value + x for v, x in zip(total, old, strict=True)], at[_DA], state)
+            old = row.load(at["da"], "f32", state)
+            row.store([v.value + x for v, x in zip(total, old, strict=True)], at["da"], state)
 
 
 def summed(x: Array, axes: tuple[int, ...], y: Array, ctx: EngineContext) -> list[EngineStep] | None:
@@ -275,11 +277,12 @@ def bind_selective_scan_grad(
         made.append((memory(s.batch, s.channels, s.states), (0,), outs[2]))
     db, dc, da, ddelta = (made[i][0] if i < len(made) else outs[1] for i in range(4))
     kept = memory(items, max(1, -(-s.length // STEPS)), lanes, row)
-    words = (
-        *map(address, ins[:7]), address(ins[7]) if len(ins) > 7 else 0,
-        *map(address, (outs[0], ddelta, da, db, dc, outs[5], kept)), s.length, inner, outer, per, parts, span,
-    )  # fmt: skip
     spec = SelectiveScanGrad(s.states, s.scalar, len(ins) > 7, lanes)
+    inputs = dict(zip(("dy", "dlast", "x", "delta", "a", "b", "c"), ins, strict=False))
+    words = spec.args(
+        **inputs, state=ins[7] if len(ins) > 7 else None, dx=outs[0], ddelta=ddelta, da=da, db=db, dc=dc,
+        dstate=outs[5], kept=kept, length=s.length, inner=inner, outer=outer, per=per, parts=parts, span=span,
+    )  # fmt: skip
     cost = span * lanes * (20.0 + s.length * (row // lanes) * (8.0 if s.scalar else 20.0))
     keep = (*ins, *outs, db, dc, da, ddelta, kept)
     steps = [EngineStep(spec, words, items, keep=keep, cost_ns=cost)]

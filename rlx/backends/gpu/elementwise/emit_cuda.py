@@ -16,7 +16,7 @@ from rlx.backends.gpu.elementwise.tree import (
 )
 from rlx.backends.gpu.program.steps import TreeKernel, TreeOperand
 
-_TYPES: dict[Class, str] = {"f": "float", "d": "double", "i": "int", "l": "rlx_i64", "b": "bool"}
+TYPES: dict[Class, str] = {"f": "float", "d": "double", "i": "int", "l": "rlx_i64", "b": "bool"}
 _IN_FLIGHT = 4  # elements a thread loads before it stores the first, where packs cannot be used
 
 
@@ -97,7 +97,7 @@ class _Writer:
                 made = "int(place)"
             else:
                 made = f"{v.name}({', '.join(f't{a}' for a in v.args)})"
-            lines.append(f"    const {_TYPES[v.cls]} t{i} = {made};")
+            lines.append(f"    const {TYPES[v.cls]} t{i} = {made};")
         lines += [f"    b{s.operand} = r_{s.storage}(t{s.value});" for s in self.program.stores]
         return [*lines, "}"]
 

@@ -147,6 +147,11 @@ def heavy(trees: Sequence[Expr]) -> bool:
     return sum(e.prim in _HEAVY for e in linearize(trees)) > MAX_HEAVY
 
 
+def heavy_prim(prim: str) -> bool:
+    """Whether a primitive is of many instructions."""
+    return prim in _HEAVY
+
+
 def has_functions(trees: Sequence[Expr]) -> bool:
     """Whether the trees have a primitive of `_HEAVY` or `_SHORT`, beyond simple arithmetic and selects."""
     return any(e.prim in _HEAVY | _SHORT for e in linearize(trees))

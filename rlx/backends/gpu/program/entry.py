@@ -1,7 +1,8 @@
 """The entry points of a declared kernel, in CUDA C++ and in GLSL, written from its declaration.
 
-Each text is the prelude of its language, the constants, `bodies/<stem>.h`, and a function that hands the arguments to
-the body. In CUDA constants are macros with their values; in GLSL specialization constants 0, 1, … with defaults.
+Each text is the prelude of its language, the constants, the body (`bodies/<stem>.h`, or one printed from a row
+program), and a function that hands the arguments to it. In CUDA constants are macros with their values; in GLSL
+specialization constants 0, 1, … with defaults.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ def cuda_text(decl: KernelDecl, constants: Sequence[int]) -> str:
             '#include "bodies/begin.h"',
             *_includes(decl, 0),
             *(f"#define {name} {_value(default, value)}" for (name, default), value in values),
-            f'#include "bodies/{decl.stem}.h"',
+            *_body(decl),
             "",
             f'extern "C" __global__ void __launch_bounds__({decl.threads}{resident})',
             f"    {decl.stem}({', '.join(f'{_type(a)} {a.name}' for a in decl.args)}) {{",
@@ -59,7 +60,7 @@ def glsl_text(decl: KernelDecl) -> str:
             ),
             '#include "body.glsl"',
             *_includes(decl, 1),
-            f'#include "bodies/{decl.stem}.h"',
+            *_body(decl),
             "",
             "layout(push_constant, scalar) uniform Args {",
             *(f"    {_type(a)} {a.name};" for a in decl.args),
@@ -73,6 +74,14 @@ def glsl_text(decl: KernelDecl) -> str:
 
 def _about(decl: KernelDecl) -> tuple[str, str]:
     return f"// {decl.about}", f"// Grid: {decl.grid}; X folds into Y."
+
+
+def _body(decl: KernelDecl) -> list[str]:
+    if decl.rows is None:
+        return [f'#include "bodies/{decl.stem}.h"']
+    from rlx.backends.gpu.program.row_bodies import body_text
+
+    return [body_text(decl)]
 
 
 def _includes(decl: KernelDecl, language: int) -> list[str]:

@@ -1,9 +1,9 @@
 """Declarations of the kernels whose bodies are files: arguments, constants, variants. Entry points are written from
 them.
 
-A kernel's arithmetic is `bodies/<stem>.h`, one function `<stem>_body` over the declared arguments, read as CUDA C++ and
-as GLSL. Everything around it (the entry points of both languages, the numbers of specialization constants, what tests
-compile) comes from the declaration, by `entry.py`.
+A kernel's arithmetic is `bodies/<stem>.h`, or what `row_bodies.py` prints: one function `<stem>_body` over the declared
+arguments, read as CUDA C++ and as GLSL. Everything around it (the entry points of both languages, the numbers of
+specialization constants, what tests compile) comes from the declaration, by `entry.py`.
 """
 
 from __future__ import annotations
@@ -61,9 +61,19 @@ def floats(*names: str) -> tuple[ArgDecl, ...]:
     return tuple(ArgDecl(name, "f32") for name in names)
 
 
+@dataclass(frozen=True, slots=True)
+class RowBody:
+    """A body that is printed from the row program of an op: over rows along memory, or `columns`. `short`: rows of
+    16 bits may be read eight elements at a time, and their exponentials are less exact."""
+
+    op: str
+    columns: bool = False
+    short: bool = False
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class KernelDecl:
-    """A kernel whose body is a file.
+    """A kernel whose body is a file, or printed from a row program (`rows`).
 
     `about` says what it computes, `grid` what each workgroup does. `args`: pointers first, then scalars, at most 128
     bytes. `threads`: the size of a workgroup, along x. `variants`: the words fixed when SPIR-V is compiled, each with
@@ -98,6 +108,7 @@ class KernelDecl:
     subgroups: bool = False
     new_compiler: bool = False
     cuda_only: bool = False
+    rows: RowBody | None = None
 
     @property
     def block(self) -> tuple[int, int, int]:

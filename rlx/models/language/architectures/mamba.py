@@ -43,7 +43,7 @@ def mamba(f: Fields) -> LanguageConfig:
     width = f.count("hidden_size", MOST_WIDTH)
     rank = -(-width // 16) if f.content.get("time_step_rank", "auto") == "auto" else f.count("time_step_rank", width)
     recurrence = Recurrence(
-        inner=f.count("intermediate_size", MOST_INNER, 2 * width),
+        inner=f.count("intermediate_size", MOST_INNER, max(1, int(f.number("expand", 0, 64, 2) * width))),
         states=f.count("state_size", MOST_STATES, 16),
         width=f.count("conv_kernel", 8, 4, least=2),
         rank=rank,

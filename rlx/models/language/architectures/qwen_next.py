@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from rlx.formats.settings import warn_ignored
 from rlx.models.language.architectures.base import Architecture, Recipe, Value, attention, derived, llama_like
 from rlx.models.language.architectures.qwen import expert_names, experts_of
 from rlx.models.language.config import (
@@ -73,7 +74,12 @@ def _mixed(f: Fields, architecture: str) -> LanguageConfig:
 
 
 def qwen3_5_moe(f: Fields) -> LanguageConfig:
-    return _mixed(f, "qwen3_5_moe")
+    """Its class has experts in every layer and weights that sum to 1, whatever the settings of Qwen3-Next say."""
+    for name, as_is in (("norm_topk_prob", True), ("mlp_only_layers", []), ("decoder_sparse_step", 1)):
+        if f.has(name) and f.content[name] != as_is:
+            warn_ignored(f.where, name, f.content[name], "Qwen3.5 renormalizes experts, and has them in every layer")
+    rest = {k: v for k, v in f.content.items() if k not in ("norm_topk_prob", "mlp_only_layers", "decoder_sparse_step")}
+    return _mixed(Fields(rest, f.where), "qwen3_5_moe")
 
 
 def qwen3_next(f: Fields) -> LanguageConfig:

@@ -1,0 +1,503 @@
+"""Row programs (`rlx.ir.rows`) printed as bodies of kernels, in the language of `device_code/bodies`.
+
+A body goes over a row in sweeps: what one reduces, the next may use. Rows along memory are written twice in one body:
+held in registers (`rows.h`), and read anew by each sweep where they are too long for that. In a body of columns
+(`columns.h`) a thread goes along an axis that others lie behind. An element beyond a row is read as the number that
+adds nothing to any reduction, where there is such a number; else reductions leave it out.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from rlx.backends.gpu.elementwise.emit_cuda import TYPES, literal
+from rlx.backends.gpu.elementwise.tree import Const, class_of, heavy_prim
+from rlx.backends.gpu.program.kernel import ArgDecl, KernelDecl, RowBody
+from rlx.dtypes import f32, i32
+from rlx.ir import Expr, get_op
+from rlx.ir.expr import linearize
+from rlx.ir.rows import Place, elements_of, nan_is_summed
+from rlx.ops.elementwise.prims import PRIM_FUNCTIONS
+
+_SWEPT = {"row_max": -math.inf, "row_min": math.inf, "row_sum": 0.0, "row_mean": 0.0}  # with what adds nothing to each
+_PART = 256  # terms that a thread adds up by one sum: longer ones lose digits
+_SUMS = ("row_sum", "row_mean")
+_LEAVES = frozenset({"arg", "lit"})
+
+
+def body_text(decl: KernelDecl) -> str:
+    """The body of a kernel that is declared with a row program."""
+    assert decl.rows is not None
+    return "\n".join((_Columns if decl.rows.columns else _Rows)(decl, decl.rows).lines())
+
+
+def _lowered(trees: Sequence[Expr], places: Sequence[Place]) -> tuple[Expr, ...]:
+    """The trees with a product in place of each quotient of an element by a value of its row."""
+    varying = elements_of(trees, places)
+    done: dict[Expr, Expr] = {}
+    for e in linearize(trees):
+        args = tuple(done[a] for a in e.args)
+        if e.prim == "div" and e in varying and e.args[1] not in varying:
+            done[e] = args[0] * Expr("recip", (args[1],), e.dtype)
+        else:
+            done[e] = Expr(e.prim, args, e.dtype, e.value)
+    return tuple(done[t] for t in trees)
+
+
+class _Body:
+    """What rows and columns share: which sweep computes what, and the text of scalar functions."""
+
+    def __init__(self, decl: KernelDecl, rows: RowBody) -> None:
+        self.decl, self.rows = decl, rows
+        program = get_op(rows.op).rows
+        assert program is not None
+        pointers = [a for a in decl.args if a.kind == "ptr"]
+        self.inputs: list[ArgDecl] = [a for a in pointers if a.access == "r"]
+        self.outputs = [a for a in pointers if a.access == "w"]
+        scalars = [a for a in decl.args if a.kind in ("i32", "f32")]
+        args = [Expr("arg", (), i32 if a.element == "i32" else f32, i) for i, a in enumerate(self.inputs)]
+        self.inputs += scalars
+        attrs: dict[str, Any] = {
+            a.name: Expr("arg", (), i32 if a.kind == "i32" else f32, i + len(args)) for i, a in enumerate(scalars)
+        }
+        of_row: Place = "row"
+        self.places = (*program.places[: len(args)], *(of_row for _ in scalars))
+        self.trees = _lowered(program.rule(args, attrs), self.places)[: len(self.outputs)]
+        self.nodes = linearize(self.trees)
+        self.varying = elements_of(self.trees, self.places)
+        self.elements = [e for e in args if e in self.nodes and self.place(e) == "element"]
+        self.depth: dict[Expr, int] = {}
+        for e in self.nodes:
+            self.depth[e] = max((self.depth[a] for a in e.args), default=0) + (e.prim in _SWEPT)
+        self.last = max(self.depth.values())
+        self.names = {e: f"v{i}" for i, e in enumerate(self.nodes)}
+        self.beyond = _beyond(self.nodes, self.varying)
+        self.keeps_nan = not nan_is_summed(self.trees)
+        self.functions: dict[Expr, str] = {}
+        self.texts: list[str] = []
+
+    def place(self, e: Expr) -> Place:
+        assert isinstance(e.value, int)
+        return self.places[e.value]
+
+    def name(self, e: Expr) -> str:
+        """The kernel's argument of an input."""
+        assert isinstance(e.value, int)
+        return self.inputs[e.value].name
+
+    def swept(self, depth: int) -> list[Expr]:
+        return [e for e in self.nodes if e.prim in _SWEPT and self.depth[e] == depth + 1]
+
+    def combine(self, e: Expr) -> str:
+        if e.prim in _SUMS:
+            return "sum"
+        keeps_nan = self.keeps_nan or e.prim == "row_min"
+        return e.prim.removeprefix("row_") + ("_or_nan" if keeps_nan else "")
+
+    def lines(self) -> list[str]:
+        decl = self.decl
+        inner = list(self.body())  # which writes the functions
+        kinds = [f"PTR({a.element}) {a.name}" if a.kind == "ptr" else f"const {_SCALARS[a.kind]} {a.name}"
+                 for a in decl.args]  # fmt: skip
+        return [
+            *self.headers(), *self.parts(), *self.texts, "",
+            f"RLX_FN void {decl.stem}_body({', '.join(kinds)}) {{", *(f"    {line}" for line in inner), "}",
+        ]  # fmt: skip
+
+    def parts(self) -> list[str]:
+        """The parts of `row_parts.h` and `columns.h` that the body uses."""
+        made = []
+        for name in {self.combine(e): e for e in self.nodes if e.prim in ("row_max", "row_min")}:
+            made += self.extreme(name)
+        if any(e.prim in ("row_at", "row_pick") for e in self.nodes):
+            made.append("ROW_INDEX")
+        return made
+
+    def extreme(self, name: str) -> list[str]:
+        raise NotImplementedError
+
+    def headers(self) -> list[str]:
+        raise NotImplementedError
+
+    def body(self) -> Iterator[str]:
+        raise NotImplementedError
+
+    # -- functions of elements
+
+    def leaves(self, e: Expr, held: Mapping[Expr, str] | None = None) -> tuple[list[Expr], list[Expr], bool]:
+        """What the function of an element takes: elements, values of the row, and whether its number in the row."""
+        elements: list[Expr] = []
+        values: list[Expr] = []
+        numbered = False
+        todo, seen = [e], {e}
+        while todo:
+            node = todo.pop()
+            if node not in self.varying:
+                if node.prim != "lit":
+                    values.append(node)
+                continue
+            if node in (held or {}) or node.prim == "arg":
+                elements.append(node)
+                continue
+            if node.prim == "row_at":
+                numbered = True
+                values.append(node.args[0])
+                continue
+            todo += [a for a in dict.fromkeys(reversed(node.args)) if a not in seen]
+            seen.update(node.args)
+        return elements, values, numbered
+
+    def call(self, e: Expr, held: Mapping[Expr, str], four: str = "") -> str:
+        """The text of an element, from the texts of what is known of it. `four`: of four, those of this quad."""
+        if e in held:
+            return held[e]
+        elements, values, numbered = self.leaves(e, held)
+        key = Expr("function", (e, *elements), e.dtype)
+        if key not in self.functions:
+            self.functions[key] = name = f"e{len(self.functions)}"
+            self.texts += self.function(name, e, elements, values, numbered)
+        if not four and numbered:
+            raise NotImplementedError(f"{self.rows.op}: the number of an element of columns, or of one that is picked")
+        args = [*(held[a] for a in elements), *(self.value(v) for v in values), *([four, "n"] if numbered else [])]
+        return f"{self.functions[key]}{'_4' if four else ''}({', '.join(args)})"
+
+    def value(self, e: Expr) -> str:
+        if e.prim == "lit":
+            assert e.value is not None
+            return literal(Const(class_of(e.dtype), e.value))
+        if e.prim == "arg" and self.inputs[int(e.value or 0)].kind != "ptr":
+            return self.name(e)
+        return self.names[e]
+
+    def function(
+        self, name: str, e: Expr, elements: Sequence[Expr], values: Sequence[Expr], numbered: bool
+    ) -> list[str]:
+        """A function of one element and, for rows, the same of four."""
+        own = {a: f"x{i}" for i, a in enumerate(elements)} | {v: f"s{i}" for i, v in enumerate(values)}
+        lines: list[str] = []
+        texts = dict(own)
+        users = [node.args for node in linearize([e])]
+
+        def text(node: Expr) -> str:
+            if node not in texts:
+                if node.prim == "row_at":
+                    made = f"(at == row_index({own[node.args[0]]}, n))"
+                else:
+                    made = self.applied(node, [text(a) for a in node.args])
+                once = sum(uses.count(node) for uses in users) == 1
+                texts[node] = made if once or node.prim == "lit" or node == e else f"t{len(lines)}"
+                if texts[node] != made:
+                    lines.append(f"const {TYPES[class_of(node.dtype)]} {texts[node]} = {made};")
+            return texts[node]
+
+        whole = text(e)
+        params = [f"const float {own[a]}" for a in elements]
+        shared = [f"const {TYPES[class_of(v.dtype)]} {own[v]}" for v in values]
+        one = [*params, *shared, *(["const uint at", "const uint n"] if numbered else [])]
+        made = [f"RLX_FN float {name}({', '.join(one)}) {{ {' '.join([*lines, f'return {whole};'])} }}"]
+        if self.rows.columns:
+            return made
+        four = [*(f"const vec4 {own[a]}" for a in elements), *shared, *(["const uint j", "const uint n"] * numbered)]
+        calls = []
+        for i, c in enumerate("xyzw"):
+            args = [*(f"{own[a]}.{c}" for a in elements), *(own[v] for v in values)]
+            args += [f"place(j, {i}u)", "n"] if numbered else []
+            calls.append(f"{name}({', '.join(args)})")
+        return [*made, f"RLX_FN vec4 {name}_4({', '.join(four)}) {{ return VEC4({', '.join(calls)}); }}"]
+
+    def applied(self, e: Expr, args: Sequence[str]) -> str:
+        """A primitive of texts."""
+        if e.prim == "lit":
+            return self.value(e)
+        if e.prim == "cast":
+            source, target = class_of(e.args[0].dtype), class_of(e.dtype)
+            return args[0] if source == target else f"p_cast_{source}_{target}({args[0]})"
+        operator = {"add": "+", "sub": "-", "mul": "*"}.get(e.prim)
+        if operator and class_of(e.dtype) == "f":
+            return f"({args[0]} {operator} {args[1]})"
+        if e.prim == "exp" and self.rows.short:
+            return f"EXP({args[0]})"
+        return f"p_{e.prim}_{class_of(e.args[-1].dtype)}({', '.join(args)})"
+
+    # -- values of a row
+
+    def values(self, depth: int, declared: set[Expr], picked: Callable[[Expr], str]) -> Iterator[str]:
+        """The values of a row that the sweeps so far allow, in order; reductions have their own lines."""
+        for e in self.nodes:
+            if e in self.varying or e in declared or self.depth[e] > depth or e.prim == "lit" or e.prim in _SWEPT:
+                continue
+            declared.add(e)
+            if e.prim == "arg":
+                if self.value(e) == self.names[e]:
+                    decl = self.inputs[int(e.value or 0)]
+                    yield f"const {TYPES[class_of(e.dtype)]} {self.names[e]} = {self.of_row(decl)};"
+            elif e.prim == "row_pick":
+                yield f"const float {self.names[e]} = {picked(e)};"
+            else:
+                text = self.applied(e, [self.value(a) for a in e.args])
+                yield f"const {TYPES[class_of(e.dtype)]} {self.names[e]} = {text};"
+
+    def of_row(self, decl: ArgDecl) -> str:
+        raise NotImplementedError
+
+    def start(self, e: Expr) -> str:
+        return "0.0f" if e.prim in _SUMS else "-INFINITE" if e.prim == "row_max" else "INFINITE"
+
+    def in_parts(self, swept: Sequence[Expr], lines: Sequence[str], first: str, end: str, step: str) -> Iterator[str]:
+        """A loop over a row, in which long sums are added up in parts: those of v in sv."""
+        sums = [self.names[e] for e in swept if e.prim in _SUMS]
+        loop = "for (uint j = {}; j < {}; j += {})"
+        if not sums:
+            yield from _block(loop.format(first, end, step), lines)
+            return
+        part = f"{_PART}u * {step}"
+        yield f"for (uint from = {first}; from < {end}; from += {part}) {{"
+        yield f"    const uint until = {end} - from < {part} ? {end} : from + {part};"
+        yield from (f"    float s{v} = 0.0f;" for v in sums)
+        yield from (f"    {x}" for x in _block(loop.format("from", "until", step), lines))
+        yield from (f"    {v} += s{v};" for v in sums)
+        yield "}"
+
+    def written(self) -> list[tuple[ArgDecl, Expr]]:
+        return list(zip(self.outputs, self.trees, strict=True))
+
+
+class _Rows(_Body):
+    """Rows along memory."""
+
+    def headers(self) -> list[str]:
+        names = ["rows8.h" if self.rows.short else "rows.h", "row_parts.h"]
+        names += ["half_exp.h"] if self.rows.short else []
+        return [f'#include "bodies/{name}"' for name in names]
+
+    def parts(self) -> list[str]:
+        return [*super().parts(), *(["MASKED"] if self.beyond is None else [])]
+
+    def extreme(self, name: str) -> list[str]:
+        own = [] if name == "max" else [f"ROWS_OP(row_{name}, {name}_of)"]
+        return [*own, f"EXTREME4({name})"]
+
+    def of_row(self, decl: ArgDecl) -> str:
+        return f"LOAD({decl.element}, {decl.name}, at)"
+
+    def body(self) -> Iterator[str]:
+        yield "const uint row = ROW;"
+        yield "const uint len = row < rows ? n : 0u;"
+        yield "const uint at = row < rows ? row : 0u;"
+        for i, e in enumerate(self.elements):
+            yield f"PTR(T) p{i} = SKIP(T, {self.name(e)}, at, n);"
+        for i, (decl, tree) in enumerate(self.written()):
+            if tree in self.varying:
+                yield f"PTR(T) q{i} = SKIP(T, {decl.name}, at, n);"
+        declared: set[Expr] = set()
+        yield from self.values(0, declared, self.picked)
+        yield from _block("if (IN_REGISTERS)", list(self.held(set(declared))))
+        yield from _block("else", list(self.streamed(set(declared))))
+
+    def picked(self, e: Expr) -> str:
+        at = f"row_index({self.value(e.args[1])}, n)"
+        leaves = self.leaves(e.args[0])[0]
+        return self.call(e.args[0], {a: f"LOAD(T, p{self.elements.index(a)}, {at})" for a in leaves})
+
+    def other(self) -> str:
+        return {None: "0.0f", 0.0: "0.0f", -math.inf: "-INFINITE", math.inf: "INFINITE"}[self.beyond]
+
+    def reduced(self, e: Expr, quad: str, held: bool) -> str:
+        """One more quad in a reduction of a thread."""
+        v = self.names[e]
+        if self.beyond is None:
+            quad = f"masked(j, len, {self.start(e)}, {quad})"
+        if e.prim in _SUMS:
+            whole = f"sum4({quad})"
+            # Eight places beyond the row are read at its start.
+            counted = held and self.rows.short and self.beyond is not None
+            whole = f"counted({whole}, j, len)" if counted else whole
+            return f"{v} += {whole};" if held else f"s{v} += {whole};"
+        return f"{v} = {self.combine(e)}_of({self.combine(e)}4({quad}), {v});"
+
+    def finished(self, e: Expr) -> str:
+        v = self.names[e]
+        share = " * p_recip_f(float(n))" if e.prim == "row_mean" else ""
+        return f"{v} = row_{self.combine(e)}({v}){share};"
+
+    def held(self, declared: set[Expr]) -> Iterator[str]:
+        loop = "UNROLL for (uint j = 0u; j < QUADS; j++)"
+        step = "UNROLL for (uint j = 0u; j < QUADS; j += STEP)" if self.rows.short else loop
+        for i in range(len(self.elements)):
+            yield f"vec4 r{i}[QUADS];"
+        for i in range(len(self.elements)):
+            get = f"get2(p{i}, j, len, {self.other()}, r{i}[j], r{i}[j + STEP - 1u]);"
+            yield f"{step} {get if self.rows.short else f'r{i}[j] = get(p{i}, j, len, {self.other()});'}"
+        arrays = {e: f"r{i}" for i, e in enumerate(self.elements)}
+
+        def at(j: str) -> dict[Expr, str]:
+            return {e: f"{array}[{j}]" for e, array in arrays.items()}
+
+        for depth in range(self.last):
+            swept = self.swept(depth)
+            for e in swept:
+                yield f"float {self.names[e]} = {self.start(e)};"
+            lines = []
+            for e in swept:
+                for kept in self.kept(e, depth):
+                    source = self.only_source(kept, arrays, depth)
+                    if kept in arrays or source is None:
+                        continue
+                    array = arrays[source]
+                    lines.append(f"{array}[j] = {self.call(kept, at('j'), 'j')};")
+                    del arrays[source]
+                    arrays[kept] = array
+            lines += [self.reduced(e, self.four(e.args[0], at("j")), True) for e in swept]
+            yield from _block(loop, lines)
+            for e in swept:
+                yield self.finished(e)
+            yield from self.values(depth + 1, declared, self.picked)
+        for i, (decl, tree) in enumerate(self.written()):
+            if tree not in self.varying:
+                yield self.stored(decl, tree)
+            elif self.rows.short:
+                both = f"{self.four(tree, at('j'))}, {self.four(tree, at('j + STEP - 1u'), 'j + STEP - 1u')}"
+                yield f"{step} put2(q{i}, j, len, {both});"
+            else:
+                yield f"{loop} put(q{i}, j, len, {self.four(tree, at('j'))});"
+
+    def four(self, e: Expr, held: Mapping[Expr, str], j: str = "j") -> str:
+        return self.call(e, held, j)
+
+    def stored(self, decl: ArgDecl, tree: Expr) -> str:
+        return f"if (LANE == 0u && row < rows) STORE({decl.element}, {decl.name}, row, {self.value(tree)});"
+
+    def kept(self, reduction: Expr, depth: int) -> list[Expr]:
+        """Elements of a reduction that take long to compute, and that what follows reads too."""
+        later = [e.args[0] for e in self.nodes if e.prim in _SWEPT and self.depth[e] > depth + 1]
+        later += [t for t in self.trees if t in self.varying]
+        used = {e for tree in later for e in linearize([tree])}
+        return [e for e in linearize([reduction.args[0]]) if heavy_prim(e.prim) and e in self.varying and e in used]
+
+    def only_source(self, e: Expr, arrays: Mapping[Expr, str], depth: int) -> Expr | None:
+        """The held element of which a node is made, where nothing later reads it otherwise."""
+        sources = self.leaves(e, arrays)[0]
+        later = [r.args[0] for r in self.nodes if r.prim in _SWEPT and self.depth[r] > depth]
+        later += [t for t in self.trees if t in self.varying]
+        if len(sources) != 1 or any(sources[0] in self.leaves(t, {**arrays, e: ""})[0] for t in later):
+            return None
+        return sources[0]
+
+    def streamed(self, declared: set[Expr]) -> Iterator[str]:
+        yield "const uint quads = (n + 4u * LANES - 1u) / (4u * LANES);"
+        loop = "for (uint j = 0u; j < quads; j++)"
+
+        def loads(trees: Sequence[Expr]) -> tuple[list[str], dict[Expr, str]]:
+            """Each input that the trees read, in a variable where they read it more than once."""
+            read = [a for t in trees for a in self.leaves(t)[0]]
+            lines, held = [], {}
+            for i, e in enumerate(self.elements):
+                held[e] = f"get(p{i}, j, len, {self.other()})"
+                if read.count(e) > 1:
+                    lines.append(f"const vec4 x{i} = {held[e]};")
+                    held[e] = f"x{i}"
+            return lines, held
+
+        for depth in range(self.last):
+            swept = self.swept(depth)
+            for e in swept:
+                yield f"float {self.names[e]} = {self.start(e)};"
+            lines, held = loads([e.args[0] for e in swept])
+            lines += [self.reduced(e, self.four(e.args[0], held), False) for e in swept]
+            yield from self.in_parts(swept, lines, "0u", "quads", "1u")
+            for e in swept:
+                yield self.finished(e)
+            yield from self.values(depth + 1, declared, self.picked)
+        elements = [(i, tree) for i, (_, tree) in enumerate(self.written()) if tree in self.varying]
+        for decl, tree in self.written():
+            if tree not in self.varying:
+                yield self.stored(decl, tree)
+        if elements:
+            lines, held = loads([tree for _, tree in elements])
+            lines += [f"put(q{i}, j, len, {self.four(tree, held)});" for i, tree in elements]
+            yield from _block(loop, lines)
+
+
+class _Columns(_Body):
+    """Columns of (outer, n, inner)."""
+
+    def headers(self) -> list[str]:
+        return ['#include "bodies/columns.h"', '#include "bodies/row_parts.h"']
+
+    def extreme(self, name: str) -> list[str]:
+        return ["COLUMN_MAX" if name == "max" else f"COLUMN_OP(column_{name}, JOIN_{name.upper()})"]
+
+    def of_row(self, decl: ArgDecl) -> str:
+        return f"LOAD({decl.element}, {decl.name}, len > 0u ? o * inner + i : 0u)"
+
+    def body(self) -> Iterator[str]:
+        yield "const uint along = THREAD / ACROSS;"
+        yield "const uint blocks = (inner + ACROSS - 1u) / ACROSS;"
+        yield "const uint o = GROUP / blocks, i = GROUP % blocks * ACROSS + THREAD % ACROSS;"
+        yield "const uint len = o < outer && i < inner ? n : 0u;"
+        for k, e in enumerate(self.elements):
+            yield f"PTR(T) p{k} = SLAB(T, {self.name(e)});"
+        for k, (decl, tree) in enumerate(self.written()):
+            if tree in self.varying:
+                yield f"PTR(T) q{k} = SLAB(T, {decl.name});"
+        declared: set[Expr] = set()
+        held = {e: f"LOAD(T, p{k}, j * inner + i)" for k, e in enumerate(self.elements)}
+        loop = "for (uint j = along; j < len; j += ALONG)"
+        yield from self.values(0, declared, self.picked)
+        for depth in range(self.last):
+            swept = self.swept(depth)
+            for e in swept:
+                yield f"float {self.names[e]} = {self.start(e)};"
+            lines = []
+            for e in swept:
+                v, text = self.names[e], self.call(e.args[0], held)
+                lines.append(f"s{v} += {text};" if e.prim in _SUMS else f"{v} = {self.combine(e)}_of({text}, {v});")
+            yield from self.in_parts(swept, lines, "along", "len", "ALONG")
+            for e in swept:
+                share = " * p_recip_f(float(n))" if e.prim == "row_mean" else ""
+                yield f"{self.names[e]} = column_{self.combine(e)}({self.names[e]}){share};"
+            yield from self.values(depth + 1, declared, self.picked)
+        for k, (decl, tree) in enumerate(self.written()):
+            if tree in self.varying:
+                yield f"{loop} STORE(T, q{k}, j * inner + i, {self.call(tree, held)});"
+            else:
+                store = f"STORE({decl.element}, {decl.name}, o * inner + i, {self.value(tree)});"
+                yield f"if (along == 0u && len > 0u) {store}"
+
+    def picked(self, e: Expr) -> str:
+        raise NotImplementedError(f"{self.rows.op}: an element that is picked from a column")
+
+
+_SCALARS = {"u32": "uint", "i32": "int", "f32": "float"}
+
+
+def _block(head: str, lines: Sequence[str]) -> list[str]:
+    """A loop or a condition, with braces where it has several lines."""
+    return [f"{head} {lines[0]}"] if len(lines) == 1 else [f"{head} {{", *(f"    {x}" for x in lines), "}"]
+
+
+def _beyond(nodes: Sequence[Expr], varying: frozenset[Expr]) -> float | None:
+    """The number that adds nothing to any reduction when all inputs are it, whatever the values of the row."""
+    for number in (0.0, -math.inf, math.inf):
+        values: dict[Expr, Any] = {}
+        with np.errstate(all="ignore"):
+            for e in nodes:
+                if e.prim == "arg":
+                    values[e] = e.dtype.np.type(number if e in varying else 1 + int(e.value or 0))
+                elif e.prim == "lit":
+                    values[e] = np.asarray(e.value, e.dtype.np)
+                elif e.prim == "row_at":
+                    values[e] = np.bool_(False)
+                elif e.prim.startswith("row_"):
+                    values[e] = e.dtype.np.type(1.5)
+                elif e.prim == "cast":
+                    values[e] = values[e.args[0]].astype(e.dtype.np)
+                else:
+                    values[e] = np.asarray(PRIM_FUNCTIONS[e.prim](*(values[a] for a in e.args)), e.dtype.np)
+        if all(values[e.args[0]] == _SWEPT[e.prim] for e in nodes if e.prim in _SWEPT):
+            return number
+    return None

@@ -1,0 +1,1 @@
+"""Linear algebra: decompositions and what follows from them."""

@@ -1,0 +1,377 @@
+"""The functions of rlx.linalg: NumPy's and SciPy's names and arguments, over the decompositions of `lapack`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from rlx.dtypes import f32, f64, i32, promote
+from rlx.errors import DTypeError, ShapeError
+from rlx.ir import Tensor, apply
+from rlx.ir.graph import apply_multi
+from rlx.ir.types import as_items, broadcast_shapes, is_index, normalize_axes, normalize_axis
+from rlx.ops import composite, reduce
+from rlx.ops.base import TensorLike, cast_to, tensors
+from rlx.ops.elementwise import select, unary
+from rlx.ops.linalg.lapack import eye, transposed, triangular
+from rlx.ops.matmul import matmul
+from rlx.ops.movement import strided as movement
+
+
+class QRResult(NamedTuple):
+    Q: Tensor
+    R: Tensor
+
+
+class SVDResult(NamedTuple):
+    U: Tensor
+    S: Tensor
+    Vh: Tensor
+
+
+class EighResult(NamedTuple):
+    eigenvalues: Tensor
+    eigenvectors: Tensor
+
+
+class SlogdetResult(NamedTuple):
+    sign: Tensor
+    logabsdet: Tensor
+
+
+def _numbers(op: str, *args: TensorLike) -> tuple[Tensor, ...]:
+    """The arguments in f64 where one is, else in f32. Raises: DTypeError for halves."""
+    given = tensors(op, *args)
+    dtype = promote(*(t.dtype for t in given))
+    if dtype.is_half:
+        raise DTypeError(f"{op}: the input is {dtype}; LAPACK has f32 and f64: rlx.cast it to one of these")
+    work = dtype if dtype in (f32, f64) else f32
+    return tuple(cast_to(t, work) for t in given)
+
+
+def _matrix(op: str, x: TensorLike) -> Tensor:
+    (made,) = _numbers(op, x)
+    if made.ndim < 2:
+        raise ShapeError(f"{op}: the input is {made.type}; expected matrices, (..., m, n)")
+    return made
+
+
+def cholesky(a: TensorLike, *, upper: bool = False) -> Tensor:
+    """The lower triangular L with a = L Lᵀ, or with `upper` the upper triangular U with a = Uᵀ U.
+
+    Shape: (..., n, n) symmetric, of which the lower (upper) triangle is read. Dtype: f32 and f64 stay, integers become
+    f32. Gradient: symmetric, as for a symmetric input. Raises: ShapeError; LinAlgError for a matrix that is not
+    positive definite, from a run. Follows numpy.linalg.cholesky.
+    """
+    low = apply("cholesky", _matrix("linalg.cholesky", a), upper=bool(upper))
+    return transposed(low) if upper else low
+
+
+def _systems(op: str, a: TensorLike, b: TensorLike, vector: bool) -> tuple[Tensor, Tensor]:
+    """Matrices and right sides of one batch; a vector becomes a column."""
+    left, right = _numbers(op, a, b)
+    if left.ndim < 2 or left.shape[-1] != left.shape[-2]:
+        raise ShapeError(f"{op}: a is {left.type}; expected square matrices, (..., n, n)")
+    if vector:
+        right = movement.reshape(right, (*right.shape, 1))
+    if right.ndim < 2 or right.shape[-2] != left.shape[-1]:
+        raise ShapeError(f"{op}: a is {left.type} and b {right.type}; expected as many rows in b")
+    lead = broadcast_shapes(left.shape[:-2], right.shape[:-2], op=op)
+    return movement.expand(left, (*lead, *left.shape[-2:])), movement.expand(right, (*lead, *right.shape[-2:]))
+
+
+def _is_vector(x: TensorLike) -> bool:
+    return len(getattr(x, "shape", ())) == 1 or (isinstance(x, list | tuple) and not isinstance(x[0], list | tuple))
+
+
+def solve(a: TensorLike, b: TensorLike) -> Tensor:
+    """x with a x = b, by LU decomposition with partial pivoting.
+
+    Shape: (..., n, n) and (..., n, k), or b (n,); leading axes broadcast. Dtype: f64 where one is, else f32. Gradient:
+    to both. Raises: ShapeError; LinAlgError for a singular matrix, from a run. Follows numpy.linalg.solve.
+    """
+    vector = _is_vector(b)
+    left, right = _systems("linalg.solve", a, b, vector)
+    made = apply("solve", left, right)
+    return movement.reshape(made, made.shape[:-1]) if vector else made
+
+
+def solve_triangular(
+    a: TensorLike, b: TensorLike, trans: int | str = 0, lower: bool = False, unit_diagonal: bool = False
+) -> Tensor:
+    """x with a x = b, of triangular a, by substitution; the other triangle is not read.
+
+    trans: 0 or "N"; 1, 2, "T" or "C" for aᵀ x = b. unit_diagonal: the diagonal counts as ones. Otherwise as `solve`.
+    Raises: LinAlgError for a zero in the diagonal. Follows scipy.linalg.solve_triangular.
+    """
+    op = "linalg.solve_triangular"
+    if trans not in (0, 1, 2, "N", "T", "C"):
+        raise ShapeError(f"{op}: trans is {trans!r}; expected 0, 1, 2, 'N', 'T' or 'C'")
+    vector = _is_vector(b)
+    left, right = _systems(op, a, b, vector)
+    made = triangular(left, right, bool(lower), trans not in (0, "N"), bool(unit_diagonal))
+    return movement.reshape(made, made.shape[:-1]) if vector else made
+
+
+def cho_solve(c_and_lower: tuple[TensorLike, bool], b: TensorLike) -> Tensor:
+    """x with a x = b, of a's factor by `cholesky` and whether it is the lower one. Follows scipy.linalg.cho_solve."""
+    c, lower = c_and_lower
+    first, second = (0, 1) if lower else (1, 0)
+    return solve_triangular(c, solve_triangular(c, b, first, lower), second, lower)
+
+
+def inv(a: TensorLike) -> Tensor:
+    """The inverse of matrices (..., n, n). Otherwise as `solve`. Follows numpy.linalg.inv."""
+    x = _matrix("linalg.inv", a)
+    if x.shape[-1] != x.shape[-2]:
+        raise ShapeError(f"linalg.inv: the input is {x.type}; expected square matrices, (..., n, n)")
+    return apply("solve", x, eye(x, x.shape[-1]))
+
+
+def det(a: TensorLike) -> Tensor:
+    """The determinants (...) of matrices (..., n, n).
+
+    Gradient: the cofactors, of singular matrices too; second derivatives need an inverse. Follows numpy.linalg.det.
+    """
+    return apply("det", _matrix("linalg.det", a))
+
+
+def slogdet(a: TensorLike) -> SlogdetResult:
+    """Sign and logarithm of the absolute value of the determinants; 0 and -inf of a singular matrix.
+
+    Gradient: of the logarithm, the inverse transposed. Raises: LinAlgError for the gradient of a singular matrix.
+    Follows numpy.linalg.slogdet.
+    """
+    return SlogdetResult(*apply_multi("slogdet", _matrix("linalg.slogdet", a)))
+
+
+def qr(a: TensorLike, mode: str = "reduced") -> Any:
+    """q with orthonormal columns and upper triangular r, with a = q r.
+
+    mode: "reduced" gives (..., m, k) and (..., k, n) with k = min(m, n), "complete" (..., m, m) and (..., m, n), "r"
+    the reduced r alone. Signs are LAPACK's. Gradient: of matrices whose first k columns are independent; not of
+    "complete" with m > n. Follows numpy.linalg.qr.
+    """
+    if mode not in ("reduced", "complete", "r"):
+        raise ShapeError(f"linalg.qr: mode is {mode!r}; expected 'reduced', 'complete' or 'r'")
+    made = QRResult(*apply_multi("qr", _matrix("linalg.qr", a), complete=mode == "complete"))
+    return made.R if mode == "r" else made
+
+
+def svd(a: TensorLike, full_matrices: bool = True, compute_uv: bool = True, hermitian: bool = False) -> Any:
+    """The singular value decomposition a = U diag(S) Vh, the greatest value first.
+
+    Shape: (..., m, n) gives (..., m, m), (..., k), (..., n, n) with k = min(m, n), or without `full_matrices`
+    (..., m, k), (..., k), (..., k, n); with compute_uv=False the values alone. Signs are LAPACK's. Gradient: of values
+    always; of vectors where no two values are equal (else it is not finite), and, where m ≠ n, without full_matrices.
+    hermitian: the matrices are symmetric, which changes nothing here. Raises: LinAlgError for NaN and infinities, from
+    a run. Follows numpy.linalg.svd.
+    """
+    made = SVDResult(*apply_multi("svd", _matrix("linalg.svd", a), full_matrices=bool(full_matrices and compute_uv)))
+    return made if compute_uv else made.S
+
+
+def svdvals(a: TensorLike) -> Tensor:
+    """The singular values (..., min(m, n)), the greatest first. Follows numpy.linalg.svdvals."""
+    made: Tensor = svd(a, compute_uv=False)
+    return made
+
+
+def eigh(a: TensorLike, UPLO: str = "L") -> EighResult:
+    """Eigenvalues, ascending, and eigenvectors, the columns of the second, of symmetric matrices.
+
+    Shape: (..., n, n) gives (..., n) and (..., n, n); the lower triangle is read, or the upper with "U". Gradient:
+    symmetric; of vectors where no two values are equal (else it is not finite). Raises: LinAlgError where LAPACK does
+    not end, from a run. Follows numpy.linalg.eigh.
+    """
+    if UPLO not in ("L", "U", "l", "u"):
+        raise ShapeError(f"linalg.eigh: UPLO is {UPLO!r}; expected 'L' or 'U'")
+    return EighResult(*apply_multi("eigh", _matrix("linalg.eigh", a), upper=UPLO in "Uu"))
+
+
+def eigvalsh(a: TensorLike, UPLO: str = "L") -> Tensor:
+    """The eigenvalues of symmetric matrices, ascending. Otherwise as `eigh`. Follows numpy.linalg.eigvalsh."""
+    return eigh(a, UPLO).eigenvalues
+
+
+def pinv(a: TensorLike, rcond: float | None = None, *, rtol: float | None = None) -> Tensor:
+    """The pseudo-inverse (..., n, m) of matrices (..., m, n).
+
+    Singular values of at most rcond (or rtol) times the greatest count as 0; None: max(m, n) times the dtype's eps
+    (NumPy's own is 1e-15 in f32 too). Gradient: of matrices whose rank does not change nearby. Follows
+    numpy.linalg.pinv.
+    """
+    given = rtol if rcond is None else rcond
+    if given is not None and not isinstance(given, int | float):
+        raise DTypeError(f"linalg.pinv: rcond is {given!r}; expected a number that is known when the graph is built")
+    return apply("pinv", _matrix("linalg.pinv", a), rtol=None if given is None else float(given))
+
+
+def matrix_power(a: TensorLike, n: int) -> Tensor:
+    """The n-th power of square matrices; n < 0: of the inverse. Follows numpy.linalg.matrix_power."""
+    op = "linalg.matrix_power"
+    x = _matrix(op, a)
+    if isinstance(n, bool) or not is_index(n):
+        raise DTypeError(f"{op}: n is {n!r}; expected an int")
+    if x.shape[-1] != x.shape[-2]:
+        raise ShapeError(f"{op}: the input is {x.type}; expected square matrices, (..., n, n)")
+    if n < 0:
+        return matrix_power(inv(x), -n)
+    made: Tensor | None = None
+    while n:
+        if n & 1:
+            made = x if made is None else made @ x
+        n >>= 1
+        x = x @ x if n else x
+    return eye(x, x.shape[-1]) if made is None else made
+
+
+def matrix_rank(a: TensorLike, tol: float | None = None, *, rtol: float | None = None) -> Tensor:
+    """How many singular values are greater than `tol`, or than rtol (max(m, n) eps) times the greatest; i32.
+
+    Follows numpy.linalg.matrix_rank."""
+    x = _matrix("linalg.matrix_rank", a)
+    s = svdvals(x)
+    limit: Any = tol
+    if tol is None:
+        import numpy as np
+
+        by = max(x.shape[-2:]) * float(np.finfo(x.dtype.np).eps) if rtol is None else rtol
+        limit = reduce.max(s, -1, keepdims=True) * by
+    return reduce.sum(select.cast(s > limit, i32), -1)
+
+
+def lstsq(a: TensorLike, b: TensorLike, rcond: float | None = None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The least squares solution of a x = b of least norm: (x, sums of squared residuals, rank, singular values).
+
+    Shape: a (..., m, n), b (m,) or (..., m, k). Residuals are there for every rank (NumPy gives none of a deficient
+    one, since its shapes may depend on values). rcond: as `pinv`. Gradient: to both, as `pinv`. Follows
+    numpy.linalg.lstsq.
+    """
+    op = "linalg.lstsq"
+    left, right = _numbers(op, a, b)
+    vector = right.ndim == 1
+    right = movement.reshape(right, (*right.shape, 1)) if vector else right
+    if left.ndim < 2 or right.ndim < 2 or left.shape[-2] != right.shape[-2]:
+        raise ShapeError(f"{op}: a is {left.type} and b {right.type}; expected (..., m, n) and (..., m, k)")
+    x = pinv(left, rcond) @ right
+    rest = right - left @ x
+    residuals = reduce.sum(rest * rest, -2)
+    rank = matrix_rank(left, rtol=rcond)
+    return (movement.reshape(x, x.shape[:-1]) if vector else x), residuals, rank, svdvals(left)
+
+
+def vector_norm(x: TensorLike, axis: Any = None, keepdims: bool = False, ord: float = 2) -> Tensor:
+    """The norm of vectors along `axis` (None: of all elements): ord 2, 1, inf, -inf, 0, or any number.
+
+    Gradient: 0 where a vector is 0. Numerics: numbers are divided by the greatest first, so that squares neither
+    overflow nor vanish. Follows numpy.linalg.vector_norm.
+    """
+    op = "linalg.vector_norm"
+    (t,) = _numbers(op, x)
+    axes = normalize_axes(axis, t.ndim, op)
+    if isinstance(ord, bool) or not isinstance(ord, int | float):
+        raise ShapeError(f"{op}: ord is {ord!r}; expected a number or an infinity")
+    size = unary.abs(t)
+    if ord == 0:
+        return reduce.sum(cast_to(t != 0, t.dtype), axes, keepdims)
+    if ord == 1:
+        return reduce.sum(size, axes, keepdims)
+    if math.isinf(ord):
+        return (reduce.max if ord > 0 else reduce.min)(size, axes, keepdims)
+    if ord < 0 or 0 in t.shape:
+        total = reduce.sum(size**ord if ord != 2 else t * t, axes, keepdims)
+        return total ** (1.0 / ord)
+    top = apply("stop_gradient", reduce.max(size, axes, True))
+    scale = select.where((top > 0.0) & (top < math.inf), top, 1.0)
+    near = (t if ord == 2 else size) / scale
+    total = reduce.sum(near * near if ord == 2 else near**ord, axes, True)
+    some = total > 0.0
+    safe = select.where(some, total, 1.0)
+    made = select.where(some, scale * (unary.sqrt(safe) if ord == 2 else safe ** (1.0 / ord)), total)
+    return made if keepdims else composite.squeeze(made, axes) if axes else made
+
+
+def matrix_norm(x: TensorLike, keepdims: bool = False, ord: Any = "fro") -> Tensor:
+    """The norm of matrices (..., m, n): "fro", "nuc", 1, -1, 2, -2, inf, -inf. Follows numpy.linalg.matrix_norm."""
+    return norm(_matrix("linalg.matrix_norm", x), ord, (-2, -1), keepdims)
+
+
+def norm(x: TensorLike, ord: Any = None, axis: Any = None, keepdims: bool = False) -> Tensor:
+    """The norm of vectors or matrices.
+
+    axis: an int for vectors, two for matrices, None for all of x. ord: None is the root of the sum of squares; others
+    as `vector_norm` and `matrix_norm`. Gradient: 0 where all elements are 0. Raises: ShapeError. Follows
+    numpy.linalg.norm.
+    """
+    op = "linalg.norm"
+    (t,) = _numbers(op, x)
+    if axis is None and ord is None:
+        return vector_norm(t, None, keepdims)
+    axes = tuple(range(t.ndim)) if axis is None else tuple(
+        normalize_axis(a, t.ndim, op) for a in as_items(axis, f"{op}: axis")
+    )  # fmt: skip
+    if len(axes) == 1:
+        if isinstance(ord, str):
+            raise ShapeError(f"{op}: ord is {ord!r}, a norm of matrices, and axis one axis; expected two axes")
+        return vector_norm(t, axes[0], keepdims, 2 if ord is None else ord)
+    if len(axes) != 2 or axes[0] == axes[1]:
+        raise ShapeError(f"{op}: the axes are {axes}; expected one for vectors, two for matrices")
+    if ord in (None, "fro", "f"):
+        return vector_norm(t, axes, keepdims)
+    row, column = axes
+    if ord in (1, -1, math.inf, -math.inf):
+        over, then = (row, column) if abs(ord) == 1 else (column, row)
+        sums = reduce.sum(unary.abs(t), over, True)
+        made = (reduce.max if ord > 0 else reduce.min)(sums, then, True)
+        return made if keepdims else composite.squeeze(made, axes)
+    if ord not in ("nuc", 2, -2):
+        raise ShapeError(f"{op}: ord is {ord!r}; of matrices expected 'fro', 'nuc', 1, -1, 2, -2, inf or -inf")
+    rest = [i for i in range(t.ndim) if i not in axes]
+    s = svdvals(movement.transpose(t, [*rest, row, column]))
+    made = {"nuc": reduce.sum, 2: reduce.max, -2: reduce.min}[ord](s, -1)
+    return composite.expand_dims(made, sorted(axes)) if keepdims else made
+
+
+def cond(x: TensorLike, p: Any = None) -> Tensor:
+    """The condition number of matrices, by the norm p (None: 2). Follows numpy.linalg.cond."""
+    t = _matrix("linalg.cond", x)
+    if p in (None, 2, -2):
+        s = svdvals(t)
+        first, last = s[..., 0], s[..., -1]
+        return last / first if p == -2 else first / last
+    return norm(t, p, (-2, -1)) * norm(inv(t), p, (-2, -1))
+
+
+def multi_dot(arrays: Sequence[TensorLike]) -> Tensor:
+    """The product of two or more matrices (the first and last may be vectors), in the order that multiplies least.
+
+    Follows numpy.linalg.multi_dot."""
+    op = "linalg.multi_dot"
+    given = list(_numbers(op, *arrays))
+    if len(given) < 2:
+        raise ShapeError(f"{op}: {len(given)} arrays; expected at least two")
+    if any(t.ndim != 2 for t in given[1:-1]) or not {given[0].ndim, given[-1].ndim} <= {1, 2}:
+        raise ShapeError(f"{op}: the inputs are {', '.join(str(t.type) for t in given)}; expected matrices")
+    sizes = [1 if given[0].ndim == 1 else given[0].shape[0], *(t.shape[0] for t in given[1:]),
+             1 if given[-1].ndim == 1 else given[-1].shape[1]]  # fmt: skip
+    best: dict[tuple[int, int], tuple[int, int]] = {(i, i): (0, i) for i in range(len(given))}
+    for span in range(1, len(given)):
+        for i in range(len(given) - span):
+            j = i + span
+            best[i, j] = min(
+                (best[i, k][0] + best[k + 1, j][0] + sizes[i] * sizes[k + 1] * sizes[j + 1], k) for k in range(i, j)
+            )
+
+    def product(i: int, j: int) -> Tensor:
+        k = best[i, j][1]
+        return given[i] if i == j else matmul(product(i, k), product(k + 1, j))
+
+    return product(0, len(given) - 1)
+
+
+def matrix_transpose(x: TensorLike) -> Tensor:
+    """Matrices with their last two axes exchanged; any dtype. Follows numpy.linalg.matrix_transpose."""
+    (t,) = tensors("linalg.matrix_transpose", x)
+    return composite.swapaxes(t, -1, -2)

@@ -1,0 +1,147 @@
+"""find_peaks, on the host: how many peaks there are depends on values."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from rlx.errors import ShapeError
+from rlx.ir import Tensor
+from rlx.ops.numeric import Array
+
+
+def _bounds(op: str, what: str, given: Any, x: Array, at: Array) -> tuple[Any, Any]:
+    """The least and the greatest value of a condition, numbers or for each peak; None for no limit."""
+    low, high = given if isinstance(given, tuple | list) and len(given) == 2 else (given, None)
+    found = []
+    for value in (low, high):
+        if isinstance(value, np.ndarray):
+            if value.shape != x.shape:
+                raise ShapeError(f"{op}: {what} is an array of shape {value.shape}; expected {x.shape}, as the signal")
+            value = value[at]
+        found.append(value)
+    return found[0], found[1]
+
+
+def _within(value: Array, limits: tuple[Any, Any]) -> Array:
+    kept = np.ones(value.shape, bool)
+    if limits[0] is not None:
+        kept &= limits[0] <= value
+    if limits[1] is not None:
+        kept &= value <= limits[1]
+    return kept
+
+
+def _maxima(x: Array) -> tuple[Array, Array, Array]:
+    """The middles of peaks and plateaus, rounded down, and their ends."""
+    begins = np.flatnonzero(np.concatenate([[True], x[1:] != x[:-1]]))
+    ends = np.append(begins[1:], len(x)) - 1
+    inside = (begins > 0) & (ends < len(x) - 1)
+    left, right = begins[inside], ends[inside]
+    peak = (x[left - 1] < x[left]) & (x[right + 1] < x[right])
+    left, right = left[peak], right[peak]
+    return (left + right) // 2, left, right
+
+
+def _far(peaks: Array, size: Array, distance: float) -> Array:
+    """Which peaks stay where, from the highest on, each removes those nearer than the distance."""
+    kept = np.ones(len(peaks), bool)
+    reach = math.ceil(distance)
+    for i in np.argsort(size)[::-1]:  # of equal ones that which NumPy's sort puts last, as in SciPy
+        if kept[i]:
+            kept &= (np.abs(peaks - peaks[i]) >= reach) | (np.arange(len(peaks)) == i)
+    return kept
+
+
+def _prominence(x: Array, peak: int, wlen: int | None) -> tuple[float, int, int]:
+    first, last = (0, len(x) - 1) if wlen is None else (max(peak - wlen // 2, 0), min(peak + wlen // 2, len(x) - 1))
+
+    def base(line: Array, step: int) -> tuple[float, int]:
+        stop = np.flatnonzero(~(line <= x[peak]))
+        line = line[: stop[0]] if len(stop) else line
+        at = int(np.argmin(line))
+        return float(line[at]), peak + step * at
+
+    low, left = base(x[first : peak + 1][::-1], -1)
+    other, right = base(x[peak : last + 1], 1)
+    return float(x[peak]) - max(low, other), left, right
+
+
+def _width(x: Array, peak: int, height: float, left: int, right: int) -> tuple[float, float]:
+    """Where the signal crosses a height on both sides of a peak, between samples by a line."""
+    i = peak
+    while left < i and height < x[i]:
+        i -= 1
+    begin = i + (height - x[i]) / (x[i + 1] - x[i]) if x[i] < height else float(i)
+    i = peak
+    while i < right and height < x[i]:
+        i += 1
+    end = i - (height - x[i]) / (x[i - 1] - x[i]) if x[i] < height else float(i)
+    return float(begin), float(end)
+
+
+def find_peaks(
+    x: Any, height: Any = None, threshold: Any = None, distance: float | None = None, prominence: Any = None,
+    width: Any = None, wlen: float | None = None, rel_height: float = 0.5, plateau_size: Any = None,
+) -> tuple[Array, dict[str, Array]]:  # fmt: skip
+    """The places of a signal's peaks, and their properties: NumPy arrays, computed on the host.
+
+    Shape: x (n,), an array; the places are (k,). The conditions are a least value, or a pair of least and greatest,
+    and select peaks; properties are there for those that are given. Raises: ShapeError, also for a traced tensor, since
+    the number of peaks depends on values: rlx.signal.largest_peaks gives k of them on the device. Follows
+    scipy.signal.find_peaks.
+    """
+    op = "signal.find_peaks"
+    if isinstance(x, Tensor):
+        raise ShapeError(f"{op}: the signal is {x.type} in a traced function, and the number of its peaks depends on "
+                         "values; call it on arrays, or use rlx.signal.largest_peaks(f, x, k)")  # fmt: skip
+    line = np.asarray(x)
+    line = line.astype(np.float64) if line.dtype.kind in "biuf" else line
+    if line.ndim != 1 or line.dtype != np.float64:
+        raise ShapeError(f"{op}: the signal is {line.dtype} of shape {line.shape}; expected real numbers, (n,)")
+    if distance is not None and distance < 1:
+        raise ShapeError(f"{op}: distance is {distance!r}; expected at least 1")
+    if not rel_height >= 0:
+        raise ShapeError(f"{op}: rel_height is {rel_height!r}; expected at least 0")
+    window = None if wlen is None else math.ceil(wlen)
+    if window is not None and window <= 1:
+        raise ShapeError(f"{op}: wlen is {wlen!r}; expected more than 1")
+    window = None if window is None else window | 1
+    peaks, lefts, rights = _maxima(line) if len(line) > 2 else (np.zeros(0, np.intp),) * 3
+    found: dict[str, Array] = {}
+
+    def keep(which: Array) -> None:
+        nonlocal peaks
+        peaks = peaks[which]
+        found.update({name: values[which] for name, values in found.items()})
+
+    if plateau_size is not None:
+        found.update(plateau_sizes=rights - lefts + 1, left_edges=lefts, right_edges=rights)
+        keep(_within(found["plateau_sizes"], _bounds(op, "plateau_size", plateau_size, line, peaks)))
+    if height is not None:
+        found["peak_heights"] = line[peaks]
+        keep(_within(found["peak_heights"], _bounds(op, "height", height, line, peaks)))
+    if threshold is not None:
+        found["left_thresholds"] = line[peaks] - line[peaks - 1]
+        found["right_thresholds"] = line[peaks] - line[peaks + 1]
+        low, high = _bounds(op, "threshold", threshold, line, peaks)
+        sides = np.stack([found["left_thresholds"], found["right_thresholds"]])
+        keep(_within(sides.min(0), (low, None)) & _within(sides.max(0), (None, high)))
+    if distance is not None:
+        keep(_far(peaks, line[peaks], distance))
+    if prominence is not None or width is not None:
+        rows = [_prominence(line, int(p), window) for p in peaks]
+        for i, name in enumerate(("prominences", "left_bases", "right_bases")):
+            found[name] = np.array([row[i] for row in rows], np.float64 if i == 0 else np.intp)
+    if prominence is not None:
+        keep(_within(found["prominences"], _bounds(op, "prominence", prominence, line, peaks)))
+    if width is not None:
+        heights = line[peaks] - found["prominences"] * rel_height
+        ends = [_width(line, int(p), float(h), int(a), int(b)) for p, h, a, b in
+                zip(peaks, heights, found["left_bases"], found["right_bases"], strict=True)]  # fmt: skip
+        begin, end = (np.array([e[i] for e in ends], np.float64) for i in (0, 1))
+        found.update(widths=end - begin, width_heights=heights, left_ips=begin, right_ips=end)
+        keep(_within(found["widths"], _bounds(op, "width", width, line, peaks)))
+    return peaks, found

@@ -1,0 +1,133 @@
+"""Kernels printed from row programs: formulas that are no known op's, by the CUDA text on the CPU, beside NumPy in
+float64."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+import pytest
+
+from rlx.backends.gpu.program.kernel import KERNELS, ints
+from rlx.backends.gpu.program.lowering import LOWERINGS
+from rlx.backends.gpu.rules.rows import row_kernels
+from rlx.dtypes import bool_, f32
+from rlx.ir import NOT_DIFFERENTIABLE, REGISTRY, Attrs, Expr, TensorType
+from rlx.ir import expr as ex
+from rlx.ir.rows import Layout, Rows, nan_is_summed, row_at, row_max, row_mean, row_min, row_pick, row_sum
+from rlx.ops.row_programs import row_op
+from tests.gpu import cuda_host
+from tests.gpu.lowered import Array, close, outputs
+
+pytestmark = pytest.mark.skipif(cuda_host.compiler() is None, reason="no C++ compiler here")
+
+
+def _along(shape: tuple[int, ...], attrs: Attrs) -> Layout:
+    return Layout(shape, (attrs["axis"],))
+
+
+def _peak(args: Sequence[Expr], attrs: Attrs) -> tuple[Expr, ...]:
+    return (args[0] / row_max(ex.call("abs", args[0])),)
+
+
+def _ranged(args: Sequence[Expr], attrs: Attrs) -> tuple[Expr, ...]:
+    """To 0 … 1, and the smallest."""
+    low = row_min(args[0])
+    return ((args[0] - low) / (row_max(args[0]) - low), low)
+
+
+def _shares(args: Sequence[Expr], attrs: Attrs) -> tuple[Expr, ...]:
+    """exp(x) over its mean, less exp(x) over the sum of its square: two reductions in one sweep, both read after."""
+    e = ex.call("exp", args[0])
+    return (e / row_mean(e) - e / row_sum(e * e),)
+
+
+def _picked(args: Sequence[Expr], attrs: Attrs) -> tuple[Expr, ...]:
+    """The element of each row at an index, taken off all but that one, times an attribute."""
+    x, index = args
+    factor = ex.cast(attrs["times"], x.dtype) if isinstance(attrs["times"], Expr) else attrs["times"]
+    return (ex.call("select", row_at(index), x, x - row_pick(x, index)) * factor,)
+
+
+def _of_ranged(x: Array, axis: int) -> list[Array]:
+    low, high = x.min(axis, keepdims=True), x.max(axis, keepdims=True)
+    return [(x - low) / (high - low), low]
+
+
+def _of_shares(x: Array, axis: int) -> list[Array]:
+    e = np.exp(x)
+    return [e / e.mean(axis, keepdims=True) - e / (e * e).sum(axis, keepdims=True)]
+
+
+def _of_picked(x: Array, index: Array, axis: int, times: int) -> list[Array]:
+    one = np.clip(index, 0, x.shape[axis] - 1)
+    here = np.arange(x.shape[axis]) == one
+    return [np.where(here, x, x - np.take_along_axis(x, one, axis)) * times]
+
+
+FORMULAS: dict[str, tuple[Rows, str, Callable[..., list[Array]]]] = {
+    "peak": (Rows(_peak, _along), "x -> y", lambda x, axis: [x / np.abs(x).max(axis, keepdims=True)]),
+    "ranged": (Rows(_ranged, _along, stored=(0, 0)), "x -> y low", _of_ranged),
+    "shares": (Rows(_shares, _along), "x -> y", _of_shares),
+    "picked": (Rows(_picked, _along, ("element", "row")), "x index:i32 -> y", _of_picked),
+}
+
+
+@pytest.fixture(autouse=True)
+def _declared() -> Iterator[None]:
+    before = set(KERNELS)
+    for name, (rows, args, _) in FORMULAS.items():
+
+        def infer(types: Sequence[TensorType], attrs: Attrs, rows: Rows = rows) -> tuple[TensorType, ...]:
+            x = types[0]
+            row = TensorType(tuple(1 if i == attrs["axis"] else n for i, n in enumerate(x.shape)), x.dtype)
+            return (x, row)[: len(rows.stored)]
+
+        row_op(f"test_{name}", "softmax", infer, rows, "numpy", NOT_DIFFERENTIABLE, single=False)
+        picks = name == "picked"
+        row_kernels(f"test_{name}", args, ints("times") if picks else (), columns=not picks)
+    yield
+    for name in FORMULAS:
+        del REGISTRY[f"test_{name}"], LOWERINGS[f"test_{name}"]
+    for stem in set(KERNELS) - before:
+        del KERNELS[stem]
+
+
+def _compared(name: str, x: Array, axis: int) -> None:
+    inputs, attrs = [x], {"axis": axis}
+    if name == "picked":
+        shape = tuple(1 if i == axis else n for i, n in enumerate(x.shape))
+        inputs.append(np.random.default_rng(2).integers(-2, x.shape[axis] + 2, shape).astype(np.int32))
+        attrs["times"] = 3
+    made = outputs(f"test_{name}", inputs, attrs, "cuda")
+    wide = [a.astype(np.float64) if a.dtype.kind == "f" else a for a in inputs]
+    with np.errstate(all="ignore"):
+        wanted = FORMULAS[name][2](*wide, **attrs)
+    for i, want in enumerate(wanted):
+        close(made[f"y{i}"], want)
+
+
+@pytest.mark.parametrize("name", FORMULAS)
+@pytest.mark.parametrize("shape, axis", [((5, 77), 1), ((3, 1024), 1), ((2, 9001), 1), ((2, 40, 21), 1)])
+def test_any_formula(name: str, shape: tuple[int, ...], axis: int) -> None:
+    if name == "picked" and len(shape) == 3:
+        return  # its rows lie along memory
+    # Far from 0 and on one side of it, so that a place beyond a row shows in a sum and in a minimum.
+    _compared(name, np.random.default_rng(3).standard_normal(shape).astype(np.float32) / 4 - 3, axis)
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+def test_a_nan_reaches_its_row_alone(axis: int) -> None:
+    x = np.random.default_rng(4).standard_normal((6, 6)).astype(np.float32)
+    x[2, 3] = np.nan
+    _compared("peak", x, axis)
+    _compared("ranged", x, axis)
+
+
+def test_an_extreme_may_lose_a_nan_that_a_sum_has() -> None:
+    x, c = ex.arg(0, f32), ex.arg(1, bool_)
+    top = row_max(x)
+    total = ex.call("log", row_sum(ex.call("exp", x - top))) + top
+    assert nan_is_summed([total]) and nan_is_summed([ex.call("select", c, 0.0, total)])
+    assert not nan_is_summed([x / top]) and not nan_is_summed([total, top])
+    assert not nan_is_summed([ex.call("select", ex.call("lt", top, 0.0), 0.0, total)])
