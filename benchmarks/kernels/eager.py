@@ -1,7 +1,9 @@
-"""Small ops outside a trace, one at a time: rlx beside JAX and torch, each on its own arrays, in turns.
+"""Ops outside a trace, one at a time: rlx on each device beside torch and JAX, each on its own arrays, in turns.
 
-`python benchmarks/kernels/eager.py [--device cpu] [--jax PYTHON]`: `--jax` is an interpreter that has JAX, which need
-not be this one. Each number is the least of many rounds, in µs a call after the first, without waiting for the device.
+`python benchmarks/kernels/eager.py [--device cpu --device cuda --device vulkan] [--jax PYTHON] [--seconds 55]`: by
+default all devices that are here. `--jax` is an interpreter that has JAX, which need not be this one. For each op the least of many
+rounds, in µs a call after the first: until the call returns ("launch"), and until the device has done it ("finish").
+The last rows are arrays of 512 KB. torch is left out on Vulkan, JAX where its interpreter has no such device.
 """
 
 from __future__ import annotations
@@ -16,81 +18,127 @@ from typing import Any
 
 import numpy as np
 
-ROUNDS, CALLS = 15, 400
+CALLS, LARGE_CALLS = 200, 20
+Timed = tuple[Callable[[], Any], int]
 
 
-def least(call: Callable[[], Any]) -> float:
-    start = time.perf_counter()
-    for _ in range(CALLS):
-        call()
-    return 1e6 * (time.perf_counter() - start) / CALLS
-
-
-def calls(library: str, device: str) -> dict[str, Callable[[], Any]]:
-    small, square = np.ones((4, 4), np.float32), np.ones((64, 64), np.float32)
+def measured(library: str, device: str) -> tuple[dict[str, Timed], Callable[[], None]]:
+    """The ops, each with its calls in a round, and a function that waits for the device."""
+    small, square, large = (np.ones(shape, np.float32) for shape in ((4, 4), (64, 64), (256, 512)))
+    index = np.array([0, 2])
+    xp: Any
     if library == "rlx":
         import rlx
 
-        xp: Any = rlx
-        x, m = rlx.array(small, device=device), rlx.array(square, device=device)
-        at = rlx.array(np.array([0, 2]), device=device)
+        xp, opened = rlx, rlx.Session(device).device
+        x, m, b, at = (rlx.array(a, device=device) for a in (small, square, large, index))
+        wait: Callable[[], None] = opened.synchronize
     elif library == "jax":
         import jax
         import jax.numpy as jnp
 
-        xp = jnp
-        x, m, at = (jax.device_put(a) for a in (small, square, np.array([0, 2])))
+        xp, where = jnp, jax.devices("gpu" if device == "cuda" else device)[0]
+        x, m, b, at = (jax.device_put(a, where) for a in (small, square, large, index))
+
+        def wait() -> None:
+            (x + x).block_until_ready()  # the device works in order
     else:
         import torch
 
         xp = torch
         torch.set_num_threads(1)
-        x, m, at = (torch.from_numpy(a).to(device) for a in (small, square, np.array([0, 2])))
-    return {
-        "add": lambda: x + x, "times a number": lambda: x * 2.5, "exp": lambda: xp.exp(x), "sum": lambda: xp.sum(x),
-        "matmul 64": lambda: m @ m, "index x[1]": lambda: x[1], "index x[1:3]": lambda: x[1:3],
-        "index x[array]": lambda: x[at], "reshape": lambda: x.reshape(16),
+        x, m, b, at = (torch.from_numpy(a).to(device) for a in (small, square, large, index))
+        wait = torch.cuda.synchronize if device == "cuda" else (lambda: None)
+    few, large_few = CALLS, LARGE_CALLS
+    calls: dict[str, Timed] = {
+        "add": (lambda: x + x, few), "times a number": (lambda: x * 2.5, few), "exp": (lambda: xp.exp(x), few),
+        "sum": (lambda: xp.sum(x), few), "matmul 64": (lambda: m @ m, few), "index x[1]": (lambda: x[1], few),
+        "index x[1:3]": (lambda: x[1:3], few), "index x[array]": (lambda: x[at], few),
+        "reshape": (lambda: x.reshape(16), few), "add 512 KB": (lambda: b + b, large_few),
+        "exp 512 KB": (lambda: xp.exp(b), large_few), "sum 512 KB": (lambda: xp.sum(b), large_few),
     }  # fmt: skip
+    if library == "rlx":
+        calls["add NumPy's 512 KB"] = (lambda: b + large, large_few)
+    return calls, wait
+
+
+def least(call: Callable[[], Any], count: int, wait: Callable[[], None]) -> tuple[float, float]:
+    """µs a call until they have returned, and until the device has done them."""
+    wait()
+    start = time.perf_counter()
+    for _ in range(count):
+        call()
+    returned = time.perf_counter()
+    wait()
+    return 1e6 * (returned - start) / count, 1e6 * (time.perf_counter() - start) / count
 
 
 def worker(library: str, device: str) -> None:
     """Answers each line of standard input with a round of all calls."""
-    measured = calls(library, device)
-    for call in measured.values():
+    calls, wait = measured(library, device)
+    for call, _ in calls.values():
         call()
+    wait()
+    print("{}", flush=True)
     for _ in sys.stdin:
-        print(json.dumps({name: least(call) for name, call in measured.items()}), flush=True)
+        print(json.dumps({name: least(*timed, wait) for name, timed in calls.items()}), flush=True)
+
+
+def rounds(commands: dict[str, list[str]], seconds: float) -> dict[str, dict[str, tuple[float, float]]]:
+    """The least times of each command's calls, in turns until time is over. Those that cannot start are left out."""
+    end = time.monotonic() + seconds
+    running: dict[str, subprocess.Popen[str]] = {}
+    for name, command in commands.items():
+        process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        assert process.stdout is not None and process.stderr is not None
+        if process.stdout.readline():
+            running[name] = process
+        else:
+            said = process.stderr.read().strip().splitlines()
+            print(f"without {name}: {said[-1] if said else process.wait()}")
+    best: dict[str, dict[str, tuple[float, float]]] = {name: {} for name in running}
+    while running and (time.monotonic() < end or not all(best.values())):
+        for name, process in running.items():
+            assert process.stdin is not None and process.stdout is not None
+            process.stdin.write("\n")
+            process.stdin.flush()
+            for op, (launch, finish) in json.loads(process.stdout.readline()).items():
+                before = best[name].get(op, (launch, finish))
+                best[name][op] = min(before[0], launch), min(before[1], finish)
+    for process in running.values():
+        process.communicate()
+    return best
 
 
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__)
-    options.add_argument("--device", default="cpu")
+    options.add_argument("--device", action="append")
     options.add_argument("--jax", default=sys.executable, metavar="PYTHON")
+    options.add_argument("--seconds", type=float, default=55)
     options.add_argument("--worker", default="", help=argparse.SUPPRESS)
     chosen = options.parse_args()
     if chosen.worker:
-        worker(chosen.worker, chosen.device)
+        worker(chosen.worker, chosen.device[0])
         return
-    running = {
-        library: subprocess.Popen(
-            [python, __file__, "--worker", library, "--device", chosen.device],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-        )
-        for library, python in (("rlx", sys.executable), ("jax", chosen.jax), ("torch", sys.executable))
-    }  # fmt: skip
-    best: dict[str, dict[str, float]] = {library: {} for library in running}
-    for _ in range(ROUNDS):
-        for library, process in running.items():
-            assert process.stdin is not None and process.stdout is not None
-            process.stdin.write("\n")
-            process.stdin.flush()
-            line = process.stdout.readline()
-            for name, took in json.loads(line).items() if line else ():
-                best[library][name] = min(took, best[library].get(name, took))
-    print(f"{'µs a call':16}" + "".join(f"{library:>9}" for library in best) + f"{'rlx/jax':>9}")
-    for name, took in best["rlx"].items():
-        others = [f"{best[library].get(name, float('nan')):9.2f}" for library in best]
-        print(f"{name:16}" + "".join(others) + f"{took / best['jax'].get(name, float('nan')):9.2f}")
+    devices = chosen.device
+    if not devices:
+        import rlx
+
+        devices = list(dict.fromkeys(info.backend for info in rlx.devices()))
+    for device in devices:
+        libraries = {"rlx": sys.executable, "jax": chosen.jax, "torch": sys.executable}
+        commands = {
+            name: [python, __file__, "--worker", name, "--device", device]
+            for name, python in libraries.items() if name == "rlx" or device != "vulkan"
+        }  # fmt: skip
+        best = rounds(commands, chosen.seconds / len(devices))
+        print(f"\n{f'{device}, µs a call':20}" + "".join(f"{name + ' launch':>13}{'finish':>9}" for name in best))
+        for op in best.get("rlx", {}):
+            none = float("nan"), float("nan")
+            numbers = (times.get(op, none) for times in best.values())
+            print(f"{op:20}" + "".join(f"{launch:13.2f}{finish:9.2f}" for launch, finish in numbers))
 
 
 if __name__ == "__main__":

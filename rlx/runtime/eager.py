@@ -1,8 +1,9 @@
 """Functions and operators outside a trace: each call runs a program of its own, which calls alike share.
 
 A call's key is its function, device, types and static values. The first call with a key traces the function as `jit`
-does, compiles it and keeps the program; each later one copies its arrays into the program's memory, runs it, and copies
-the results out, into memory of their own.
+does, compiles it and keeps the program; each later one runs it on the memory of its arrays and of fresh results
+(`Device.build_call`). Where a device cannot, arrays are copied into the program's memory, and results out of it;
+`copying()` says where and why.
 """
 
 from __future__ import annotations
@@ -127,6 +128,17 @@ CACHE = Cache()
 def cache_info() -> dict[str, int]:
     """How many programs of calls outside a trace are kept, the bytes of their memory, and the limits of both."""
     return {"size": len(CACHE.programs), "max_size": PROGRAMS, "bytes": CACHE.nbytes, "max_bytes": PROGRAM_BYTES}
+
+
+def copying() -> dict[str, set[str]]:
+    """The functions among the kept programs whose arguments and results are copied in and out, and why."""
+    found: dict[str, set[str]] = {}
+    for key, p in tuple(CACHE.programs.items()):
+        if isinstance(p, Program) and p.copies:
+            while isinstance(key, tuple):  # the key of arrays that are built in begins with another
+                key = key[0]
+            found.setdefault(getattr(key, "__name__", str(key)), set()).add(p.copies)
+    return found
 
 
 # -- calls
@@ -433,15 +445,14 @@ def _in_host_memory(
                 if buffer is None or x._lender is not None or x._unread is not None:
                     x._checked()
                     buffer = x._held()
-                lent = buffer.lent()
-                if lent is None:
-                    copied = np.empty(x.nbytes, np.uint8)
-                    buffer.read(x._offset, copied)
-                    held.append(copied)
-                    places[k] = copied.ctypes.data
+                place = buffer.place()
+                if place:
+                    held.append(buffer)
+                    places[k] = place + x._offset
                 else:
-                    held.append(lent)
-                    places[k] = lent[0] + x._offset
+                    held.append(copied := np.empty(x.nbytes, np.uint8))
+                    buffer.read(x._offset, copied)
+                    places[k] = copied.ctypes.data
             for k, i, dtype in others:
                 value = given[i]
                 flags = value.flags
@@ -453,18 +464,18 @@ def _in_host_memory(
                 put(given[i])
             if single:
                 buffer = fresh(nbytes0)
-                places[first] = buffer.lent()[0]
+                places[first] = buffer.place()
                 at(places)
                 return of(device, t0, buffer)
             made = {}
             for k, (name, (t, nbytes)) in enumerate(zip(names, outputs, strict=True), first):
                 buffer = fresh(nbytes)
-                places[k] = buffer.lent()[0]
+                places[k] = buffer.place()
                 made[name] = of(device, t, buffer)
             at(places)
         return traced.result((), made)
 
-    run.owner = exe, cells  # type: ignore[attr-defined]  # whose memory the program reads
+    run.cells = cells  # type: ignore[attr-defined]  # whose memory the program reads
     return run
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import tracemalloc
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from rlx.conformance.case import Case, all_cases
 from rlx.conformance.runner import sample
 from rlx.runtime import Session, eager
 from tests.devices import session_on_engine
+from tests.runtime import shapes
 from tests.runtime.call_sweep import verdict
 
 X = np.arange(12, dtype=np.float32).reshape(3, 4) - 4
@@ -52,6 +54,10 @@ def test_control_flow_and_views_are_copied_and_say_so(session: Session, cache: e
     index = rlx.array(np.array([2, 0]), device=session)
     np.testing.assert_array_equal(x[index].numpy(), X[[2, 0]])
     assert "lies in an argument" in copies(cache)[0]
+    once = rlx.cond(x.sum() > 0, lambda v: v + 1, lambda v: v - 1, x)  # whose functions a key does not tell
+    np.testing.assert_array_equal(once.numpy(), X + 1 if X.sum() > 0 else X - 1)
+    ((name, reasons),) = eager.copying().items()
+    assert "reshape" in name and len(reasons) == 1
 
 
 def test_one_array_twice_and_arguments_dropped_or_closed_at_once(session: Session) -> None:
@@ -105,6 +111,36 @@ def test_contents_in_another_order_are_read_as_they_should_be() -> None:
     x = rlx.array(X, device="cpu")
     x._buffer.forms.keep_all()  # type: ignore[union-attr]  # as a program that packs the array as its weight
     np.testing.assert_array_equal((x + x).numpy(), X + X)
+
+
+def test_small_memory_that_somebody_views_is_not_used_again() -> None:
+    x = rlx.array(X, device="cpu")
+    viewed = np.from_dlpack(x + x)
+    whole = (x * 3)._buffer.view()  # type: ignore[union-attr]
+    part = (x - x)._buffer.settled()[16:]  # type: ignore[union-attr]
+    others = [x + float(n) for n in range(30)]
+    np.testing.assert_array_equal(viewed, X + X)
+    np.testing.assert_array_equal(whole.view(np.float32), (X * 3).ravel())
+    assert not part.any()
+    addresses = {a._buffer.address for a in others}  # type: ignore[union-attr]
+    assert len(addresses) == 30
+
+
+def test_memory_is_flat_over_changing_shapes(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(eager, "PROGRAMS", 4)
+    device = session.info.id
+    tracemalloc.start()
+    for i in range(20):
+        shapes.work(i, device)
+    gc.collect()
+    before, taken = tracemalloc.get_traced_memory()[0], session.device.taken_bytes()
+    for i in range(20, 60):
+        shapes.work(i, device)
+    gc.collect()
+    grown = tracemalloc.get_traced_memory()[0] - before
+    tracemalloc.stop()
+    assert eager.cache_info()["size"] <= 4
+    assert grown < 1 << 20 and session.device.taken_bytes() - taken < 1 << 20  # the pool's; forty programs take 2 MB
 
 
 def test_programs_that_are_dropped_give_their_memory_back(session: Session, cache: eager.Cache) -> None:

@@ -6,8 +6,10 @@ import ctypes
 import threading
 import weakref
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from itertools import count
+from sys import getrefcount
 from typing import Any
 
 import numpy as np
@@ -25,6 +27,8 @@ from rlx.ir import Tensor
 
 ALIGNMENT = 64  # a cache line, and the widest vector
 _SLAB = 1 << 24  # bytes
+_RECENT_BYTES, _RECENT_EACH, _RECENT_SIZES = 1 << 12, 8, 64  # of memory that `Recent` keeps
+_UNSHARED = 3  # references to an array that only a buffer has, as its finalizer counts them: two and the count's own
 _NONE = np.empty(0, np.uint8)
 _STAMPS = count(1)
 LATEST = [0]  # the stamp of the latest write to any buffer
@@ -276,17 +280,15 @@ class CpuBuffer:
         """The memory, for who reads it at once; None where its contents may lie in another order."""
         return self._open() if self._forms is None else None
 
-    def lent(self) -> tuple[int, object] | None:
-        """The address of the memory, for who reads or writes it at once, and what keeps it from other uses meanwhile;
-        None where the contents may lie in another order."""
-        pin = self._pin
-        if pin is None or self._forms is not None:
-            self._open()
-            return None
+    def place(self) -> int:
+        """The address of the memory, for who holds the buffer and reads or writes at once; 0 where the contents may lie
+        in another order."""
+        if self._forms is not None:
+            return 0
         place = self._place
         if not place:
-            place = self._place = address_of(self._bytes)
-        return place, (pin, self._bytes)
+            place = self._place = address_of(self._open())
+        return place
 
     def pin(self) -> Pin[Any]:
         pin = self._pin
@@ -334,12 +336,12 @@ class SmallBuffer(CpuBuffer):
 
     __slots__ = ("_taken",)
 
-    def __init__(self, memory: Bytes, taken: dict[int, int]) -> None:
+    def __init__(self, memory: Bytes, taken: dict[int, int], place: int = 0) -> None:
         self._bytes = memory
         self._pin = _UNPINNED  # type: ignore[assignment]
         self._taken = taken
         self._forms = None
-        self._own, self.exposed, self._viewed, self.stamp, self._place = True, False, False, 0, 0
+        self._own, self.exposed, self._viewed, self.stamp, self._place = True, False, False, 0, place
         taken[id(self)] = memory.nbytes
 
     def pin(self) -> Pin[Any]:
@@ -353,6 +355,39 @@ class SmallBuffer(CpuBuffer):
 
     def __del__(self) -> None:
         self._taken.pop(id(self), None)
+        place, memory = self._place, self._bytes
+        if place and memory.nbytes <= _RECENT_BYTES and getrefcount(memory) == _UNSHARED:
+            RECENT.leave(memory, place)
+
+
+class Recent:
+    """Small memory that buffers have left and nobody has a view of, with its address: asking for that takes longer than
+    an op on few numbers. Any thread may call, and finalizers."""
+
+    def __init__(self) -> None:
+        self._by_size: dict[int, list[tuple[Bytes, int]]] = {}
+
+    def leave(self, memory: Bytes, place: int) -> None:
+        """Keeps memory for `take`, as far as there is room."""
+        waiting = self._by_size.get(memory.nbytes)
+        if waiting is None:
+            if len(self._by_size) >= _RECENT_SIZES:
+                self._by_size.clear()
+            waiting = self._by_size[memory.nbytes] = []
+        if len(waiting) < _RECENT_EACH:
+            waiting.append((memory, place))
+
+    def take(self, nbytes: int) -> tuple[Bytes, int]:
+        """Memory with old bytes, and its address."""
+        waiting = self._by_size.get(nbytes)
+        if waiting:
+            with suppress(IndexError):  # another thread took it
+                return waiting.pop()
+        memory = np.empty(nbytes, np.uint8)
+        return memory, address_of(memory)
+
+
+RECENT = Recent()
 
 
 def _nothing(memory: object) -> None:

@@ -63,14 +63,14 @@ class CpuCall:
         self.turn = renewed(self, "turn", threading.Lock)
 
     def begin(self, memory: Sequence[tuple[Buffer, int]]) -> None:
-        held = []
+        places = []
         for buffer, offset in memory:
-            found = buffer.lent() if isinstance(buffer, CpuBuffer) else None
-            if found is None:
+            place = buffer.place() if isinstance(buffer, CpuBuffer) else 0
+            if not place:
                 raise ArenaError("a call on the CPU takes memory of the CPU whose bytes lie in their own order")
-            held.append((found[0] + offset, found[1]))
+            places.append(place + offset)
         with self.turn:
-            self.at([place for place, _ in held])
+            self.at(places)
 
     def at(self, places: Sequence[int]) -> None:
         """Runs on these addresses, at which the caller keeps the memory. Requires: `turn` is held."""
