@@ -81,7 +81,11 @@ _LAZY = {
     "random": "rlx.random", "fft": "rlx.fft", "linalg": "rlx.linalg", "signal": "rlx.signal", "splats": "rlx.splats",
     "tree": "rlx.tree", "optim": "rlx.optim", "nn": "rlx.nn",
 }  # fmt: skip
-_LAZY_NAMES = {"Dim": "rlx.runtime.dims", "from_torch": "rlx.aten", "load_program": "rlx.runtime.saved.program"}
+_LAZY_NAMES = {
+    "Dim": "rlx.runtime.dims",
+    "from_torch": "rlx.aten",
+    "load_program": "rlx.runtime.saved.program",
+}
 if not TYPE_CHECKING:  # type checkers read the imports above
     __all__ = [  # what `help` shows; the modules of _LAZY stay out, since `from rlx import *` would load them
         "Array", "CompiledGraph", "Dim", "Graph", "PackedArray", "RlxError", "Session", "State", "Tensor", "Weights",

@@ -1,9 +1,10 @@
 """Ops outside a trace, one at a time: rlx on each device beside torch and JAX, each on its own arrays, in turns.
 
 `python benchmarks/kernels/eager.py [--device cpu --device cuda --device vulkan] [--jax PYTHON] [--seconds 55]`: by
-default all devices that are here. `--jax` is an interpreter that has JAX, which need not be this one. For each op the least of many
-rounds, in µs a call after the first: until the call returns ("launch"), and until the device has done it ("finish").
-The last rows are arrays of 512 KB. torch is left out on Vulkan, JAX where its interpreter has no such device.
+default all devices that are here. `--jax` is an interpreter that has JAX, which need not be this one. For each op the
+least of many rounds, in µs a call after the first: until the call returns ("launch"), and until the device has done
+it ("finish"). The last rows are arrays of 512 KB. torch is left out on Vulkan, JAX where its interpreter has no such
+device.
 """
 
 from __future__ import annotations
