@@ -78,8 +78,8 @@ class Complex:
                 f"complex numbers {self.pairs!r}, which a run does not know yet, as an array; use the operators and "
                 "functions of complex numbers, or rlx.real and rlx.imag"
             )
-        made = viewed(np.asarray(self.pairs))
-        return made if dtype is None else made.astype(dtype)
+        result = viewed(np.asarray(self.pairs))
+        return result if dtype is None else result.astype(dtype)
 
     def __complex__(self) -> builtins.complex:
         return builtins.complex(np.asarray(self))
@@ -201,8 +201,8 @@ def conjugated(tree: Any) -> Any:
     skeleton = flatten(tree, leaves, lambda v: isinstance(v, Complex) or is_number(v))
     if not any(isinstance(x, Complex) or _is_complex(x) for x in leaves):
         return tree
-    made = [_as(x).conj() if isinstance(x, Complex) or _is_complex(x) else x for x in leaves]
-    return unflatten(skeleton, made)
+    result = [_as(x).conj() if isinstance(x, Complex) or _is_complex(x) else x for x in leaves]
+    return unflatten(skeleton, result)
 
 
 def complex_leaves(skeleton: Any) -> list[bool]:
@@ -218,12 +218,12 @@ def complex_leaves(skeleton: Any) -> list[bool]:
 
 def beside_pairs(axes: Sequence[int | None], skeleton: Any, ranks: Sequence[int]) -> list[int | None]:
     """Axes of a structure's leaves, where that of pairs does not count; one past the others stays past the end."""
-    made: list[int | None] = []
+    result: list[int | None] = []
     for axis, pairs, rank in zip(axes, complex_leaves(skeleton), ranks, strict=True):
         if pairs and axis is not None:
             axis = axis - 1 if axis < 0 else axis if axis < rank - 1 else rank + axis
-        made.append(axis)
-    return made
+        result.append(axis)
+    return result
 
 
 def refuse_complex(what: str, where: str, skeleton: Any) -> None:
@@ -309,8 +309,8 @@ def _pairs_equal(op: str) -> Callable[[TensorLike, TensorLike], Tensor]:
 
 def _now(function: Callable[..., Any]) -> Callable[..., Any]:
     """The function on arrays too, where it computes at once."""
-    made: Callable[..., Any] = public(__name__, function.__name__, function)
-    return made
+    result: Callable[..., Any] = public(__name__, function.__name__, function)
+    return result
 
 
 _ABS, _REAL, _IMAG, _CONJ, _PAIR, _ANGLE = (
@@ -402,8 +402,8 @@ def _dispatched(module: str, name: str, call: Callable[..., Any], args: Any, kwa
             "rlx.imag"
         )
     given = [_as(x).pairs if isinstance(x, Complex) or _is_complex(x) else x for x in (*args, *kwargs.values())]
-    made = call(*given[: len(args)], **dict(zip(kwargs, given[len(args) :], strict=True)))
-    return Complex(made) if gives else made
+    result = call(*given[: len(args)], **dict(zip(kwargs, given[len(args) :], strict=True)))
+    return Complex(result) if gives else result
 
 
 Complexes.dispatch = _dispatched
@@ -448,8 +448,8 @@ def conj(x: Any) -> Any:
 
 def angle(x: Any, deg: bool = False) -> Any:
     """The arguments of complex numbers, from -π to π, or in degrees. Follows numpy.angle."""
-    made = _ANGLE(_as(x).pairs)
-    return made * (180 / np.pi) if deg else made
+    result = _ANGLE(_as(x).pairs)
+    return result * (180 / np.pi) if deg else result
 
 
 def _copy(x: TensorLike) -> Tensor:

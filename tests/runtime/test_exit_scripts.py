@@ -118,12 +118,7 @@ threading.Thread(target=later).start()
     PROGRAM + "program.save(folder + '/saved'); again = rlx.load_program(folder + '/saved', 'cpu')",
     # Kernels stay in memory when the interpreter has emptied the module that mapped them.
     "import gc; from rlx.backends.cpu import code_memory; x = np.ones((64, 64), np.float32)\n"
-<<<<<<< HEAD
-    "f = rlx.jit(lambda a: a @ a, device='cpu'); f(x); "
-    "vars(code_memory).clear(); gc.collect(); assert f(x)[0, 0] == 64",
-=======
     "f = rlx.jit(lambda a: a @ a, device='cpu'); f(x); vars(code_memory).clear(); gc.collect(); f(x)",
->>>>>>> user29
 ]
 
 

@@ -53,10 +53,10 @@ def _numbers(op: str, *args: TensorLike) -> tuple[Tensor, ...]:
 
 
 def _matrix(op: str, x: TensorLike) -> Tensor:
-    (made,) = _numbers(op, x)
-    if made.ndim < 2:
-        raise ShapeError(f"{op}: the input is {made.type}; expected matrices, (..., m, n)")
-    return made
+    (matrix,) = _numbers(op, x)
+    if matrix.ndim < 2:
+        raise ShapeError(f"{op}: the input is {matrix.type}; expected matrices, (..., m, n)")
+    return matrix
 
 
 def cholesky(a: TensorLike, *, upper: bool = False) -> Tensor:
@@ -95,8 +95,8 @@ def solve(a: TensorLike, b: TensorLike) -> Tensor:
     """
     vector = _is_vector(b)
     left, right = _systems("linalg.solve", a, b, vector)
-    made = apply("solve", left, right)
-    return movement.reshape(made, made.shape[:-1]) if vector else made
+    result = apply("solve", left, right)
+    return movement.reshape(result, result.shape[:-1]) if vector else result
 
 
 def solve_triangular(
@@ -112,8 +112,8 @@ def solve_triangular(
         raise ShapeError(f"{op}: trans is {trans!r}; expected 0, 1, 2, 'N', 'T' or 'C'")
     vector = _is_vector(b)
     left, right = _systems(op, a, b, vector)
-    made = triangular(left, right, bool(lower), trans not in (0, "N"), bool(unit_diagonal))
-    return movement.reshape(made, made.shape[:-1]) if vector else made
+    result = triangular(left, right, bool(lower), trans not in (0, "N"), bool(unit_diagonal))
+    return movement.reshape(result, result.shape[:-1]) if vector else result
 
 
 def cho_solve(c_and_lower: tuple[TensorLike, bool], b: TensorLike) -> Tensor:
@@ -157,8 +157,8 @@ def qr(a: TensorLike, mode: str = "reduced") -> Any:
     """
     if mode not in ("reduced", "complete", "r"):
         raise ShapeError(f"linalg.qr: mode is {mode!r}; expected 'reduced', 'complete' or 'r'")
-    made = QRResult(*apply_multi("qr", _matrix("linalg.qr", a), complete=mode == "complete"))
-    return made.R if mode == "r" else made
+    result = QRResult(*apply_multi("qr", _matrix("linalg.qr", a), complete=mode == "complete"))
+    return result.R if mode == "r" else result
 
 
 def svd(a: TensorLike, full_matrices: bool = True, compute_uv: bool = True, hermitian: bool = False) -> Any:
@@ -170,14 +170,14 @@ def svd(a: TensorLike, full_matrices: bool = True, compute_uv: bool = True, herm
     hermitian: the matrices are symmetric, which changes nothing here. Raises: LinAlgError for NaN and infinities, from
     a run. Follows numpy.linalg.svd.
     """
-    made = SVDResult(*apply_multi("svd", _matrix("linalg.svd", a), full_matrices=bool(full_matrices and compute_uv)))
-    return made if compute_uv else made.S
+    result = SVDResult(*apply_multi("svd", _matrix("linalg.svd", a), full_matrices=bool(full_matrices and compute_uv)))
+    return result if compute_uv else result.S
 
 
 def svdvals(a: TensorLike) -> Tensor:
     """The singular values (..., min(m, n)), the greatest first. Follows numpy.linalg.svdvals."""
-    made: Tensor = svd(a, compute_uv=False)
-    return made
+    result: Tensor = svd(a, compute_uv=False)
+    return result
 
 
 def eigh(a: TensorLike, UPLO: str = "L") -> EighResult:
@@ -220,13 +220,13 @@ def matrix_power(a: TensorLike, n: int) -> Tensor:
         raise ShapeError(f"{op}: the input is {x.type}; expected square matrices, (..., n, n)")
     if n < 0:
         return matrix_power(inv(x), -n)
-    made: Tensor | None = None
+    result: Tensor | None = None
     while n:
         if n & 1:
-            made = x if made is None else made @ x
+            result = x if result is None else result @ x
         n >>= 1
         x = x @ x if n else x
-    return eye(x, x.shape[-1]) if made is None else made
+    return eye(x, x.shape[-1]) if result is None else result
 
 
 def matrix_rank(a: TensorLike, tol: float | None = None, *, rtol: float | None = None) -> Tensor:
@@ -291,8 +291,8 @@ def vector_norm(x: TensorLike, axis: Any = None, keepdims: bool = False, ord: fl
     total = reduce.sum(near * near if ord == 2 else near**ord, axes, True)
     some = total > 0.0
     safe = select.where(some, total, 1.0)
-    made = select.where(some, scale * (unary.sqrt(safe) if ord == 2 else safe ** (1.0 / ord)), total)
-    return made if keepdims else composite.squeeze(made, axes) if axes else made
+    result = select.where(some, scale * (unary.sqrt(safe) if ord == 2 else safe ** (1.0 / ord)), total)
+    return result if keepdims else composite.squeeze(result, axes) if axes else result
 
 
 def matrix_norm(x: TensorLike, keepdims: bool = False, ord: Any = "fro") -> Tensor:
@@ -326,14 +326,14 @@ def norm(x: TensorLike, ord: Any = None, axis: Any = None, keepdims: bool = Fals
     if ord in (1, -1, math.inf, -math.inf):
         over, then = (row, column) if abs(ord) == 1 else (column, row)
         sums = reduce.sum(unary.abs(t), over, True)
-        made = (reduce.max if ord > 0 else reduce.min)(sums, then, True)
-        return made if keepdims else composite.squeeze(made, axes)
+        result = (reduce.max if ord > 0 else reduce.min)(sums, then, True)
+        return result if keepdims else composite.squeeze(result, axes)
     if ord not in ("nuc", 2, -2):
         raise ShapeError(f"{op}: ord is {ord!r}; of matrices expected 'fro', 'nuc', 1, -1, 2, -2, inf or -inf")
     rest = [i for i in range(t.ndim) if i not in axes]
     s = svdvals(movement.transpose(t, [*rest, row, column]))
-    made = {"nuc": reduce.sum, 2: reduce.max, -2: reduce.min}[ord](s, -1)
-    return composite.expand_dims(made, sorted(axes)) if keepdims else made
+    result = {"nuc": reduce.sum, 2: reduce.max, -2: reduce.min}[ord](s, -1)
+    return composite.expand_dims(result, sorted(axes)) if keepdims else result
 
 
 def cond(x: TensorLike, p: Any = None) -> Tensor:
