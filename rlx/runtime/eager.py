@@ -529,7 +529,7 @@ def _in_device_memory(
         made = {n: of(device, t, buffer) for n, (t, _), buffer in zip(names, outputs, results, strict=True)}
         return traced.result((), made)
 
-    run.owner = exe  # type: ignore[attr-defined]
+    run.owner, run.call = exe, call  # type: ignore[attr-defined]  # which has the scratch memory
     return run
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import os
 from collections.abc import Iterator
 from typing import Any
@@ -25,10 +26,11 @@ class Adding(Runtime):
     def __init__(self) -> None:
         super().__init__()
         self.calls: list[str] = []
+        self.addresses: list[int] = []  # the first argument of each launch
 
     def __getattribute__(self, name: str) -> Any:
         found = super().__getattribute__(name)
-        if name.startswith("_") or name in ("calls", "setDevice") or not callable(found):
+        if name.startswith("_") or name in ("addresses", "calls", "setDevice") or not callable(found):
             return found
 
         def call(*args: Any) -> Any:
@@ -50,6 +52,7 @@ class Adding(Runtime):
             for p in pointers
         )
         c[...] = a + b
+        self.addresses.append(a.ctypes.data)
 
 
 @pytest.fixture
@@ -92,7 +95,8 @@ def test_numbers_that_come_again_are_not_copied_again(runtime: Adding) -> None:
 def test_dropped_results_are_used_again_by_later_work_alone(runtime: Adding) -> None:
     x, y = (rlx.array(a, device="cuda:0") for a in (X, Y))
     address = (x + y)._buffer.address  # type: ignore[union-attr]
-    del runtime.calls[:]
+    pair = [x + y, x + y]  # the loop has a result while it computes the next
+    del pair, runtime.calls[:]
     addresses = set()
     for _ in range(50):
         made = x + y
@@ -116,3 +120,14 @@ def test_products_take_the_addresses_of_a_call(runtime: Adding, monkeypatch: pyt
     made = a @ b
     pointers = [seen[-1][i].value for i in (7, 10, 14)]
     assert pointers == [x._buffer.address for x in (b, a, made)]  # type: ignore[union-attr]
+
+
+def test_a_programs_own_memory_lives_as_long_as_the_program(runtime: Adding) -> None:
+    x = rlx.array(X, device="cuda:0")
+    rlx.transpose(x)  # its first argument is a block of lengths and strides
+    block = runtime.addresses[-1]
+    gc.collect()
+    others = [rlx.array(np.zeros(n, np.float32), device="cuda:0") for n in (4, 8, 64, 128) for _ in range(4)]
+    assert block not in {o._buffer.address for o in others}  # type: ignore[union-attr]
+    rlx.transpose(x)
+    assert runtime.addresses[-1] == block
