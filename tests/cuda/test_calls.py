@@ -64,10 +64,12 @@ def runtime(monkeypatch: pytest.MonkeyPatch) -> Iterator[Adding]:
     monkeypatch.setattr(backend, "_infos", {})
     for each in (device, blas, recorder, nvrtc, libraries):
         monkeypatch.setattr(each, "load_library", Library)
+    nvrtc.nvrtc.cache_clear()
     monkeypatch.setattr(eager, "CACHE", eager.Cache())
     monkeypatch.setenv("RLX_CUDA_PTX_CACHE", "off")
     yield made
     backend.open(0).close()
+    nvrtc.nvrtc.cache_clear()
 
 
 def test_a_call_is_one_launch_on_the_memory_of_its_arguments(runtime: Adding) -> None:

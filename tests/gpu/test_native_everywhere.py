@@ -50,7 +50,9 @@ DECOMPOSED = {"integer_conv"} | {
     op.name for op in REGISTRY.values()
     if op.decompose and not op.kernel and not op.elementwise and op.name not in LOWERINGS
 }  # fmt: skip
-TYPES = [t for t in vars(dtypes).values() if isinstance(t, DType) and t != dtypes.f64]
+TYPES = [
+    t for t in vars(dtypes).values() if isinstance(t, DType) and t != dtypes.f64 and t not in dtypes.HOST_ONLY
+]
 
 
 def _dispatches(graph: Graph) -> Iterator[tuple[str, Dispatch]]:

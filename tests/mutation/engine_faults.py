@@ -425,8 +425,8 @@ ENGINE_FAULTS = (
     _engine("rows of states: NaN of the lanes behind a row", "scans/rows.py",
             "v if m is None else self.k.select(m, v, 0.0)", "v", "selective_scan", "gated_delta_rule"),
     _engine("a scan as one table: rows in the other order", "program.py",
-            "words[:, 0] = row.source + turns * row.source_step",
-            "words[:, 0] = row.source + turns[::-1] * row.source_step", "scan",
+            "words = start + turns[:, None] * step",
+            "words = start + turns[::-1, None] * step", "scan",
             tests=("tests/cpu/test_engine_integers.py::test_a_scan_is_one_table",)),
     # -- threads, order, caches
     _engine("threads: the last chunk as long as the others", "runner.py",
