@@ -81,7 +81,7 @@ def test_creation_refuses_what_does_not_fit() -> None:
         with pytest.raises(ShapeError, match=r"arange: .* finite"):
             rlx.arange(endless)
     for wrong in (np.arange(3), "3", 1j, 2**70, [1]):
-        with pytest.raises(DTypeError, match="arange: (stop is|an argument is complex)"):
+        with pytest.raises(DTypeError, match=r"arange: (stop is|an argument is complex)"):
             rlx.arange(0, wrong)  # type: ignore[arg-type]
     with pytest.raises(DTypeError):
         rlx.full(2, 300, "u8")
