@@ -87,8 +87,8 @@ def _log_softmax(args: Sequence[Expr], attrs: Attrs) -> tuple[Expr, ...]:
 
 def _logsumexp(args: Sequence[Expr], attrs: Attrs) -> tuple[Expr, ...]:
     top = row_max(args[0])
-    # An infinite maximum is not taken off, since inf - inf would be NaN: of what is then above 0 any sum will do.
-    away = ex.call("min", args[0] - ex.call("select", ex.call("isinf", top), 0.0, top), 0.0)
+    # An infinite maximum is not taken off, since inf - inf would be NaN; the exponential of inf is inf, as is its log.
+    away = args[0] - ex.call("select", ex.call("isinf", top), 0.0, top)
     return (ex.call("log", row_sum(ex.call("exp", away))) + top,)
 
 
