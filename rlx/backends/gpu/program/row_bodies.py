@@ -264,19 +264,30 @@ class _Body:
                 yield f"{self.names[e]} = {threads}_{self.combine(e)}({self.names[e]}){share};"
             yield from self.values(depth + 1, declared)
 
-    def in_parts(self, swept: Sequence[Expr], lines: Sequence[str], first: str, end: str, step: str) -> Iterator[str]:
-        """A loop over a row, in which long sums are added up in parts: those of v in sv."""
+    def in_parts(
+        self, swept: Sequence[Expr], lines: Sequence[str], first: str, end: str, step: str, branch: bool = False
+    ) -> Iterator[str]:
+        """A loop over a row, in which long sums are added up in parts: those of v in sv. With `branch` a row of one
+        part has a loop of its own, which compilers unroll better."""
         sums = [self.names[e] for e in swept if e.prim in _SUMS]
         loop = "for (uint j = {}; j < {}; j += {})"
         if not sums:
             yield from _block(loop.format(first, end, step), lines)
             return
         part = f"{_PART}u * {step}"
+
+        def summed(until: str, start: str) -> Iterator[str]:
+            yield from (f"    float s{v} = 0.0f;" for v in sums)
+            yield from (f"    {x}" for x in _block(loop.format(start, until, step), lines))
+            yield from (f"    {v} += s{v};" for v in sums)
+
+        if branch:
+            yield f"if ({end} <= {part}) {{"
+            yield from summed(end, first)
+            yield "} else"
         yield f"for (uint from = {first}; from < {end}; from += {part}) {{"
         yield f"    const uint until = {end} - from < {part} ? {end} : from + {part};"
-        yield from (f"    float s{v} = 0.0f;" for v in sums)
-        yield from (f"    {x}" for x in _block(loop.format("from", "until", step), lines))
-        yield from (f"    {v} += s{v};" for v in sums)
+        yield from summed("until", "from")
         yield "}"
 
     def written(self) -> list[tuple[ArgDecl, Expr]]:
@@ -411,7 +422,7 @@ class _Rows(_Body):
         def swept(reductions: Sequence[Expr], depth: int) -> Iterator[str]:
             lines, held = loads([e.args[0] for e in reductions])
             lines += [self.reduced(e, self.four(e.args[0], held), False) for e in reductions]
-            yield from self.in_parts(reductions, lines, "0u", "quads", "1u")
+            yield from self.in_parts(reductions, lines, "0u", "quads", "1u", branch=True)
 
         yield from self.sweeps(declared, swept)
         elements = [(i, tree) for i, (_, tree) in enumerate(self.written()) if tree in self.varying]
