@@ -29,7 +29,7 @@ def test_memory_is_flat_and_results_are_the_same(session: rlx.Session, kind: soa
         counted = session.device.info.kind == "software"  # on hardware other processes use the same memory
         free = session.device.free_bytes()
         if few:
-            runs, warm = (30, 20) if full() else (10, 10)
+            runs, warm = (30, 20) if full() else (10, 20)
         else:
             runs, warm = (300, 220) if full() else (30, 30)
         _, python, hashes = soak.soak(once, runs, warm)
