@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 import rlx.ops as ops
-from rlx.dtypes import DType, bf16, f16, f32, i32
+from rlx.dtypes import DType, bf16, f16, f32, f64, i32
 from rlx.ir import Graph, Tensor
 from rlx.models.language.adapters import LowRank, LowRanks
 from rlx.models.language.caches import Caches, Size, turned
@@ -54,6 +54,7 @@ class Blocks:
         self.config = config
         self.size = size
         self.rows = size.batch * size.chunk
+        self.wide = f64 if size.activations == f64 else f32  # the dtype of sums whose terms may be halves
         self._weights = weights
         self._adapter = adapter
         self._number = number
@@ -61,6 +62,7 @@ class Blocks:
         # One token of each sequence that has a cache, and no other sequence's beside it.
         self._steps = size.chunk == 1 and bool(size.context) and size.slots == size.batch
         self._one = ops.reshape(at, ()) if size.batch == 1 else None
+        self.related: Tensor | None = None  # bool (batch, 1, chunk, chunk): of a run without caches, which tokens may meet
         self.caches = Caches(g, size, at, slot, table)
         step = g.constant(np.arange(size.chunk, dtype=np.int32).reshape(1, -1))
         self._places = self._one if self._one is not None else ops.reshape(at, (size.batch, 1)) + step
@@ -139,7 +141,7 @@ class Blocks:
     def embedding(self, ids: Tensor) -> Tensor:
         table = self.weight("embed_tokens.weight", (self.config.vocabulary, self.config.width))
         x = ops.gather(table, ops.reshape(ids, (self.rows,)))
-        x = ops.cast(ops.dequantize(x) if x.dtype.is_packed else x, f32)
+        x = ops.cast(ops.dequantize(x) if x.dtype.is_packed else x, self.wide)
         if self.config.embedding_scale != 1.0:
             x = x * self.config.embedding_scale
         if self.config.learned_positions:
@@ -148,14 +150,14 @@ class Blocks:
                 places = ops.reshape(self._places, (self.rows,))
             else:
                 places = self._one + self.g.constant(np.arange(self.rows, dtype=np.int32))
-            x = x + ops.cast(ops.gather(table, places), f32)
+            x = x + ops.cast(ops.gather(table, places), self.wide)
         return ops.cast(x, self.size.activations)
 
     def logits(self, x: Tensor) -> Tensor:
-        """The logits of some rows, in f32: between 8 bits of mantissa many would be equal."""
+        """The logits of some rows, in f32 or f64: between 8 bits of mantissa many would be equal."""
         name = "embed_tokens" if self.config.tied else "lm_head"
         vocabulary = self.config.vocabulary
-        made = self.linear(x, name, vocabulary, dtype=f32, parts=[("lm_head", vocabulary)])
+        made = self.linear(x, name, vocabulary, dtype=self.wide, parts=[("lm_head", vocabulary)])
         cap = self.config.logit_softcap
         return made if cap is None else ops.tanh(made / cap) * cap
 
@@ -181,12 +183,12 @@ class Blocks:
         if self._steps and self.caches.plain:
             return self._out(x, self._step(q, k, v, a, index), index)
         q, k = self._rotated(q, k, a.ropes[index])
-        if not self.size.context:
-            made = turned(ops.attention(turned(q), turned(k), turned(v), scale=a.scale, softcap=a.softcap,
-                                        causal=self.size.chunk > 1 or window is not None, window=window))  # fmt: skip
-        elif a.sinks:
-            keys, values = self.caches.keys_and_values(index, k, v, window)
+        if a.sinks:
+            keys, values = self.caches.keys_and_values(index, k, v, window) if self.size.context else (k, v)
             made = turned(self._with_sinks(q, keys, values, a, index))
+        elif not self.size.context:
+            made = turned(ops.attention(turned(q), turned(k), turned(v), self.related, scale=a.scale, softcap=a.softcap,
+                                        causal=self.size.chunk > 1 or window is not None, window=window))  # fmt: skip
         else:
             made = self.caches.attention(index, q, k, v, window, a.scale, a.softcap)
         return self._out(x, made, index)
@@ -222,11 +224,13 @@ class Blocks:
         """Attention whose softmax has one more term a head, written out in small ops: (batch, heads, chunk, size)."""
         (batch, chunk), group = (self.size.batch, self.size.chunk), a.heads // a.kv_heads
         q = ops.reshape(ops.transpose(q, (0, 2, 1, 3)), (batch, a.kv_heads, group * chunk, a.head_size))
-        keys, values = (ops.cast(turned(t), f32) for t in (keys, values))
-        scores = ops.matmul(ops.cast(q, f32), keys, transpose_b=True) * a.scale
+        keys, values = (ops.cast(turned(t), self.wide) for t in (keys, values))
+        scores = ops.matmul(ops.cast(q, self.wide), keys, transpose_b=True) * a.scale
         rows = keys.shape[2]
         scores = ops.reshape(scores, (batch, a.heads, chunk, rows))
-        scores = ops.where(self.caches.in_sight(a.windows[index], rows), scores, -math.inf)
+        seen = self.caches.in_sight(a.windows[index], rows)
+        seen = seen if self.related is None else ops.logical_and(seen, self.related)
+        scores = ops.where(seen, scores, -math.inf)
         sinks = ops.reshape(self.weight(f"layers.{index}.self_attn.sinks", (a.heads,)), (1, a.heads, 1, 1))
         top = ops.maximum(ops.max(scores, axis=-1, keepdims=True), sinks)
         parts = ops.exp(scores - top)
@@ -267,7 +271,7 @@ class Blocks:
         by the router's weights."""
         e = self.config.experts
         assert e is not None
-        scores = self.linear(x, f"{name}.gate", e.count, e.bias, dtype=f32)
+        scores = self.linear(x, f"{name}.gate", e.count, e.bias, dtype=self.wide)
         parts, chosen = _routed(scores, e)
         flat = ops.reshape(chosen, (self.rows * e.used,))
         order = ops.cast(ops.argsort(flat, axis=0), i32)
@@ -284,7 +288,7 @@ class Blocks:
             hidden = (ops.clip(up, -e.limit, e.limit) + 1.0) * gate * ops.sigmoid(gate * 1.702)
         result = self._expert(hidden, f"{name}.experts.down_proj", outer, *of)
         back = ops.cast(ops.argsort(order, axis=0), i32)
-        result = ops.reshape(ops.cast(ops.gather(result, back), f32), (self.rows, e.used, self.config.width))
+        result = ops.reshape(ops.cast(ops.gather(result, back), self.wide), (self.rows, e.used, self.config.width))
         result = ops.cast(ops.sum(result * ops.reshape(parts, (self.rows, e.used, 1)), axis=1), x.dtype)
         if e.shared:
             gate = ops.sigmoid(self.linear(x, f"{name}.shared_expert_gate", 1))

@@ -18,6 +18,8 @@ def _state(b: Blocks, name: str, *shape: int) -> tuple[Tensor, Callable[[Tensor]
     """A state of this run's sequences, (batch, *shape), and what renews it. Where there are several sequences, a prompt
     begins with a state of zeros, whatever the slot held before, and a step keeps that of a sequence that stands
     still."""
+    if not b.size.context:  # a text as a whole, as in training
+        return ops.zeros((b.size.batch, *shape), b.wide), lambda new: None
     held, rank = b.g.state(name, (b.size.slots, *shape), f32), 1 + len(shape)
     if b.size.slots == 1:
         return held, lambda new: b.g.update(name, new)
@@ -37,7 +39,7 @@ def _convolved(b: Blocks, x: Tensor, index: int, name: str, r: Recurrence) -> Te
     w = b.weight(f"{name}.conv1d.weight", (channels, r.width))
     bias = b.weight(f"{name}.conv1d.bias", (channels,)) if r.conv_bias else None
     state, renew = _state(b, f"conv.{index}", r.width - 1, channels)
-    result, last = ops.causal_conv(ops.cast(x, f32), ops.cast(w, f32), bias, state, activation="silu")
+    result, last = ops.causal_conv(ops.cast(x, b.wide), ops.cast(w, b.wide), bias, state, activation="silu")
     renew(last)
     return result
 
@@ -58,13 +60,13 @@ def mamba(b: Blocks, x: Tensor, index: int) -> Tensor:
     assert r is not None
     both = b.linear(x, f"{name}.in_proj", 2 * r.inner, r.bias)
     u = _convolved(b, _lengths(b, both[:, : r.inner]), index, name, r)
-    made = b.linear(ops.reshape(u, (b.rows, r.inner)), f"{name}.x_proj", r.rank + 2 * r.states, dtype=f32)
-    step = b.linear(made[:, : r.rank], f"{name}.dt_proj", r.inner, dtype=f32)
+    made = b.linear(ops.reshape(u, (b.rows, r.inner)), f"{name}.x_proj", r.rank + 2 * r.states, dtype=b.wide)
+    step = b.linear(made[:, : r.rank], f"{name}.dt_proj", r.inner, dtype=b.wide)
     into, out = (_lengths(b, made[:, r.rank + i * r.states : r.rank + (i + 1) * r.states]) for i in (0, 1))
     state, renew = _state(b, f"states.{index}", r.inner, r.states)
     y, last = ops.selective_scan(
         u, _lengths(b, step), b.weight(f"{name}.A", (r.inner, r.states)), into, out,
-        b.weight(f"{name}.D", (r.inner,)), ops.cast(_lengths(b, both[:, r.inner :]), f32), state,
+        b.weight(f"{name}.D", (r.inner,)), ops.cast(_lengths(b, both[:, r.inner :]), b.wide), state,
         delta_bias=b.weight(f"{name}.dt_proj.bias", (r.inner,)), delta_softplus=True,
     )  # fmt: skip
     renew(last)
@@ -83,13 +85,13 @@ def mamba2(b: Blocks, x: Tensor, index: int) -> Tensor:
     into, out = (ops.reshape(u[:, :, s:e], (*lead, r.groups, r.states)) for s, e in pairwise(ends))
     state, renew = _state(b, f"states.{index}", r.heads, size, r.states)
     y, last = ops.selective_scan(
-        ops.reshape(u[:, :, : r.inner], (*lead, r.heads, size)), ops.cast(_lengths(b, step), f32),
+        ops.reshape(u[:, :, : r.inner], (*lead, r.heads, size)), ops.cast(_lengths(b, step), b.wide),
         b.weight(f"{name}.A", (r.heads,)), into, out, b.weight(f"{name}.D", (r.heads,)), None, state,
         delta_bias=b.weight(f"{name}.dt_bias", (r.heads,)), delta_softplus=True,
     )  # fmt: skip
     renew(last)
-    y = ops.reshape(y, (b.rows, r.inner)) * ops.silu(ops.cast(gate, f32))
-    ones = b.g.constant(1.0, f32)
+    y = ops.reshape(y, (b.rows, r.inner)) * ops.silu(ops.cast(gate, b.wide))
+    ones = b.g.constant(1.0, b.wide)
     part = r.inner // r.groups
     normed = ops.rms_norm(ops.reshape(y, (b.rows, r.groups, part)), ops.expand(ones, (part,)), eps=b.config.eps)
     y = ops.reshape(normed, (b.rows, r.inner)) * b.weight(f"{name}.norm.weight", (r.inner,))
@@ -110,14 +112,14 @@ def delta(b: Blocks, x: Tensor, index: int) -> Tensor:
     if r.tiled:
         q, k = (ops.concat([t] * (r.heads // r.groups), axis=2) for t in (q, k))
     v = ops.reshape(u[:, :, 2 * keys :], (*lead, r.heads, size))
-    decay = ops.softplus(ops.cast(_lengths(b, step), f32) + b.weight(f"{name}.dt_bias", (r.heads,)))
+    decay = ops.softplus(ops.cast(_lengths(b, step), b.wide) + b.weight(f"{name}.dt_bias", (r.heads,)))
     decay = decay * b.weight(f"{name}.A", (r.heads,))
     state, renew = _state(b, f"states.{index}", r.heads, size, r.key_size)
-    o, last = ops.gated_delta_rule(q, k, v, decay, ops.sigmoid(ops.cast(_lengths(b, write), f32)), state)
+    o, last = ops.gated_delta_rule(q, k, v, decay, ops.sigmoid(ops.cast(_lengths(b, write), b.wide)), state)
     renew(last)
     gamma = b.weight(f"{name}.norm.weight", (size,))
     normed = ops.rms_norm(ops.reshape(o, (b.rows, r.heads, size)), gamma, eps=b.config.eps)
-    y = ops.reshape(normed, (b.rows, r.inner)) * ops.silu(ops.cast(gate, f32))
+    y = ops.reshape(normed, (b.rows, r.inner)) * ops.silu(ops.cast(gate, b.wide))
     return _out(b, y, name, r)
 
 

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rlx.driver.device import Bytes
-from rlx.dtypes import DType, as_dtype, f32, rounded
+from rlx.dtypes import DType, as_dtype, f32, f64, rounded
 from rlx.errors import DTypeError, ModelFormatError, RlxError
 from rlx.formats.files import shown
 from rlx.formats.gguf.model import times
@@ -97,14 +97,16 @@ class _Wanted:
 class ModelWeights:
     """The weights of a model: the graph asks for each by name and shape (`dtype_of`), `load` puts them into a Store.
 
-    Matrices keep the file's dtype, packed ones too, unless `dtype` names another; vectors are f32. Tables of ropes are
-    made here. Raises: ModelFormatError naming each weight that is missing or of a wrong shape.
+    Matrices keep the file's dtype, packed ones too, unless `dtype` names another; vectors are f32. Unless it `joins`,
+    no weight is one of several. Tables of ropes are made here. Raises: ModelFormatError naming each weight that is missing or of a wrong shape.
     """
 
     def __init__(
-        self, source: Source, architecture: Architecture, config: LanguageConfig, context: int, dtype: DType | None
-    ) -> None:
+        self, source: Source, architecture: Architecture, config: LanguageConfig, context: int, dtype: DType | None,
+        joins: bool = True,
+    ) -> None:  # fmt: skip
         self.source: Source = source
+        self._joins = joins
         self.positions = context
         self._architecture = architecture
         self._dtype = dtype
@@ -167,6 +169,8 @@ class ModelWeights:
 
     def joined(self, name: str, parts: Sequence[tuple[str, tuple[int, ...]]]) -> bool:
         """Whether weights can be one that holds their rows one after the other: those of one dtype can."""
+        if not self._joins:
+            return False
         found = [self._find(part, shape) for part, shape in parts]
         if len({w.dtype for w in found}) > 1 or any(n not in self._names for w in found for n in w.recipe.files):
             return False
@@ -211,6 +215,46 @@ class ModelWeights:
         same = recipe.make is alone and self.source.kinds[self._names[recipe.files[0]]] == (shape, dtype)
         scale = self._scale(recipe) if dtype.is_packed else None
         return _Wanted(shape, dtype, recipe, recipe.files if same else (), scale)
+
+    def recipe(self, name: str) -> Recipe:
+        """How a weight that was asked for is made of the file's tensors."""
+        return self._wanted[name].recipe
+
+    def file_name(self, bare: str) -> str:
+        """The name in the file of a tensor by its name without what stands before all names."""
+        return self._names[bare]
+
+    def module(self, bare: str) -> str:
+        """The name of the module that has a matrix, as transformers calls it: files may lack what stands before all."""
+        name = self._names[bare]
+        named = name if name.startswith(self._architecture.prefixes) else f"{self._architecture.prefixes[0]}{name}"
+        return (name if bare == self._head else named).removesuffix(".weight")
+
+    def numel(self, bare: str) -> int:
+        """How many elements a tensor of the file has."""
+        return math.prod(self.source.kinds[self._names[bare]][0])
+
+    def values(self) -> tuple[dict[str, Value], dict[str, str]]:
+        """The values of all weights asked for: the file's tensors by their names, and packed ones that are parts of
+        others, or have parts, as they are made. The latter have names of their own, of which the second dict tells
+        those of the weights in graphs."""
+        result: dict[str, Value] = {}
+        own: dict[str, str] = {}
+        for name, wanted in self._wanted.items():
+            files = [self._names[n] for n in wanted.recipe.files]
+            packed = any(self.source.kinds[n][1].is_packed for n in files)
+            if packed and (wanted.recipe.make is not alone or not wanted.dtype.is_packed):
+                own[name] = f"{self._prefix}{name}"
+                result[own[name]] = self._make(name, _Rooms(), whole=True)
+                continue
+            for n in files:
+                if n not in result:
+                    value = self.source.read(n)
+                    if not isinstance(value, PackedArray):
+                        kind = self._dtype if self._dtype == f64 else wanted.dtype
+                        value = rounded(np.asarray(value), kind.np)
+                    result[n] = value
+        return result, own
 
     def bare(self, name: str) -> str:
         """The graph's name of what has this name in a file of the architecture."""
@@ -304,10 +348,10 @@ class ModelWeights:
         """Whether a weight is written where it stays, without a copy."""
         return bool(self._wanted[name].plain) and len(stores) == 1 and stores[0].in_place
 
-    def _make(self, name: str, rooms: _Rooms) -> Bytes | Value:
-        """A weight as the file's bytes, in one of the rooms, or made of the file's tensors."""
+    def _make(self, name: str, rooms: _Rooms, whole: bool = False) -> Any:
+        """A weight as the file's bytes, in one of the rooms, or made of the file's tensors, as it is if it is `whole`."""
         wanted = self._wanted[name]
-        if wanted.plain:
+        if wanted.plain and not whole:
             room = rooms.next(wanted.dtype.nbytes(wanted.shape))
             self._write(wanted, room)
             return room

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
-
-from rlx.models.language.architectures.base import Architecture, Recipe, derived
+from rlx.models.language.architectures.base import Architecture, Recipe, derived, minus_exp
 from rlx.models.language.config import (
     MOST_HEADS,
     MOST_INNER,
@@ -83,7 +81,7 @@ def names(name: str, config: LanguageConfig, tensors: Mapping[str, Any]) -> Reci
         return Recipe(("norm_f.weight",))
     name = name.replace("input_layernorm", "norm")
     if name.endswith(".A"):
-        return derived(f"{name}_log", lambda a: -np.exp(a))
+        return derived(f"{name}_log", minus_exp)
     if name.endswith("conv1d.weight"):
         return derived(name, lambda w: w[:, 0])
     return Recipe((name,))

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rlx.formats.settings import warn_ignored
-from rlx.models.language.architectures.base import Architecture, Recipe, Value, attention, derived, llama_like
+from rlx.models.language.architectures.base import Architecture, Recipe, Value, attention, derived, llama_like, minus_exp
 from rlx.models.language.architectures.qwen import expert_names, experts_of
 from rlx.models.language.config import (
     MOST_HEADS,
@@ -111,7 +111,7 @@ def _rows(name: str, order: npt.NDArray[np.int64]) -> Recipe:
             return PackedArray(value.dtype, (len(order), *value.shape[1:]), value.data[order])
         return value[order]
 
-    return Recipe((name,), take)
+    return Recipe((name,), take, rows=order)
 
 
 def _blocks(parts: Sequence[int], groups: int, which: Sequence[int]) -> npt.NDArray[np.int64]:
@@ -137,7 +137,7 @@ def names(name: str, config: LanguageConfig, tensors: Mapping[str, Any]) -> Reci
                 return _rows(f"{before}self_attn.q_proj.{kind}", order)
         return expert_names(name, config, tensors)
     if rest == "A":
-        return derived(f"{layer}.linear_attn.A_log", lambda w: -np.exp(w))
+        return derived(f"{layer}.linear_attn.A_log", minus_exp)
     if rest == "conv1d.weight":
         return derived(name, lambda w: w[:, 0])
     per, size = r.heads // r.groups, r.inner // r.heads

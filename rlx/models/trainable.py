@@ -1,0 +1,62 @@
+"""`rlx.models.trainable`: the model of a file or a folder as a function of its weights."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from rlx.dtypes import DTypeLike, f32, f64
+from rlx.errors import DTypeError, ModelFormatError, ShapeError
+from rlx.formats.gguf.encoders import ENCODERS
+from rlx.formats.gguf.model import GgufModel
+from rlx.formats.gguf.reader import GgufFile
+from rlx.formats.huggingface import ModelFolder
+from rlx.models.functions import float_dtype
+from rlx.models.language.architectures import architecture_of
+from rlx.models.language.config import Fields
+from rlx.models.language.functions import function_of
+from rlx.models.language.weights import Arrays
+from rlx.runtime.keywords import keywords
+
+
+@keywords
+def trainable(
+    path: str | os.PathLike[str], dtype: DTypeLike | None = None, *, activations: DTypeLike | None = None,
+    context: int | None = None, checkpoint: bool = False,
+) -> tuple[Any, dict[str, Any]]:  # fmt: skip
+    """(function, weights) of the model of a Hugging Face folder or a GGUF file, to differentiate and to train.
+
+    `function(weights, ids)` gives the logits of a language model, as `LanguageFunction` says. It works within `jit`,
+    `grad`, `checkpoint` and every other transformation, and gives the loaded model's numbers. The weights are NumPy
+    arrays by their names in the folder, packed ones `rlx.PackedArray`; those of a GGUF file have a folder's names, and
+    the order of rows that a folder has. Those in packed tensors that hold several, or are held in several, are apart.
+    Packed weights have no gradient, and gradients pass through their products.
+
+    `dtype` is that of matrices, by default the file's; vectors are f32, and all are f64 with `dtype="f64"`.
+    `activations` is the dtype between layers, f32 unless `dtype` is f64. `context` is how many positions
+    `positions=` may name: 4096, or the model's. With `checkpoint` each layer is computed again for the gradient.
+    Raises: ModelFormatError for damaged or unsupported files, DTypeError, ShapeError.
+
+    >>> function, weights = rlx.models.trainable("folder")
+    >>> loss = lambda weights, ids: rlx.mean(rlx.cross_entropy(function(weights, ids[:, :-1]), ids[:, 1:]))
+    >>> value, gradient = rlx.value_and_grad(loss)(weights, ids)
+    """
+    if not isinstance(path, (str, os.PathLike)):
+        raise DTypeError(f"trainable: {path!r:.60} is no path; give that of a GGUF file, or of a model's folder")
+    if not os.path.exists(path):
+        raise ModelFormatError(f"{path} does not exist; give a GGUF file, or the folder of config.json and the weights")
+    if context is not None and (type(context) is not int or context < 1):
+        raise ShapeError(f"trainable: context is {context!r}; expected an integer from 1")
+    kind = None if dtype is None else float_dtype("dtype", dtype)
+    work = float_dtype("activations", activations or (f64 if kind == f64 else f32))
+    if os.path.isfile(path):
+        with GgufFile(path) as file:
+            model = GgufModel(file)
+            fields = Fields({**model.config, "rope_partial": True}, model.where)
+            architecture = architecture_of(fields)
+            return function_of(model, architecture, architecture.read(fields), kind, work, context, checkpoint)
+    folder = ModelFolder(path)
+    fields = Fields(folder.config, str(folder.path / "config.json"))
+    architecture = architecture_of(fields)
+    source = Arrays(folder.tensors(), str(folder.path))
+    return function_of(source, architecture, architecture.read(fields), kind, work, context, checkpoint)
