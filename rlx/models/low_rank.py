@@ -12,8 +12,9 @@ import numpy.typing as npt
 
 import rlx.ops as ops
 from rlx.errors import DTypeError, GraphError, ShapeError, meant
-from rlx.ir import Tensor
+from rlx.ir import Graph, Tensor
 from rlx.packed import PackedArray
+from rlx.runtime.trees import as_leaves
 
 MOST_RANK = 1 << 12
 _ROWS = 1 << 10  # rows of a packed weight that are floats at once
@@ -124,8 +125,11 @@ class Corrections:
         magnitude = values["lora_magnitude_vector"][rows] if self.lora.dora else None
         return Correction(values["lora_A"], values["lora_B"][rows], self.lora.scale, magnitude, self.squares.get(name))
 
-    def check(self, adapter: Mapping[str, Mapping[str, Any]], where: str) -> None:
-        """Raises: GraphError for an adapter of other modules, ShapeError for one of other shapes."""
+    def tensors(
+        self, g: Graph, adapter: Mapping[str, Mapping[str, Any]], where: str
+    ) -> dict[str, dict[str, Tensor]]:
+        """The adapter's values as tensors of a graph. Raises: GraphError for an adapter of other modules, ShapeError
+        for one of other shapes."""
         if adapter.keys() != self.modules.keys():
             odd = sorted(adapter.keys() ^ self.modules.keys())
             which = "has no" if odd[0] in self.modules else "has"
@@ -136,6 +140,7 @@ class Corrections:
             came = {name: tuple(np.shape(value)) for name, value in adapter[module].items()}
             if came != wanted:
                 raise ShapeError(f"{where}: the adapter of {module!r} has {came}; expected {wanted}")
+        return {m: {name: as_leaves(g, [value])[0] for name, value in own.items()} for m, own in adapter.items()}
 
 
 @dataclass(frozen=True, slots=True)

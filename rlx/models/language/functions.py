@@ -14,10 +14,10 @@ from rlx.errors import DTypeError, GraphError, ShapeError, meant
 from rlx.ir import Graph, Tensor
 from rlx.ir.checks import check_writes
 from rlx.models.functions import Function, is_integer, tensor_of, type_of
-from rlx.models.language.architectures.base import Architecture
+from rlx.models.language.architectures import architecture_of
 from rlx.models.language.blocks import Blocks, table_names
 from rlx.models.language.caches import Size
-from rlx.models.language.config import LanguageConfig
+from rlx.models.language.config import Fields
 from rlx.models.language.graph import layer, through_layers
 from rlx.models.language.weights import ModelWeights, Scale, Source
 from rlx.models.low_rank import Correction, Corrections, Lora, Product
@@ -158,9 +158,7 @@ class AdaptedFunction(Function):
         segments: Any = None,
     ) -> Tensor:  # fmt: skip
         """The logits within a traced function."""
-        self.corrections.check(adapter, self.name)
-        g = home(self.name, [ids])
-        own = {m: {name: tensor_of(g, v) for name, v in values.items()} for m, values in adapter.items()}
+        own = self.corrections.tensors(home(self.name, [ids]), adapter, self.name)
         return self.model.logits(weights, ids, positions, segments, lambda name: self.corrections.of(name, own))
 
 
@@ -238,10 +236,11 @@ class _Listed(Blocks):
 
 
 def function_of(
-    source: Source, architecture: Architecture, config: LanguageConfig, dtype: DType | None, activations: DType,
-    context: int | None, again: bool,
-) -> tuple[LanguageFunction, Weights]:  # fmt: skip
+    source: Source, fields: Fields, dtype: DType | None, activations: DType, context: int | None, again: bool
+) -> tuple[LanguageFunction, Weights]:
     """The function of a model's files and its weights; as `rlx.models.trainable`."""
+    architecture = architecture_of(fields)
+    config = architecture.read(fields)
     held = ModelWeights(source, architecture, config, 1, dtype, joins=False)
     g = Graph("weights")
     listed = _Listed(g, held.config, Size(1, 1, 0), held, g.constant(np.zeros(1, np.int32)))

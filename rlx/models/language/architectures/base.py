@@ -13,7 +13,6 @@ import numpy.typing as npt
 import rlx.ops as ops
 from rlx.dtypes import f32, f64
 from rlx.ir import Tensor
-
 from rlx.models.language.config import (
     ATTENTION,
     MOST_HEADS,

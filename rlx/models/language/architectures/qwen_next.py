@@ -11,7 +11,15 @@ import numpy as np
 import numpy.typing as npt
 
 from rlx.formats.settings import warn_ignored
-from rlx.models.language.architectures.base import Architecture, Recipe, Value, attention, derived, llama_like, minus_exp
+from rlx.models.language.architectures.base import (
+    Architecture,
+    Recipe,
+    Value,
+    attention,
+    derived,
+    llama_like,
+    minus_exp,
+)
 from rlx.models.language.architectures.qwen import expert_names, experts_of
 from rlx.models.language.config import (
     MOST_HEADS,

@@ -6,16 +6,19 @@ import os
 from typing import Any
 
 from rlx.dtypes import DTypeLike, f32, f64
-from rlx.errors import DTypeError, ModelFormatError, ShapeError
+from rlx.errors import ShapeError
 from rlx.formats.gguf.encoders import ENCODERS
 from rlx.formats.gguf.model import GgufModel
 from rlx.formats.gguf.reader import GgufFile
 from rlx.formats.huggingface import ModelFolder
+from rlx.models.encoder_function import encoder_function
 from rlx.models.functions import float_dtype
 from rlx.models.language.architectures import architecture_of
 from rlx.models.language.config import Fields
 from rlx.models.language.functions import function_of
 from rlx.models.language.weights import Arrays
+from rlx.models.loading import check_path
+from rlx.models.sentence import read_folder, read_gguf
 from rlx.runtime.keywords import keywords
 
 
@@ -26,7 +29,8 @@ def trainable(
 ) -> tuple[Any, dict[str, Any]]:  # fmt: skip
     """(function, weights) of the model of a Hugging Face folder or a GGUF file, to differentiate and to train.
 
-    `function(weights, ids)` gives the logits of a language model, as `LanguageFunction` says. It works within `jit`,
+    `function(weights, ids)` gives the logits of a language model, as `LanguageFunction` says, and
+    `function(weights, ids, mask)` the vectors of a sentence encoder, as `EncoderFunction` does. It works within `jit`,
     `grad`, `checkpoint` and every other transformation, and gives the loaded model's numbers. The weights are NumPy
     arrays by their names in the folder, packed ones `rlx.PackedArray`; those of a GGUF file have a folder's names, and
     the order of rows that a folder has. Those in packed tensors that hold several, or are held in several, are apart.
@@ -41,22 +45,22 @@ def trainable(
     >>> loss = lambda weights, ids: rlx.mean(rlx.cross_entropy(function(weights, ids[:, :-1]), ids[:, 1:]))
     >>> value, gradient = rlx.value_and_grad(loss)(weights, ids)
     """
-    if not isinstance(path, (str, os.PathLike)):
-        raise DTypeError(f"trainable: {path!r:.60} is no path; give that of a GGUF file, or of a model's folder")
-    if not os.path.exists(path):
-        raise ModelFormatError(f"{path} does not exist; give a GGUF file, or the folder of config.json and the weights")
+    check_path("trainable", path)
     if context is not None and (type(context) is not int or context < 1):
         raise ShapeError(f"trainable: context is {context!r}; expected an integer from 1")
     kind = None if dtype is None else float_dtype("dtype", dtype)
     work = float_dtype("activations", activations or (f64 if kind == f64 else f32))
     if os.path.isfile(path):
         with GgufFile(path) as file:
+            architecture = file.metadata.get("general.architecture")
+            if isinstance(architecture, str) and architecture in ENCODERS:
+                return encoder_function(read_gguf(file), kind, work)
             model = GgufModel(file)
             fields = Fields({**model.config, "rope_partial": True}, model.where)
-            architecture = architecture_of(fields)
-            return function_of(model, architecture, architecture.read(fields), kind, work, context, checkpoint)
+            return function_of(model, fields, kind, work, context, checkpoint)
     folder = ModelFolder(path)
+    if folder.config.get("model_type") == "bert":
+        return encoder_function(read_folder(folder), kind, work)
     fields = Fields(folder.config, str(folder.path / "config.json"))
-    architecture = architecture_of(fields)
-    source = Arrays(folder.tensors(), str(folder.path))
-    return function_of(source, architecture, architecture.read(fields), kind, work, context, checkpoint)
+    architecture_of(fields)  # an unknown one is told of before weights that are missing
+    return function_of(Arrays(folder.tensors(), str(folder.path)), fields, kind, work, context, checkpoint)
