@@ -1,0 +1,270 @@
+"""The program of a training step: loss, gradients, optimizer and the record of its metrics as one graph in place.
+
+Parameters and the optimizer's state are states, which a step replaces; frozen weights are params, which it only reads.
+A step whose loss or gradients are not finite changes nothing, nor do those after it, until the host has looked: so the
+state from before that step is still there, and with it the batch, to run the step again and find the node.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from rlx import ops, optim
+from rlx.autodiff import gradients
+from rlx.dtypes import f32, f64
+from rlx.errors import DTypeError, GraphError, ShapeError
+from rlx.ir import Graph, Tensor
+from rlx.ir.graph import TRACING
+from rlx.ops.pytree import flatten
+from rlx.ops.random.draws import fold_in
+from rlx.runtime.arguments import is_any_array
+from rlx.train.leaves import Leaves
+
+ROWS = 10  # steps whose metrics stay on the device at most
+LOSS = "loss"
+Declare = Callable[..., Tensor]
+
+
+class Model(NamedTuple):
+    """What a run trains: the function, its arguments by name and type, and how."""
+
+    loss: Callable[..., Any]
+    parameters: Leaves
+    frozen: Leaves | None
+    optimizer: optim.Optimizer
+    state: Leaves
+    keyed: bool
+    parts: int  # of a batch, whose gradients' mean a step takes
+    guarded: bool  # whether a step that is not finite changes nothing
+
+
+class Losses(NamedTuple):
+    """The loss of a batch in a graph, and the other metrics by name."""
+
+    loss: Tensor
+    others: dict[str, Tensor]
+
+
+class Step(NamedTuple):
+    """A step as a graph, and the names of its metrics in the order of the record, whose first column says whether the
+    step was finite."""
+
+    graph: Graph
+    metrics: tuple[str, ...]
+
+
+@contextmanager
+def _tracing(graph: Graph) -> Iterator[None]:
+    """Functions without a tensor among their arguments add their nodes to this graph."""
+    around, TRACING.graph, TRACING.body = (TRACING.graph, TRACING.body), graph, None
+    try:
+        yield
+    finally:
+        TRACING.graph, TRACING.body = around
+
+
+def _declared(leaves: Leaves, declare: Declare) -> list[Tensor]:
+    return [declare(name, t.shape, t.dtype) for name, t in leaves.by_name.items()]
+
+
+def losses(model: Model, parameters: Any, frozen: Any, batch: Any, key: Tensor | None) -> Losses:
+    """The loss function's result, checked.
+
+    Raises: ShapeError for a loss of another rank than 0, DTypeError for one of integers, GraphError for metrics that are
+    no dict of scalars, and for a parameter that the function looks up and does not have."""
+    name = getattr(model.loss, "__name__", type(model.loss).__name__)
+    given = [parameters, *([] if model.frozen is None else [frozen]), batch, *([] if key is None else [key])]
+    try:
+        result: Any = model.loss(*given)
+    except KeyError as error:
+        raise GraphError(
+            f"training: {name} looks up {error.args[0]!r}, which is in none of its arguments; there are "
+            f"{_some(model.parameters.names)}{'' if model.frozen is None else ', ' + _some(model.frozen.names)}"
+        ) from error
+    value, others = result if isinstance(result, tuple) and len(result) == 2 else (result, {})
+    if not isinstance(value, Tensor) or value.shape != ():
+        what = f"{value.type}; take its mean, as in rlx.mean(…)" if isinstance(value, Tensor) else repr(value)
+        raise ShapeError(
+            f"training: {name} must give one number of rank 0, or that and a dict of metrics; it gave {what}"
+        )
+    if not value.dtype.is_float:
+        raise DTypeError(f"training: {name} gave {value.type}; a loss is a float")
+    if not isinstance(others, dict):
+        raise GraphError(f"training: beside its loss {name} gave {others!r}; expected a dict of metrics")
+    return Losses(value, {str(n): _metric(value.graph, str(n), m) for n, m in others.items()})
+
+
+def _metric(graph: Graph, name: str, value: Any) -> Tensor:
+    made = value if isinstance(value, Tensor) else graph.constant(value)
+    if made.shape != ():
+        raise ShapeError(f"training: metric {name!r} is {made.type}; expected one number, such as its rlx.mean")
+    if name in (LOSS, "step", "seconds", "evaluation"):
+        raise GraphError(f"training: a metric cannot be named {name!r}, which the record has already")
+    return made
+
+
+def _of_parts(model: Model, parameters: list[Tensor], frozen: Any, batch: Leaves, given: list[Tensor],
+              key: Tensor | None, states: Any) -> tuple[Losses, list[Tensor]]:  # fmt: skip
+    """The losses and the gradients of a batch, in its parts one after the other. The optimizer `scale_loss` has a scale
+    in its state, by which the gradients are multiplied."""
+    scale = states.scale if isinstance(states, optim.Scaled) else None
+
+    def once(parameters: Sequence[Tensor], leaves: Sequence[Any], key: Tensor | None) -> tuple[Losses, list[Tensor]]:
+        found = losses(model, model.parameters.tree(parameters), frozen, batch.tree(leaves), key)
+        _used(model, found.loss, parameters)
+        scaled = found.loss if scale is None else found.loss * ops.cast(scale, found.loss.dtype)
+        return found, gradients(scaled, parameters)
+
+    if model.parts == 1:
+        return once(parameters, given, key)
+    n = model.parts
+    rows = [ops.reshape(x, (n, x.shape[0] // n, *x.shape[1:])) for x in given]
+    names: list[str] = []
+
+    def part(total: Any, at: Any) -> tuple[Any, Any]:
+        number, leaves = at
+        body = number.graph
+        here = [body.reach(p, "training: a part of a batch") for p in parameters]
+        found, slopes = once(here, leaves, None if key is None else fold_in(key, number))
+        names[:] = found.others
+        sums = [t + s for t, s in zip(total, slopes, strict=True)]
+        return sums, [found.loss, *(_real(m) for m in found.others.values())]
+
+    start = [ops.zeros_like(p) for p in parameters]
+    numbers = given[0].graph.constant(np.arange(n, dtype=np.int32))
+    sums, values = ops.scan(part, start, (numbers, rows))
+    means = [ops.mean(v) for v in values]
+    return Losses(means[0], dict(zip(names, means[1:], strict=True))), [s / float(n) for s in sums]
+
+
+def _used(model: Model, loss: Tensor, parameters: Sequence[Tensor]) -> None:
+    """Raises: GraphError for parameters that the loss does not depend on."""
+    seen, waiting = {loss.id}, [loss]
+    while waiting:
+        for t in waiting.pop().node.inputs:
+            if t.id not in seen:
+                seen.add(t.id)
+                waiting.append(t)
+    unused = [n for n, t in zip(model.parameters.names, parameters, strict=True) if t.id not in seen]
+    if unused:
+        raise GraphError(
+            f"training: the loss does not depend on {_some(unused)}: leave these out of the parameters, or give them "
+            "as frozen"
+        )
+
+
+def _real(x: Tensor) -> Tensor:
+    return x if x.dtype in (f32, f64) else ops.cast(x, f32)
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
+
+
+def _leaves_of(tree: Any, like: Leaves) -> list[Any]:
+    """The leaves of a tree that an optimizer gave. Raises: GraphError for another structure than before."""
+    found: list[Any] = []
+    if flatten(tree, found, is_any_array) != like.skeleton:
+        raise GraphError(
+            f"training: the optimizer's update gave {tree!r}; expected the structure that its init gave: "
+            f"{_some(like.names)}"
+        )
+    return found
+
+
+def kept_name(number: int, leaf: str) -> str:
+    """The state that keeps a leaf of the batch of a step that failed."""
+    return f"kept.{number}.{leaf}"
+
+
+def step_graph(model: Model, batch: Leaves, number: int) -> Step:
+    """The step on batches of these types; `number` tells apart the programs for several of them."""
+    g = Graph("training step")
+    with _tracing(g):
+        parameters, state = _declared(model.parameters, g.state), _declared(model.state, g.state)
+        frozen = _frozen(model, g)
+        steps, row = g.state("steps", (), "i32"), g.state("row", (), "i32")
+        given = _declared(batch, g.input)
+        key = fold_in(g.state("key", (2,), "i32"), steps) if model.keyed else None
+        states = model.state.tree(state)
+        found, slopes = _of_parts(model, parameters, frozen, batch, given, key, states)
+        updates, after = model.optimizer.update(
+            model.parameters.tree(slopes), states, model.parameters.tree(parameters)
+        )
+        news = optim.apply_updates(model.parameters.tree(parameters), updates)
+        replaced = [
+            *zip(model.parameters.names, parameters, _leaves_of(news, model.parameters), strict=True),
+            *zip(model.state.names, state, _leaves_of(after, model.state), strict=True),
+            ("steps", steps, steps + 1),
+        ]
+        fine = g.constant(True)
+        if model.guarded:
+            fine = _finite(found.loss, [] if isinstance(states, optim.Scaled) else slopes)
+            failed = g.state("failed", (), "bool")
+            kept = [(kept_name(number, n), x) for n, x in zip(batch.names, given, strict=True)]
+            for name, x in (*kept, ("kept", g.constant(number, "i32"))):  # those of the first step that failed stay
+                g.update(name, ops.where(failed, g.state(name, x.shape, x.dtype), x))
+            failed = ops.logical_or(failed, ops.logical_not(fine))
+            g.update("failed", failed)
+            replaced = [(name, old, ops.where(failed, old, new)) for name, old, new in replaced]
+        for name, _, new in replaced:
+            g.update(name, new if isinstance(new, Tensor) else g.constant(new))
+        values = {LOSS: found.loss} | found.others
+        wide = f64 if any(v.dtype == f64 for v in values.values()) else f32
+        columns = ops.stack([ops.cast(v, wide) for v in (fine, *values.values())])
+        record = g.state("record", (ROWS, 1 + len(values)), wide)
+        g.update("record", ops.dynamic_update_slice(record, ops.reshape(columns, (1, -1)), [row, 0]))
+        g.update("row", (row + 1) % ROWS)
+    return Step(g, tuple(values))
+
+
+def evaluation_graph(model: Model, loss: Callable[..., Any], keyed: bool, batch: Leaves) -> tuple[Graph, tuple[str, ...]]:
+    """The metrics of a loss on batches of these types, as one output, and their names."""
+    g = Graph("evaluation")
+    with _tracing(g):
+        parameters = model.parameters.tree(_declared(model.parameters, g.param))
+        frozen, given = _frozen(model, g), batch.tree(_declared(batch, g.input))
+        key = fold_in(g.param("key", (2,), "i32"), -1) if keyed else None
+        found = losses(model._replace(loss=loss), parameters, frozen, given, key)
+        values = {LOSS: found.loss} | found.others
+        wide = f64 if any(v.dtype == f64 for v in values.values()) else f32
+        g.output("values", ops.stack([ops.cast(v, wide) for v in values.values()]))
+    return g, tuple(values)
+
+
+class Again(NamedTuple):
+    """A step that failed as a graph that only reads: its loss, and its gradients."""
+
+    graph: Graph
+    loss: Tensor
+    slopes: list[Tensor]
+
+
+def step_again(model: Model, batch: Leaves, number: int) -> Again:
+    """The loss and gradients of the step whose batch was kept, of the state from before it."""
+    g = Graph("failed step")
+    with _tracing(g):
+        parameters, state = _declared(model.parameters, g.param), _declared(model.state, g.param)
+        frozen = _frozen(model, g)
+        given = [g.param(kept_name(number, n), t.shape, t.dtype) for n, t in batch.by_name.items()]
+        key = fold_in(g.param("key", (2,), "i32"), g.param("steps", (), "i32")) if model.keyed else None
+        found, slopes = _of_parts(model, parameters, frozen, batch, given, key, model.state.tree(state))
+    return Again(g, found.loss, slopes)
+
+
+def _frozen(model: Model, g: Graph) -> Any:
+    return None if model.frozen is None else model.frozen.tree(_declared(model.frozen, g.param))
+
+
+def _finite(loss: Tensor, slopes: Sequence[Tensor]) -> Tensor:
+    """Whether the loss and all gradients are finite: their largest magnitudes are."""
+    largest = [_real(ops.max(ops.abs(s))) for s in slopes if s.size]
+    wholes = [ops.stack([m for m in largest if m.dtype == d]) for d in dict.fromkeys(m.dtype for m in largest)]
+    fine = ops.isfinite(loss)
+    for whole in wholes:
+        fine = ops.logical_and(fine, ops.all(ops.isfinite(whole)))
+    return fine
