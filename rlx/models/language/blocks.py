@@ -62,7 +62,8 @@ class Blocks:
         # One token of each sequence that has a cache, and no other sequence's beside it.
         self._steps = size.chunk == 1 and bool(size.context) and size.slots == size.batch
         self._one = ops.reshape(at, ()) if size.batch == 1 else None
-        self.related: Tensor | None = None  # bool (batch, 1, chunk, chunk): of a run without caches, which tokens may meet
+        # Of a run without caches, which tokens may attend to which: bool (batch, 1, chunk, chunk).
+        self.related: Tensor | None = None
         self.caches = Caches(g, size, at, slot, table)
         step = g.constant(np.arange(size.chunk, dtype=np.int32).reshape(1, -1))
         self._places = self._one if self._one is not None else ops.reshape(at, (size.batch, 1)) + step

@@ -223,15 +223,15 @@ class Separate:
 
 
 class _Listed(Blocks):
-    """Blocks that list the products of a graph: the name, outputs and inputs of each."""
+    """Blocks that list the products of a graph: the name of each one's weight, and the inputs."""
 
-    products: dict[str, tuple[str, int, int]]
+    products: dict[str, tuple[str, int]]
 
     def linear(
         self, x: Tensor, name: str, outputs: int, bias: bool = False, dtype: DType | None = None,
         parts: Sequence[tuple[str, int]] = (),
     ) -> Tensor:  # fmt: skip
-        self.products[parts[0][0] if parts else name] = (name, outputs, x.shape[-1])
+        self.products[parts[0][0] if parts else name] = (name, x.shape[-1])
         return super().linear(x, name, outputs, bias, dtype, parts)
 
 
@@ -249,7 +249,7 @@ def function_of(
     held.check()
     weights, own = held.values()
     products = {}
-    for product, (name, outputs, inputs) in listed.products.items():
+    for product, (name, inputs) in listed.products.items():
         recipe = held.recipe(f"{name}.weight")
         if len(recipe.files) == 1:
             whole = held.numel(recipe.files[0]) // inputs

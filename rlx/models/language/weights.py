@@ -98,7 +98,8 @@ class ModelWeights:
     """The weights of a model: the graph asks for each by name and shape (`dtype_of`), `load` puts them into a Store.
 
     Matrices keep the file's dtype, packed ones too, unless `dtype` names another; vectors are f32. Unless it `joins`,
-    no weight is one of several. Tables of ropes are made here. Raises: ModelFormatError naming each weight that is missing or of a wrong shape.
+    no weight is one of several. Tables of ropes are made here.
+    Raises: ModelFormatError naming each weight that is missing or of a wrong shape.
     """
 
     def __init__(
@@ -349,7 +350,7 @@ class ModelWeights:
         return bool(self._wanted[name].plain) and len(stores) == 1 and stores[0].in_place
 
     def _make(self, name: str, rooms: _Rooms, whole: bool = False) -> Any:
-        """A weight as the file's bytes, in one of the rooms, or made of the file's tensors, as it is if it is `whole`."""
+        """A weight as the file's bytes, in one of the rooms, unless it is wanted `whole`, or made of the tensors."""
         wanted = self._wanted[name]
         if wanted.plain and not whole:
             room = rooms.next(wanted.dtype.nbytes(wanted.shape))
