@@ -13,10 +13,10 @@ from rlx.dtypes import DType, bool_, f32, f64, rounded
 from rlx.errors import GraphError, ShapeError, meant
 from rlx.ir import Tensor
 from rlx.models.bert import Encoder
-from rlx.models.functions import Function, is_integer, tensor_of, type_of
 from rlx.models.low_rank import Correction, Corrections, Lora, Product
 from rlx.models.sentence import EncoderFiles
 from rlx.packed import PackedArray
+from rlx.runtime.functions import Function, is_integer, tensor_of, type_of
 from rlx.runtime.trees import home
 
 

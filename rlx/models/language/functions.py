@@ -13,7 +13,6 @@ from rlx.dtypes import DType, f32, f64, i32
 from rlx.errors import DTypeError, GraphError, ShapeError, meant
 from rlx.ir import Graph, Tensor
 from rlx.ir.checks import check_writes
-from rlx.models.functions import Function, is_integer, tensor_of, type_of
 from rlx.models.language.architectures import architecture_of
 from rlx.models.language.blocks import Blocks, table_names
 from rlx.models.language.caches import Size
@@ -24,6 +23,7 @@ from rlx.models.low_rank import Correction, Corrections, Lora, Product
 from rlx.ops.rope.table import rope_table
 from rlx.packed import PackedArray
 from rlx.runtime import checkpoint
+from rlx.runtime.functions import Function, is_integer, tensor_of, type_of
 from rlx.runtime.trees import home
 
 CONTEXT = 4096  # the positions that `positions` may have, unless the function is made for others

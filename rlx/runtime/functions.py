@@ -10,8 +10,7 @@ import numpy as np
 from rlx.dtypes import DType, as_dtype
 from rlx.errors import DTypeError
 from rlx.ir import Graph, Tensor
-from rlx.runtime import jit
-from rlx.runtime.jit import tracing
+from rlx.runtime.jit import jit, tracing
 from rlx.runtime.trees import as_leaves, taken
 
 
