@@ -44,7 +44,8 @@ def listed(folder: Path) -> list[Path]:
 def write(
     folder: Path, tensors: Mapping[str, Any], step: int, position: int, settings: str, keep: int
 ) -> Path:
-    """Writes the checkpoint of a step, then removes all but the `keep` newest, and what killed processes left behind.
+    """Writes the checkpoint of a step, then removes all but the `keep` newest, those of later steps, from which the run
+    went back, and what killed processes left behind.
 
     Raises: CheckpointError where it cannot be written; those before it are still there then."""
     path = folder / f"step-{step:08d}.safetensors"
@@ -59,7 +60,9 @@ def write(
             f"{path}: the checkpoint of step {step} cannot be written: {error.strerror or error}{last}. Nothing of the "
             "run is lost: make room and save again"
         ) from error
-    for old in listed(folder)[:-keep]:
+    found = listed(folder)
+    at = found.index(path) + 1
+    for old in (*found[: max(at - keep, 0)], *found[at:]):
         old.unlink(missing_ok=True)
     for name in {p.name.split(".safetensors")[0].lstrip(".") for p in folder.glob(".step-*.tmp")}:
         for left in left_behind(folder / f"{name}.safetensors"):

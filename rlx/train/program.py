@@ -7,8 +7,10 @@ state from before that step is still there, and with it the batch, to run the st
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,11 +21,13 @@ from rlx.dtypes import f32, f64
 from rlx.errors import DTypeError, GraphError, ShapeError
 from rlx.ir import Graph, Tensor
 from rlx.ir.graph import TRACING
+from rlx.ir.op import Attrs, Op
 from rlx.ops.pytree import flatten
 from rlx.ops.random.draws import fold_in
 from rlx.runtime.arguments import is_any_array
 from rlx.train.leaves import Leaves
 
+_HERE = os.path.dirname(os.path.dirname(__file__)) + os.sep  # the folder of rlx
 ROWS = 10  # steps whose metrics stay on the device at most
 LOSS = "loss"
 Declare = Callable[..., Tensor]
@@ -57,6 +61,32 @@ class Step(NamedTuple):
     metrics: tuple[str, ...]
 
 
+class Lined(Graph):
+    """A graph that notes, while a loss function is traced, the line of a program that each tensor was written at."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.lines: dict[int, str] = {}
+        self._noting = False
+
+    @contextmanager
+    def lines_noted(self) -> Iterator[None]:
+        self._noting = True
+        try:
+            yield
+        finally:
+            self._noting = False
+
+    def _append(self, record: Op, ins: tuple[Tensor, ...], attrs: Attrs, label: str) -> tuple[Tensor, ...]:
+        made = super()._append(record, ins, attrs, label)
+        frame = sys._getframe(1) if self._noting else None
+        while frame is not None and frame.f_code.co_filename.startswith(_HERE):
+            frame = frame.f_back
+        if frame is not None:
+            self.lines |= dict.fromkeys((t.id for t in made), f"{frame.f_code.co_filename}:{frame.f_lineno}")
+        return made
+
+
 @contextmanager
 def _tracing(graph: Graph) -> Iterator[None]:
     """Functions without a tensor among their arguments add their nodes to this graph."""
@@ -77,9 +107,11 @@ def losses(model: Model, parameters: Any, frozen: Any, batch: Any, key: Tensor |
     Raises: ShapeError for a loss of another rank than 0, DTypeError for one of integers, GraphError for metrics that are
     no dict of scalars, and for a parameter that the function looks up and does not have."""
     name = getattr(model.loss, "__name__", type(model.loss).__name__)
+    graph = TRACING.graph
     given = [parameters, *([] if model.frozen is None else [frozen]), batch, *([] if key is None else [key])]
     try:
-        result: Any = model.loss(*given)
+        with graph.lines_noted() if isinstance(graph, Lined) else nullcontext():
+            result: Any = model.loss(*given)
     except KeyError as error:
         raise GraphError(
             f"training: {name} looks up {error.args[0]!r}, which is in none of its arguments; there are "
@@ -181,6 +213,11 @@ def kept_name(number: int, leaf: str) -> str:
     return f"kept.{number}.{leaf}"
 
 
+def kept_names(number: int, batch: Leaves) -> dict[str, str]:
+    """The names of a batch's leaves by those of the states that keep them."""
+    return {kept_name(number, name): name for name in batch.names}
+
+
 def step_graph(model: Model, batch: Leaves, number: int) -> Step:
     """The step on batches of these types; `number` tells apart the programs for several of them."""
     g = Graph("training step")
@@ -239,14 +276,14 @@ def evaluation_graph(model: Model, loss: Callable[..., Any], keyed: bool, batch:
 class Again(NamedTuple):
     """A step that failed as a graph that only reads: its loss, and its gradients."""
 
-    graph: Graph
+    graph: Lined
     loss: Tensor
     slopes: list[Tensor]
 
 
 def step_again(model: Model, batch: Leaves, number: int) -> Again:
     """The loss and gradients of the step whose batch was kept, of the state from before it."""
-    g = Graph("failed step")
+    g = Lined("failed step")
     with _tracing(g):
         parameters, state = _declared(model.parameters, g.param), _declared(model.state, g.param)
         frozen = _frozen(model, g)
