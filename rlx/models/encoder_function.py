@@ -38,7 +38,7 @@ class EncoderFunction(Function):
         self._names = dict(names)
         self.shapes = {names[name]: shape for name, shape in shapes.items()}
         self.products = {
-            name.removesuffix(".weight"): Product(names[name].removesuffix(".weight"), *shape)
+            name.removesuffix(".weight"): Product(names[name].removesuffix(".weight"), *shape, names[name])
             for name, shape in shapes.items() if name.startswith("encoder.") and len(shape) == 2
         }  # fmt: skip
 

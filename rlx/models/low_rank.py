@@ -22,12 +22,15 @@ _ROWS = 1 << 10  # rows of a packed weight that are floats at once
 
 @dataclass(frozen=True, slots=True)
 class Product:
-    """A product of a model, of which a module's matrix is the weight: all of its `outputs`, or some `rows` of these."""
+    """A product of a model, of which a module's matrix is the weight: all of its `outputs`, or some `rows` of these.
+    `weight` is its name in the file; `plain` where its tensor is the weight as it stands."""
 
     module: str
     outputs: int
     inputs: int
+    weight: str
     rows: slice | npt.NDArray[np.int64] | None = None
+    plain: bool = True
 
 
 @dataclass(frozen=True)

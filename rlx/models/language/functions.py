@@ -14,6 +14,7 @@ from rlx.errors import DTypeError, GraphError, ShapeError, meant
 from rlx.ir import Graph, Tensor
 from rlx.ir.checks import check_writes
 from rlx.models.language.architectures import architecture_of
+from rlx.models.language.architectures.base import alone
 from rlx.models.language.blocks import Blocks, table_names
 from rlx.models.language.caches import Size
 from rlx.models.language.config import Fields
@@ -254,7 +255,8 @@ def function_of(
         if len(recipe.files) == 1:
             whole = held.numel(recipe.files[0]) // inputs
             module = product if product == "lm_head" else held.module(recipe.files[0])
-            products[product] = Product(module, whole, inputs, recipe.rows)
+            file = held.file_name(recipe.files[0])
+            products[product] = Product(module, whole, inputs, file, recipe.rows, recipe.make is alone)
     shapes = {name: tuple(value.shape) for name, value in weights.items()}
     most = min(config.positions, CONTEXT if context is None else context)
     return LanguageFunction(held, shapes, own, products, activations, most, again), weights
