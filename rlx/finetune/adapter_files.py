@@ -77,3 +77,12 @@ def write_gguf(path: str | os.PathLike[str], adapter: Adapter, lora: Lora, confi
         "adapter.lora.alpha": float(lora.scale * lora.rank),  # llama.cpp divides it by the rank
     }  # fmt: skip
     write(path, metadata, tensors)
+
+
+def read_peft(folder: str | os.PathLike[str]) -> dict[str, dict[str, npt.NDArray[Any]]]:
+    """The parameters of an adapter that `write_peft` wrote. Raises: ModelFormatError."""
+    result: dict[str, dict[str, npt.NDArray[Any]]] = {}
+    for name, value in safetensors.load(Path(folder) / "adapter_model.safetensors").items():
+        module, _, what = name.removeprefix("base_model.model.").removesuffix(".weight").rpartition(".")
+        result.setdefault(module, {})[what] = np.array(value)
+    return result
