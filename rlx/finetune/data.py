@@ -95,11 +95,11 @@ def _lines(path: Path) -> Iterator[Record | Broken]:
 
 def _record(number: int, line: bytes) -> Record | Broken:
     try:
-        found = json.loads(line.decode("utf-8"))
+        found = json.loads(line.decode("utf-8").rstrip("\r\n"))
     except UnicodeDecodeError as error:
         return Broken(number, f"is no UTF-8 from byte {error.start + 1} on")
     except json.JSONDecodeError as error:
-        return Broken(number, f"is no JSON: {error.msg} at character {error.colno}")
+        return Broken(number, f"is no JSON: {error.msg} at character {error.pos + 1}")
     except RecursionError:
         return Broken(number, "is nested too deeply")
     return _object(number, found)

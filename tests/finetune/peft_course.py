@@ -56,7 +56,7 @@ def moved(made: ToTrain) -> dict[str, Any]:
     result = {}
     for i, (module, values) in enumerate(made.parameters.items()):
         own = {name: np.array(value) for name, value in values.items()}
-        own["lora_B"][:] = np.sin(np.arange(own["lora_B"].size) + i).reshape(own["lora_B"].shape) * 0.1
+        own["lora_B"][:] = np.sin(np.arange(own["lora_B"].size) + i).reshape(own["lora_B"].shape) * 0.02
         result[module] = own
     return result
 
@@ -68,7 +68,7 @@ def logits(base: Path, adapter: Path) -> np.ndarray[Any, Any]:
     import transformers
 
     wide = transformers.AutoModelForCausalLM.from_pretrained(base, dtype=torch.float64)
-    model = peft.PeftModel.from_pretrained(wide, adapter).eval()
+    model = peft.PeftModel.from_pretrained(wide, adapter).double().eval()
     with torch.no_grad():
         made = model(torch.tensor(tiny_tokens().tolist())[None]).logits[0, ::EVERY]
     return np.asarray(made.double().numpy())

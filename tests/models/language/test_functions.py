@@ -57,19 +57,20 @@ def test_values_and_gradients_are_those_of_transformers(name: str, tmp_path: Pat
     torch = outside("torch")
     random_model(tmp_path, name)
     model, ids = judge(tmp_path, name), torch.randint(3, 96, (2, 23))
-    wanted = model(ids).logits
-    by = torch.randn_like(wanted)
-    (wanted * by).sum().backward()
+    made = model(ids).logits
+    by = torch.randn_like(made)
+    (made * by).sum().backward()
+    wanted = made.detach().numpy()
     function, weights = trainable(tmp_path, "f64")
     tokens = ids.numpy().astype(np.int32)
     found = function(weights, tokens)
-    assert np.abs(found - wanted.detach().numpy()).max() <= 1e-5 * float(wanted.abs().max())
+    assert np.abs(found - wanted).max() <= 1e-5 * np.abs(wanted).max()
     slopes = rlx.grad(total(function, tokens, by.numpy()), device="cpu")(weights)
     theirs = {n: p.grad.numpy() for n, p in model.named_parameters()}
     assert {n for n in theirs if ".experts." not in n} <= slopes.keys()
     for weight, slope in slopes.items():
         if weight in theirs:
-            limit = 1e-3 if "A_log" in weight else 5e-5
+            limit = 1e-3 if "linear_attn" in weight else 5e-5
             assert np.abs(slope - theirs[weight]).max() <= limit * max(1e-9, np.abs(theirs[weight]).max()), weight
 
 
@@ -136,7 +137,7 @@ def test_packed_weights_stay_so_and_gradients_pass_through(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("dora", [False, True])
 def test_a_correction_of_a_packed_weight_leaves_it_packed(dora: bool, tmp_path: Path) -> None:
-    """Nowhere in the program of the gradient is a tensor of a whole weight's elements."""
+    """No tensor in the program of the gradient is as large as the smallest of the weights in f32."""
     held = tiny.write_gguf(tmp_path / "q4_0.gguf", "q4_0")
     function, weights = trainable(tmp_path / "q4_0.gguf")
     adapted, adapter = function.adapted(Lora(2, 4.0, dora=dora, targets=("down_proj", "lm_head")), weights)
@@ -144,8 +145,8 @@ def test_a_correction_of_a_packed_weight_leaves_it_packed(dora: bool, tmp_path: 
         values["lora_B"] += 0.1
     value = rlx.jit(rlx.value_and_grad(lambda a: rlx.sum(adapted(a, weights, IDS[:1, :3]) ** 2)), device="cpu")
     loss, slopes = value(adapter)
-    plan = value.report()[-1].plan
-    assert plan.arena_bytes < 4 * 60 * 64  # the smallest of the weights, in f32
+    slots = value.report()[-1].plan.slots.values()
+    assert max(slot.nbytes for slot in slots if slot.segment.startswith("arena")) < 4 * 60 * 64
     lora, name = adapted.lora, "model.layers.1.mlp.down_proj"
     near = {n: np.asarray(w, np.float64) for n, w in held.items()}
     for module, own in adapter.items():
@@ -183,7 +184,7 @@ def test_what_cannot_be_is_told(folder: Path, tmp_path: Path) -> None:
         function({**weights, "model.norm.weight": np.ones(3, np.float32)}, IDS)
     with pytest.raises(DTypeError, match=r"'model.norm.weight' is i32.*expected floats"):
         function({**weights, "model.norm.weight": np.ones(24, np.int32)}, IDS)
-    with pytest.raises(ShapeError, match=r"ids are float64\[2, 6\]; expected i32 \(batch, length\)"):
+    with pytest.raises(ShapeError, match=r"ids are f64\[2, 6\]; expected i32 \(batch, length\)"):
         function(weights, IDS * 1.0)
     with pytest.raises(ShapeError, match="65 tokens in a row; the model has positions for 64"):
         function(weights, np.zeros((1, 65), np.int32))
