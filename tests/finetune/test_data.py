@@ -49,8 +49,8 @@ def test_of_a_prompt_with_its_completion_the_completion_counts(tokenizer: Any, t
     pairs = [{"prompt": "two and two ", "completion": "is four"}]
     found, _ = made(tiny.write_lines(tmp_path / "a.jsonl", pairs), tokenizer)
     assert [learned(e, tokenizer) for e in found] == ["is four</s>"]
-    asked = {"prompt": [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "no"},
-                        {"role": "user", "content": "now"}], "completion": [{"role": "assistant", "content": "yes"}]}  # fmt: skip
+    said = [{"role": role, "content": text} for role, text in (("user", "hi"), ("assistant", "no"), ("user", "now"))]
+    asked = {"prompt": said, "completion": [{"role": "assistant", "content": "yes"}]}
     found, _ = made(tiny.write_lines(tmp_path / "b.jsonl", [asked]), tokenizer)
     assert [learned(e, tokenizer) for e in found] == ["yes</s>"]
     found, _ = made(tiny.write_lines(tmp_path / "c.jsonl", [{"text": "a text"}]), tokenizer)
@@ -99,11 +99,11 @@ def test_examples_longer_than_the_rows_are_counted(tokenizer: Any, tmp_path: Pat
 
 
 def test_a_template_that_fails(tokenizer: Any, tmp_path: Path) -> None:
-    refuses = "{% for m in messages %}{% if m.role == 'system' %}{{ raise_exception('no system here') }}{% endif %}{% endfor %}"
+    refuses = "{% if messages[0].role == 'system' %}{{ raise_exception('no system here') }}{% endif %}"
     base = tokenizer_of(tiny.write_base(tmp_path / "a", refuses + tiny.TEMPLATE))
     system = {"messages": [{"role": "system", "content": "s"}, *tiny.talks(1)[0]["messages"]]}
     path = tiny.write_lines(tmp_path / "a.jsonl", [*tiny.talks(1), system])
-    with pytest.raises(DataError, match="line 2: the chat template does not take these messages: .*no system here"):
+    with pytest.raises(DataError, match=r"line 2: the chat template does not take these messages: .*no system here"):
         made(path, base)
     assert made(path, base, skipped=True)[1].counts == {"broken": 1}
     wrong = tokenizer_of(tiny.write_base(tmp_path / "b", "{{ messages[0].content.nothing() }}"))
@@ -121,9 +121,10 @@ def test_csv_and_json_and_what_is_no_data(tokenizer: Any, tmp_path: Path) -> Non
     path = tmp_path / "a.csv"
     path.write_text('prompt,completion\n"two\nlines ",yes\nonly one\n"c ",d\n')
     assert list(read(path)) == [
-        Record(2, {"prompt": "two\nlines ", "completion": "yes"}), Broken(4, "has 1 fields; expected 2, as the first line"),
+        Record(2, {"prompt": "two\nlines ", "completion": "yes"}),
+        Broken(4, "has 1 fields; expected 2, as the first line"),
         Record(5, {"prompt": "c ", "completion": "d"}),
-    ]  # fmt: skip
+    ]
     assert [learned(e, tokenizer) for e in made(path, tokenizer, skipped=True)[0]] == ["yes</s>", "d</s>"]
     path = tmp_path / "a.json"
     path.write_text(json.dumps([{"text": "a"}, 3]))
@@ -170,7 +171,8 @@ def test_rows_hold_every_target_once_and_never_across_examples() -> None:
     length = length_of(examples, 64, 4, True)
     rows = rows_of(examples, length, True)
     assert length == 64 and len(rows) < 25 and rows.examples == 40
-    wanted = sorted((int(e.ids[i]), int(e.ids[i + 1])) for e in examples for i in range(len(e.ids) - 1) if e.counted[i + 1])
+    pairs = [(e, i) for e in examples for i in range(1, len(e.ids)) if e.counted[i]]
+    wanted = sorted((int(e.ids[i - 1]), int(e.ids[i])) for e, i in pairs)
     at = rows.targets != IGNORED
     assert sorted(zip(rows.ids[at].tolist(), rows.targets[at].tolist(), strict=True)) == wanted
     texts = sorted(tuple(row[own == s].tolist()) for row, own in zip(rows.ids, rows.segments, strict=True)
@@ -179,5 +181,6 @@ def test_rows_hold_every_target_once_and_never_across_examples() -> None:
     alone = rows_of(examples, length, False)
     assert len(alone) == 40 and (alone.segments.max(1) == 1).all()
     batches = list(rows.batches(4, orders(len(rows), 1, 0), 2))
-    assert sum(float((b["targets"] != IGNORED).sum() / b["count"].sum()) for b in batches) == pytest.approx(len(batches))
+    for batch in batches:
+        assert (batch["targets"] != IGNORED).sum() == pytest.approx(batch["count"].sum())
     assert {b["ids"].shape for b in batches} == {(4, 64)}

@@ -1,4 +1,4 @@
-"""Runs of fine-tuning: rows and texts alone, packed bases, checkpoints, early stops, what is written, what is refused."""
+"""Runs of fine-tuning: texts in rows and alone, packed bases, checkpoints, early stops, what is written and refused."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def test_a_run_that_goes_on_ends_in_the_same_bits(settings: Settings) -> None:
             pass
     with pytest.raises(CheckpointError, match="holds a run already; --resume goes on with it"):
         finetune(parted, lambda line: None)
-    with pytest.raises(CheckpointError, match="rate is 0.5, it was 0.01"):
+    with pytest.raises(CheckpointError, match=r"rate is 0\.5, it was 0.01"):
         finetune(replace(parted, resume=True, rate=0.5), lambda line: None)
     others = tiny.write_lines(parted.data.with_name("others.jsonl"), tiny.talks(5))
     with pytest.raises(CheckpointError, match="the data is another"):
@@ -136,8 +136,8 @@ def test_it_stops_where_evaluations_get_no_better_and_keeps_the_best(settings: S
     best = safetensors.load(given.out / "training" / "best.safetensors")
     written = {n: v for values in read_peft(given.out).values() for n, v in values.items()}
     assert len(best) == 8 and any(np.array_equal(v, written["lora_B"]) for v in best.values())
-    evaluations = [json.loads(x)["evaluation"]["loss"] for x in
-                   (given.out / "training" / "metrics.jsonl").read_text().splitlines() if "evaluation" in x]  # fmt: skip
+    course = (given.out / "training" / "metrics.jsonl").read_text().splitlines()
+    evaluations = [json.loads(x)["evaluation"]["loss"] for x in course if "evaluation" in x]
     assert found["evaluation"] == pytest.approx(min(evaluations))
     again = finetune(replace(given, resume=True), lines.append)
     assert again["evaluation"] == found["evaluation"] and "the run has ended" in "\n".join(lines)
