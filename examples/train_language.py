@@ -95,7 +95,7 @@ def train(folder: Path, device: str, steps: int, tokens: np.ndarray) -> dict[str
     rate = optim.warmup_cosine_decay_schedule(0.0, 3e-3, max(1, steps // 10), steps + 1, 3e-4)
     with rlx.training(loss, weights, optim.adam(rate, b2=0.99), device=device, total=steps) as run:
         for metrics in run.over(batches(tokens, steps)):
-            if metrics.step % 20 == 0 or metrics.step == steps:
+            if metrics.step % 20 == 0 or metrics.step in (1, steps):
                 print(f"step {metrics.step}: loss {metrics['loss']:.3f}", flush=True)
         return run.parameters
 
