@@ -49,7 +49,8 @@ class ToTrain(NamedTuple):
 def _mean(logits: Tensor, batch: Any) -> Tensor:
     """The sum of the targets' losses, divided by how many there are to be."""
     whole: Tensor = ops.cross_entropy(logits, batch["targets"], ignore_index=IGNORED, reduction="sum")
-    return whole / batch["count"][0]
+    result: Tensor = whole / batch["count"][0]
+    return result
 
 
 def to_train(settings: Settings) -> ToTrain:

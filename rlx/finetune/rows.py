@@ -28,7 +28,7 @@ class Rows:
 
     @property
     def length(self) -> int:
-        return self.ids.shape[1]
+        return int(self.ids.shape[1])
 
     @property
     def tokens(self) -> int:

@@ -163,7 +163,7 @@ def _steps(
     every = settings.evaluate_every or each
     losses = [(step, values["loss"]) for step, values in run.record.evaluations if step <= run.steps]
     best = _Best(settings, losses)
-    if best.over:
+    if best.over():
         say(f"the run has ended: {settings.patience} evaluations were no better")
         return best
     for metrics in run.over(lambda skip: batches(settings, rows, skip), steps=total, save_every=settings.save_every):
@@ -177,7 +177,7 @@ def _steps(
             better = best.add(found["loss"], run.parameters)
             run.save()
             say(f"step {step:,}: loss {metrics['loss']:.4f}, evaluation {found['loss']:.4f}" + (", the best" * better))
-            if best.over:
+            if best.over():
                 say(f"stopped: {settings.patience} evaluations in a row were no better than {best.loss:.4f}")
                 break
     return best
@@ -198,7 +198,6 @@ class _Best:
         self.loss, self._since = (loss, 0) if better else (self.loss, self._since + 1)
         return better
 
-    @property
     def over(self) -> bool:
         return self._patience is not None and self._since >= self._patience
 

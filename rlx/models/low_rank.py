@@ -96,7 +96,8 @@ class Corrections:
     ) -> dict[str, dict[str, npt.NDArray[np.float32]]]:
         """Parameters that change nothing yet: A uniform within ± 1 / √inputs, as PEFT draws it, B zero, and DoRA's
         magnitudes the lengths of the weights' rows, which `rows_of` gives by product."""
-        rng, result = np.random.default_rng(seed), {}
+        rng = np.random.default_rng(seed)
+        result: dict[str, dict[str, npt.NDArray[np.float32]]] = {}
         for module, (outputs, inputs) in self.modules.items():
             a = rng.uniform(-1, 1, (self.lora.rank, inputs)) / math.sqrt(inputs)
             result[module] = {"lora_A": a.astype(np.float32), "lora_B": np.zeros((outputs, self.lora.rank), np.float32)}
@@ -138,7 +139,7 @@ class Corrections:
             which = "has no" if odd[0] in self.modules else "has"
             raise GraphError(f"{where}: the adapter {which} {odd[0]!r}; expected the modules that it was made for")
         for module, (outputs, inputs) in self.modules.items():
-            wanted = {"lora_A": (self.lora.rank, inputs), "lora_B": (outputs, self.lora.rank)}
+            wanted: dict[str, tuple[int, ...]] = {"lora_A": (self.lora.rank, inputs), "lora_B": (outputs, self.lora.rank)}
             wanted |= {"lora_magnitude_vector": (outputs,)} if self.lora.dora else {}
             came = {name: tuple(np.shape(value)) for name, value in adapter[module].items()}
             if came != wanted:

@@ -139,7 +139,8 @@ class LanguageFunction(Function):
         """The weight of a product, with the scale of a packed one."""
         made: Any = self.value(f"{'embed_tokens' if self.config.tied and name == 'lm_head' else name}.weight", weights)
         scale = self.scale_of(f"{name}.weight")
-        return made if scale is None else made.dequantize() * scale
+        result: npt.NDArray[Any] | PackedArray = made if scale is None else made.dequantize() * scale
+        return result
 
 
 class AdaptedFunction(Function):

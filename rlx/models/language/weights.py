@@ -23,7 +23,7 @@ from rlx.formats.safetensors import SafetensorsFile, ShardedTensors
 from rlx.formats.settings import same_numbers, warn_untied
 from rlx.host.progress import report
 from rlx.host.threads import Threads
-from rlx.models.language.architectures.base import Architecture, Recipe, Value, alone, joined
+from rlx.models.language.architectures.base import Architecture, Recipe, Stored, Value, alone, joined
 from rlx.models.language.blocks import table_names
 from rlx.models.language.config import LanguageConfig, Rope
 from rlx.ops.rope.table import rope_table
@@ -47,7 +47,7 @@ class Source(Protocol):
     @property
     def scales(self) -> Mapping[str, Scale]: ...
 
-    def read(self, name: str) -> Value: ...
+    def read(self, name: str) -> Stored: ...
     def read_into(self, name: str, out: Bytes) -> None:
         """Writes the tensor into memory of its size, in the layout of the devices. Another thread may call it while
         the one that loads does something else."""
@@ -70,8 +70,8 @@ class Arrays:
         except DTypeError as error:
             raise ModelFormatError(f"{where}: {error}") from error
 
-    def read(self, name: str) -> Value:
-        result: Value = self._tensors[name]
+    def read(self, name: str) -> Stored:
+        result: Stored = self._tensors[name]
         return result
 
     def read_into(self, name: str, out: Bytes) -> None:
@@ -178,7 +178,7 @@ class ModelWeights:
         ends = list(itertools.accumulate(len(w.recipe.files) for w in found))
 
         def join(values: Sequence[Value]) -> Value:
-            made = []
+            made: list[Value] = []
             for end, w in zip(ends, found, strict=True):
                 made.append(_shaped(w, values[end - len(w.recipe.files) : end]))
             return joined(made)
@@ -235,11 +235,11 @@ class ModelWeights:
         """How many elements a tensor of the file has."""
         return math.prod(self.source.kinds[self._names[bare]][0])
 
-    def values(self) -> tuple[dict[str, Value], dict[str, str]]:
+    def values(self) -> tuple[dict[str, Stored], dict[str, str]]:
         """The values of all weights asked for: the file's tensors by their names, and packed ones that are parts of
         others, or have parts, as they are made. The latter have names of their own, of which the second dict tells
         those of the weights in graphs."""
-        result: dict[str, Value] = {}
+        result: dict[str, Stored] = {}
         own: dict[str, str] = {}
         for name, wanted in self._wanted.items():
             files = [self._names[n] for n in wanted.recipe.files]
@@ -325,7 +325,7 @@ class ModelWeights:
         rooms = _Rooms()
         # Where weights are copied to a device, the next is read meanwhile.
         with Threads(1) as reading:
-            coming: Future[Bytes | Value] | None = None
+            coming: Future[Bytes | Stored] | None = None
             names = list(self._wanted)
             for name, after in zip(names, [*names[1:], None], strict=True):
                 wanted, to = self._wanted[name], stores[name]
@@ -388,7 +388,7 @@ class _Loaded:
     kinds: Mapping[str, tuple[tuple[int, ...], DType]]
     scales: Mapping[str, Scale]
 
-    def read(self, name: str) -> Value:
+    def read(self, name: str) -> Stored:
         raise RlxError(f"{self.where}: tensor {shown(name)} cannot be read: the model was loaded")
 
     def read_into(self, name: str, out: Bytes) -> None:
@@ -411,12 +411,12 @@ class _Rooms:
         return room[:nbytes]
 
 
-def _shaped(wanted: _Wanted, values: Sequence[Value]) -> Value:
+def _shaped(wanted: _Wanted, values: Sequence[Value]) -> Stored:
     """The weight made of a file's tensors. Raises: ModelFormatError for tensors of other shapes."""
     shapes = ", ".join(sorted({str(tuple(v.shape)) for v in values}))
     where = f"{wanted.recipe.files[0]!r} has shape {shapes}"
     try:
-        made = wanted.recipe.make(values)
+        made = cast(Stored, wanted.recipe.make(values))  # stored values make no tensor
     except (ValueError, IndexError) as error:
         raise ModelFormatError(f"{where}, of which no {wanted.shape} is made") from error
     if tuple(made.shape) != wanted.shape:

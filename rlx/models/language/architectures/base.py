@@ -27,7 +27,8 @@ from rlx.models.language.config import (
 )
 from rlx.packed import PackedArray
 
-Value = npt.NDArray[Any] | PackedArray | Tensor  # a Tensor where the weights are arguments of a traced function
+Stored = npt.NDArray[Any] | PackedArray
+Value = Stored | Tensor  # a Tensor where the weights are arguments of a traced function
 ACTIVATIONS = {
     "silu": "silu",
     "swish": "silu",
