@@ -10,7 +10,7 @@ import numpy as np
 
 from rlx import tree
 from rlx.errors import OutOfDeviceMemory
-from rlx.finetune.model import ToTrain, to_train
+from rlx.finetune.model import to_train
 from rlx.finetune.settings import Settings
 from rlx.runtime import Session
 from rlx.runtime.report import Report
@@ -29,11 +29,11 @@ def named(nbytes: float) -> str:
     return f"{nbytes / 2**30:.2f} GiB" if nbytes >= 2**28 else f"{nbytes / 2**20:.2f} MiB"
 
 
-def said(report: Report, state: Any, made: ToTrain, free: int) -> str:
+def said(report: Report, frozen: Any, parameters: Any, state: Any, free: int) -> str:
     """What the run takes, in a line."""
     sizes = {
-        "the frozen weights": _bytes(made.frozen), "the weights" if made.frozen is None else "the adapter":
-        _bytes(made.parameters), "the optimizer": _bytes(state), "a step": report.plan.arena_bytes,
+        "the frozen weights": _bytes(frozen), "the weights" if frozen is None else "the adapter": _bytes(parameters),
+        "the optimizer": _bytes(state), "a step": report.plan.arena_bytes,
     }  # fmt: skip
     parts = ", ".join(f"{named(nbytes)} for {what}" for what, nbytes in sizes.items() if nbytes)
     return f"memory: {parts}; {named(free)} are free"

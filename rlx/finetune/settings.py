@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from rlx.errors import RlxError
 from rlx.models import Lora
 from rlx.optim import Optimizer, adamw, chain, clip_by_global_norm, with_masters
 
+Say = Callable[[str], None]
 SCHEDULES = ("linear", "cosine", "constant")
 PLACES = ("model", "data", "out", "device", "resume", "save_every", "steps", "epochs", "merge", "progress")
 

@@ -91,6 +91,10 @@ class AdaptedEncoder(Function):
         super().__init__(model.name)
         self.model, self.corrections = model, corrections
 
+    @property
+    def lora(self) -> Lora:
+        return self.corrections.lora
+
     def apply(
         self, adapter: Mapping[str, Any], weights: Mapping[str, Any], ids: Any, mask: Any, kinds: Any = None,
         kept: Any = None,

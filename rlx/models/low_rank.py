@@ -139,7 +139,8 @@ class Corrections:
             which = "has no" if odd[0] in self.modules else "has"
             raise GraphError(f"{where}: the adapter {which} {odd[0]!r}; expected the modules that it was made for")
         for module, (outputs, inputs) in self.modules.items():
-            wanted: dict[str, tuple[int, ...]] = {"lora_A": (self.lora.rank, inputs), "lora_B": (outputs, self.lora.rank)}
+            rank = self.lora.rank
+            wanted: dict[str, tuple[int, ...]] = {"lora_A": (rank, inputs), "lora_B": (outputs, rank)}
             wanted |= {"lora_magnitude_vector": (outputs,)} if self.lora.dora else {}
             came = {name: tuple(np.shape(value)) for name, value in adapter[module].items()}
             if came != wanted:

@@ -22,9 +22,9 @@ from rlx.finetune import Settings
 from rlx.finetune.adapter_files import read_peft, write_peft
 from rlx.finetune.data import LeftOut
 from rlx.finetune.examples import examples_of
+from rlx.finetune.language import batches
 from rlx.finetune.model import ToTrain, to_train, tokenizer_of
 from rlx.finetune.rows import Rows, rows_of
-from rlx.finetune.run import batches
 from rlx.models import Lora
 from tests.finetune import tiny
 

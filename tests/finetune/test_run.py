@@ -16,9 +16,9 @@ from rlx.finetune import Settings, finetune
 from rlx.finetune.adapter_files import read_peft
 from rlx.finetune.data import LeftOut
 from rlx.finetune.examples import examples_of
+from rlx.finetune.language import batches
 from rlx.finetune.model import ToTrain, to_train, tokenizer_of
 from rlx.finetune.rows import Rows, rows_of
-from rlx.finetune.run import batches
 from rlx.formats import gguf, safetensors
 from rlx.formats.gguf.convert import folder_to_gguf
 from rlx.models import Lora, load
@@ -197,7 +197,7 @@ def test_settings_and_memory_that_do_not_fit(settings: Settings, tmp_path: Path)
     with pytest.raises(RlxError, match=r"quantize is 'f16'; expected a packed dtype"):
         finetune(replace(settings, quantize="f16"), lambda line: None)
     folder_to_gguf(settings.model, tmp_path / "q.gguf", "q8_0")
-    with pytest.raises(RlxError, match="is packed, which has no gradient; leave --full out"):
+    with pytest.raises(RlxError, match="all weights are trained in a folder; `rlx convert` makes one"):
         finetune(replace(settings, model=tmp_path / "q.gguf", lora=None), lambda line: None)
     from rlx.finetune.room import refused
 
