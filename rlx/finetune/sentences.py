@@ -67,7 +67,7 @@ class SentenceTask:
         self.texts = texts
         if len(texts.ids) < settings.batch:
             raise DataError(
-                f"{settings.data}: {len(texts.ids)} examples do not fill a batch of {settings.batch}; give fewer as --batch"
+                f"{settings.data}: {len(texts.ids)} examples do not fill a batch of {settings.batch}; give fewer"
             )
         if settings.accumulate > 1:
             raise RlxError("finetune: accumulate is for language models: the records of a batch are each other's "

@@ -112,6 +112,7 @@ class ModelWeights:
         self._architecture = architecture
         self._dtype = dtype
         self._wanted: dict[str, _Wanted] = {}
+        self._recipes: dict[str, Recipe] = {}  # of all weights asked for, parts of joined ones too
         self._problems: list[str] = []
         self._tables: dict[str, Any] = {}
         self._prefix = next((p for p in architecture.prefixes if any(n.startswith(p) for n in source.kinds)), "")
@@ -198,6 +199,7 @@ class ModelWeights:
         recipe = self._architecture.find(name, self.config, self._names)
         if name == "embed_tokens.weight" and self.config.tied and self._table not in self._names:
             recipe = Recipe((self._head,)) if self._head in self._names else recipe
+        self._recipes[name] = recipe
         missing = [n for n in recipe.files if n not in self._names]
         if missing:
             self._problems.append(f"missing {missing[0]!r}" + (f" and {len(missing) - 1} more" if missing[1:] else ""))
@@ -230,6 +232,12 @@ class ModelWeights:
         name = self._names[bare]
         named = name if name.startswith(self._architecture.prefixes) else f"{self._architecture.prefixes[0]}{name}"
         return (name if bare == self._head else named).removesuffix(".weight")
+
+    def products(self, module: str) -> list[tuple[str, Recipe]]:
+        """The products whose weights are, or are rows of, that of a module, by its name in a file without what stands
+        before all; each with its recipe."""
+        found = ((name.removesuffix(".weight"), r) for name, r in self._recipes.items() if name.endswith(".weight"))
+        return [(name, recipe) for name, recipe in found if recipe.files == (f"{module}.weight",)]
 
     def numel(self, bare: str) -> int:
         """How many elements a tensor of the file has."""

@@ -10,7 +10,8 @@ import pytest
 
 import rlx
 from rlx.errors import CapacityExceeded, DTypeError, GraphError, ModelFormatError, ShapeError
-from rlx.models import Lora, trainable
+from rlx.finetune.adapter_files import write_peft
+from rlx.models import Lora, load, trainable
 from rlx.packed import PackedArray
 from tests.models.language import tiny
 from tests.models.language.test_beside_transformers import MODELS, judge, random_model
@@ -206,3 +207,25 @@ def test_what_cannot_be_is_told(folder: Path, tmp_path: Path) -> None:
         trainable(tmp_path / "nothing")
     with pytest.raises(DTypeError, match="dtype is i32; expected f32"):
         trainable(folder, "i32")
+
+
+@pytest.mark.parametrize("name, target", [("phi3", "qkv_proj"), ("gpt2", "c_attn")])
+def test_such_a_modules_adapter_runs_beside_the_loaded_model(name: str, target: str, tmp_path: Path) -> None:
+    outside("transformers")
+    random_model(tmp_path / "base", name)
+    function, weights = trainable(tmp_path / "base")
+    adapted, adapter = function.adapted(Lora(3, 3.0, targets=target), weights)
+    for own in adapter.values():
+        own["lora_B"] += np.sin(np.arange(own["lora_B"].size)).reshape(own["lora_B"].shape).astype(np.float32)
+    write_peft(tmp_path / "a", adapter, adapted.lora, base=None, model_type=name, task=None)
+    with load(tmp_path / "base", "cpu", context=32) as model:
+        model.load_adapter("a", tmp_path / "a")
+        found = model.logits(IDS[0], adapter="a")
+    wanted = adapted(adapter, weights, IDS[:1])[0]
+    assert np.abs(found - wanted).max() <= 1e-5 * np.abs(wanted).max()
+    assert np.abs(wanted - function(weights, IDS[:1])[0]).max() > 0.1
+    for own in adapter.values():
+        own["lora_B"] = np.concatenate([own["lora_B"]] * 2)
+    write_peft(tmp_path / "b", adapter, adapted.lora, base=None, model_type=name, task=None)
+    with load(tmp_path / "base", "cpu", context=32) as model, pytest.raises(ModelFormatError, match="rows, expected"):
+        model.load_adapter("b", tmp_path / "b")
