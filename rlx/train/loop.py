@@ -228,7 +228,7 @@ class Training(Closing):
         Batches taken ahead of an iterator that is given again are not lost.
         Raises: as `step` and `save`, the errors of the iterator, NotFinite for the last steps at the end."""
         if save_every is not None and (self.folder is None or save_every < 1):
-            raise GraphError(f"over: save_every={save_every} with folder {self.folder}; expected 1 or more, and a folder")
+            raise GraphError(f"over: save_every={save_every}, folder={self.folder}: give both, and 1 or more")
         source, taken = self._begun(batches, steps, prefetch)
         line = Line(self._progress)
         end = self.total or (None if steps is None else self.steps - taken + steps)
