@@ -92,8 +92,8 @@ def picture(path: Path, learned: np.ndarray, made: np.ndarray) -> None:
         for places, middle, colour in ((learned, 110, "#888"), (made, 310, "#14517f"))
         for x, y in places
     ]
-    head = '<svg xmlns="http://www.w3.org/2000/svg" width="400" height="420"><rect width="100%" height="100%" fill="#fff"/>'
-    path.write_text("\n".join([head, *dots, "</svg>"]))
+    head = '<svg xmlns="http://www.w3.org/2000/svg" width="400" height="420">'
+    path.write_text("\n".join([head, '<rect width="100%" height="100%" fill="#fff"/>', *dots, "</svg>"]))
 
 
 def main() -> None:

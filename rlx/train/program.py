@@ -165,10 +165,11 @@ def _metric(graph: Graph, name: str, value: Any) -> Tensor:
 
 
 def _of_parts(
-    model: Model, parameters: list[Tensor], batch: Leaves, given: list[Tensor], rest: Rest, states: Any
+    model: Model, parameters: list[Tensor], batch: Leaves, given: list[Tensor], rest: Rest, states: Any,
+    unrolled: bool = False,
 ) -> tuple[Losses, list[Tensor]]:
     """The losses and the gradients of a batch, in its parts one after the other. The optimizer `scale_loss` has a scale
-    in its state, by which the gradients are multiplied."""
+    in its state, by which the gradients are multiplied. `unrolled`: the parts' nodes are all in the graph itself."""
     scale = states.scale if isinstance(states, optim.Scaled) else None
 
     def once(parameters: Sequence[Tensor], leaves: Sequence[Any], rest: Rest) -> tuple[Losses, list[Tensor]]:
@@ -196,9 +197,16 @@ def _of_parts(
 
     rows = [ops.reshape(x, (n, x.shape[0] // n, *x.shape[1:])) for x in given]
     numbers = parameters[0].graph.constant(np.arange(n, dtype=np.int32))
-    start = [ops.zeros_like(p) for p in parameters], rest.carried
-    (sums, carried), values = ops.scan(part, start, (numbers, rows))
-    loss, *others = (ops.mean(v) for v in values)
+    start: Any = ([ops.zeros_like(p) for p in parameters], rest.carried)
+    if unrolled:
+        made: list[list[Tensor]] = []
+        for i in range(n):
+            start, values = part(start, (numbers[i], [x[i] for x in rows]))
+            made.append(values)
+        (sums, carried), columns = start, [ops.stack(column) for column in zip(*made, strict=True)]
+    else:
+        (sums, carried), columns = ops.scan(part, start, (numbers, rows))
+    loss, *others = (ops.mean(column) for column in columns)
     return Losses(loss, dict(zip(names, others, strict=True)), carried), [s / float(n) for s in sums]
 
 
@@ -327,7 +335,7 @@ def step_again(model: Model, batch: Leaves, number: int) -> Again:
         parameters, state = _declared(model.parameters, g.param), _declared(model.state, g.param)
         given = [g.param(kept_name(number, n), t.shape, t.dtype) for n, t in batch.by_name.items()]
         rest = _rest(model, g, g.param, g.param("steps", (), "i32"))
-        found, slopes = _of_parts(model, parameters, batch, given, rest, model.state.tree(state))
+        found, slopes = _of_parts(model, parameters, batch, given, rest, model.state.tree(state), unrolled=True)
     return Again(g, found.loss, slopes)
 
 

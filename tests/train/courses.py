@@ -2,8 +2,8 @@
 
     python -m tests.train.courses [--device cpu] [--write]
 
-It prints a table, and its exit status is 1 where a course by SGD is more than 1e-5 relative from torch's in f32, or
-from float64's farther than that and twice torch's f32, or one by Adam is farther from float64's than twice torch's f32.
+It prints a table, and its exit status is 1 where a course by SGD is more than 1e-5 relative from torch's in f32 or from
+float64's, or one by Adam is farther from float64's than twice torch's f32.
 `--write` computes torch's courses anew, with torch, into courses.json; without it they are read from there.
 digits.npz holds the pictures of scikit-learn 1.7.2 (the UCI data set of Alpaydin and Kaynak, CC BY 4.0)."""
 
@@ -78,10 +78,11 @@ def distance(losses: list[float], others: list[float]) -> float:
 
 
 def judged(name: str, losses: list[float]) -> tuple[float, float, float, bool]:
-    """Of a course by rlx: its distance from torch's in f32 and from float64's, the distance of those two, and whether it
-    is near enough."""
+    """Of a course by rlx: its distance from torch's in f32 and from float64's, the distance of those two, and whether
+    it is near enough."""
     kept = json.loads((HERE / "courses.json").read_text())[name]
-    near, far, theirs = distance(losses, kept["f32"]), distance(losses, kept["f64"]), distance(kept["f32"], kept["f64"])
+    near, far = (distance(losses, kept[dtype]) for dtype in ("f32", "f64"))
+    theirs = distance(kept["f32"], kept["f64"])
     return near, far, theirs, near <= 1e-5 and far <= 1e-5 if name == "sgd" else far <= 2 * theirs
 
 
