@@ -99,6 +99,7 @@ def test_settings_tell_optimizers_apart() -> None:
 
 
 @pytest.mark.late
+@pytest.mark.full(device="vulkan")
 @pytest.mark.parametrize("name", courses.RATES)
 @pytest.mark.parametrize("device", ["cpu", "vulkan"])
 def test_the_first_losses_are_those_of_torch(name: str, device: str) -> None:
