@@ -78,6 +78,9 @@ class Record:
         return self._values[at * len(self.names) + self.names.index(name)]
 
     def add_evaluation(self, step: int, values: Mapping[str, float]) -> None:
+        """Notes the metrics of an evaluation, once: a program that is run again has made its last one before."""
+        if (step, values) in self.evaluations:
+            return
         self.evaluations.append((step, dict(values)))
         shown = {n: v if math.isfinite(v) else None for n, v in values.items()}
         self._lines.append(json.dumps({"step": step, "evaluation": shown}) + "\n")
