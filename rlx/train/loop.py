@@ -170,11 +170,11 @@ class Training(Closing):
         if len(there) >= self._shapes:
             _refuse(batch, list(there.values()), self._shapes)
         number = len(there)
-        made = step_graph(self._model, batch, number)
-        names = self.record.names or made.metrics
-        if names != made.metrics:
-            raise GraphError(f"training: the metrics of this batch are {list(made.metrics)}, before {list(names)}")
-        compiled = self._compile(made.graph)
+        step = step_graph(self._model, batch, number)
+        names = self.record.names or step.metrics
+        if names != step.metrics:
+            raise GraphError(f"training: the metrics of this batch are {list(step.metrics)}, before {list(names)}")
+        compiled = self._compile(step.graph)
         self.record.names = names
         return _Program(number, batch, compiled)
 
@@ -300,8 +300,8 @@ class Training(Closing):
             types, leaves = taken_apart(batch, "batch")
             at = (model.loss, types)
             if at not in self._evaluations:
-                made = evaluation_graph(model, types)
-                self._evaluations[at] = self._compile(made.graph), made.metrics
+                step = evaluation_graph(model, types)
+                self._evaluations[at] = self._compile(step.graph), step.metrics
             program, names = self._evaluations[at]
             rows.append(program.run(dict(zip(types.names, leaves, strict=True)))["values"])
         if not rows:
@@ -374,12 +374,12 @@ class Training(Closing):
 
         Raises: CheckpointError for none, a damaged one, one of another model or optimizer (unless, with
         `new_settings`, only settings such as its rate differ); nothing is changed then."""
-        found = checkpoint.read(self._folder("load", folder))
-        checkpoint.check(found, self._saved, self._settings if not new_settings else found.settings)
+        saved = checkpoint.read(self._folder("load", folder))
+        checkpoint.check(saved, self._saved, self._settings if not new_settings else saved.settings)
         self._waiting = 0
         for name in self._saved:
-            self._store.set(name, np.array(found.tensors[name]))
-        self.steps, self.position, self._skip = found.step, found.position, found.position
+            self._store.set(name, np.array(saved.tensors[name]))
+        self.steps, self.position, self._skip = saved.step, saved.position, saved.position
         self._ahead = None
         self._begin_record()
         return self
@@ -389,8 +389,8 @@ class Training(Closing):
         self.record = Record(self.folder, self.steps)
         self.record.names = names
 
-    def _folder(self, what: str, given: str | os.PathLike[str] | None) -> Path:
-        folder = self.folder if given is None else Path(given)
+    def _folder(self, what: str, asked: str | os.PathLike[str] | None) -> Path:
+        folder = self.folder if asked is None else Path(asked)
         if folder is None:
             raise GraphError(f"{what}: the run has no folder; give one here, or folder= to rlx.training")
         return folder

@@ -134,10 +134,10 @@ def _line(step: int, names: Sequence[str], values: np.ndarray[Any, Any], seconds
 def _parsed(line: bytes) -> dict[str, Any] | None:
     """A whole line, None for one that was cut off or is none of a record's."""
     try:
-        found = json.loads(line) if line.endswith(b"\n") else None
+        parsed = json.loads(line) if line.endswith(b"\n") else None
     except ValueError:
         return None
-    return found if isinstance(found, dict) and type(found.get("step")) is int else None
+    return parsed if isinstance(parsed, dict) and type(parsed.get("step")) is int else None
 
 
 def _number(value: Any) -> float:
