@@ -24,7 +24,7 @@ from rlx.driver import Buffer
 from rlx.driver.device import Bytes, address
 from rlx.host.locks import renewed
 
-_LEAST = 1 << 16  # bytes of a range that are worth giving back
+_LEAST_BYTES = 1 << 16  # a smaller range is not worth giving back
 _NONE = np.empty(0, np.uint8)
 _ALL: WeakValueDictionary[int, Forms] = WeakValueDictionary()
 
@@ -202,7 +202,7 @@ class Forms:
         for form in forms if self._own and not self._bringing else ():
             start, end = form.start, form.end
             taken = any(a < end and start < b for a, b in (*self._gone, *self._kept))
-            if form.fresh and not taken and end - start >= _LEAST:
+            if form.fresh and not taken and end - start >= _LEAST_BYTES:
                 # The note comes first: a signal's handler may raise between the two. Where the system refuses, the
                 # bytes still lie there, which is no fault.
                 self._gone[start, end] = form

@@ -22,7 +22,7 @@ from rlx.backends.cpu.rowwise import (
 )
 from rlx.ops.packed_attention import BLOCK
 
-_KEYS = 256  # keys in a block; their scores lie on the stack
+_KEYS_PER_BLOCK = 256  # their scores lie on the stack
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class _Text:
         self.w = k.all_args("scale", "cap", *SCALES.types)
         self.scale = k.splat(k.arg("scale"), spec.lanes)
         self.vector = F32.of(spec.lanes)
-        self.scores = room(k, 4 * (_KEYS + spec.lanes))
+        self.scores = room(k, 4 * (_KEYS_PER_BLOCK + spec.lanes))
         self.parts = range(0, spec.size, spec.lanes)
         self.kept = I8 if spec.packed else STORED[spec.dtype]  # how k and v are stored
         if spec.packed:
@@ -86,9 +86,9 @@ class _Text:
         low, high = self._range(b, row)
         best, total = k.variable(k.const(F32, LOWEST)), k.variable(k.const(F32, 0.0))
         sums = [k.variable(k.const(self.vector, 0.0)) for _ in self.parts]
-        with k.loop(low, high, _KEYS) as start:
+        with k.loop(low, high, _KEYS_PER_BLOCK) as start:
             count = high - start
-            count = k.select(k.cmp("slt", count, _KEYS), count, _KEYS)
+            count = k.select(k.cmp("slt", count, _KEYS_PER_BLOCK), count, _KEYS_PER_BLOCK)
             top = self._score(query, b, h, row, start, count)
             now = greater(k, top, best.value)
             factor = k.extract(exp_of_difference(k, k.splat(best.value - now, lanes)), 0)
