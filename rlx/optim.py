@@ -145,7 +145,7 @@ _SMALL = 1 << 16  # elements of the largest array that is read together with oth
 def _joined(values: PyTree) -> list[Any]:
     """All elements of a tree in few arrays: the small ones of a dtype are one, so that a reduction is few launches."""
     small: dict[DType, list[Any]] = {}
-    result = []
+    result: list[Any] = []
     for x in tree.leaves(values):
         few = math.prod(np.shape(x)) <= _SMALL
         (small.setdefault(as_dtype(x.dtype), []) if few else result).append(x)

@@ -161,7 +161,7 @@ def info_of(name: str) -> DeviceInfo:
     return find_device(name) if device is None else device.info
 
 
-def _already_open(name: Any) -> Device | None:
+def _already_open(name: str) -> Device | None:
     known = _opened.get(_asked(name)) if isinstance(name, str) else None
     return None if known is None else load_backend(known[0]).opened(known[1])
 

@@ -76,7 +76,7 @@ class Traced(NamedTuple):
             error.add_note(f"{self.graph.name}: computed again from the numbers of this call")
             raise
         arrays = {n: a for n, a in zip(self.names, call.leaves, strict=True) if not is_python_number(a)}
-        return arrays | self.tape.feeds(slots) | self.constants, slots
+        return {**arrays, **self.tape.feeds(slots), **self.constants}, slots
 
     def result(self, slots: Sequence[Any], made: Mapping[str, Any]) -> Any:
         """What the function returns for a run's outputs and the tape's slots."""

@@ -99,21 +99,25 @@ def test_no_more_programs_stay_than_the_limit(monkeypatch: pytest.MonkeyPatch) -
     assert len(own) == 1
 
 
-def test_no_program_keeps_a_function_alive() -> None:
-    class Model:
-        def __init__(self) -> None:
-            self.w = np.ones(3)
+class _Model:
+    def __init__(self) -> None:
+        self.w = np.ones(3)
 
-        def loss(self, x: Any) -> Any:
-            return rlx.sum(x * self.w)
+    def loss(self, x: Any) -> Any:
+        return rlx.sum(x * self.w)
 
-    model = Model()
+
+def _differentiated() -> weakref.ref[_Model]:
+    model = _Model()
     rule = rlx.custom_vjp(model.loss)
     rule.defvjp(lambda x: (model.loss(x), x), lambda x, ct: (ct * x,))
     rlx.grad(rule)(np.ones(3))
     rlx.grad(rlx.checkpoint(model.loss))(np.ones(3))
     rlx.jvp(model.loss, (np.ones(3),), (np.ones(3),))
-    gone = weakref.ref(model)
-    del model, rule
+    return weakref.ref(model)
+
+
+def test_no_program_keeps_a_function_alive() -> None:
+    gone = _differentiated()
     gc.collect()
     assert gone() is None
