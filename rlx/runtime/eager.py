@@ -749,7 +749,7 @@ def _cut(x: Array, parts: tuple[Any, ...]) -> Array | None:
     for k in parts:
         if type(k) is slice:
             ends = k.start, k.stop, k.step
-            if not all([v is None or type(v) is int for v in ends]):  # 1.0 equals 1, and is refused
+            if not all(v is None or type(v) is int for v in ends):  # 1.0 equals 1, and is refused
                 key = []
                 break
             key.append(ends)

@@ -70,7 +70,7 @@ def bind(device: CudaDevice, steps: Sequence[Step], arena: DeviceArena, segments
             for launch in launches:
                 launch(places)
 
-    def enqueue(places: Places) -> None:
+    def put(places: Places) -> None:
         try:
             with turn:
                 for value, n, offset in words:
@@ -81,7 +81,7 @@ def bind(device: CudaDevice, steps: Sequence[Step], arena: DeviceArena, segments
 
     def begin(memory: Memory) -> None:
         device.enter()
-        enqueue([buffer.address + offset for buffer, offset in memory])
+        put([buffer.address + offset for buffer, offset in memory])
 
     def fresh(sizes: Sequence[int]) -> Callable[[list[int]], list[Buffer]]:
         wanted = [(nbytes, granules(nbytes)) for nbytes in sizes]
@@ -93,7 +93,7 @@ def bind(device: CudaDevice, steps: Sequence[Step], arena: DeviceArena, segments
                 memory = device.take_whole(whole)
                 results.append(CudaBuffer(device, memory, nbytes))
                 places.append(memory.address)
-            enqueue(places)
+            put(places)
             return results
 
         return begin_fresh

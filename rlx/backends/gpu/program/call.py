@@ -40,8 +40,8 @@ class Enqueues(Records, Protocol):
 class GpuCall:
     """See Call."""
 
-    def __init__(self, bound: Enqueued, own_bytes: int, held: Resources) -> None:
-        self.begin, self.fresh = bound
+    def __init__(self, enqueued: Enqueued, own_bytes: int, held: Resources) -> None:
+        self.begin, self.fresh = enqueued
         self.own_bytes = own_bytes
         self._held = held
 
@@ -72,8 +72,8 @@ def build_call(
         arena = device.arena(plan, bound)
         held.callback(arena.close)
         fill_memory(device, lowering, arena, held)
-        bound = device.bind(lowering.steps, arena, segments)
-        if not isinstance(bound, str):
-            return GpuCall(bound, len(lowering.args) + lowering.scratch_bytes, held)
+        enqueued = device.bind(lowering.steps, arena, segments)
+        if not isinstance(enqueued, str):
+            return GpuCall(enqueued, len(lowering.args) + lowering.scratch_bytes, held)
     held.close()
-    return bound
+    return enqueued
