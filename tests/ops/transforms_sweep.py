@@ -67,7 +67,7 @@ def tangents(case: GradientCase, seed: int) -> tuple[float, float]:
     return dots, float(np.sqrt(np.sum((tangent - differences) ** 2))) / max(power, 1e-3)
 
 
-WIDEST = 4096.0  # times the step of a case: the first step of the extrapolation
+WIDEST = 256.0  # times the step of a case: the first step of the extrapolation
 HALVINGS, ORDERS = 18, 6
 
 
@@ -75,7 +75,7 @@ def slope(function: Callable[[float], Array], step: float) -> Array:
     """The derivative of a function at 0: central differences of steps that are halved, extrapolated to a step of 0.
 
     Each element takes the extrapolation that differs least from the two that it was made of: near a kink a small step
-    is right, and elsewhere a large one, whose rounding is small. Follows Ridders, Accurate computation of F'(x), 1982."""
+    is right, and elsewhere a large one, whose rounding is small. Follows Ridders, 1982."""
     rows: list[list[Array]] = []
     best: Array = np.zeros(())
     error: Array = np.full((), np.inf)
