@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -31,8 +34,13 @@ ACTIVATIONS = {
     "gelu": "gelu",
     "gelu_new": "gelu_tanh",
     "gelu_pytorch_tanh": "gelu_tanh",
+    "gelu_fast": "gelu_tanh",
+    "gelu_python": "gelu",
+    "quick_gelu": "quick_gelu",
     "relu": "relu",
+    "relu2": "relu2",
 }
+CLASSES = Path(__file__).with_name("classes.json")  # tests/models/language/families.py writes it
 
 
 def alone(values: Sequence[Value]) -> Value:
@@ -47,6 +55,7 @@ class Recipe:
     files: tuple[str, ...]
     make: Callable[[Sequence[Value]], Value] = alone
     derived: bool = False  # whether numbers change, so that a packed or half-precision tensor must become floats first
+    scale: float = 1.0  # what products with the weight are multiplied by
 
 
 Find = Callable[[str, LanguageConfig, Mapping[str, Any]], Recipe]
@@ -116,6 +125,103 @@ def llama_like(f: Fields, architecture: str, **changed: Any) -> LanguageConfig:
     if "attention" not in changed:
         settings["attention"] = attention(f, layers)
     return LanguageConfig(**{**settings, **changed})
+
+
+@cache
+def _classes() -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(CLASSES.read_text(encoding="utf-8"))["families"]
+    return found
+
+
+def by_class(read: Callable[[Fields], LanguageConfig]) -> Callable[[Fields], LanguageConfig]:
+    """`read` of settings under all their names, with what the configuration class of their `model_type` takes for
+    granted where a file leaves them out."""
+
+    def of(f: Fields) -> LanguageConfig:
+        facts, content = _classes()[f.content["model_type"]], dict(f.content)
+        for name, own in facts["names"].items():
+            for one, other in ((own, name), (name, own)):
+                if one in content:
+                    content[other] = content[one]
+        content = {**facts["usual"], **content}
+        for name, own in facts["names"].items():
+            if own in content:
+                content.setdefault(name, content[own])
+        rope = facts.get("rope", {})
+        if not (content.get("rope_parameters") or content.get("rope_scaling")) and "rope_theta" not in content:
+            content["rope_parameters"] = rope or None
+        for name in ("rope_theta", "partial_rotary_factor"):
+            if name in rope:
+                content.setdefault(name, rope[name])
+        return read(Fields(content, f.where))
+
+    return of
+
+
+def renamed(table: Mapping[str, str], then: Find = same_name) -> Find:
+    """The weights of an architecture that calls some otherwise: what `then` says of a name, and what stands in the
+    table for parts of layers ("self_attn.o_proj"), for others ("norm"), and for the word "layers"."""
+
+    def name_of(name: str) -> str:
+        stem, dot, suffix = name.rpartition(".")
+        if suffix not in ("weight", "bias"):
+            stem, dot, suffix = name, "", ""
+        if stem.startswith("layers."):
+            _, number, part = stem.split(".", 2)
+            return f"{table.get('layers', 'layers')}.{number}.{table.get(part, part)}{dot}{suffix}"
+        return f"{table.get(stem, stem)}{dot}{suffix}"
+
+    def find(name: str, config: LanguageConfig, tensors: Mapping[str, Any]) -> Recipe:
+        recipe = then(name, config, tensors)
+        return replace(recipe, files=tuple(name_of(n) for n in recipe.files))
+
+    return find
+
+
+def some_rows(name: str, order: npt.NDArray[np.int64]) -> Recipe:
+    """Some rows of a tensor, in another order."""
+
+    def take(values: Sequence[Value]) -> Value:
+        (value,) = values
+        if isinstance(value, PackedArray):
+            return PackedArray(value.dtype, (len(order), *value.shape[1:]), value.data[order])
+        return value[order]
+
+    return Recipe((name,), take)
+
+
+def block_rows(parts: Sequence[int], groups: int, which: Sequence[int]) -> npt.NDArray[np.int64]:
+    """The rows of some parts, one part after the other, of a matrix whose groups of rows have all parts each."""
+    whole = np.arange(groups * sum(parts)).reshape(groups, -1)
+    ends = np.cumsum(parts)
+    return np.concatenate([whole[:, ends[i] - parts[i] : ends[i]].reshape(-1) for i in which])
+
+
+def fused(whole: str, layout: Literal["apart", "grouped"], then: Find = same_name) -> Find:
+    """q, k and v in one tensor `whole`: one after the other, or so for each head of keys with its queries."""
+
+    def find(name: str, config: LanguageConfig, tensors: Mapping[str, Any]) -> Recipe:
+        a = config.attention
+        layer, found, rest = name.partition(".self_attn.")
+        part = "qkv".find(rest[:1]) if found and rest[1:].startswith("_proj.") else -1
+        if a is None or part < 0:
+            return then(name, config, tensors)
+        groups = a.kv_heads if layout == "grouped" else 1
+        sizes = [n * a.head_size // groups for n in (a.heads, a.kv_heads, a.kv_heads)]
+        return some_rows(f"{layer}.{whole}.{rest.rpartition('.')[2]}", block_rows(sizes, groups, (part,)))
+
+    return find
+
+
+def gate_above(name: str, config: LanguageConfig, tensors: Mapping[str, Any]) -> Recipe:
+    """The gates of an MLP above its other rows in one tensor, mlp.gate_up_proj."""
+    before, found, rest = name.partition("mlp.gate_proj.")
+    if found:
+        return rows(f"{before}mlp.gate_up_proj.{rest}", 0, config.inner)
+    before, found, rest = name.partition("mlp.up_proj.")
+    if found:
+        return rows(f"{before}mlp.gate_up_proj.{rest}", config.inner, 2 * config.inner)
+    return same_name(name, config, tensors)
 
 
 def rows(name: str, start: int, stop: int) -> Recipe:
