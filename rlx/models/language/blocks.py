@@ -225,14 +225,15 @@ class Blocks:
             return self._out(x, self._step(q, k, v, a, index, rope), index)
         q, k = self.rotated(q, k, rope)
         if not self.size.context:
-            mask = self.caches.distances(a.alibi, self.size.chunk) if a.alibi else None
+            rounded = a.scale if a.alibi_rounded else None
+            mask = self.caches.distances(a.alibi, self.size.chunk, rounded) if a.alibi else None
             made = turned(ops.attention(turned(q), turned(k), turned(v), mask, scale=a.scale, softcap=a.softcap,
                                         causal=self.size.chunk > 1 or window is not None, window=window))  # fmt: skip
         elif a.sinks:
             keys, values = self.caches.keys_and_values(index, k, v, window)
             made = turned(self._with_sinks(q, keys, values, a, index))
         else:
-            made = self.caches.attention(index, q, k, v, window, a.scale, a.softcap, a.alibi)
+            made = self.caches.attention(index, q, k, v, window, a.scale, a.softcap, a.alibi, a.alibi_rounded)
         return self._out(x, made, index)
 
     def _out(self, x: Tensor, mixed: Tensor, index: int) -> Tensor:
@@ -382,6 +383,8 @@ def _routed(scores: Tensor, e: Experts, bias: Tensor | None = None) -> tuple[Ten
     if e.order == "chosen":
         kept, chosen = ops.top_k(scores, e.used)
         return ops.softmax(kept, axis=-1) * e.scaling, ops.cast(chosen, i32)
+    if e.order == "mixed":
+        return _mixed(scores, e.jitter)
     every = ops.sigmoid(scores) if e.order == "sigmoid" else ops.softmax(scores, axis=-1)
     if bias is None and e.groups == 1:
         parts, chosen = ops.top_k(every, e.used)
@@ -393,6 +396,21 @@ def _routed(scores: Tensor, e: Experts, bias: Tensor | None = None) -> tuple[Ten
         whole = ops.sum(parts, axis=-1, keepdims=True)
         parts = parts / (whole + e.floor if e.added else ops.maximum(whole, e.floor) if e.floor else whole)
     return parts if e.scaling == 1.0 else parts * e.scaling, ops.cast(chosen, i32)
+
+
+def _mixed(scores: Tensor, jitter: float) -> tuple[Tensor, Tensor]:
+    """The two experts of SparseMixer (Liu et al. 2023), as it computes them when it does not train."""
+    numbers = scores.graph.constant(np.arange(scores.shape[1], dtype=np.int32))
+    left, parts, chosen = scores, [], []
+    for _ in range(2):
+        top = ops.max(left, axis=-1, keepdims=True)
+        far = (top - scores) / ops.maximum(ops.abs(scores), top) > 2 * jitter
+        best = ops.cast(ops.argmax(left, axis=-1, keepdims=True), i32)
+        shares = ops.softmax(ops.where(far, -math.inf, left), axis=-1)
+        parts.append(ops.take_along_axis(shares, best))
+        chosen.append(best)
+        left = ops.where(ops.equal(numbers, best), -math.inf, left)
+    return ops.concat(parts, axis=1), ops.concat(chosen, axis=1)
 
 
 def _in_groups(by: Tensor, e: Experts) -> Tensor:

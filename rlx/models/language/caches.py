@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 import rlx.ops as ops
-from rlx.dtypes import DType, f16, f32, i8
+from rlx.dtypes import DType, bf16, f16, f32, i8
 from rlx.ir import Graph, Tensor
 from rlx.models.language.config import LanguageConfig
 from rlx.models.language.pages import ROWS
@@ -62,13 +62,13 @@ class Caches:
 
     def attention(
         self, index: int, q: Tensor, k: Tensor, v: Tensor, window: int | None, scale: float, softcap: float | None,
-        slopes: tuple[float, ...] = (),
+        slopes: tuple[float, ...] = (), rounded: bool = False,
     ) -> Tensor:  # fmt: skip
         """Attention of a layer over what is in its caches after this run's k and v were written there: all (batch,
-        chunk, heads, size). With `slopes` each head's scores lose so much a token of distance (ALiBi)."""
+        chunk, heads, size). With `slopes` each head's scores lose so much a token of distance (ALiBi), `rounded` as in `distances`."""
         if slopes:
             keys, values = self.keys_and_values(index, k, v, window)
-            return self._seeing(q, keys, values, window, scale, softcap, slopes)
+            return self._seeing(q, keys, values, window, scale, softcap, slopes, rounded)
         if self._table is not None and (not self.packed or (not self.size.gathers and self.size.chunk == 1)):
             fresh = self._blocks(index, k, v) if self.packed else self._floats(index, k, v)
             pools = dict(zip((name for name, _ in fresh), self._pools(fresh), strict=True))
@@ -91,16 +91,23 @@ class Caches:
 
     def _seeing(
         self, q: Tensor, keys: Tensor, values: Tensor, window: int | None, scale: float, softcap: float | None,
-        slopes: tuple[float, ...] = (),
+        slopes: tuple[float, ...] = (), rounded: bool = False,
     ) -> Tensor:  # fmt: skip
         attrs = {"scale": scale, "softcap": softcap, **self._seen(window)}
         if slopes:
-            attrs["mask"] = self.distances(slopes, self.size.context)
+            attrs["mask"] = self.distances(slopes, self.size.context, scale if rounded else None)
         return turned(ops.attention(turned(ops.cast(q, keys.dtype)), turned(keys), turned(values), **attrs))
 
-    def distances(self, slopes: tuple[float, ...], rows: int) -> Tensor:
+    def distances(self, slopes: tuple[float, ...], rows: int, rounded: float | None = None) -> Tensor:
         """What each head's scores lose by the distance of a query and the key in each row, whose number is its
-        position: f32 (batch, heads, chunk, rows)."""
+        position: f32 (batch, heads, chunk, rows). Where `rounded` is a number: what they gain by the key's position, in
+        bf16, times that number, as Falcon's class has it: (heads, 1, rows)."""
+        if rounded is not None:
+            steps = np.asarray(slopes).astype(bf16.np).astype(np.float32)
+            # A product of bf16 and an integer rounds the integer first.
+            places = np.arange(rows).astype(bf16.np).astype(np.float32)
+            gain = (steps.reshape(-1, 1, 1) * places).astype(bf16.np).astype(np.float32)
+            return self.g.constant(gain * np.float32(rounded))
         if self._behind is None:
             step = self.g.constant(np.arange(self.size.chunk, dtype=np.int32).reshape(1, 1, -1, 1))
             numbers = self.g.constant(np.arange(rows, dtype=np.int32))

@@ -18,7 +18,7 @@ MOST_INNER, MOST_POSITIONS, MOST_EXPERTS = 1 << 20, 1 << 24, 1 << 12
 MOST_ANGLE = 1e6  # radians a position; published ones are 1 at most
 
 Norm = Literal["rms", "layer"]
-Placement = Literal["before", "after", "around", "post"]
+Placement = Literal["before", "after", "around", "post", "inside"]
 Mixer = Literal["attention", "latent", "mamba", "mamba2", "delta", "conv", "hybrid"]
 ATTENTION: tuple[Mixer, ...] = ("attention",)  # the mixers of one layer
 
@@ -78,6 +78,7 @@ class Attention:
     late_norm: bool = False
     clip: float | None = None
     alibi: tuple[float, ...] = ()
+    alibi_rounded: bool = False  # by the keys' positions, rounded to bf16, as Falcon's
     heat: tuple[float, float] | None = None
     latent: Latent | None = None
 
@@ -88,7 +89,8 @@ class Experts:
 
     `order` "softmax" takes the softmax of all logits and then the largest, made to sum to 1 where `renormalize`;
     "chosen" takes the softmax of the largest logits alone, "sigmoid" the sigmoid of each logit in place of the first
-    softmax. Where `corrected`, a learned number is added to each expert's part for the choice alone. Of `groups` of
+    softmax; "mixed" chooses two, one after the other, each by the softmax of the logits that are not further below the
+    largest left than twice `jitter` of it. Where `corrected`, a learned number is added to each expert's part for the choice alone. Of `groups` of
     experts those in `groups_used` may be chosen: the groups with the largest sums of their `group_top` largest. `floor`
     is what the sum is at least, or with `added` what is added to it, where parts are divided by their sum; `scaling`
     multiplies the parts.
@@ -99,7 +101,7 @@ class Experts:
     count: int
     used: int
     inner: int
-    order: Literal["softmax", "chosen", "sigmoid"] = "softmax"
+    order: Literal["softmax", "chosen", "sigmoid", "mixed"] = "softmax"
     renormalize: bool = True
     limit: float | None = None  # the limit of gpt-oss's clamped, shifted SwiGLU
     bias: bool = False
@@ -112,6 +114,7 @@ class Experts:
     scaling: float = 1.0
     floor: float = 0.0
     added: bool = False
+    jitter: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +145,7 @@ class LanguageConfig:
     """A model as blocks: one `mixers` entry a layer, then an MLP or experts unless `inner` is 0.
 
     `placement` says where norms stand: before a block (Llama), after it (OLMo 2), on both sides (Gemma 2), or after the
-    sum of a block and what went into it ("post", as in the first Transformers). With `parallel` norms mixer and MLP
+    sum of a block and what went into it ("post", as in the first Transformers), or before both ("inside"). With `parallel` norms mixer and MLP
     both take what goes into the layer, by one norm for both or one for each, and their sum is added to it.
     `residual_scale` multiplies a block's result before it is added, `logit_scale` the logits. `embedding_width` is that
     of embeddings which one product widens and another, of the output, narrows.
@@ -177,6 +180,8 @@ class LanguageConfig:
     embedding_norm: bool = False
     embedding_width: int = 0
     final_norm: bool = True
+    # What products with weights are multiplied by, a number or one for each row, by the names of parts of layers.
+    scales: tuple[tuple[str, float | tuple[float, ...]], ...] = ()
     heads_beyond: bool = False  # whether a file may have more layers, which guess tokens that follow the next
 
     @property
@@ -198,6 +203,10 @@ class Fields:
 
     def wrong(self, name: str, expected: str) -> NoReturn:
         raise ModelFormatError(f"{self.where}: {name} is {shown(self.content.get(name))}, expected {expected}")
+
+    def but(self, **changed: Any) -> Fields:
+        """The settings with others in place of some."""
+        return Fields({**self.content, **changed}, self.where)
 
     def has(self, name: str) -> bool:
         return self.content.get(name) is not None
@@ -225,6 +234,14 @@ class Fields:
         if type(value) is not bool:
             self.wrong(name, "true or false")
         return value
+
+    def numbers(self, name: str, count: int, low: float, high: float, default: float) -> tuple[float, ...]:
+        """A list of so many numbers."""
+        value = self.content.get(name)
+        value = [default] * count if value is None else value
+        if not isinstance(value, list) or len(value) != count:
+            self.wrong(name, f"a list of {count} numbers")
+        return tuple(Fields({name: one}, self.where).number(name, low, high) for one in value)
 
     def choice(self, name: str, options: Mapping[str, str], default: str | None = None) -> str:
         value = self.content.get(name)

@@ -158,12 +158,14 @@ class ModelWeights:
         """What products with a weight that was asked for are multiplied by: a number, or one for each row or expert."""
         return self._wanted[name].scale if name in self._wanted else None
 
-    def _scale(self, recipe: Recipe, packed: bool) -> Scale | None:
+    def _scale(self, name: str, recipe: Recipe, packed: bool) -> Scale | None:
+        own = next((np.asarray(s, np.float32) for part, s in self.config.scales if name.endswith(f".{part}.weight")), None)
         held = [self.source.scales.get(self._names[n]) if packed else None for n in recipe.files]
         if all(s is None for s in held):
-            return None if recipe.scale == 1.0 else np.asarray(recipe.scale, np.float32)
+            return own
         each = [np.float32(1) if s is None else s for s in held]
-        return np.asarray(each[0] if len(each) == 1 else np.stack(each)) * np.float32(recipe.scale)
+        found = np.asarray(each[0] if len(each) == 1 else np.stack(each))
+        return found if own is None else found * own
 
     def joined(self, name: str, parts: Sequence[tuple[str, tuple[int, ...]]]) -> bool:
         """Whether weights can be one that holds their rows one after the other: those of one dtype can."""
@@ -209,7 +211,7 @@ class ModelWeights:
         elif self._dtype is not None and not dtype.is_packed:
             dtype = self._dtype
         same = recipe.make is alone and self.source.kinds[self._names[recipe.files[0]]] == (shape, dtype)
-        scale = self._scale(recipe, dtype.is_packed)
+        scale = self._scale(name, recipe, dtype.is_packed)
         return _Wanted(shape, dtype, recipe, recipe.files if same else (), scale)
 
     def bare(self, name: str) -> str:

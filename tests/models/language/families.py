@@ -106,7 +106,7 @@ FAMILIES: dict[str, tuple[dict[str, Any], ...]] = {
     "codegen": ({**N, "rotary_dim": 4, "n_ctx": 128},),
     "helium": ({**BASE, **ROPE, "head_dim": 8, "mlp_bias": True},),
     "hunyuan_v1_dense": ({**BASE, **ROPE, "head_dim": 12, "attention_bias": True},),
-    "hunyuan_v1_moe": ({**BASE, **ROPE, "num_experts": 6, "moe_topk": 2},),
+    "hunyuan_v1_moe": ({**BASE, **ROPE, "head_dim": 12, "num_experts": 6, "moe_topk": 2},),
     "dots1": ({**ROUTED, **ROPE, "sliding_window": 7, "max_window_layers": 1, "norm_topk_prob": True},),
     "flex_olmo": ({**BASE, **ROPE, "num_experts": 6, "num_experts_per_tok": 2},),
     "persimmon": ({**NO_KV, **PART},),
@@ -114,7 +114,7 @@ FAMILIES: dict[str, tuple[dict[str, Any], ...]] = {
               "max_position_embeddings": 128, **IDS},),
     "biogpt": (NO_KV,),
     "openai-gpt": (N,),
-    "ministral": ({**BASE, **ROPE, "sliding_window": 7, "layer_types": ["sliding_attention", "full_attention",
+    "ministral": ({**BASE, **ROPE, "head_dim": 12, "sliding_window": 7, "layer_types": ["sliding_attention", "full_attention",
                                                                        "sliding_attention"]},),
     "ministral3": ({**BASE, "head_dim": 12, "rope_parameters": {
         "rope_type": "yarn", "rope_theta": 500.0, "factor": 4.0, "original_max_position_embeddings": 16, "mscale": 1.0,

@@ -4,13 +4,39 @@ from __future__ import annotations
 
 from rlx.errors import ModelFormatError
 from rlx.formats.files import shown
-from rlx.models.language.architectures import gemma, gpt2, gpt_oss, llama, mamba, olmo, phi3, qwen, qwen_next
+from rlx.models.language.architectures import (
+    alibi,
+    cohere,
+    deepseek,
+    gemma,
+    glm,
+    gpt2,
+    gpt_oss,
+    gptj,
+    granite,
+    hybrid,
+    lfm2,
+    llama,
+    mamba,
+    mixtral,
+    neox,
+    olmo,
+    opt,
+    phi,
+    phi3,
+    qwen,
+    qwen_next,
+    variants,
+)
 from rlx.models.language.architectures.base import Architecture
 from rlx.models.language.config import Fields
 
 ARCHITECTURES: dict[str, Architecture] = {
     name: architecture
-    for module in (llama, qwen, gemma, phi3, gpt2, olmo, gpt_oss, mamba, qwen_next)
+    for module in (
+        llama, qwen, gemma, phi3, gpt2, olmo, gpt_oss, mamba, qwen_next, mixtral, variants, phi, neox, gptj, alibi, opt,
+        cohere, granite, glm, deepseek, lfm2, hybrid,
+    )  # fmt: skip
     for name, architecture in module.ARCHITECTURES.items()
 }
 OTHERS = ("bert", "whisper")  # models that are read, and are no language models

@@ -55,7 +55,6 @@ class Recipe:
     files: tuple[str, ...]
     make: Callable[[Sequence[Value]], Value] = alone
     derived: bool = False  # whether numbers change, so that a packed or half-precision tensor must become floats first
-    scale: float = 1.0  # what products with the weight are multiplied by
 
 
 Find = Callable[[str, LanguageConfig, Mapping[str, Any]], Recipe]
@@ -74,7 +73,7 @@ class Architecture:
     read: Callable[[Fields], LanguageConfig]
     find: Find = same_name
     prefixes: tuple[str, ...] = ("model.",)
-    unused: re.Pattern[str] = field(default=re.compile(r"rotary_emb\.inv_freq$|\.attn\.(masked_)?bias$"))
+    unused: re.Pattern[str] = field(default=re.compile(r"rotary_emb\.inv_freq$|\.(attn|attention)\.((masked_)?bias|causal_mask)$"))
 
 
 def attention(f: Fields, layers: int, partial: bool = False, **changed: Any) -> Attention:
@@ -111,20 +110,19 @@ def windows_of(f: Fields, layers: int, otherwise: Callable[[int], bool]) -> tupl
 def llama_like(f: Fields, architecture: str, **changed: Any) -> LanguageConfig:
     """The blocks of a Llama, with what the architecture changes in them."""
     layers = f.count("num_hidden_layers", MOST_LAYERS)
-    settings: dict[str, Any] = {
-        "architecture": architecture,
-        "vocabulary": f.count("vocab_size", MOST_TOKENS),
-        "width": f.count("hidden_size", MOST_WIDTH),
-        "positions": f.count("max_position_embeddings", MOST_POSITIONS, 2048),
-        "mixers": ATTENTION * layers,
-        "inner": f.count("intermediate_size", MOST_INNER),
-        "activation": f.choice("hidden_act", ACTIVATIONS, "silu"),
-        "eps": f.number("rms_norm_eps", 0, 1),
-        "tied": f.flag("tie_word_embeddings", False),
+    usual: dict[str, Callable[[], Any]] = {
+        "vocabulary": lambda: f.count("vocab_size", MOST_TOKENS),
+        "width": lambda: f.count("hidden_size", MOST_WIDTH),
+        "positions": lambda: f.count("max_position_embeddings", MOST_POSITIONS, 2048),
+        "mixers": lambda: ATTENTION * layers,
+        "inner": lambda: f.count("intermediate_size", MOST_INNER),
+        "activation": lambda: f.choice("hidden_act", ACTIVATIONS, "silu"),
+        "eps": lambda: f.number("rms_norm_eps", 0, 1),
+        "tied": lambda: f.flag("tie_word_embeddings", False),
+        "attention": lambda: attention(f, layers),
     }
-    if "attention" not in changed:
-        settings["attention"] = attention(f, layers)
-    return LanguageConfig(**{**settings, **changed})
+    settings = {name: make() for name, make in usual.items() if name not in changed}
+    return LanguageConfig(architecture=architecture, **settings, **changed)
 
 
 @cache
@@ -159,17 +157,22 @@ def by_class(read: Callable[[Fields], LanguageConfig]) -> Callable[[Fields], Lan
 
 
 def renamed(table: Mapping[str, str], then: Find = same_name) -> Find:
-    """The weights of an architecture that calls some otherwise: what `then` says of a name, and what stands in the
-    table for parts of layers ("self_attn.o_proj"), for others ("norm"), and for the word "layers"."""
+    """The weights of an architecture that calls some otherwise: what `then` says of a name, with what stands in the
+    table for the most of its beginning, behind the number where it is of a layer ("self_attn", "mlp.up_proj"), and for
+    the word "layers"."""
+
+    def theirs(part: str) -> str:
+        before, rest = part, ""
+        while before and before not in table:
+            before, _, last = before.rpartition(".")
+            rest = f".{last}{rest}"
+        return f"{table[before]}{rest}" if before else part
 
     def name_of(name: str) -> str:
-        stem, dot, suffix = name.rpartition(".")
-        if suffix not in ("weight", "bias"):
-            stem, dot, suffix = name, "", ""
-        if stem.startswith("layers."):
-            _, number, part = stem.split(".", 2)
-            return f"{table.get('layers', 'layers')}.{number}.{table.get(part, part)}{dot}{suffix}"
-        return f"{table.get(stem, stem)}{dot}{suffix}"
+        if not name.startswith("layers."):
+            return theirs(name)
+        _, number, part = name.split(".", 2)
+        return f"{table.get('layers', 'layers')}.{number}.{theirs(part)}"
 
     def find(name: str, config: LanguageConfig, tensors: Mapping[str, Any]) -> Recipe:
         recipe = then(name, config, tensors)
@@ -209,6 +212,32 @@ def fused(whole: str, layout: Literal["apart", "grouped"], then: Find = same_nam
         groups = a.kv_heads if layout == "grouped" else 1
         sizes = [n * a.head_size // groups for n in (a.heads, a.kv_heads, a.kv_heads)]
         return some_rows(f"{layer}.{whole}.{rest.rpartition('.')[2]}", block_rows(sizes, groups, (part,)))
+
+    return find
+
+
+def experts_in(base: str = "mlp", parts: Sequence[str] = ("gate_proj", "up_proj", "down_proj")) -> Find:
+    """Experts of a part `base` of layers, whose matrices lie in tensors of their own, by these names, or stacked, with
+    gates above the others."""
+
+    def find(name: str, config: LanguageConfig, tensors: Mapping[str, Any]) -> Recipe:
+        before, found, kind = name.partition(".mlp.experts.")
+        if not found or config.experts is None:
+            return same_name(name, config, tensors)
+        kind, whole = kind.removesuffix(".weight"), f"{before}.{base}.experts.gate_up_proj"
+        if whole in tensors:
+            if kind == "down_proj":
+                return Recipe((f"{before}.{base}.experts.down_proj",))
+            n = config.experts.inner
+            start = 0 if kind == "gate_proj" else n
+            return Recipe((whole,), lambda values: values[0][:, start : start + n])  # type: ignore[index]
+        own = parts[("gate_proj", "up_proj", "down_proj").index(kind)]
+        files = []
+        for e in range(config.experts.count):
+            files.append(f"{before}.{base}.experts.{e}.{own}.weight")
+            if files[-1] not in tensors:  # the first that is missing is enough to be named
+                break
+        return stacked(files)
 
     return find
 

@@ -16,10 +16,11 @@ from rlx.models.language.architectures.base import (
     attention,
     block_rows,
     derived,
+    experts_in,
     llama_like,
     some_rows,
 )
-from rlx.models.language.architectures.qwen import expert_names, experts_of
+from rlx.models.language.architectures.qwen import experts_of
 from rlx.models.language.config import (
     MOST_HEADS,
     MOST_INNER,
@@ -122,7 +123,7 @@ def names(name: str, config: LanguageConfig, tensors: Mapping[str, Any]) -> Reci
             if found:
                 order = block_rows((a.head_size, a.head_size), a.heads, (part,))
                 return some_rows(f"{before}self_attn.q_proj.{kind}", order)
-        return expert_names(name, config, tensors)
+        return experts_in()(name, config, tensors)
     if rest == "A":
         return derived(f"{layer}.linear_attn.A_log", lambda w: -np.exp(w))
     if rest == "conv1d.weight":
