@@ -200,8 +200,8 @@ def judged(folder: Path, want: Any, tokens: Any) -> dict[str, Any]:
             rows: dict[int, list[int]] = {}
             with model.batch(3, pages=pages) as batch:
                 place = [batch.begin(prompt, 6) for prompt in prompts]
-                batch.fill(64)
                 while batch.free < 3:
+                    batch.fill(16)
                     for sequence, token, *_ in batch.step(2):
                         rows.setdefault(sequence, []).append(token)
             found[name] = int([rows[p] for p in place] != alone)
