@@ -204,7 +204,7 @@ class Blocks:
             return activated(x, self.config.activation)
         # Huang & Schlag, 2024: a parabola above 0, and an exponential below it, of learned curvatures.
         above, below = (ops.softplus(self.weight(f"{name}.act_fn.alpha_{part}", (1,))) for part in "pn")
-        beta, eps = (self.weight(f"{name}.act_fn.{part}", (1,)) for part in ("beta", "eps"))
+        beta, eps = (self.weight(f"{name}.act_fn.{part}", ()) for part in ("beta", "eps"))
         x32 = ops.cast(x, f32)
         low = (ops.expm1(ops.minimum(x32, eps)) - x32) * (below + beta) + beta * x32
         return ops.cast(ops.where(x32 > 0, above * x32 * x32 + beta * x32, low), x.dtype)

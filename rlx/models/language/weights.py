@@ -204,7 +204,7 @@ class ModelWeights:
         if held or not (dtype.is_packed or dtype.name in ("f32", "f16", "bf16", "f64")):
             listed = ", ".join(sorted(str(d) for d in {dtype, *held}))
             self._problems.append(f"{recipe.files[0]!r} has dtype {listed}, expected f32, f16, bf16 or packed")
-        if len(shape) == 1 or name.endswith(".bias") or recipe.derived or dtype.name == "f64":
+        if len(shape) < 2 or name.endswith(".bias") or recipe.derived or dtype.name == "f64":
             dtype = f32
         elif dtype.is_packed and shape[-1] % dtype.storage.elements:
             dtype = f32  # the file's tensor has another shape, which `check` or `load` says

@@ -55,8 +55,9 @@ def mpt(f: Fields) -> LanguageConfig:
     for name, usual in (("qk_ln", False), ("prefix_lm", False), ("alibi", True)):
         if own.has(name) and own.content[name] != usual:
             warn_ignored(own.where, name, own.content[name], f"MPT has {usual} in its class")
-    power, most = 1 << (heads - 1).bit_length(), own.count("alibi_bias_max", 1 << 10, 8)
-    series = [float(np.float32(1) / np.float32(2) ** np.float32(i * (most / power))) for i in range(1, power + 1)]
+    own.must_be("alibi_bias_max", 8)  # the class takes 8 whatever stands there, other programs what stands there
+    power = 1 << (heads - 1).bit_length()
+    series = [float(np.float32(1) / np.float32(2) ** np.float32(i * (8 / power))) for i in range(1, power + 1)]
     steps = series if power == heads else [*series[1::2], *series[::2]][:heads]
     f = f.but(num_key_value_heads=None, head_dim=None)
     scale = own.maybe("softmax_scale", 1e-6, 1e6)
