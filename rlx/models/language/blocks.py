@@ -304,11 +304,11 @@ class Blocks:
         ]
 
     def _heat(self, heat: tuple[float, float]) -> Tensor:
-        """What each query is multiplied by, by its position: f32 (batch, chunk, 1, 1), or with one batch for all."""
+        """What each query is multiplied by, by its position: f32 (batch, chunk, 1, 1)."""
         growth, length = heat
-        places = ops.cast(self._places, f32)
-        factor = ops.log(ops.floor(places / length) + 1.0) * growth + 1.0
-        return ops.reshape(factor, (-1, self.size.chunk, 1, 1))
+        step = self.g.constant(np.arange(self.size.chunk, dtype=np.float32).reshape(1, -1, 1, 1))
+        places = ops.cast(ops.reshape(self.at, (self.size.batch, 1, 1, 1)), f32) + step
+        return ops.log(ops.floor(places / length) + 1.0) * growth + 1.0
 
     def _tables(self, rope: Rope) -> tuple[Tensor, Tensor]:
         cos, sin = (self.weight(t, (self._weights.positions, rope.width // 2)) for t in table_names(rope))

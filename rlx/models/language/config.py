@@ -136,7 +136,6 @@ class Recurrence:
     tiled: bool = False
     inner_norms: Literal["weighted", "plain"] | None = None  # norms of Mamba's step, B and C
     normed: bool = True  # whether Mamba-2's result has a norm
-    norm_groups: int = 0  # groups of that norm, where they are not `groups`
     late_gate: bool = False  # whether the gate follows that norm
 
 

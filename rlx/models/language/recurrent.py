@@ -101,8 +101,7 @@ def mamba2(b: Blocks, x: Tensor, index: int) -> Tensor:
     if not r.late_gate:
         y = y * ops.silu(ops.cast(gate, f32))
     if r.normed:
-        groups = r.norm_groups or r.groups
-        normed = _plain_norm(b, ops.reshape(y, (b.rows, groups, r.inner // groups)))
+        normed = _plain_norm(b, ops.reshape(y, (b.rows, r.groups, r.inner // r.groups)))
         y = ops.reshape(normed, (b.rows, r.inner)) * b.weight(f"{name}.norm.weight", (r.inner,))
     if r.late_gate:
         y = y * ops.silu(ops.cast(gate, f32))

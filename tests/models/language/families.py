@@ -196,7 +196,7 @@ def judged(folder: Path, want: Any, tokens: Any) -> dict[str, Any]:
         found["steps"], found["parts"] = error(steps, want[:12]), error(parts, want)
         prompts = [ids[:9].tolist(), ids[:20].tolist(), ids[3:14].tolist()]
         alone = [list(model.tokens(prompt, 6)) for prompt in prompts]
-        for name, pages in (("batch", None), ("pages", 16)):
+        for name, pages in (("batch", None), *([] if model.config.recurrent else [("pages", 16)])):
             rows: dict[int, list[int]] = {}
             with model.batch(3, pages=pages) as batch:
                 place = [batch.begin(prompt, 6) for prompt in prompts]
@@ -233,7 +233,7 @@ def main() -> int:
     for kind in [a for a in sys.argv[1:] if not a.startswith("--")] or FAMILIES:
         for i, found in enumerate(run(kind)):
             good = "failed" not in found and max(found[k] for k in ("error", "steps", "parts")) <= 1e-11 and not any(
-                found[k] for k in ("argmax", "batch", "pages")
+                found.get(k) for k in ("argmax", "batch", "pages")
             )
             wrong += not good
             told = found.get("failed") or " ".join(f"{k} {v:.1e}" if v else f"{k} 0" for k, v in found.items())

@@ -79,7 +79,7 @@ def bamba(f: Fields) -> LanguageConfig:
     given = f.content.get("rope_parameters")
     if isinstance(given, dict) and "partial_rotary_factor" not in given:
         f = f.but(partial_rotary_factor=0.5)  # whatever stands beside them, as the class has it
-    recurrence = _mamba2(f, f.count("mamba_expand", 64) * f.count("hidden_size", MOST_WIDTH), norm_groups=1)
+    recurrence = _mamba2(f, f.count("mamba_expand", 64) * f.count("hidden_size", MOST_WIDTH))
     return llama_like(
         f, "bamba", mixers=mixers, recurrence=recurrence, mlp_bias=f.flag("mlp_bias", False),
         attention=attention(f.but(head_dim=None), layers, partial=True, qkv_bias=bias, out_bias=bias),

@@ -39,7 +39,7 @@ def biogpt(f: Fields) -> LanguageConfig:
     layers, width = f.count("num_hidden_layers", MOST_LAYERS), f.count("hidden_size", MOST_WIDTH)
     f = f.but(num_key_value_heads=None, head_dim=None)
     return llama_like(
-        f, "biogpt", norm="layer", eps=f.number("layer_norm_eps", 0, 1), gated=False, mlp_bias=True,
+        f, "biogpt", norm="layer", eps=1e-5, gated=False, mlp_bias=True,
         learned_positions=True, embedding_scale=width**0.5 if f.flag("scale_embedding", True) else 1.0,
         attention=attention(f, layers, ropes=(None,) * layers, qkv_bias=True, out_bias=True),
     )  # fmt: skip
