@@ -19,10 +19,19 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 from rlx.models import load
+from rlx.models.language.architectures import ARCHITECTURES
 from rlx.models.language.architectures.base import CLASSES
+from rlx.models.language.config import Fields
 from tests.outside import outside
+
+KEYS = Path(__file__).with_name("families_keys.json")
+FOUND = Path(__file__).with_name("families.json")  # what the command found
+FROZEN = Path(__file__).with_name("families_logits.json")  # tensors of tiny folders, and logits of transformers
+PAGE = Path(__file__).parents[3] / "docs" / "models.md"
+LIMIT = 1e-11  # of the error beside float64, squared, by the sum of squares
 
 BASE: dict[str, Any] = {
     "vocab_size": 96, "hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 2,
@@ -110,8 +119,6 @@ FAMILIES: dict[str, tuple[dict[str, Any], ...]] = {
     "dots1": ({**ROUTED, **ROPE, "sliding_window": 7, "max_window_layers": 1, "norm_topk_prob": True},),
     "flex_olmo": ({**BASE, **ROPE, "num_experts": 6, "num_experts_per_tok": 2},),
     "persimmon": ({**NO_KV, **PART},),
-    "xglm": ({"vocab_size": 96, "d_model": 32, "num_layers": 2, "attention_heads": 4, "ffn_dim": 40,
-              "max_position_embeddings": 128, **IDS},),
     "biogpt": (NO_KV,),
     "openai-gpt": (N,),
     "ministral": ({**BASE, **ROPE, "head_dim": 12, "sliding_window": 7, "layer_types": ["sliding_attention", "full_attention",
@@ -146,11 +153,11 @@ def random_model(folder: Path, kind: str, settings: dict[str, Any]) -> None:
     model.save_pretrained(folder)
 
 
-def judge(folder: Path, kind: str) -> Any:
+def judge(folder: Path, kind: str, **more: Any) -> Any:
     """The model of a folder, in float64. Attention is written out, but in Falcon, where that adds ALiBi twice."""
     model = outside("transformers").AutoModelForCausalLM
     torch = outside("torch")
-    more = {"dtype": torch.float64, "attn_implementation": "sdpa" if kind == "falcon" else "eager"}
+    more |= {"dtype": torch.float64, "attn_implementation": "sdpa" if kind == "falcon" else "eager"}
     try:
         return model.from_pretrained(folder, experts_implementation="eager", **more).eval()
     except (TypeError, ValueError):
@@ -175,6 +182,86 @@ def class_facts() -> dict[str, Any]:
         if (rope := getattr(usual, "rope_parameters", None)) is not None:
             result[kind]["rope"] = rope
     return {"transformers": transformers.__version__, "families": result}
+
+
+class _Seen(dict[str, Any]):
+    """Settings that remember which of them were asked for."""
+
+    def __init__(self, content: Any, asked: set[str]) -> None:
+        super().__init__(content)
+        self.asked = asked
+
+    def get(self, name: str, default: Any = None) -> Any:
+        self.asked.add(name)
+        return super().get(name, default)
+
+    def __getitem__(self, name: str) -> Any:
+        self.asked.add(name)
+        return super().__getitem__(name)
+
+
+def read_keys(kind: str) -> set[str]:
+    """The settings that rlx reads of a family, in any of its folders."""
+    asked: set[str] = set()
+
+    class Asking(Fields):
+        def __init__(self, content: Any, where: str) -> None:
+            super().__init__(_Seen(content, asked), where)
+
+    names = class_names(kind)
+    with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for module in [m for name, m in sys.modules.items() if name.startswith("rlx.models.language.")]:
+            if getattr(module, "Fields", None) is Fields:
+                patch.setattr(module, "Fields", Asking)
+        for settings in FAMILIES[kind]:
+            ARCHITECTURES[kind].read(Asking({"model_type": kind, **settings}, "config.json"))
+    return asked | {other for one, other in names if one in asked}
+
+
+def class_names(kind: str) -> set[tuple[str, str]]:
+    """Settings of a family that stand for each other."""
+    found = json.loads(CLASSES.read_text())["families"][kind]["names"].items()
+    return {pair for one, other in found for pair in ((one, other), (other, one))}
+
+
+def other_values(value: Any) -> list[Any]:
+    """Values that a setting could have in place of one."""
+    if isinstance(value, bool):
+        return [not value]
+    if isinstance(value, int):
+        return [value + 1, max(0, value - 1), value * 2]
+    if isinstance(value, float):
+        return [value * 2 + 0.125]
+    return [True, 1, 0.5] if value is None else []
+
+
+def idle_keys(kind: str, read: set[str]) -> tuple[list[str], list[str]]:
+    """Of the settings in the class's signature that rlx does not read, those that change no logits in transformers, and
+    those that do."""
+    torch, transformers = outside("torch"), outside("transformers")
+    facts = json.loads(CLASSES.read_text())["families"][kind]
+    still: set[str] = set(facts["usual"]) - read - {"vocab_size", "use_cache"}
+    moved: set[str] = set()
+    tokens = torch.arange(3, 40)[None] * 7 % 96
+    for settings in FAMILIES[kind]:
+        with tempfile.TemporaryDirectory() as base, warnings.catch_warnings(), torch.no_grad():
+            warnings.simplefilter("ignore")
+            folder = Path(base)
+            random_model(folder, kind, settings)
+            plain = judge(folder, kind)(tokens).logits
+            for name in sorted(still):
+                for value in other_values(settings.get(name, facts["usual"][name])):
+                    try:
+                        config = transformers.AutoConfig.for_model(kind, **{**settings, name: value})
+                        config.name_or_path = ""
+                        model = judge(folder, kind, config=config)
+                        same = error(model(tokens).logits.numpy(), plain.numpy()) <= LIMIT  # not but by rounding
+                    except Exception:  # noqa: BLE001 - classes refuse values by many types of exceptions
+                        continue
+                    if not same:
+                        moved.add(name)
+    return sorted(still - moved), sorted(moved)
 
 
 def error(got: Any, want: Any) -> float:
@@ -225,10 +312,27 @@ def run(kind: str) -> Iterator[dict[str, Any]]:
                 yield {"failed": f"{type(caught).__name__}: {caught}"[:300]}
 
 
+def write_keys() -> int:
+    held = json.loads(KEYS.read_text()) if KEYS.exists() else {"families": {}}
+    wrong = 0
+    for kind in [a for a in sys.argv[1:] if not a.startswith("--")] or FAMILIES:
+        read = read_keys(kind)
+        known = set(json.loads(CLASSES.read_text())["families"][kind]["usual"])
+        idle, moved = idle_keys(kind, read)
+        held["families"][kind] = {"read": sorted(read & known), "idle": idle}
+        wrong += len(moved)
+        print(f"{kind:18} reads {len(read & known)}, idle {len(idle)}: {' '.join(idle)}; MOVES {moved}", flush=True)
+    held["transformers"] = outside("transformers").__version__
+    KEYS.write_text(json.dumps(held, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+    return bool(wrong)
+
+
 def main() -> int:
     if "--classes" in sys.argv:
         CLASSES.write_text(json.dumps(class_facts(), indent=1) + "\n", encoding="utf-8")
         return 0
+    if "--keys" in sys.argv:
+        return write_keys()
     wrong = 0
     for kind in [a for a in sys.argv[1:] if not a.startswith("--")] or FAMILIES:
         for i, found in enumerate(run(kind)):
