@@ -10,7 +10,9 @@ rlx reads of each. Exit status 1: a family that differs.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
+import re
 import sys
 import tempfile
 import warnings
@@ -21,16 +23,19 @@ from typing import Any
 import numpy as np
 import pytest
 
+from rlx.formats import safetensors
 from rlx.models import load
 from rlx.models.language.architectures import ARCHITECTURES
 from rlx.models.language.architectures.base import CLASSES
 from rlx.models.language.config import Fields
+from tests.models.tiny import formula
 from tests.outside import outside
 
 KEYS = Path(__file__).with_name("families_keys.json")
 FOUND = Path(__file__).with_name("families.json")  # what the command found
 FROZEN = Path(__file__).with_name("families_logits.json")  # tensors of tiny folders, and logits of transformers
 PAGE = Path(__file__).parents[3] / "docs" / "models.md"
+IDS_ASKED = [i * 7 % 96 for i in range(1, 34)]
 LIMIT = 1e-11  # of the error beside float64, squared, by the sum of squares
 
 BASE: dict[str, Any] = {
@@ -327,7 +332,73 @@ def write_keys() -> int:
     return bool(wrong)
 
 
+def formula_model(folder: Path, kind: str, settings: dict[str, Any]) -> dict[str, tuple[int, ...]]:
+    """A folder whose weights a formula gives, with a config.json of these settings alone; its tensors' shapes."""
+    random_model(folder, kind, settings)
+    shapes = {name: tuple(array.shape) for name, array in safetensors.load(folder).items()}
+    write_formula(folder, kind, settings, shapes)
+    return shapes
+
+
+def write_formula(folder: Path, kind: str, settings: dict[str, Any], shapes: dict[str, tuple[int, ...]]) -> None:
+    tensors = {}
+    for name, shape in shapes.items():
+        norm = re.search(r"(norm|ln_|layernorm)[^.]*\.weight$", name) or ".norms." in name
+        scale = 0.3 if len(shape) < 2 or norm else 2.0 * shape[-1] ** -0.5
+        tensors[name] = formula(name, shape, scale, 1.0 if norm or name.endswith(("beta", ".D")) else 0.0)
+    safetensors.save(folder / "model.safetensors", tensors, {"format": "pt"})
+    (folder / "config.json").write_text(json.dumps({"model_type": kind, **settings}))
+
+
+def packed_names(shapes: dict[str, tuple[int, ...]]) -> dict[str, Any]:
+    """Names whose numbers alone differ as one: shapes by such a name, with the numbers, or how many there are of each."""
+    groups: dict[str, list[tuple[int, ...]]] = {}
+    for name in shapes:
+        numbers = tuple(map(int, re.findall(r"(?<=\.)\d+(?=\.)", name)))
+        stem = re.sub(r"(?<=\.)\d+(?=\.)", "#", name) + " " + " ".join(map(str, shapes[name]))
+        groups.setdefault(stem, []).append(numbers)
+    result: dict[str, Any] = {}
+    for stem, found in groups.items():
+        counts = [len({n[i] for n in found}) for i in range(len(found[0]))]
+        every = list(itertools.product(*map(range, counts)))
+        result[stem] = counts if sorted(found) == every else sorted(found)
+    return result
+
+
+def unpacked_names(groups: dict[str, Any]) -> dict[str, tuple[int, ...]]:
+    result = {}
+    for stem, numbers in groups.items():
+        name, *shape = stem.split(" ")
+        plain = not numbers or isinstance(numbers[0], int)
+        for each in itertools.product(*map(range, numbers)) if plain else numbers:
+            parts = iter(each)
+            result[re.sub("#", lambda _, parts=parts: str(next(parts)), name)] = tuple(map(int, shape))  # type: ignore[misc]
+    return result
+
+
+def freeze() -> int:
+    """Writes what transformers makes of folders whose weights a formula gives."""
+    torch, made = outside("torch"), {}
+    ids = torch.tensor(IDS_ASKED)[None]
+    for kind, each in FAMILIES.items():
+        for i, settings in enumerate(each):
+            with tempfile.TemporaryDirectory() as base, torch.no_grad():
+                shapes = formula_model(Path(base), kind, settings)
+                logits = judge(Path(base), kind)(ids).logits[0].numpy()
+            made[f"{kind}-{i}"] = {
+                "tensors": packed_names(shapes), "logits": [float(f"{v:.10g}") for v in logits[-1, :16]],
+                "likeliest": logits.argmax(1).tolist(),
+            }  # fmt: skip
+            print(kind, i, flush=True)
+    version = outside("transformers").__version__
+    rows = ",\n".join(f" {json.dumps(name)}: {json.dumps(row)}" for name, row in made.items())
+    FROZEN.write_text(f'{{"transformers": "{version}", "cases": {{\n{rows}\n}}}}\n', encoding="utf-8")
+    return 0
+
+
 def main() -> int:
+    if "--freeze" in sys.argv:
+        return freeze()
     if "--classes" in sys.argv:
         CLASSES.write_text(json.dumps(class_facts(), indent=1) + "\n", encoding="utf-8")
         return 0
