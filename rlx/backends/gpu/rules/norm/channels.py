@@ -9,7 +9,7 @@ from rlx.backends.gpu.program.casts import cast_ref, native, quads
 from rlx.backends.gpu.program.kernel import FLOATS, KernelDecl, declare, floats, reads, uints, writes
 from rlx.backends.gpu.program.lowering import Lowering, lowers
 from rlx.backends.gpu.program.steps import Arg, Ref
-from rlx.backends.gpu.rules.rows import power, row_groups, row_shape
+from rlx.backends.gpu.rules.rows import power, row_groups, row_kernels, row_shape
 from rlx.dtypes import DType, f32
 from rlx.ir import Node, Tensor
 
@@ -53,35 +53,8 @@ NORM_AXIS = declare(
         trials=((32,),),
     )
 )
-ADD_NORM = declare(
-    KernelDecl(
-        "add_norm",
-        about=(
-            "s = x + residual and y = its layer norm or RMS norm (RMS) over rows of n, with "
-            "beta when HAS_BETA = 1, s when KEEP_SUM = 1."
-        ),
-        grid="a group of 256 for each 256 / LANES rows",
-        # x, residual, gamma (n), beta (n), s, y (may be x or residual), rows, n, eps.
-        args=(
-            *reads(x="T", residual="T", gamma="W", beta="W"),
-            *writes(s="T", y="T"),
-            *uints("rows", "n"),
-            *floats("eps"),
-        ),
-        headers=("prims",),
-        variants={"T": FLOATS, "W": FLOATS},
-        constants={
-            "LANES": 32,
-            "QUADS_HELD": 1,
-            "VECTORS": 0,
-            "RMS": False,
-            "HAS_BETA": False,
-            "KEEP_SUM": False,
-        },
-        trials=((32, 3, 1, False, True, True), (256, 0, 0, True, False, False)),
-        subgroups=True,
-    )
-)
+row_kernels("add_layer_norm add_rms_norm", "x residual gamma:W beta:W? -> s? y", floats("eps"), stem="add_norm",
+            columns=False, early=1, keep_sum=True)  # fmt: skip
 
 
 def weight_refs(ctx: Lowering, weights: Sequence[Tensor]) -> tuple[DType, list[Ref]]:
@@ -121,27 +94,3 @@ def lower_layer_norm_channels(ctx: Lowering, node: Node) -> None:
     kernel = NORM_AXIS(T=stored.name, W=kept.name, ACROSS=across)
     args: list[Arg] = [source, gamma, beta, ctx.ref(y), outer, n, inner, float(node.attrs["eps"])]
     ctx.launch(kernel, ctx.groups(outer * math.ceil(inner / across)), args)
-
-
-@lowers("add_layer_norm", "add_rms_norm", when=native)
-def lower_add_norm(ctx: Lowering, node: Node) -> None:
-    """Rows over the last axis; the sum is written only where it is an output."""
-    x, y = node.inputs[0], node.outputs[-1]
-    if y.size == 0:
-        return
-    n = x.shape[-1]
-    rows, stored = x.size // n, ctx.storage(y)
-    sources = [cast_ref(ctx, ctx.ref(t), ctx.storage(t), stored, t.size) for t in node.inputs[:2]]
-    kept, weights = weight_refs(ctx, node.inputs[2:])
-    target, total = ctx.ref(y), ctx.ref(node.outputs[0])  # the same output where the sum is none
-    aligned = int(n % 4 == 0) and quads(*sources, total, target, itemsize=stored.itemsize)
-    aligned = aligned and quads(*weights, itemsize=kept.itemsize)
-    shape = row_shape(n, rows, aligned)
-    switches = {
-        "RMS": not node.op.centres,
-        "HAS_BETA": len(weights) == 2,
-        "KEEP_SUM": len(node.outputs) == 2,
-    }
-    kernel = ADD_NORM(T=stored.name, W=kept.name, **shape, **switches)
-    args: list[Arg] = [*sources, weights[0], weights[-1], total, target, rows, n, float(node.attrs["eps"])]
-    ctx.launch(kernel, row_groups(ctx, rows, shape), args)
