@@ -5,36 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from rlx.backends.gpu.program.casts import cast_ref, native, quads
+from rlx.backends.gpu.program.casts import cast_ref, native
 from rlx.backends.gpu.program.kernel import FLOATS, KernelDecl, declare, floats, reads, uints, writes
 from rlx.backends.gpu.program.lowering import Lowering, lowers
 from rlx.backends.gpu.program.steps import Arg, Ref
-from rlx.backends.gpu.rules.rows import power, row_groups, row_kernels, row_shape
+from rlx.backends.gpu.rules.rows import power, row_kernels
 from rlx.dtypes import DType, f32
 from rlx.ir import Node, Tensor
 
-GROUP_NORM = declare(
-    KernelDecl(
-        "group_norm",
-        about=(
-            "Group norm: y = (x - mean) / sqrt(var + eps) * gamma + beta over rows of x (rows, n), a row a "
-            "group of channels."
-        ),
-        grid="a group of 256 for each 256 / LANES rows",
-        # x, gamma, beta, y (may be x), rows, n, groups, per, inner, eps.
-        args=(
-            *reads(x="T", gamma="W", beta="W"),
-            *writes(y="T"),
-            *uints("rows", "n", "groups", "per", "inner"),
-            *floats("eps"),
-        ),
-        headers=("prims",),
-        variants={"T": FLOATS, "W": FLOATS},
-        constants={"LANES": 32, "QUADS_HELD": 1, "VECTORS": 0, "WEIGHTS": 0},
-        trials=((32, 3, 1, 1), (256, 0, 0, 0)),
-        subgroups=True,
-    )
-)
+row_kernels("group_norm", "x gamma:W beta:W -> y", floats("eps"), columns=False, channels=True)
 NORM_AXIS = declare(
     KernelDecl(
         "norm_axis",
@@ -62,23 +41,6 @@ def weight_refs(ctx: Lowering, weights: Sequence[Tensor]) -> tuple[DType, list[R
     kinds = {ctx.storage(t) for t in weights}
     kept = kinds.pop() if len(kinds) == 1 else f32
     return kept, [cast_ref(ctx, ctx.ref(t), ctx.storage(t), kept, t.size) for t in weights]
-
-
-@lowers("group_norm", when=native)
-def lower_group_norm(ctx: Lowering, node: Node) -> None:
-    """The row kernel, where a row is a group of channels of one image."""
-    x, y = node.inputs[0], node.output
-    if y.size == 0:
-        return
-    groups = node.attrs["groups"]
-    per, inner = x.shape[1] // groups, math.prod(x.shape[2:])
-    n, rows, stored = per * inner, x.shape[0] * groups, ctx.storage(y)
-    source, target = cast_ref(ctx, ctx.ref(x), ctx.storage(x), stored, x.size), ctx.ref(y)
-    kept, (gamma, beta) = weight_refs(ctx, node.inputs[1:])
-    shape = row_shape(n, rows, int(n % 4 == 0) and quads(source, target, itemsize=stored.itemsize))
-    kernel = GROUP_NORM(T=stored.name, W=kept.name, **shape, WEIGHTS=int(inner % 4 == 0))
-    args: list[Arg] = [source, gamma, beta, target, rows, n, groups, per, inner, float(node.attrs["eps"])]
-    ctx.launch(kernel, row_groups(ctx, rows, shape), args)
 
 
 @lowers("layer_norm_channels", when=native)
