@@ -105,7 +105,7 @@ class Forms:
             form.fresh = form.written = False
             try:
                 pack()
-                form.fresh = not form.written  # by a signal's handler
+                form.fresh = not form.written  # a signal's handler may write in between
             finally:
                 self._settle([form, *brought])
 
