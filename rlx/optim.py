@@ -140,15 +140,28 @@ def _each(function: Callable[..., tuple[Any, ...]], count: int, gradients: PyTre
 # -- transformations of gradients
 
 
+_SMALL = 1 << 16  # elements of the largest array that is read together with others
+
+
+def _joined(values: PyTree) -> list[Any]:
+    """All elements of a tree in few arrays: the small ones of a dtype are one, so that a reduction is few launches."""
+    small: dict[DType, list[Any]] = {}
+    result: list[Any] = []
+    for x in tree.leaves(values):
+        few = math.prod(np.shape(x)) <= _SMALL
+        (small.setdefault(as_dtype(x.dtype), []) if few else result).append(x)
+    for xs in small.values():
+        result.append(xs[0] if len(xs) == 1 else ops.concat([ops.reshape(x, (-1,)) for x in xs]))
+    return result
+
+
 def global_norm(values: PyTree) -> Any:
     """√ of the sum of squares of all elements of a tree, in f32 or f64."""
-    squares = [ops.sum(_wide(x) ** 2) for x in tree.leaves(values)]
+    squares = [ops.sum(_wide(x) ** 2) for x in _joined(values)]
     if not squares:
         raise GraphError("optim.global_norm: the tree has no arrays")
-    total = squares[0]
-    for s in squares[1:]:
-        total = total + s
-    return ops.sqrt(total)
+    widest = "f64" if any(as_dtype(s.dtype).name == "f64" for s in squares) else "f32"
+    return ops.sqrt(ops.sum(ops.stack([ops.cast(s, widest) for s in squares])))
 
 
 def _working(x: Any) -> DType:
@@ -280,7 +293,7 @@ def scale_loss(
     def update(gradients: PyTree, state: Scaled, params: PyTree = None) -> tuple[PyTree, Scaled]:
         masters = any(isinstance(x, Masters) for x in tree.leaves(state.inner, is_leaf=_is_masters))
         finite: Any = True
-        for g in tree.leaves(gradients):
+        for g in _joined(gradients):
             finite = ops.logical_and(ops.all(ops.isfinite(g)), finite)
         plain = tree.map(lambda g: _wide(g) / ops.cast(state.scale, _working(g)), gradients)
         if not masters:

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator, Sequence
 
 Points = Sequence[tuple[float, float]]
 _LEFT, _TOP, _WIDTH, _HEIGHT = 72, 40, 820, 360
-_COLUMNS = 410  # more steps than these share columns of the picture
-_DECADES = 20.0  # the ratio of the largest to the least loss from which on the axis is logarithmic
+_COLUMNS = 410  # a picture has so many; more steps share them
+_DECADES = 20.0  # the axis is logarithmic where the largest loss is at least so many times the least
 
 
 def course_svg(losses: Points, evaluations: Points = ()) -> str:

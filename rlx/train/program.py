@@ -43,7 +43,7 @@ class Model(NamedTuple):
     optimizer: optim.Optimizer
     state: Leaves
     keyed: bool
-    parts: int  # how many parts a batch has, whose gradients' mean a step takes
+    parts: int  # a step takes the mean gradient of so many parts of a batch
     guarded: bool  # whether a step that is not finite changes nothing
 
 
