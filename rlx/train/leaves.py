@@ -10,8 +10,13 @@ import numpy as np
 from rlx.dtypes import as_dtype
 from rlx.errors import DTypeError, GraphError
 from rlx.ir import TensorType
+from rlx.ir.values import as_array, is_foreign
 from rlx.ops.pytree import flatten, unflatten
+from rlx.packed import PackedArray
 from rlx.runtime.arguments import is_any_array, leaf_names
+from rlx.runtime.array import Array
+
+_OWN = Array | PackedArray  # what NumPy need not read
 
 
 class Leaves(NamedTuple):
@@ -36,6 +41,7 @@ def taken_apart(tree: Any, name: str) -> tuple[Leaves, list[Any]]:
     Raises: GraphError for a Python number in the place of an array, DTypeError for a dtype that rlx does not have."""
     leaves: list[Any] = []
     skeleton = flatten(tree, leaves, is_any_array)
+    leaves = [as_array(x, name) if is_foreign(x) and not isinstance(x, _OWN) else x for x in leaves]
     names: dict[str, None] = {}
     for leaf in leaf_names(skeleton, name):
         while leaf in names:  # keys may have points in them too
