@@ -33,8 +33,8 @@ class LanguageTask:
         self.model = to_train(settings)
         tokenizer = tokenizer_of(settings.model)
         most = min(settings.length, self.model.function.config.positions)
-        if settings.packed and self.model.function.config.recurrent:
-            say("each example has a row of its own: the layers are recurrent, and their states pass through a row")
+        if settings.packed and self.model.function.apart:
+            say(f"each example has a row of its own: the model has {self.model.function.apart}")
             settings = replace(settings, packed=False)
         self.settings = settings
         train, held = _examples(settings, tokenizer, most, say)

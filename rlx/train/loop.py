@@ -12,7 +12,7 @@ import numpy as np
 
 from rlx.driver.closing import Closing, Resources
 from rlx.dtypes import i32
-from rlx.errors import CheckpointError, DTypeError, GraphError, NotFinite, ShapeError
+from rlx.errors import CheckpointError, DTypeError, GraphError, NotFinite, RlxError, ShapeError
 from rlx.ir import Graph, TensorType
 from rlx.ops.pytree import flatten
 from rlx.ops.random.draws import key as key_of
@@ -45,14 +45,18 @@ class Metrics(Mapping[str, float]):
     They stay on the device until one is asked for, or until ten steps have run; then all of them are read at once.
     Raises, when one is read: NotFinite where this step or one before it was not finite."""
 
-    __slots__ = ("_record", "_run", "step")
+    __slots__ = ("_failures", "_record", "_run", "step")
 
     def __init__(self, run: Training, step: int) -> None:
         self.step = step
-        self._run, self._record = run, run.record
+        self._run, self._record, self._failures = run, run.record, len(run._failures)
 
     def __getitem__(self, name: str) -> float:
-        self._run._read(self.step)
+        if self._record is self._run.record:
+            self._run._read(self.step)
+        for failure in self._run._failures[self._failures :]:
+            if failure.step <= self.step:  # it was undone, and its number is another step's
+                raise failure
         if name not in self._record.names:
             raise KeyError(f"{name!r}; there are {', '.join(self._record.names)}")
         return self._record.value(self.step, name)
@@ -94,10 +98,12 @@ class Training(Closing):
         self._store = State(session.device)
         self._held.callback(self._store.close)
         self._saved = model.parameters.by_name | model.state.by_name  # what checkpoints hold
+        self._saved |= {} if model.carried is None else model.carried.by_name
         self._programs: dict[Any, _Program] = {}
-        self._evaluations: dict[Any, tuple[CompiledGraph, Leaves, tuple[str, ...]]] = {}
+        self._evaluations: dict[Any, tuple[CompiledGraph, tuple[str, ...]]] = {}
         self._waiting = 0  # steps begun whose metrics were not read
         self._row = 0  # the next row of the record on the device
+        self._failures: list[NotFinite] = []
         self._skip = 0  # batches that `over` leaves out yet, since the run that was resumed had taken them
         self._ahead: Prefetch | None = None
         self.record = Record(None, 0)
@@ -116,7 +122,7 @@ class Training(Closing):
         if frozen is not None:
             self._store.declare(frozen.by_name)
             for name, value in zip(frozen.names, weights, strict=True):
-                self._store.set(name, value)
+                self._store.set(name, value.to(self.session) if isinstance(value, Array) else value)
 
     def _resume(self, resume: bool | str | os.PathLike[str], new_settings: bool) -> None:
         """Goes on from a checkpoint, or begins the record. Raises: CheckpointError for a folder that holds a run which
@@ -170,11 +176,11 @@ class Training(Closing):
         if len(there) >= self._shapes:
             _refuse(batch, list(there.values()), self._shapes)
         number = len(there)
-        made = step_graph(self._model, batch, number)
-        names = self.record.names or made.metrics
-        if names != made.metrics:
-            raise GraphError(f"training: the metrics of this batch are {list(made.metrics)}, before {list(names)}")
-        compiled = self._compile(made.graph)
+        step = step_graph(self._model, batch, number)
+        names = self.record.names or step.metrics
+        if names != step.metrics:
+            raise GraphError(f"training: the metrics of this batch are {list(step.metrics)}, before {list(names)}")
+        compiled = self._compile(step.graph)
         self.record.names = names
         return _Program(number, batch, compiled)
 
@@ -198,15 +204,20 @@ class Training(Closing):
         self.record.write()
         if failed.size:
             self.steps = first + len(fine) - 1
-            raise self._failed(rows[len(fine), 1])
+            self._failures.append(self._failed(rows[len(fine), 1]))
+            raise self._failures[-1]
 
     def _failed(self, loss: float) -> NotFinite:
         """The error of the step after `steps`, whose batch is kept; the next step may be another."""
         kept = int(self._store.get("kept"))
         batch = next(p.batch for p in self._programs.values() if p.number == kept)
-        again = step_again(self._model, batch, kept)
-        why = culprit(self.session, self._store, again, kept_names(kept, batch))
-        self._store.set("failed", np.bool_(False))
+        try:
+            again = step_again(self._model, batch, kept)
+            why = culprit(self.session, self._store, again, kept_names(kept, batch))
+        except RlxError as error:  # the device may have no room for it
+            why = f"the node that made it cannot be found, {type(error).__name__}: {error}"
+        finally:
+            self._store.set("failed", np.bool_(False))
         value = "loss is " + str(float(loss)) if not math.isfinite(loss) else "gradients are not finite"
         error = NotFinite(
             f"training: step {self.steps + 1}: its {value}: {why}. The run is as it was after step {self.steps}; "
@@ -233,7 +244,7 @@ class Training(Closing):
         Batches taken ahead of an iterator that is given again are not lost.
         Raises: as `step` and `save`, the errors of the iterator, NotFinite for the last steps at the end."""
         if save_every is not None and (self.folder is None or save_every < 1):
-            raise GraphError(f"over: save_every is {save_every} and folder {self.folder}; expected a folder and 1 or more")
+            raise GraphError(f"over: save_every={save_every}, folder={self.folder}: give both, and 1 or more")
         source, taken = self._begun(batches, steps, prefetch)
         line = Line(self._progress)
         end = self.total or (None if steps is None else self.steps - taken + steps)
@@ -295,23 +306,24 @@ class Training(Closing):
         """The means of the metrics over batches, all of one weight, with the parameters of now; they join the record.
 
         `loss` is a function as the run's own, which is the default, but without a key: a run with `key` gives its own
-        function one key for all batches. Batches may have any shapes; each set of them compiles a program.
+        function one key for all batches. Batches may have any shapes; each set of them compiles a program. What the
+        function returns as new state is left.
         Raises: as `step`; GraphError for no batches."""
-        function, keyed = (self._model.loss, self._model.keyed) if loss is None else (loss, False)
-        sums: np.ndarray[Any, Any] | None = None
-        count, names = 0, ()
+        model = self._model if loss is None else self._model._replace(loss=loss, keyed=False)
+        rows: list[np.ndarray[Any, Any]] = []
+        names: tuple[str, ...] = ()
         for batch in batches:
             types, leaves = taken_apart(batch, "batch")
-            if (function, types) not in self._evaluations:
-                graph, found = evaluation_graph(self._model, function, keyed, types)
-                self._evaluations[function, types] = self._compile(graph), types, found
-            program, _, names = self._evaluations[function, types]
-            values = program.run(dict(zip(types.names, leaves, strict=True)))["values"].astype(np.float64)
-            sums = values if sums is None else sums + values
-            count += 1
-        if sums is None:
+            at = (model.loss, types)
+            if at not in self._evaluations:
+                step = evaluation_graph(model, types)
+                self._evaluations[at] = self._compile(step.graph), step.metrics
+            program, names = self._evaluations[at]
+            rows.append(program.run(dict(zip(types.names, leaves, strict=True)))["values"])
+        if not rows:
             raise GraphError("evaluate: there are no batches; give at least one")
-        result = dict(zip(names, (sums / count).tolist(), strict=True))
+        means: list[float] = list(np.mean(np.stack(rows), axis=0, dtype=np.float64))
+        result = {name: float(mean) for name, mean in zip(names, means, strict=True)}
         self._read()
         self.record.add_evaluation(self.steps, result)
         self.record.write()
@@ -328,6 +340,11 @@ class Training(Closing):
     def optimizer_state(self) -> PyTree:
         """The optimizer's state as it is after the last step, as NumPy arrays."""
         return self._tree(self._model.state)
+
+    @property
+    def state(self) -> PyTree:
+        """What the loss function returned anew in the last step, as NumPy arrays; None without `state`."""
+        return None if self._model.carried is None else self._tree(self._model.carried)
 
     def _tree(self, leaves: Leaves) -> PyTree:
         return leaves.tree([self._store.get(name) for name in leaves.names])
@@ -368,17 +385,19 @@ class Training(Closing):
             self.record.write()
 
     def load(self, folder: str | os.PathLike[str] | None = None, *, new_settings: bool = False) -> Self:
-        """Takes parameters, optimizer, step, key and data position from the newest checkpoint of a folder, the run's own
-        by default, or from one file; returns the run. `over` then leaves out the batches that were taken before.
+        """Takes parameters, optimizer, step, key and data position from the newest checkpoint of a folder, the run's
+        own by default, or from one file; returns the run. `over` then leaves out the batches that were taken before.
 
         Raises: CheckpointError for none, a damaged one, one of another model or optimizer (unless, with
         `new_settings`, only settings such as its rate differ); nothing is changed then."""
-        found = checkpoint.read(self._folder("load", folder))
-        checkpoint.check(found, self._saved, self._settings if not new_settings else found.settings)
-        self._waiting = 0
+        saved = checkpoint.read(self._folder("load", folder))
+        checkpoint.check(saved, self._saved, self._settings if not new_settings else saved.settings)
+        self._row, self._waiting = (self._row + self._waiting) % ROWS, 0
+        if self._model.guarded and self._programs:  # a step may have failed that nobody has asked for
+            self._store.set("failed", np.bool_(False))
         for name in self._saved:
-            self._store.set(name, np.array(found.tensors[name]))
-        self.steps, self.position, self._skip = found.step, found.position, found.position
+            self._store.set(name, np.array(saved.tensors[name]))
+        self.steps, self.position, self._skip = saved.step, saved.position, saved.position
         self._ahead = None
         self._begin_record()
         return self
@@ -388,8 +407,8 @@ class Training(Closing):
         self.record = Record(self.folder, self.steps)
         self.record.names = names
 
-    def _folder(self, what: str, given: str | os.PathLike[str] | None) -> Path:
-        folder = self.folder if given is None else Path(given)
+    def _folder(self, what: str, asked: str | os.PathLike[str] | None) -> Path:
+        folder = self.folder if asked is None else Path(asked)
         if folder is None:
             raise GraphError(f"{what}: the run has no folder; give one here, or folder= to rlx.training")
         return folder
@@ -410,8 +429,8 @@ def _refuse(batch: Leaves, there: list[Leaves], limit: int) -> None:
     if new.dtype != old.dtype:
         raise DTypeError(f"training: {name} is {new}, in the batches before {old}; give one dtype")
     raise ShapeError(
-        f"training: {name} is {new}, in the batches before {old}: each new shape compiles another program. Leave out or "
-        f"fill up a short batch, or give shapes={limit + 1} for programs of {limit + 1} shapes"
+        f"training: {name} is {new}, in the batches before {old}: each new shape compiles another program. Leave out "
+        f"or fill up a short batch, or give shapes={limit + 1} for programs of {limit + 1} shapes"
     )
 
 
@@ -422,6 +441,7 @@ def training(
     optimizer: Optimizer,
     *,
     frozen: PyTree = None,
+    state: PyTree = None,
     key: Any = None,
     device: Target = "auto",
     precision: str | None = None,
@@ -446,8 +466,10 @@ def training(
 
     `loss(parameters, batch)` gives a float tensor of rank 0, or that and a dict of other metrics, each of rank 0. With
     `frozen`, a pytree of arrays and PackedArrays, it is `loss(parameters, frozen, batch)`: these are weights of the
-    program, which no step copies or changes. With `key`, of `rlx.random.key` or a seed, it gets one argument more: a
-    key that is new in each step.
+    program, which no step copies or changes. With `state`, a pytree of arrays that each step gives anew, such as batch
+    norm's running statistics, it is `loss(parameters, state, batch)`, behind frozen, and gives (loss, state) or (loss,
+    state, metrics). With `key`, of `rlx.random.key` or a seed, it gets one argument more at the end: a key that is new
+    in each step.
 
     `folder` is where checkpoints, metrics.jsonl and course.svg go; `keep` says how many checkpoints stay. `resume=True`
     goes on with the newest checkpoint of the folder if there is one, `resume=path` with that of another folder or file;
@@ -477,17 +499,20 @@ def training(
     if not held:
         raise GraphError(f"training: parameters are {parameters!r}; expected at least one array")
     session = device if isinstance(device, Session) else Session(device, precision=precision_for(device, precision))
-    state, states = taken_apart(optimizer.init(theirs.tree([_host(p) for p in held])), "optimizer")
+    held = [_host(p) for p in held]
+    own, values = taken_apart(optimizer.init(theirs.tree(held)), "optimizer")
+    carried, start = (None, []) if state is None else taken_apart(state, "state")
     weights, fixed = (None, []) if frozen is None else taken_apart(frozen, "frozen")
-    start = None if key is None else np.asarray(key_of(key) if isinstance(key, int) else key)
-    model = Model(loss, theirs, weights, optimizer, state, start is not None, accumulate, not go_on)
+    seed = None if key is None else np.asarray(key_of(key) if isinstance(key, int) else key)
+    model = Model(loss, theirs, weights, carried, optimizer, own, seed is not None, accumulate, not go_on)
     into = None if folder is None else Path(folder)
     run = Training(
-        session, model, start, folder=into, keep=keep, tokens=tokens, total=total, progress=progress, picture=picture,
+        session, model, seed, folder=into, keep=keep, tokens=tokens, total=total, progress=progress, picture=picture,
         shapes=shapes,
     )  # fmt: skip
     with run._held.unwound():
-        run._begin(dict(zip((*theirs.names, *state.names), (*held, *states), strict=True)), weights, fixed)
+        names = (*theirs.names, *own.names, *(carried.names if carried else ()))
+        run._begin(dict(zip(names, (*held, *values, *map(_host, start)), strict=True)), weights, fixed)
         run._resume(resume, new_settings)
     return run
 

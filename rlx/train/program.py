@@ -39,18 +39,32 @@ class Model(NamedTuple):
     loss: Callable[..., Any]
     parameters: Leaves
     frozen: Leaves | None
+    carried: Leaves | None  # what the loss function returns anew, such as running statistics
     optimizer: optim.Optimizer
     state: Leaves
     keyed: bool
-    parts: int  # of a batch, whose gradients' mean a step takes
+    parts: int  # a step takes the mean gradient of so many parts of a batch
     guarded: bool  # whether a step that is not finite changes nothing
 
 
 class Losses(NamedTuple):
-    """The loss of a batch in a graph, and the other metrics by name."""
+    """The loss of a batch in a graph, the other metrics by name, and the leaves of what is carried on."""
 
     loss: Tensor
     others: dict[str, Tensor]
+    carried: list[Tensor]
+
+    @property
+    def metrics(self) -> dict[str, Tensor]:
+        return {LOSS: self.loss} | self.others
+
+
+class Rest(NamedTuple):
+    """What a loss function takes beside parameters and batch: frozen weights, the leaves carried on, a key."""
+
+    frozen: Any
+    carried: list[Tensor]
+    key: Tensor | None
 
 
 class Step(NamedTuple):
@@ -78,13 +92,13 @@ class Lined(Graph):
             self._noting = False
 
     def _append(self, record: Op, ins: tuple[Tensor, ...], attrs: Attrs, label: str) -> tuple[Tensor, ...]:
-        made = super()._append(record, ins, attrs, label)
+        outputs = super()._append(record, ins, attrs, label)
         frame = sys._getframe(1) if self._noting else None
         while frame is not None and frame.f_code.co_filename.startswith(_HERE):
             frame = frame.f_back
         if frame is not None:
-            self.lines |= dict.fromkeys((t.id for t in made), f"{frame.f_code.co_filename}:{frame.f_lineno}")
-        return made
+            self.lines |= dict.fromkeys((t.id for t in outputs), f"{frame.f_code.co_filename}:{frame.f_lineno}")
+        return outputs
 
 
 @contextmanager
@@ -101,23 +115,33 @@ def _declared(leaves: Leaves, declare: Declare) -> list[Tensor]:
     return [declare(name, t.shape, t.dtype) for name, t in leaves.by_name.items()]
 
 
-def losses(model: Model, parameters: Any, frozen: Any, batch: Any, key: Tensor | None) -> Losses:
+def losses(model: Model, parameters: Any, batch: Any, rest: Rest) -> Losses:
     """The loss function's result, checked.
 
-    Raises: ShapeError for a loss of another rank than 0, DTypeError for one of integers, GraphError for metrics that are
-    no dict of scalars, and for a parameter that the function looks up and does not have."""
+    Raises: ShapeError for a loss of another rank than 0, DTypeError for one of integers, GraphError for metrics that
+    are no dict of scalars, and for a parameter that the function looks up and does not have."""
     name = getattr(model.loss, "__name__", type(model.loss).__name__)
-    graph = TRACING.graph
-    given = [parameters, *([] if model.frozen is None else [frozen]), batch, *([] if key is None else [key])]
+    graph, arguments = TRACING.graph, [parameters]
+    arguments += [] if model.frozen is None else [rest.frozen]
+    arguments += [] if model.carried is None else [model.carried.tree(rest.carried)]
+    arguments += [batch, *([] if rest.key is None else [rest.key])]
     try:
         with graph.lines_noted() if isinstance(graph, Lined) else nullcontext():
-            result: Any = model.loss(*given)
+            result: Any = model.loss(*arguments)
     except KeyError as error:
+        there = [n for part in (model.parameters, model.frozen, model.carried) if part is not None for n in part.names]
         raise GraphError(
-            f"training: {name} looks up {error.args[0]!r}, which is in none of its arguments; there are "
-            f"{_some(model.parameters.names)}{'' if model.frozen is None else ', ' + _some(model.frozen.names)}"
+            f"training: {name} looks up {error.args[0]!r}, which its argument does not have; there are {_some(there)}, "
+            "and the batch"
         ) from error
-    value, others = result if isinstance(result, tuple) and len(result) == 2 else (result, {})
+    value, carried = result, None
+    others: Any = {}
+    if isinstance(result, tuple) and model.carried is None and len(result) == 2:
+        value, others = result
+    elif isinstance(result, tuple) and model.carried is not None and len(result) in (2, 3):
+        value, carried, others = (*result, {})[:3]
+    elif model.carried is not None:
+        raise GraphError(f"training: with state {name} must give (loss, state) or (loss, state, metrics): {result!r}")
     if not isinstance(value, Tensor) or value.shape != ():
         what = f"{value.type}; take its mean, as in rlx.mean(…)" if isinstance(value, Tensor) else repr(value)
         raise ShapeError(
@@ -127,50 +151,63 @@ def losses(model: Model, parameters: Any, frozen: Any, batch: Any, key: Tensor |
         raise DTypeError(f"training: {name} gave {value.type}; a loss is a float")
     if not isinstance(others, dict):
         raise GraphError(f"training: beside its loss {name} gave {others!r}; expected a dict of metrics")
-    return Losses(value, {str(n): _metric(value.graph, str(n), m) for n, m in others.items()})
+    metrics = {str(n): _metric(value.graph, str(n), m) for n, m in others.items()}
+    return Losses(value, metrics, [] if model.carried is None else _like(model.carried, carried, f"{name}'s state"))
 
 
 def _metric(graph: Graph, name: str, value: Any) -> Tensor:
-    made = value if isinstance(value, Tensor) else graph.constant(value)
-    if made.shape != ():
-        raise ShapeError(f"training: metric {name!r} is {made.type}; expected one number, such as its rlx.mean")
+    scalar = value if isinstance(value, Tensor) else graph.constant(value)
+    if scalar.shape != ():
+        raise ShapeError(f"training: metric {name!r} is {scalar.type}; expected one number, such as its rlx.mean")
     if name in (LOSS, "step", "seconds", "evaluation"):
         raise GraphError(f"training: a metric cannot be named {name!r}, which the record has already")
-    return made
+    return scalar
 
 
-def _of_parts(model: Model, parameters: list[Tensor], frozen: Any, batch: Leaves, given: list[Tensor],
-              key: Tensor | None, states: Any) -> tuple[Losses, list[Tensor]]:  # fmt: skip
+def _of_parts(
+    model: Model, parameters: list[Tensor], batch: Leaves, inputs: list[Tensor], rest: Rest, states: Any,
+    unrolled: bool = False,
+) -> tuple[Losses, list[Tensor]]:
     """The losses and the gradients of a batch, in its parts one after the other. The optimizer `scale_loss` has a scale
-    in its state, by which the gradients are multiplied."""
+    in its state, by which the gradients are multiplied. `unrolled`: the parts' nodes are all in the graph itself."""
     scale = states.scale if isinstance(states, optim.Scaled) else None
 
-    def once(parameters: Sequence[Tensor], leaves: Sequence[Any], key: Tensor | None) -> tuple[Losses, list[Tensor]]:
-        found = losses(model, model.parameters.tree(parameters), frozen, batch.tree(leaves), key)
-        _used(model, found.loss, parameters)
-        scaled = found.loss if scale is None else found.loss * ops.cast(scale, found.loss.dtype)
-        return found, gradients(scaled, parameters)
+    def once(parameters: Sequence[Tensor], leaves: Sequence[Any], rest: Rest) -> tuple[Losses, list[Tensor]]:
+        result = losses(model, model.parameters.tree(parameters), batch.tree(leaves), rest)
+        _used(model, result.loss, parameters)
+        scaled = result.loss if scale is None else result.loss * ops.cast(scale, result.loss.dtype)
+        return result, gradients(scaled, parameters)
 
-    if model.parts == 1:
-        return once(parameters, given, key)
     n = model.parts
-    rows = [ops.reshape(x, (n, x.shape[0] // n, *x.shape[1:])) for x in given]
+    if n == 1:
+        return once(parameters, inputs, rest)
+    for name, x in zip(batch.names, inputs, strict=True):
+        if not x.shape or x.shape[0] % n:
+            raise ShapeError(f"training: {name} is {x.type}; accumulate={n} takes its first axis in {n} equal parts")
     names: list[str] = []
 
     def part(total: Any, at: Any) -> tuple[Any, Any]:
-        number, leaves = at
-        body = number.graph
-        here = [body.reach(p, "training: a part of a batch") for p in parameters]
-        found, slopes = once(here, leaves, None if key is None else fold_in(key, number))
-        names[:] = found.others
-        sums = [t + s for t, s in zip(total, slopes, strict=True)]
-        return sums, [found.loss, *(_real(m) for m in found.others.values())]
+        (sums, carried), (number, leaves) = total, at
+        here = [number.graph.reach(p, "training: a part of a batch") for p in parameters]
+        key = None if rest.key is None else fold_in(rest.key, number)
+        result, slopes = once(here, leaves, Rest(rest.frozen, carried, key))
+        names[:] = result.others
+        added = [t + s for t, s in zip(sums, slopes, strict=True)]
+        return (added, result.carried), [_real(m) for m in result.metrics.values()]
 
-    start = [ops.zeros_like(p) for p in parameters]
-    numbers = given[0].graph.constant(np.arange(n, dtype=np.int32))
-    sums, values = ops.scan(part, start, (numbers, rows))
-    means = [ops.mean(v) for v in values]
-    return Losses(means[0], dict(zip(names, means[1:], strict=True))), [s / float(n) for s in sums]
+    rows = [ops.reshape(x, (n, x.shape[0] // n, *x.shape[1:])) for x in inputs]
+    numbers = parameters[0].graph.constant(np.arange(n, dtype=np.int32))
+    start: Any = ([ops.zeros_like(p) for p in parameters], rest.carried)
+    if unrolled:
+        lists: list[list[Tensor]] = []
+        for i in range(n):
+            start, values = part(start, (numbers[i], [x[i] for x in rows]))
+            lists.append(values)
+        (sums, carried), columns = start, [ops.stack(column) for column in zip(*lists, strict=True)]
+    else:
+        (sums, carried), columns = ops.scan(part, start, (numbers, rows))
+    loss, *others = (ops.mean(column) for column in columns)
+    return Losses(loss, dict(zip(names, others, strict=True)), carried), [s / float(n) for s in sums]
 
 
 def _used(model: Model, loss: Tensor, parameters: Sequence[Tensor]) -> None:
@@ -197,15 +234,18 @@ def _some(names: Sequence[str]) -> str:
     return ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
 
 
-def _leaves_of(tree: Any, like: Leaves) -> list[Any]:
-    """The leaves of a tree that an optimizer gave. Raises: GraphError for another structure than before."""
-    found: list[Any] = []
-    if flatten(tree, found, is_any_array) != like.skeleton:
-        raise GraphError(
-            f"training: the optimizer's update gave {tree!r}; expected the structure that its init gave: "
-            f"{_some(like.names)}"
-        )
-    return found
+def _like(before: Leaves, tree: Any, what: str) -> list[Tensor]:
+    """The leaves of a new value of something. Raises: GraphError for another structure than before, ShapeError."""
+    leaves: list[Any] = []
+    if flatten(tree, leaves, is_any_array) != before.skeleton:
+        raise GraphError(f"training: {what} is {tree!r}; expected the structure that it had: {_some(before.names)}")
+    graph = TRACING.graph if TRACING.body is None else TRACING.body
+    assert graph is not None
+    tensors = [t if isinstance(t, Tensor) else graph.constant(t) for t in leaves]
+    for name, old, new in zip(before.names, before.types, tensors, strict=True):
+        if new.type != old:
+            raise ShapeError(f"training: {what}: {name} is {new.type}; expected {old}, as it was")
+    return tensors
 
 
 def kept_name(number: int, leaf: str) -> str:
@@ -223,54 +263,61 @@ def step_graph(model: Model, batch: Leaves, number: int) -> Step:
     g = Graph("training step")
     with _tracing(g):
         parameters, state = _declared(model.parameters, g.state), _declared(model.state, g.state)
-        frozen = _frozen(model, g)
         steps, row = g.state("steps", (), "i32"), g.state("row", (), "i32")
-        given = _declared(batch, g.input)
-        key = fold_in(g.state("key", (2,), "i32"), steps) if model.keyed else None
+        inputs, rest = _declared(batch, g.input), _rest(model, g, g.state, steps)
         states = model.state.tree(state)
-        found, slopes = _of_parts(model, parameters, frozen, batch, given, key, states)
-        updates, after = model.optimizer.update(
-            model.parameters.tree(slopes), states, model.parameters.tree(parameters)
-        )
-        news = optim.apply_updates(model.parameters.tree(parameters), updates)
+        result, slopes = _of_parts(model, parameters, batch, inputs, rest, states)
+        before = model.parameters.tree(parameters)
+        updates, after = model.optimizer.update(model.parameters.tree(slopes), states, before)
+        news = optim.apply_updates(before, updates)
         replaced = [
-            *zip(model.parameters.names, parameters, _leaves_of(news, model.parameters), strict=True),
-            *zip(model.state.names, state, _leaves_of(after, model.state), strict=True),
+            *zip(model.parameters.names, parameters, _like(model.parameters, news, "the new parameters"), strict=True),
+            *zip(model.state.names, state, _like(model.state, after, "the optimizer's new state"), strict=True),
+            *zip(model.carried.names if model.carried else (), rest.carried, result.carried, strict=True),
             ("steps", steps, steps + 1),
         ]
         fine = g.constant(True)
         if model.guarded:
-            fine = _finite(found.loss, [] if isinstance(states, optim.Scaled) else slopes)
+            fine = _finite(result.loss, [] if isinstance(states, optim.Scaled) else slopes)
             failed = g.state("failed", (), "bool")
-            kept = [(kept_name(number, n), x) for n, x in zip(batch.names, given, strict=True)]
+            kept = [(kept_name(number, n), x) for n, x in zip(batch.names, inputs, strict=True)]
             for name, x in (*kept, ("kept", g.constant(number, "i32"))):  # those of the first step that failed stay
                 g.update(name, ops.where(failed, g.state(name, x.shape, x.dtype), x))
             failed = ops.logical_or(failed, ops.logical_not(fine))
             g.update("failed", failed)
             replaced = [(name, old, ops.where(failed, old, new)) for name, old, new in replaced]
         for name, _, new in replaced:
-            g.update(name, new if isinstance(new, Tensor) else g.constant(new))
-        values = {LOSS: found.loss} | found.others
-        wide = f64 if any(v.dtype == f64 for v in values.values()) else f32
-        columns = ops.stack([ops.cast(v, wide) for v in (fine, *values.values())])
-        record = g.state("record", (ROWS, 1 + len(values)), wide)
+            g.update(name, new)
+        columns = _columns([fine, *result.metrics.values()])
+        record = g.state("record", (ROWS, columns.size), columns.dtype)
         g.update("record", ops.dynamic_update_slice(record, ops.reshape(columns, (1, -1)), [row, 0]))
         g.update("row", (row + 1) % ROWS)
-    return Step(g, tuple(values))
+    return Step(g, tuple(result.metrics))
 
 
-def evaluation_graph(model: Model, loss: Callable[..., Any], keyed: bool, batch: Leaves) -> tuple[Graph, tuple[str, ...]]:
-    """The metrics of a loss on batches of these types, as one output, and their names."""
+def _rest(model: Model, g: Graph, declare: Declare, steps: Tensor | int) -> Rest:
+    """What a loss function takes beside parameters and batch; `declare` declares what a step replaces."""
+    frozen = None if model.frozen is None else model.frozen.tree(_declared(model.frozen, g.param))
+    carried = [] if model.carried is None else _declared(model.carried, declare)
+    key = fold_in(declare("key", (2,), "i32"), steps) if model.keyed else None
+    return Rest(frozen, carried, key)
+
+
+def _columns(values: Sequence[Tensor]) -> Tensor:
+    """Numbers as one vector, of f64 where one of them is, else f32."""
+    wide = f64 if any(v.dtype == f64 for v in values) else f32
+    return ops.stack([ops.cast(v, wide) for v in values])
+
+
+def evaluation_graph(model: Model, batch: Leaves) -> Step:
+    """The metrics of batches of these types as the output "values", and their names."""
     g = Graph("evaluation")
     with _tracing(g):
         parameters = model.parameters.tree(_declared(model.parameters, g.param))
-        frozen, given = _frozen(model, g), batch.tree(_declared(batch, g.input))
-        key = fold_in(g.param("key", (2,), "i32"), -1) if keyed else None
-        found = losses(model._replace(loss=loss), parameters, frozen, given, key)
-        values = {LOSS: found.loss} | found.others
-        wide = f64 if any(v.dtype == f64 for v in values.values()) else f32
-        g.output("values", ops.stack([ops.cast(v, wide) for v in values.values()]))
-    return g, tuple(values)
+        inputs, rest = batch.tree(_declared(batch, g.input)), _rest(model, g, g.param, -1)
+        result = losses(model, parameters, inputs, rest)
+        g.output("values", _columns(list(result.metrics.values())))
+    return Step(g, tuple(result.metrics))
 
 
 class Again(NamedTuple):
@@ -286,15 +333,10 @@ def step_again(model: Model, batch: Leaves, number: int) -> Again:
     g = Lined("failed step")
     with _tracing(g):
         parameters, state = _declared(model.parameters, g.param), _declared(model.state, g.param)
-        frozen = _frozen(model, g)
-        given = [g.param(kept_name(number, n), t.shape, t.dtype) for n, t in batch.by_name.items()]
-        key = fold_in(g.param("key", (2,), "i32"), g.param("steps", (), "i32")) if model.keyed else None
-        found, slopes = _of_parts(model, parameters, frozen, batch, given, key, model.state.tree(state))
-    return Again(g, found.loss, slopes)
-
-
-def _frozen(model: Model, g: Graph) -> Any:
-    return None if model.frozen is None else model.frozen.tree(_declared(model.frozen, g.param))
+        inputs = [g.param(kept_name(number, n), t.shape, t.dtype) for n, t in batch.by_name.items()]
+        rest = _rest(model, g, g.param, g.param("steps", (), "i32"))
+        result, slopes = _of_parts(model, parameters, batch, inputs, rest, model.state.tree(state), unrolled=True)
+    return Again(g, result.loss, slopes)
 
 
 def _finite(loss: Tensor, slopes: Sequence[Tensor]) -> Tensor:

@@ -42,8 +42,8 @@ class LanguageFunction(Function):
 
     `products` are the matrices that a `Lora` can correct, by their names in graphs.
     Raises: GraphError for weights that are missing, ShapeError for weights and ids of other shapes and for more ids
-    than the model has positions; GraphError for segments where layers are recurrent, whose states pass from text to
-    text. A position outside of the context is a CapacityExceeded of the run.
+    than the model has positions; GraphError for segments where texts cannot share a row (`apart`).
+    A position outside of the context is a CapacityExceeded of the run.
     """
 
     def __init__(
@@ -56,6 +56,14 @@ class LanguageFunction(Function):
         self._weights, self._own, self._again = weights, own, again
         ropes = weights.config.attention.ropes if weights.config.attention else ()
         self.tables = {name: (rope, i) for rope in ropes if rope for i, name in enumerate(table_names(rope))}
+
+    @property
+    def apart(self) -> str:
+        """Why several texts cannot share a row; empty where they can."""
+        a = self.config.attention
+        if self.config.recurrent:
+            return "recurrent layers, whose states pass from one text of a row to the next"
+        return "scores by rounded positions, which are those of the row" if a is not None and a.alibi_rounded else ""
 
     def apply(self, weights: Mapping[str, Any], ids: Any, positions: Any = None, segments: Any = None) -> Tensor:
         """The logits within a traced function."""
@@ -76,7 +84,7 @@ class LanguageFunction(Function):
                 x = checkpoint(lambda x, index=index: layer(blocks, x, index))(x)
         else:
             x = through_layers(blocks, x)
-        return ops.reshape(blocks.logits(blocks.norm(x, "norm")), (*shape, self.config.vocabulary))
+        return ops.reshape(blocks.logits(blocks.last_norm(x)), (*shape, self.config.vocabulary))
 
     def _shape(self, ids: Any, positions: Any, segments: Any) -> tuple[int, int]:
         shape = tuple(np.shape(ids))
@@ -89,11 +97,8 @@ class LanguageFunction(Function):
         for what, given in (("positions", positions), ("segments", segments)):
             if given is not None and (tuple(np.shape(given)) != shape or not is_integer(given)):
                 raise ShapeError(f"{self.name}: {what} are {type_of(given)}; expected i32 {shape}, as the ids")
-        if segments is not None and self.config.recurrent:
-            raise GraphError(
-                f"{self.name}: segments beside recurrent layers, whose states pass from one text of a row to the next; "
-                "give each text a row of its own"
-            )
+        if segments is not None and self.apart:
+            raise GraphError(f"{self.name}: segments beside {self.apart}; give each text a row of its own")
         return shape
 
     def _checked(self, g: Graph, weights: Mapping[str, Any]) -> dict[str, Tensor]:
@@ -188,6 +193,9 @@ class GivenBlocks(Blocks):
             self._places = ops.cast(tensor_of(g, positions), i32)
             check_writes(f"{function.name}: positions", self._places, 1, function.context)
 
+    def _numbers(self) -> Tensor:
+        return ops.cast(ops.reshape(self._places, (self.size.batch, self.size.chunk, 1, 1)), self.wide)
+
     def weight(self, name: str, shape: tuple[int, ...]) -> Tensor:
         if table := self.function.tables.get(name):
             rope, which = table
@@ -247,7 +255,7 @@ def function_of(
     g = Graph("weights")
     listed = _Listed(g, held.config, Size(1, 1, 0), held, g.constant(np.zeros(1, np.int32)))
     listed.products = {}
-    listed.logits(listed.norm(through_layers(listed, g.input("ids", (1, 1), i32)), "norm"))
+    listed.logits(listed.last_norm(through_layers(listed, g.input("ids", (1, 1), i32))))
     held.check()
     weights, own = held.values()
     products = {}
