@@ -59,7 +59,7 @@ class Recipe:
     files: tuple[str, ...]
     make: Callable[[Sequence[Value]], Value] = alone
     derived: bool = False  # whether numbers change, so that a packed or half-precision tensor must become floats first
-    rows: slice | npt.NDArray[np.int64] | None = None  # which outputs of the only tensor; None where it is all, or none
+    rows: slice | npt.NDArray[np.int64] | None = None  # the outputs of the only tensor that it is, if some
 
 
 Find = Callable[[str, LanguageConfig, Mapping[str, Any]], Recipe]
