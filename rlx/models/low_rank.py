@@ -70,7 +70,7 @@ class Lora:
         names = [self.targets] if isinstance(self.targets, str) else list(self.targets)
         if names == ["all-linear"]:
             return {m: shape for m, shape in every.items() if not m.endswith(("lm_head", ".mlp.gate", ".mlp.router"))}
-        result = {}
+        result: dict[str, tuple[int, int]] = {}
         for name in names:
             own = {m: shape for m, shape in every.items() if f".{m}".endswith(f".{name}")}
             if not own:

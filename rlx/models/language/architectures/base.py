@@ -287,8 +287,8 @@ def stacked(names: Sequence[str]) -> Recipe:
 
 def turned(value: npt.NDArray[Any] | Tensor) -> Value:
     """A matrix, or each of a stack, with its last two axes the other way round; a vector as it is."""
-    made = value if value.ndim == 1 else value.swapaxes(-1, -2)
-    return made if isinstance(made, Tensor) else np.ascontiguousarray(made)
+    other = value if value.ndim == 1 else value.swapaxes(-1, -2)
+    return other if isinstance(other, Tensor) else np.ascontiguousarray(other)
 
 
 def joined(values: Sequence[Value]) -> Value:
