@@ -57,7 +57,7 @@ from rlx.runtime.ports import by_name, refuse_traced
 from rlx.runtime.report import Report
 from rlx.runtime.session import Target, precision_for
 
-CACHE = 16  # programs that a model keeps; the least recently used is closed first
+KEPT_PROGRAMS = 16  # a model keeps so many; the least recently used is closed first
 KEPT_BUCKETS = 64  # programs of rounded lengths that a model behind a cut keeps
 # Inputs of so few numbers, a shape or a count, become part of a program where a shape depends on them, for so many
 # different values. Otherwise the graph is cut, and always before operators whose results are as long as the data say.
@@ -361,7 +361,7 @@ class Model(Closing):
                 self._fixed |= need.names
                 continue
             self._programs[key] = program
-            while len(self._programs) > CACHE:
+            while len(self._programs) > KEPT_PROGRAMS:
                 self._drop(self._programs.popitem(last=False)[1])
             return program, new
 

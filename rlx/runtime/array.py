@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from rlx.runtime.checks import Unread
 
 SHOWN_COLUMNS = 16  # columns of a matrix in a notebook
-SHOWN = 1000  # elements of the largest array whose values `repr` shows: it copies them to the host
+SHOWN_ELEMENTS = 1000  # `repr` shows the values of arrays up to this size: it copies them to the host
 
 
 class Array(Closing):
@@ -130,7 +130,7 @@ class Array(Closing):
         what = f"{self.type} on {self.device.info.id}"
         if self._buffer is None:
             return f"rlx.Array({what}, {self._why()})"
-        if self.size > SHOWN or self.dtype.is_packed:
+        if self.size > SHOWN_ELEMENTS or self.dtype.is_packed:
             return f"rlx.Array({what}, {self.nbytes:,} bytes)"
         try:
             shown = np.array2string(self.numpy(), separator=", ", prefix="rlx.Array(")
@@ -144,7 +144,7 @@ class Array(Closing):
 
         from rlx.ir.picture import table
 
-        if self.closed or self.size > SHOWN or self.dtype.is_packed or self.ndim != 2 or not self.size:
+        if self.closed or self.size > SHOWN_ELEMENTS or self.dtype.is_packed or self.ndim != 2 or not self.size:
             return f"<pre>{escape(repr(self))}</pre>"
         try:
             values = self.numpy()

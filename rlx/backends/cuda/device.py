@@ -29,7 +29,7 @@ from rlx.backends.cuda.dependent_launch import may_begin_early
 from rlx.backends.cuda.imported import ImportedMemory, gpu_uuid
 from rlx.backends.cuda.libraries import load_library
 from rlx.backends.cuda.management import free_bytes
-from rlx.backends.cuda.memory import GRANULE, CudaArena, CudaBuffer, Foreign, Memory, Staging
+from rlx.backends.cuda.memory import GRANULE_BYTES, CudaArena, CudaBuffer, Foreign, Memory, Staging
 from rlx.backends.cuda.nvrtc import nvrtc
 from rlx.backends.cuda.recorder import Recorded, record
 from rlx.backends.cuda.start import drop_context, make_context
@@ -302,7 +302,7 @@ class CudaDevice:
     def take(self, nbytes: int) -> Memory:
         """Memory that is not cleared; `give` takes it back. Raises: OutOfDeviceMemory."""
         self.enter()
-        wanted = align(max(check_nbytes(nbytes, self.info.id), 1), GRANULE)
+        wanted = align(max(check_nbytes(nbytes, self.info.id), 1), GRANULE_BYTES)
         memory = self._again(wanted)
         if memory is not None:
             return memory

@@ -22,7 +22,7 @@ from rlx.backends.gpu.program.steps import ControlCall, HostCall, Launch, Ref, S
 # Elements up to which a launch may join a batch. A larger one takes longer than several launches do, and its input may
 # still be in a cache where it stands.
 MAX_ELEMENTS = 1 << 22
-_LABEL = 120  # characters
+_LABEL_CHARACTERS = 120
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ def batched(ctx: Lowering, launches: Sequence[Launch]) -> Launch:
         (*_meta(first), place, count),
         (place, *(r for launch in launches for r in launch.reads)),
         tuple(w for launch in launches for w in launch.writes),
-        names if len(names) <= _LABEL else f"{names[: _LABEL - 1]}…",
+        names if len(names) <= _LABEL_CHARACTERS else f"{names[: _LABEL_CHARACTERS - 1]}…",
     )
 
 
