@@ -50,7 +50,7 @@ class Dense:
     path: str = ""
 
     def weight_shapes(self) -> dict[str, tuple[int, ...]]:
-        """Its weights, named as in its file."""
+        """The shape of each of its weights, named as in its file."""
         shapes: dict[str, tuple[int, ...]] = {"linear.weight": (self.out, self.wide)}
         if self.bias:
             shapes["linear.bias"] = (self.out,)

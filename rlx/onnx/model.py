@@ -106,10 +106,10 @@ class Model(Closing):
 
     def _begin(self) -> None:
         self._fixed: set[str] = set()
-        self._values: set[Any] = set()  # of fixed inputs, for which programs were compiled
+        self._values: set[Any] = set()  # the values of fixed inputs for which programs were compiled
         self._bakes = True
-        self._seen: SeenLengths | None = None  # of a model behind a cut, while its programs may be padded
-        self._blocks: dict[Any, Block] = {}  # behind cuts of programs of varying lengths, which share them
+        self._seen: SeenLengths | None = None  # the lengths behind a cut, while its programs may be padded
+        self._blocks: dict[Any, Block] = {}  # what programs of varying lengths share behind their cuts
         self._programs: OrderedDict[Any, Program | Staged] = OrderedDict()
         self._running: Counter[int] = Counter()  # the number of active runs, by the program's identity
         self._lock = renewed(self, "_lock", threading.RLock)

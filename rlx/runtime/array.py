@@ -307,8 +307,8 @@ class Array(Closing):
         return self._gone if isinstance(self._gone, str) else f"whose run failed: {self._gone}"
 
     def _checked(self) -> None:
-        """To be called before the values leave the device. Raises: CapacityExceeded where the launch that gave them
-        wrote outside of a cache."""
+        """Checks what must hold before the values leave the device. Raises: CapacityExceeded where the launch that gave
+        them wrote outside of a cache."""
         if self._unread is not None:
             self._unread.read()
             self._unread = None

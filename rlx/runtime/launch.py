@@ -72,7 +72,7 @@ class Launch(Generic[T]):
                 mark.wait()
             except RlxError as error:
                 self._failed(error)
-            self._mark = None  # cleared after: an interrupt leaves the run under way
+            self._mark = None  # only now: after an interrupt above, the run is still under way
         self._check()
         if self._error is not None:
             raise again(self._error)

@@ -51,11 +51,11 @@ class Asked:
     first: bool = True  # no token of it has been made
 
     def push(self, tokens: list[Token]) -> None:
-        """In the event loop: its next tokens, of which the last one says why it has ended, where it has."""
+        """Takes its next tokens, in the event loop. The last one says why it has ended, where it has."""
         raise NotImplementedError
 
     def fail(self, message: str, status: int = 500) -> None:
-        """In the event loop: it ends without being complete."""
+        """Ends it before it is complete, in the event loop."""
         raise NotImplementedError
 
 
@@ -213,8 +213,8 @@ class Engine:
             self._call(self.failed)
 
     def _steps(self) -> None:
-        parts: Iterator[None] | None = None  # of the text that is read
-        seconds = 0.0  # that a step took
+        parts: Iterator[None] | None = None  # what is left of the text that is being read
+        seconds = 0.0  # the time of the last step
         while True:
             with self._changed:
                 while not (self._stop or self._waiting or self._readings or self._running or parts):

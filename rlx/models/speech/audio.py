@@ -82,7 +82,7 @@ def resampled(samples: npt.NDArray[Any], source_rate: int, rate: int) -> F32:
     apart = taps[None, :] - np.arange(up)[:, None] / up
     weights = cutoff * np.sinc(cutoff * apart) * np.i0(_BETA * np.sqrt(np.clip(1 - (apart / half) ** 2, 0, 1)))
     weights /= np.i0(_BETA)
-    weights /= weights.sum(1, keepdims=True)  # so that a constant stays one
+    weights /= weights.sum(1, keepdims=True)  # so that a constant signal stays constant
     count = -(-len(samples) * up // down)
     padded = np.concatenate([np.zeros(half - 1), samples.astype(np.float64), np.zeros(half + 1)])
     result = np.empty(count, np.float32)

@@ -178,7 +178,7 @@ class Transcriber(Closing):
     def _asked(
         self, sound: Sound, language: str | None, task: str, timestamps: bool, heard: list[str | None]
     ) -> Iterator[Segment]:
-        """As `segments`; `heard` gets the code of the language."""
+        """Does what `segments` does; `heard` gets the code of the language."""
         samples = self._samples(sound)
         asked = None if language is None else self.prompts.language(language)
         self.prompts.prompt(asked if asked is not None else 0, task, timestamps)

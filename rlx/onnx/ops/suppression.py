@@ -263,7 +263,7 @@ class _Boxes:
         return self._small[:, table]
 
     def cover(self, first: Array, near: Array, second: Array, rest: Array) -> Array:
-        """Of tables (groups, n) and (groups, m) of boxes, which pairs (groups, n, m) are; -1 is any box."""
+        """Which pairs (groups, n, m) of boxes from tables (groups, n) and (groups, m) overlap; -1 is any box."""
         if not self._exact:
             return self._decided(first[:, :, None], second[:, None, :])
         a, b = near[..., None], rest[:, :, None]

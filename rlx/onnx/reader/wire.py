@@ -20,7 +20,7 @@ _VARINT, _FIXED64, _LENGTH, _FIXED32 = 0, 1, 2, 5
 
 @cache
 def _fields(kind: str) -> dict[int, str]:
-    """By number the fields that hold more than integers: the type of a message field, "text" for a string, "plain" for
+    """The fields by number that hold more than integers: the type of a message field, "text" for a string, "plain" for
     a float."""
     result = {}
     for field in _descriptor(kind).fields:

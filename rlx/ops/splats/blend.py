@@ -74,7 +74,7 @@ def _grad_infer(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
 
 
 def listed(ids: Array, ranges: Array, n: int, width: int, height: int) -> Iterator[tuple[Any, Array, Array]]:
-    """For each tile with a list its place in the picture, its positions in the list, and the splats there."""
+    """The tiles that have a list: a tile's place in the picture, its positions in the list, and the splats there."""
     across, _ = tiles_of(width, height)
     bounds = np.clip(ranges, 0, ids.size)
     for tile in np.flatnonzero(bounds[1:] > bounds[:-1]).tolist():
@@ -129,7 +129,7 @@ def _grad_reference(
     width: int,
     height: int,
 ) -> Array:
-    """From the last splat to the first; a row of gradients for each place of the lists, then each splat's sum.
+    """Goes from the last splat to the first: a row of gradients for each place of the lists, then each splat's sum.
 
     With d the gradient of the picture, `behind` is the sum of d times what each pixel gets from the splats behind, and
     from the light that is left; `shade` is d times the splat's colour, `into` the gradient of alpha, `of_q` that of q.

@@ -295,7 +295,7 @@ def _expected(name: str) -> str:
 
 
 def _check_number(op: str, name: str, t: Tensor) -> None:
-    """Of the camera; what only a run knows is looked at there. Raises: ShapeError."""
+    """Checks one of the camera's numbers; a run checks what only it knows. Raises: ShapeError."""
     if not t.node.op.is_constant:
         return
     value = float(t.node.attrs["value"])

@@ -34,9 +34,8 @@ MAX_STEPS, MAX_TRUSTED = 1 << 15, 1 << 20
 _NODE, _BODY, _PARTS = 2, 16, 4
 MAX_ID = 1 << 40  # a tensor's number
 MAX_ATTRIBUTE_ITEMS = 1 << 16
-MAX_SPREAD = (
-    1 << 13
-)  # of an expression, shared parts counted at each use: printing takes as long. Fusion stays below
+# Limit on an expression's nodes, shared parts counted at each use: printing takes as long. Fusion stays below.
+MAX_SPREAD = 1 << 13
 MAX_DEPTH_OF_EXPR = 200  # Python's stack holds a thousand calls
 
 

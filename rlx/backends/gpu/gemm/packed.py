@@ -72,7 +72,7 @@ class PackedVector:
 
 @dataclass(frozen=True, slots=True)
 class PackedLine:
-    """As PackedVector, with two neighbouring chunks a lane and several tiles of rows a workgroup, and with what stands
+    """PackedVector with two neighbouring chunks a lane and several tiles of rows a workgroup, and with what stands
     around the product. `parts` subgroups share `high` packed rows. A multiprocessor holds `resident` workgroups.
     `limbs`: x becomes integers, for dot products of bytes."""
 
@@ -101,7 +101,7 @@ class PackedDigits:
 
 @dataclass(frozen=True, slots=True)
 class PackedFew:
-    """As PackedVector, for four rows of x a workgroup, which go through shared memory: `across` threads share four
+    """PackedVector for four rows of x a workgroup, which go through shared memory: `across` threads share four
     packed rows each."""
 
     algorithm: ClassVar[Algorithm] = "few"
@@ -223,7 +223,7 @@ def candidates(target: Target, problem: PackedProblem) -> list[PackedCandidate]:
 
 
 def _decoded(target: Target, p: PackedProblem) -> DecodedTiles:
-    """Beside an x of bf16 the weight is decoded into bf16, for matrix instructions: as exact as x, and of the range of
+    """The weight is decoded into bf16 beside an x of bf16, for matrix instructions: as exact as x, and of the range of
     every format's scales, which f16 has not. It pays off where packed_mma would read the weight more than once."""
     if p.x == bf16 and bf16 in target.matrices.types:
         return DecodedTiles((1.5 if p.m > COLUMNS[-1] else 5,), bf16)

@@ -78,8 +78,8 @@ def kept_to_the_end(graph: Graph) -> list[Tensor]:
 
 
 class Sharing(Flag):
-    """Which tensors share a storage: views that of their input; results one that they overwrite once nothing reads the
-    old value any more, an input's, or that of the state whose new value they are."""
+    """Which tensors share a storage. VIEWS: a view has its input's. IN_PLACE: a result is written over an input, or
+    over the state whose new value it is, once nothing reads the old value any more."""
 
     NONE = 0
     VIEWS = 1

@@ -58,6 +58,6 @@ def _largest(x: Array) -> int:
 
 
 def _half(x: Array, shift: int) -> Array:
-    """With a shift, the upper bits with their sign; without, the lower 16 bits as an unsigned number."""
+    """The upper bits with their sign where there is a shift, else the lower 16 bits as an unsigned number."""
     wide = x.astype(np.int64)
     return wide >> shift if shift else wide & 0xFFFF
