@@ -24,7 +24,7 @@ Fields = dict[str, Array]
 # From a search and blocks (n, elements) to their numbers (numbers of a block, n) and codes (n, elements).
 Finder = Callable[[Search, F32], tuple[F32, Bytes]]
 
-_ELEMENTS_AT_ONCE = 1 << 18  # with fewer, threads of NumPy wait for each other
+_ELEMENTS_AT_ONCE = 1 << 18  # threads of NumPy wait for each other if pieces are smaller
 
 
 def begun(x: npt.ArrayLike, dtype: DTypeLike) -> tuple[PackedArray, Iterator[Callable[[Finder], None]]]:

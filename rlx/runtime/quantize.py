@@ -15,7 +15,7 @@ from rlx.packed import PackedArray
 if TYPE_CHECKING:
     from rlx.packed.quantize import Finder
 
-_COMPILED_ELEMENTS = 1 << 20  # from so many on, compiling a search is worth it
+_COMPILED_ELEMENTS = 1 << 20  # a search of so many is worth compiling it
 _PIECES_PER_TURN = 4  # Ctrl-C is noticed between turns of so many pieces of a thread
 
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 GRANULE_BYTES = 512  # allocations are multiples of it, so that the pool can reuse them for slightly different sizes
 STAGING_BYTES = 8 << 20
 _BOUNCE_BYTES = 32 << 20
-_PINNED_FROM_BYTES = 1 << 20  # from here on, asking whether the caller's memory is pinned costs less than it may save
+_PINNED_FROM_BYTES = 1 << 20  # asking whether so much memory of a caller is pinned costs less than it may save
 _HOST = 1  # cudaMemoryTypeHost
 
 

@@ -235,7 +235,7 @@ def _tiles(place: Sequence[Any], reach: Sequence[Any], sides: tuple[int, int], d
 def _colors(
     colors: Tensor, world: Sequence[Any], turn: Sequence[Sequence[Any]], shift: Sequence[Any]
 ) -> tuple[Any, Tensor]:
-    """The colours (3, n) seen from the camera, at least 0, and where they are numbers (1, n)."""
+    """The colours (3, n) seen from the camera, at least 0, and whether they are numbers (1, n)."""
     if colors.ndim == 2:
         turned = apply("transpose", colors, perm=(1, 0))
         sane = _all_sane(turned, (0,))

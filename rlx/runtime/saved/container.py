@@ -40,7 +40,7 @@ _DIGEST_DIGITS = 64
 # Blocks share a checksum up to this size. A thread that reads and checks one gives up Python's lock and waits for it
 # again, which takes milliseconds while others compute: a network has hundreds of small weights.
 _GROUP = 4 << 20
-_AHEAD_BYTES = 256 << 20  # at most so many are read before they are asked for; one group in any case
+_AHEAD_BYTES = 256 << 20  # so many at most are read before they are asked for; one group in any case
 _THREADS = 4
 
 

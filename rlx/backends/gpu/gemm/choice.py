@@ -29,13 +29,15 @@ FMA_TILES = {"s": (64, 64, 0.78), "t": (128, 64, 0.8), "w": (64, 128, 0.84), "l"
 MMA_TILES = {"s": (64, 64, 0.5), "m": (128, 128, 0.8), "l": (128, 256, 1.0)}
 _MMA_SHARED_BYTES = 48 << 10  # the mma tiles need so much shared memory
 _FMA_ROWS = 1  # multiply-adds are faster than matrix instructions for halves up to this many rows (measured)
-_FEW_ROWS = 8  # the few-rows kernel is the fastest up to this many rows,
-_MAX_ROWS_SMALL_B = 16  # up to so many rows a smaller B counts as small,
-_MAX_ROWS = 64  # and a candidate up to this many
+# The few-rows kernel is the fastest up to `_FEW_ROWS` rows, or `_MAX_ROWS_SMALL_B` where B is small, and a candidate up
+# to `_MAX_ROWS`.
+_FEW_ROWS = 8
+_MAX_ROWS_SMALL_B = 16
+_MAX_ROWS = 64
 _SMALL_B_ELEMENTS = 1 << 20
-_LIBRARY_B_ELEMENTS = 1 << 23  # from so many on, the library multiplies few rows of halves
+_LIBRARY_B_ELEMENTS = 1 << 23  # the library multiplies few rows of halves by a B of so many
 _LONG_SUM_TERMS = 2048
-_LARGE_PRODUCTS = 1 << 30  # from so many on it pays to round the operands before, by launches of their own
+_LARGE_PRODUCTS = 1 << 30  # it pays to round the operands of so many multiply-adds before, by launches of their own
 _THREADS = 256
 
 

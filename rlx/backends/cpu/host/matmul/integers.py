@@ -14,7 +14,7 @@ from rlx.backends.cpu.context import Array, BindContext, Step
 _EXACT = 1 << 53
 _HALF = 16
 _LONGEST = 1 << 20  # the products of 16-bit parts that add up exactly
-_LEAST_PRODUCTS = 1 << 15  # with fewer, conversion costs more than BLAS saves
+_LEAST_PRODUCTS = 1 << 15  # conversion costs more than BLAS saves for fewer
 
 
 def by_floats(a: Array, b: Array, out: Array) -> bool:
