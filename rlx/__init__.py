@@ -93,8 +93,8 @@ if not TYPE_CHECKING:  # type checkers read the imports above
         "Array", "CompiledGraph", "Dim", "Graph", "PackedArray", "RlxError", "Session", "State", "Tensor", "Weights",
         "Complex", "array", "asarray", "bf16", "bool_", "checkpoint", "custom_jvp", "custom_op", "custom_vjp",
         "devices", "errors", "eval_shape", "f16", "f32", "f64", "from_dlpack", "from_torch", "grad", "gradients",
-        "hessian", "hvp", "i8", "i16", "i32", "i64", "jacfwd", "jacrev", "jit", "jvp", "quantize", "training", "u8", "u16", "u32",
-        "u64", "value_and_grad", "vjp", "vmap", *ops.__all__, *ops.LATER,
+        "hessian", "hvp", "i8", "i16", "i32", "i64", "jacfwd", "jacrev", "jit", "jvp", "quantize", "training", "u8",
+        "u16", "u32", "u64", "value_and_grad", "vjp", "vmap", *ops.__all__, *ops.LATER,
     ]  # fmt: skip
 
 
