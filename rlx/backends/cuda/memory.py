@@ -29,7 +29,7 @@ _HOST = 1  # cudaMemoryTypeHost
 
 def granules(nbytes: int) -> int:
     """The size of the allocation for so many bytes."""
-    return align(max(nbytes, 1), GRANULE)
+    return align(max(nbytes, 1), GRANULE_BYTES)
 
 
 @dataclass(eq=False, slots=True)
