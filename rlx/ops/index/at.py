@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from rlx.dtypes import as_dtype, i32, i64
-from rlx.errors import DTypeError, GraphError, ShapeError
-from rlx.ir import Tensor, apply
+from rlx.errors import DTypeError, ShapeError
+from rlx.ir import Tensor
 from rlx.ir.types import broadcast_shapes, is_index
 from rlx.ops.base import cast_to, tensors
 from rlx.ops.elementwise import binary, select
@@ -64,7 +64,7 @@ def _is_mask(k: Any) -> bool:
 
 def _fitting(values: Tensor, shape: tuple[int, ...]) -> Tensor:
     if broadcast_shapes(values.shape, shape, op="at") != shape:
-        raise ShapeError(f"at: the key selects {shape}, and the values are {values.type}; expected what broadcasts to it")
+        raise ShapeError(f"at: the key selects {shape}, and the values are {values.type}; expected one that fits")
     return movement.broadcast_to(values, shape)
 
 
@@ -82,7 +82,7 @@ def _whole(x: Tensor, key: tuple[Any, ...]) -> list[Any]:
     used = sum(k is not None and k is not Ellipsis for k in key)
     dots = [i for i, k in enumerate(key) if k is Ellipsis]
     if len(dots) > 1 or used > x.ndim:
-        raise ShapeError(f"at: {used} indices and {len(dots)} Ellipsis for {x.type}; expected at most one for each axis")
+        raise ShapeError(f"at: {used} indices and {len(dots)} Ellipsis for {x.type}; expected one for each axis")
     at = dots[0] if dots else len(key)
     parts = [*key[:at], *[slice(None)] * (x.ndim - used), *key[at + 1 :]]
     for k in parts:
@@ -108,7 +108,8 @@ def _places(x: Tensor, parts: list[Any]) -> Tensor:
     """The row-major number of each element that the key selects; x.size, which is none, for an index out of range."""
     wide = i64 if x.size >= 2**31 else i32
     numbers = np.arange(x.size, dtype=wide.np).reshape(x.shape)
-    key, axis = [], 0
+    key: list[Any] = []
+    axis = 0
     for k in parts:
         if k is None:
             key.append(None)
