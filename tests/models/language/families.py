@@ -368,7 +368,7 @@ def packed_names(shapes: dict[str, tuple[int, ...]]) -> dict[str, Any]:
 def unpacked_names(groups: dict[str, Any]) -> dict[str, tuple[int, ...]]:
     result = {}
     for stem, numbers in groups.items():
-        name, *shape = stem.split(" ")
+        name, *shape = stem.split()
         plain = not numbers or isinstance(numbers[0], int)
         for each in itertools.product(*map(range, numbers)) if plain else numbers:
             parts = iter(each)
