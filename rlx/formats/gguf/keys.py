@@ -81,10 +81,12 @@ READ: dict[str, dict[str, Rule]] = {
 }
 
 
-def unfollowed(arch: str, metadata: Mapping[str, Any], config: Mapping[str, Any]) -> str | None:
+def unfollowed(
+    arch: str, metadata: Mapping[str, Any], config: Mapping[str, Any], rules: Mapping[str, Rule]
+) -> str | None:
     """What is wrong with the first setting that changes numbers and that rlx has no code for; None where there is none.
     `config` has the settings of rules by name."""
-    for key, rule in READ[arch].items():
+    for key, rule in rules.items():
         found = metadata.get(f"{arch}.{key}")
         if found is None or rule in (FOLLOWED, NO_NUMBER):
             continue

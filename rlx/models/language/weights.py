@@ -225,6 +225,18 @@ class ModelWeights:
         tied = self.config.tied or f"{name}.weight" == self._table
         return "embed_tokens.weight" if tied else "lm_head.weight"
 
+    def kept(self, name: str) -> DType:
+        """The dtype in which a weight that was asked for is kept."""
+        return self._wanted[name].dtype
+
+    def value(self, name: str) -> Value:
+        """A weight that was asked for, made of the file's tensors. Raises: ModelFormatError."""
+        wanted = self._wanted[name]
+        values = [self.source.read(self._names[n]) for n in wanted.recipe.files]
+        if wanted.recipe.derived:
+            values = [v.dequantize() if isinstance(v, PackedArray) else v for v in values]
+        return _shaped(wanted, values)
+
     def check(self) -> None:
         """Checks what was asked for against the file. Raises: ModelFormatError naming every difference."""
         problems = list(dict.fromkeys(self._problems))  # a weight may be asked for more than once

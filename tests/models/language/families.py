@@ -23,11 +23,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rlx.formats import safetensors
+from rlx.errors import ModelFormatError
+from rlx.formats import gguf, safetensors
+from rlx.formats.gguf.names import BY_MODEL_TYPE
+from rlx.formats.gguf.plain import BY_MODEL_TYPE as PLAIN
 from rlx.models import load
 from rlx.models.language.architectures import ARCHITECTURES
 from rlx.models.language.architectures.base import CLASSES
 from rlx.models.language.config import Fields
+from rlx.models.language.written import folder_to_gguf
+from tests.formats.gguf.llamacpp import Judge
 from tests.models.tiny import formula
 from tests.outside import outside
 
@@ -36,6 +41,8 @@ FOUND = Path(__file__).with_name("families.json")  # what the command found
 FROZEN = Path(__file__).with_name("families_logits.json")  # tensors of tiny folders, and logits of transformers
 PAGE = Path(__file__).parents[3] / "docs" / "models.md"
 IDS_ASKED = [i * 7 % 96 for i in range(1, 34)]
+GGUF = {**BY_MODEL_TYPE, **PLAIN}
+CPP: list[Any] = []  # llama.cpp's libraries, where the command has their folder
 LIMIT = 1e-11  # of the error beside float64, squared, by the sum of squares
 
 BASE: dict[str, Any] = {
@@ -300,6 +307,43 @@ def judged(folder: Path, want: Any, tokens: Any) -> dict[str, Any]:
     return found
 
 
+def llama_cpp_logits(judge: Any, path: Path, ids: Any) -> Any:
+    """The logits of a run of llama.cpp over tokens, whose caches hold halves, in float64."""
+    import ctypes as c
+
+    lib = judge.lib
+    params = lib.llama_context_default_params()
+    params.raw[0] = 256
+    lib.llama_get_logits_ith.restype = c.POINTER(c.c_float)
+    lib.llama_get_logits_ith.argtypes = [c.c_void_p, c.c_int32]
+    model = judge.model(path)
+    if not model:
+        return None
+    context, rows = lib.llama_init_from_model(model, params), []
+    for token in ids.tolist():
+        one = (c.c_int32 * 1)(token)
+        assert not lib.llama_decode(context, lib.llama_batch_get_one(one, 1))
+        rows.append(list(lib.llama_get_logits_ith(context, -1)[:96]))
+    return np.asarray(rows, np.float64)
+
+
+def as_gguf(folder: Path, kind: str, want: Any, ids: Any) -> dict[str, Any]:
+    """The folder as a GGUF file, beside the folder's logits: rlx's error, and llama.cpp's."""
+    path, bare = folder.with_suffix(".gguf"), folder.with_suffix(".bare.gguf")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        folder_to_gguf(folder, path)
+    with load(path, "cpu", context=64, engine="numpy") as model:
+        found = {"gguf": error(model.logits(ids), want)}
+    if CPP:
+        with gguf.read(path) as file:
+            held = {name: tensor.read() for name, tensor in file.tensors.items()}
+            gguf.write(bare, {**file.metadata, "tokenizer.ggml.model": "no_vocab"}, held)
+        got = llama_cpp_logits(CPP[0], bare, ids)
+        found["llama.cpp"] = float("nan") if got is None else error(got, want)
+    return found
+
+
 def run(kind: str) -> Iterator[dict[str, Any]]:
     torch = outside("torch")
     for settings in FAMILIES[kind]:
@@ -310,7 +354,13 @@ def run(kind: str) -> Iterator[dict[str, Any]]:
                 tokens = torch.randint(3, 96, (45,))
                 with torch.no_grad():
                     want = judge(folder, kind)(tokens[None]).logits[0].numpy()
-                yield judged(folder, want, tokens.numpy())
+                found = judged(folder, want, tokens.numpy())
+                if kind in GGUF:
+                    try:
+                        found |= as_gguf(folder, kind, want, tokens.numpy().astype(np.int32))
+                    except ModelFormatError as caught:
+                        found["unwritten"] = str(caught).partition(": ")[2][:200]
+                yield found
             except Exception as caught:  # noqa: BLE001 - the table says what came
                 if "--raise" in sys.argv:
                     raise
@@ -405,13 +455,15 @@ def main() -> int:
     if "--keys" in sys.argv:
         return write_keys()
     wrong = 0
+    if folder := next((a for a in sys.argv[1:] if a.startswith("--llamacpp=")), None):
+        CPP.append(Judge(Path(folder.partition("=")[2]).resolve()))
     for kind in [a for a in sys.argv[1:] if not a.startswith("--")] or FAMILIES:
         for i, found in enumerate(run(kind)):
             good = "failed" not in found and max(found[k] for k in ("error", "steps", "parts")) <= 1e-11 and not any(
                 found.get(k) for k in ("argmax", "batch", "pages")
             )
             wrong += not good
-            told = found.get("failed") or " ".join(f"{k} {v:.1e}" if v else f"{k} 0" for k, v in found.items())
+            told = found.get("failed") or " ".join(f"{k} {v}" if isinstance(v, str) else f"{k} {v:.1e}" if v else f"{k} 0" for k, v in found.items())
             print(f"{kind:18} {i} {'ok ' if good else 'BAD'} {told}", flush=True)
     return bool(wrong)
 
