@@ -314,6 +314,8 @@ def llama_cpp_logits(judge: Any, path: Path, ids: Any) -> Any:
     lib = judge.lib
     params = lib.llama_context_default_params()
     params.raw[0] = 256
+    at = next(i for i in range(4, 10) if params.raw[i] == params.raw[i + 1] == 4)
+    params.raw[at] = params.raw[at + 1] = 1  # threads
     lib.llama_get_logits_ith.restype = c.POINTER(c.c_float)
     lib.llama_get_logits_ith.argtypes = [c.c_void_p, c.c_int32]
     model = judge.model(path)
