@@ -260,6 +260,8 @@ class GgufModel:
         config |= {name: tensor in self.file.tensors for name, tensor in f.present.items()}
         if f.pairs:
             config["rope_interleaved"] = True
+        if f.architecture == "exaone4" and config["num_hidden_layers"] != 64:  # the largest alone has windows
+            config |= {"sliding_window": None, "layer_types": None}
         if f.one_key:
             config[f.one_key] = config.get("num_key_value_heads") == 1
 

@@ -76,12 +76,11 @@ FAMILIES = (
     _family("smollm3", "smollm3", fixed={"no_rope_layer_interval": 4}, present=_BIAS, pairs=True),
     _family("arcee", "arcee", fixed={"hidden_act": "relu2"}, present=_BIAS, pairs=True),
     _family(
-        "starcoder2", "starcoder2", ("norm_epsilon", _LAYER), fixed={"hidden_act": "gelu_pytorch_tanh"},
-        present={"use_bias": "blk.0.attn_q.bias"},
+        "starcoder2", "starcoder2", ("norm_epsilon", _LAYER), fixed={"hidden_act": "gelu_pytorch_tanh", "use_bias": True},
     ),
     _family(
-        "gptneox", "gpt_neox", ("layer_norm_eps", _LAYER), joined=True, fixed={"hidden_act": "gelu"},
-        optional={"use_parallel_residual": "use_parallel_residual"}, present={"attention_bias": "blk.0.attn_qkv.bias"},
+        "gptneox", "gpt_neox", ("layer_norm_eps", _LAYER), joined=True, fixed={"hidden_act": "gelu", "attention_bias": True},
+        optional={"use_parallel_residual": "use_parallel_residual"},
     ),
     _family(
         "starcoder", "gpt_bigcode", ("layer_norm_epsilon", _LAYER), joined=True, no_rope=True,
@@ -100,11 +99,10 @@ FAMILIES = (
         **_BIAS, "mlp_bias": "blk.0.ffn_up.bias"}),
     _family(
         "command-r", "cohere", ("layer_norm_eps", _LAYER), optional={"logit_scale": "logit_scale"}, present={
-            **_BIAS, "use_qk_norm": "blk.0.attn_q_norm.weight"},
+            "use_qk_norm": "blk.0.attn_q_norm.weight"},
     ),
     _family(
         "cohere2", "cohere2", ("layer_norm_eps", _LAYER), optional={"logit_scale": "logit_scale", **_WINDOW},
-        present=_BIAS,
     ),
     _family(
         "olmo", "olmo", None, optional={"clip_qkv": "attention.clamp_kqv"}, pairs=True, says={_LAYER: _F32_1E_5},
@@ -112,10 +110,9 @@ FAMILIES = (
     _family(
         "olmoe", "olmoe", more_counts={"num_experts": "expert_count", **_USED}, fixed={"norm_topk_prob": False},
     ),
-    _family("seed_oss", "seed_oss", block=_SECOND, present={
-        **_BIAS, "attention_out_bias": "blk.0.attn_output.bias", "mlp_bias": "blk.0.ffn_up.bias"}),
-    _family("ernie4_5", "ernie4_5", present={"use_bias": "blk.0.attn_q.bias"}),
-    _family("hunyuan-dense", "hunyuan_v1_dense", present=_BIAS),
+    _family("seed_oss", "seed_oss", block=_SECOND, present=_BIAS),
+    _family("ernie4_5", "ernie4_5"),
+    _family("hunyuan-dense", "hunyuan_v1_dense"),
     _family("exaone4", "exaone4", block=_AFTER, optional=_WINDOW),
     _family("glm4", "glm4", block=_AROUND, present=_BIAS, gates_above=True),
     _family(

@@ -89,15 +89,17 @@ def folder_to_gguf(
         notes.append("the folder has no tokenizer.json, so the file gets no tokenizer")
     gguf.write(path, metadata, tensors)
     try:
-        _compare(Path(path), config, family, given.where)
+        notes += _compare(Path(path), config, family, given.where)
     except BaseException:
         os.unlink(path)
         raise
     return notes
 
 
-def _compare(path: Path, config: LanguageConfig, family: Family, where: str) -> None:
-    """Reads the settings of the file again. Raises: ModelFormatError where they are not the folder's."""
+def _compare(path: Path, config: LanguageConfig, family: Family, where: str) -> list[str]:
+    """Reads the settings of the file again. Returns: a line where windows are left out. Raises: ModelFormatError where
+    others are not the folder's."""
+    notes = []
     with gguf.read(path) as file:
         read = Fields({**GgufModel(file).config, "rope_partial": True}, str(path))
         again = architecture_of(read).read(read)
@@ -106,11 +108,14 @@ def _compare(path: Path, config: LanguageConfig, family: Family, where: str) -> 
             continue
         for field in fields_of(record):
             ours, theirs = (_comparable(getattr(r, field.name), family) for r in (record, other))
-            if ours != theirs and field.name not in ("attention", "experts", "positions"):
+            if field.name == "windows" and set(theirs) == {None} != set(ours):
+                notes.append("the sliding window is left out: GGUF has none for this architecture")
+            elif ours != theirs and field.name not in ("attention", "experts", "positions"):
                 raise ModelFormatError(
                     f"{where}: GGUF has no place for what the settings say of {field.name}: {shown(ours, 200)}; readers of "
                     f"{family.architecture} take {shown(theirs, 200)}"
                 )
+    return notes
 
 
 def _comparable(value: Any, family: Family) -> Any:
