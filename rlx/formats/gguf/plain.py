@@ -1,4 +1,4 @@
-"""Architectures of GGUF whose tensors are read by the names of rlx's own graphs, whatever a folder of theirs calls them.
+"""Architectures of GGUF whose tensors are read by the names of rlx's graphs, whatever a folder of theirs calls them.
 
 `rlx.models.language.written` writes such files; the numbers are those of the graph's weights, but for what `Family`
 names: q, k and v in one tensor, rows of q and k in pairs."""
@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from rlx.formats.gguf.keys import _EVERY, FOLLOWED, NO_NUMBER, Rule
+from rlx.formats.gguf.keys import EVERY, FOLLOWED, NO_NUMBER, Rule
 from rlx.formats.gguf.names import COUNTS, Change, Family
 
 _TOP = {"embed_tokens": "token_embd", "embed_norm": "token_embd_norm", "positions": "position_embd",
@@ -76,10 +76,12 @@ FAMILIES = (
     _family("smollm3", "smollm3", fixed={"no_rope_layer_interval": 4}, present=_BIAS, pairs=True),
     _family("arcee", "arcee", fixed={"hidden_act": "relu2"}, present=_BIAS, pairs=True),
     _family(
-        "starcoder2", "starcoder2", ("norm_epsilon", _LAYER), fixed={"hidden_act": "gelu_pytorch_tanh", "use_bias": True},
+        "starcoder2", "starcoder2", ("norm_epsilon", _LAYER),
+        fixed={"hidden_act": "gelu_pytorch_tanh", "use_bias": True},
     ),
     _family(
-        "gptneox", "gpt_neox", ("layer_norm_eps", _LAYER), joined=True, fixed={"hidden_act": "gelu", "attention_bias": True},
+        "gptneox", "gpt_neox", ("layer_norm_eps", _LAYER), joined=True,
+        fixed={"hidden_act": "gelu", "attention_bias": True},
         optional={"use_parallel_residual": "use_parallel_residual"},
     ),
     _family(
@@ -131,7 +133,7 @@ def rules(family: Family) -> dict[str, Rule]:
     """What rlx does about each setting of a file of the family; any other is refused."""
     own = (*family.counts.values(), *family.numbers.values(), *family.optional.values())
     said: dict[str, Rule] = {key: (value,) for key, value in family.says.items()}
-    return {**_EVERY, **dict.fromkeys(own, FOLLOWED), **dict.fromkeys(_IDLE, NO_NUMBER), **said}
+    return {**EVERY, **dict.fromkeys(own, FOLLOWED), **dict.fromkeys(_IDLE, NO_NUMBER), **said}
 
 
 def family_of(architecture: str, metadata: Mapping[str, Any]) -> Family | None:

@@ -26,7 +26,7 @@ from rlx.formats.huggingface import ModelFolder
 from rlx.models.language.architectures import architecture_of
 from rlx.models.language.architectures.base import Value, class_fields
 from rlx.models.language.caches import Size
-from rlx.models.language.config import Fields, LanguageConfig
+from rlx.models.language.config import Fields, LanguageConfig, Rope
 from rlx.models.language.graph import language_graph
 from rlx.models.language.weights import Arrays, ModelWeights
 from rlx.packed import PackedArray
@@ -82,7 +82,9 @@ def folder_to_gguf(
         "general.architecture": family.architecture, "general.name": source.path.resolve().name,
         "general.quantization_version": 2, **_settings(class_fields(given), config, family),
     }  # fmt: skip
-    notes = [f"{names[0]}{f' and {len(names) - 1} more are' if names[1:] else ' is'} {why}" for why, names in changed.items()]
+    notes = []
+    for why, names in changed.items():
+        notes.append(f"{names[0]}{f' and {len(names) - 1} more are' if names[1:] else ' is'} {why}")
     if (source.path / "tokenizer.json").exists():
         metadata |= convert.tokenizer_metadata(source.path, config.vocabulary)
     else:
@@ -112,8 +114,8 @@ def _compare(path: Path, config: LanguageConfig, family: Family, where: str) -> 
                 notes.append("the sliding window is left out: GGUF has none for this architecture")
             elif ours != theirs and field.name not in ("attention", "experts", "positions"):
                 raise ModelFormatError(
-                    f"{where}: GGUF has no place for what the settings say of {field.name}: {shown(ours, 200)}; readers of "
-                    f"{family.architecture} take {shown(theirs, 200)}"
+                    f"{where}: GGUF has no place for what the settings say of {field.name}: {shown(ours, 200)}; "
+                    f"readers of {family.architecture} take {shown(theirs, 200)}"
                 )
     return notes
 
@@ -123,7 +125,9 @@ def _comparable(value: Any, family: Family) -> Any:
         return tuple(_comparable(v, family) for v in value)
     if isinstance(value, float):
         return float(np.float32(value))
-    return replace(value, interleaved=False, base=float(np.float32(value.base))) if hasattr(value, "interleaved") else value
+    if isinstance(value, Rope):  # which numbers are turned together is a matter of the order of rows
+        return replace(value, interleaved=False, base=float(np.float32(value.base)))
+    return value
 
 
 def _settings(f: Fields, config: LanguageConfig, family: Family) -> dict[str, Any]:
@@ -131,8 +135,9 @@ def _settings(f: Fields, config: LanguageConfig, family: Family) -> dict[str, An
     a, arch = config.attention, family.architecture
     assert a is not None
     found: dict[str, Any] = {
-        "block_count": config.layers, "context_length": min(config.positions, 1 << 20), "embedding_length": config.width,
-        "feed_forward_length": config.inner, "attention.head_count": a.heads, "attention.head_count_kv": a.kv_heads,
+        "block_count": config.layers, "context_length": min(config.positions, 1 << 20),
+        "embedding_length": config.width, "feed_forward_length": config.inner, "attention.head_count": a.heads,
+        "attention.head_count_kv": a.kv_heads,
         "attention.key_length": a.head_size, "attention.value_length": a.head_size, "vocab_size": config.vocabulary,
         **family.says,
     }  # fmt: skip

@@ -73,7 +73,9 @@ class Architecture:
     read: Callable[[Fields], LanguageConfig]
     find: Find = same_name
     prefixes: tuple[str, ...] = ("model.",)
-    unused: re.Pattern[str] = field(default=re.compile(r"rotary_emb\.inv_freq$|\.(attn|attention)\.((masked_)?bias|causal_mask)$"))
+    unused: re.Pattern[str] = field(
+        default=re.compile(r"rotary_emb\.inv_freq$|\.(attn|attention)\.((masked_)?bias|causal_mask)$")
+    )
 
 
 def attention(f: Fields, layers: int, partial: bool = False, **changed: Any) -> Attention:
