@@ -4,7 +4,7 @@ printed from their row programs: rows in registers where the axis is the last, e
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TypedDict
 
 from rlx.backends.gpu.program.casts import THREADS, cast_ref, native, quads
@@ -67,7 +67,8 @@ def row_groups(ctx: Lowering, rows: int, shape: RowShape) -> tuple[int, int, int
 
 def row_kernels(
     ops: str, args: str, scalars: Sequence[ArgDecl] = (), *, stem: str = "", along: bool = True, columns: bool = True,
-    short: bool = False, functions: bool = True, channels: bool = False, early: int = 0, **attrs: object,
+    short: bool = False, functions: bool = True, channels: bool = False, early: int = 0,
+    attrs: Mapping[str, object] | None = None,
 ) -> None:  # fmt: skip
     """Declares the kernels of an op that are printed from its row program, for rows (`along` memory) and for `columns`,
     an axis that others lie behind, and the rule that lowers it. A second op of the name differs from the first in that
@@ -90,7 +91,7 @@ def row_kernels(
     pointers += [ArgDecl(name, "ptr", "w", kind or "T") for name, _, kind in outputs]
     weighed = {"W": FLOATS} if any(a.element == "W" for a in pointers) else {}
     variants, prims = {"T": FLOATS, **weighed}, ("prims",) * functions
-    fixed = tuple(attrs.items())
+    fixed = tuple((attrs or {}).items())
     on, off = ([(name == "RMS") != there for name in switches] for there in (True, False))
     held = None
     if along:
@@ -120,10 +121,10 @@ def row_kernels(
                 f"{ops} over the middle axis of (outer, n, inner).",
                 "a group of 256 for each ACROSS places of inner, for each of outer",
                 variants,
-                {"ACROSS": 32},
-                ((32,), (4,)),
+                {"ACROSS": 32, **switches},
+                ((32, *on), (4, *off)),
                 headers=prims,
-                rows=RowBody(op, columns=True),
+                rows=RowBody(op, columns=True, attrs=fixed),
             )
         )
 
@@ -171,4 +172,4 @@ def row_kernels(
         assert across is not None
         width = min(32, power(inner))
         count = ctx.groups(outer * math.ceil(inner / width))
-        ctx.launch(across(**words, ACROSS=width), count, [*given, outer, n, inner, *values])
+        ctx.launch(across(**words, ACROSS=width, **chosen), count, [*given, outer, n, inner, *values])
