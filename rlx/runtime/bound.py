@@ -55,8 +55,8 @@ class Bound(Closing):
         self.run, self._end = _runner(owner, program, work, again)
 
     def __repr__(self) -> str:
-        given, made = (", ".join(f"{n}: {p.declared}" for n, p in t.items()) for t in (self._ins, self._outs))
-        return f"Bound({self._owner.graph.name!r} on {self._owner.device.info.id}: ({given}) -> ({made}))"
+        inputs, outputs = (", ".join(f"{n}: {p.declared}" for n, p in t.items()) for t in (self._ins, self._outs))
+        return f"Bound({self._owner.graph.name!r} on {self._owner.device.info.id}: ({inputs}) -> ({outputs}))"
 
     @property
     def inputs(self) -> BoundArrays:

@@ -64,12 +64,12 @@ class Recorded:
     def checks_of(self, values: Sequence[Given]) -> tuple[dict[str, Given], list[IndexCheck], list[Unread]]:
         """The inputs by name, the checks that only the run can answer, and those of earlier launches that it depends
         on. Raises: CapacityExceeded where the inputs already give an index outside of its limits."""
-        given: dict[str, Given] = {}
+        feeds: dict[str, Given] = {}
         if self.checks:
-            given = {port.name: value for port, value in zip(self.inputs, values, strict=True)}
-        checks = [check for check in self.checks if not check.before(given)]
+            feeds = {port.name: value for port, value in zip(self.inputs, values, strict=True)}
+        checks = [check for check in self.checks if not check.before(feeds)]
         states, self._state.unread = self._state.unread, None
-        return given, checks, earlier_launches(values, states)
+        return feeds, checks, earlier_launches(values, states)
 
     def begin(self) -> None:
         """Notes that a run is under way."""

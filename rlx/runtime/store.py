@@ -190,16 +190,16 @@ class Store(Closing):
         self.check(types, states=True)
         new = {name: t for name, t in types.items() if name not in self._where}
         self.full.expect(self.need(types))
-        made: dict[str, Slot] = {}
+        slots: dict[str, Slot] = {}
         try:
             for name, t in new.items():
-                made[name] = self.full.zeros(t.dtype, t.nbytes)
+                slots[name] = self.full.zeros(t.dtype, t.nbytes)
         except BaseException:
-            for slot in made.values():
+            for slot in slots.values():
                 self.full.release(slot)
             raise
-        self._where.update(made)
-        self._since.update(dict.fromkeys(made, self.version))
+        self._where.update(slots)
+        self._since.update(dict.fromkeys(slots, self.version))
         self._states.update(types)
         self._types.update(types)
         self._expect()
@@ -258,8 +258,8 @@ class Store(Closing):
         if held is not None:
             check_device(f"{self.kind} {name!r}", held, self.device)
             if held.type == declared:
-                given = Range(held._held(), held._offset, held.nbytes)
-                self._fitting(lambda: self._set(name, kept, given))
+                source = Range(held._held(), held._offset, held.nbytes)
+                self._fitting(lambda: self._set(name, kept, source))
                 if held._borrowed:  # its owner may change it from now on
                     self.device.synchronize()
                 return

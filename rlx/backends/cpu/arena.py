@@ -43,8 +43,8 @@ def _zeros(nbytes: int) -> tuple[Bytes, int]:
 
 def address_of(memory: npt.NDArray[Any]) -> int:
     """The address of an array's first element, in half the time that its `ctypes` takes."""
-    found: int = memory.__array_interface__["data"][0]
-    return found
+    address: int = memory.__array_interface__["data"][0]
+    return address
 
 
 class Block:
@@ -161,16 +161,16 @@ class CpuBuffer:
     @property
     def forms(self) -> Forms:
         """The contents in other orders, and who needs them in their own."""
-        found = self._forms
-        if found is None:
+        forms = self._forms
+        if forms is None:
             with _MAKING.lock:
-                found = self._forms
-                if found is None:
-                    found = Forms(self._open(), self._own)
+                forms = self._forms
+                if forms is None:
+                    forms = Forms(self._open(), self._own)
                     if self._viewed:
-                        found.keep_all()
-                    self._forms = found
-        return found
+                        forms.keep_all()
+                    self._forms = forms
+        return forms
 
     @property
     def extra_bytes(self) -> int:
@@ -221,8 +221,8 @@ class CpuBuffer:
             if view is None:
                 self._write(offset, nbytes, partial(source.read, source_offset, target))
             else:
-                given = view[source_offset : source_offset + nbytes]
-                self._write(offset, nbytes, partial(target.__setitem__, ..., given))
+                part = view[source_offset : source_offset + nbytes]
+                self._write(offset, nbytes, partial(target.__setitem__, ..., part))
             return
         if source is self and abs(source_offset - offset) < nbytes:
             self.forms  # noqa: B018  # they must not come midway: such a copy cannot be done twice
@@ -408,11 +408,11 @@ class CpuArena(BufferArena):
         return self._accessor(memory.copy if dtype == wanted else partial(rounded, memory, wanted.np))
 
     def view(self, node: int) -> Bytes | None:
-        found, buffer = super().view(node), self.buffer(self.slot(node).segment)
+        view, buffer = super().view(node), self.buffer(self.slot(node).segment)
         if isinstance(buffer, CpuBuffer) and not buffer.exposed:
             buffer.exposed = True
             buffer.written()
-        return found
+        return view
 
     def _memory(self, node: int, dtype: DType, shape: tuple[int, ...]) -> npt.NDArray[Any]:
         nbytes, slot = self._fits(node, dtype, shape), self.slot(node)

@@ -115,13 +115,13 @@ def build_call(
     except BaseException:
         arena.close()
         raise
-    found = executable.one_table()
-    places = None if found is None else _addresses(found[1], [base + start for start in starts], base, base + end)
-    if found is None or places is None:
+    table = executable.one_table()
+    places = None if table is None else _addresses(table[1], [base + start for start in starts], base, base + end)
+    if table is None or places is None:
         executable.close()
         arena.close()
-        return "NumPy runs a step of it" if found is None else "a table of addresses lies in several pieces"
-    return CpuCall(executable, arena, found[0], *places)
+        return "NumPy runs a step of it" if table is None else "a table of addresses lies in several pieces"
+    return CpuCall(executable, arena, table[0], *places)
 
 
 def _addresses(

@@ -148,9 +148,9 @@ class CpuDevice:
         return CpuBuffer(Foreign(address, nbytes, owner), nbytes, _forget, self._pool.sweep, clear=False)
 
     def borrow(self, source: Any) -> Borrowed:
-        found = np.from_dlpack(source)
-        held = np.ascontiguousarray(found).reshape(found.shape)  # a rank of 0 becomes one of 1
-        copied = found.size > 0 and not np.may_share_memory(found, held)  # empty arrays share nothing
+        view = np.from_dlpack(source)
+        held = np.ascontiguousarray(view).reshape(view.shape)  # a rank of 0 becomes one of 1
+        copied = view.size > 0 and not np.may_share_memory(view, held)  # empty arrays share nothing
         return Borrowed(held.ctypes.data, held.shape, held.dtype, held, copied)
 
     def lend(

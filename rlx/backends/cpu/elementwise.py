@@ -200,19 +200,19 @@ class _Body:
             return k.splat(number + i, lanes) + k.lanes(I64, range(lanes))
 
         # A scalar argument alone must still give vectors.
-        given = [v if v.type.lanes == lanes else k.splat(v, lanes) for v in values]
-        made = tr.print_trees(k, spec.trees, given, index, lanes)
+        inputs = [v if v.type.lanes == lanes else k.splat(v, lanes) for v in values]
+        results = tr.print_trees(k, spec.trees, inputs, index, lanes)
         for n, (tree, o) in enumerate(zip(spec.trees, spec.outs, strict=True), len(spec.ins)):
             source = tree.value if tree.prim == "arg" else None
             if o.how == "strided":
                 step = strides[n][1]
-                tr.scatter(k, made[n - len(spec.ins)], o.dtype, k.at(at[n], i * step), step)
+                tr.scatter(k, results[n - len(spec.ins)], o.dtype, k.at(at[n], i * step), step)
                 continue
             where = k.at(at[n], i * o.dtype.itemsize)
             if isinstance(source, int) and source in raw and spec.ins[source].dtype == o.dtype:
                 k.store(raw[source], where)  # a copy keeps the payload of a NaN
             else:
-                tr.store(k, made[n - len(spec.ins)], o.dtype, where)
+                tr.store(k, results[n - len(spec.ins)], o.dtype, where)
 
 
 @engine("*")

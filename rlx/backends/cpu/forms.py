@@ -144,7 +144,7 @@ class Forms:
         with self.lock:
             covered = {r: form for r, form in self._gone.items() if start <= r[0] and r[1] <= end}
             self._bring(start, end, covered)
-            found = self._outdate(start, end)
+            outdated = self._outdate(start, end)
             try:
                 for range_ in covered:
                     del self._gone[range_]
@@ -152,7 +152,7 @@ class Forms:
             except BaseException:
                 self._gone.update(covered)
                 raise
-            self._drop_unused(found)
+            self._drop_unused(outdated)
 
     def written(self) -> None:
         """Notes that kept bytes may have been written, by their addresses."""
@@ -179,22 +179,22 @@ class Forms:
 
     def _outdate(self, start: int, end: int) -> list[Form]:
         """Notes that the bytes of a range will be others, or are. Returns the forms that had them."""
-        found = [f for f in self._forms.values() if f.start < end and start < f.end]
-        for form in found:
+        outdated = [f for f in self._forms.values() if f.start < end and start < f.end]
+        for form in outdated:
             form.fresh, form.written = False, True
-        return found
+        return outdated
 
     def _bring(self, start: int, end: int, but: Container[tuple[int, int]] = ()) -> list[Form]:
         """Restores what is gone of a range, except for `but`. Returns the forms that it came from."""
-        found = [(r, f) for r, f in self._gone.items() if r[0] < end and start < r[1] and r not in but]
+        missing = [(r, f) for r, f in self._gone.items() if r[0] < end and start < r[1] and r not in but]
         self._bringing += 1
         try:
-            for range_, form in found:
+            for range_, form in missing:
                 form.unpack()
                 self._gone.pop(range_, None)
         finally:
             self._bringing -= 1
-        return [form for _, form in found]
+        return [form for _, form in missing]
 
     def _settle(self, forms: list[Form]) -> None:
         """Gives back the ranges of these forms that nobody else needs."""
@@ -237,8 +237,8 @@ def give_back(memory: Bytes) -> None:
 
 def freed_bytes() -> int:
     """Bytes of all buffers that the system has back."""
-    found = (ref() for ref in _ALL.valuerefs())
-    return sum(forms.freed_bytes for forms in found if forms is not None)
+    alive = (ref() for ref in _ALL.valuerefs())
+    return sum(forms.freed_bytes for forms in alive if forms is not None)
 
 
 @cache

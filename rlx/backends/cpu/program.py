@@ -174,21 +174,21 @@ class EngineProgram:
         self._ctx.next_node()
         count = len(self._ctx.weights)
         self.packed = []
-        made = self._steps_of(node, ins, outs)
-        if made is None and following is None:
+        bound = self._steps_of(node, ins, outs)
+        if bound is None and following is None:
             apart, before = self._apart(ins, outs)
-            found = self._steps_of(node, apart, outs) if before else None
-            made = None if found is None else [*before, *found]
-        if made is None:
+            steps_apart = self._steps_of(node, apart, outs) if before else None
+            bound = None if steps_apart is None else [*before, *steps_apart]
+        if bound is None:
             return None
-        self.packed = self._ctx.weights.since(count, [x for step in made for x in step.keep])
+        self.packed = self._ctx.weights.since(count, [x for step in bound for x in step.keep])
         begun: list[Segment] = []
         if self._open is None:
             self._open = Segment()
             self._segments.append(self._open)
             begun = [self._open]
-        self._open.steps += made
-        return begun, made
+        self._open.steps += bound
+        return begun, bound
 
     def _steps_of(self, node: Node, ins: Sequence[Array], outs: Sequence[Array]) -> list[EngineStep] | None:
         """The steps of the first binder that does not decline; None where all do."""
@@ -198,28 +198,28 @@ class EngineProgram:
         for binder in binders_of(node.op):
             if following is not None and binder not in TAKES_EPILOGUE:
                 continue
-            made = None
+            steps = None
             with suppress(Declined):
-                made = binder(*in_memory_order(node, ins), outs, self._ctx)
-            if made is not None:
-                return made
+                steps = binder(*in_memory_order(node, ins), outs, self._ctx)
+            if steps is not None:
+                return steps
             self._ctx.weights.take_back(count)
         return None
 
     def _apart(self, ins: Sequence[Array], outs: Sequence[Array]) -> tuple[list[Array], list[EngineStep]]:
         """The inputs, of which those that share memory with a result are copies that lie alike; and the steps that make
         these, none where there are no kernels for it."""
-        given, steps = list(ins), list[EngineStep]()
+        arrays, steps = list(ins), list[EngineStep]()
         for i, x in enumerate(ins):
             if any(np.may_share_memory(x, o) for o in outs):
                 order = sorted(range(x.ndim), key=lambda axis: -x.strides[axis])
                 dense = self._ctx.borrow(x.nbytes)[: x.nbytes].view(x.dtype)
-                given[i] = dense.reshape([x.shape[axis] for axis in order]).transpose(np.argsort(order))
-                copied = copies(x, given[i], self._ctx)
+                arrays[i] = dense.reshape([x.shape[axis] for axis in order]).transpose(np.argsort(order))
+                copied = copies(x, arrays[i], self._ctx)
                 if copied is None:
-                    return given, []
+                    return arrays, []
                 steps += copied
-        return given, steps
+        return arrays, steps
 
     def copy(self, source: Array, target: Array) -> None:
         """Adds a copy between arrays of one dtype to the open segment."""
@@ -275,7 +275,7 @@ class EngineProgram:
         own, count = segment.table, len(order)
         kernels = [RowCopy(4 if not row.nbytes % 4 else 1, self._ctx.machine.vector_bytes) for row in (*before, *after)]
         try:
-            found = addresses(kernels, self._ctx.machine)
+            code = addresses(kernels, self._ctx.machine)
         except _NO_KERNELS:
             return None  # the turns run one by one, without such kernels
         each = len(before) + len(own) + len(after)
@@ -285,7 +285,7 @@ class EngineProgram:
         turns = np.asarray(order, np.int64)
         kept = []
         places = (*range(len(before)), *range(each - len(after), each))
-        for place, row, kernel, at in zip(places, (*before, *after), kernels, found, strict=True):
+        for place, row, kernel, at in zip(places, (*before, *after), kernels, code, strict=True):
             start = np.array(kernel.args(source=row.source, target=row.target, n=row.nbytes // kernel.unit))
             step = np.array(kernel.args(source=row.source_step, target=row.target_step, n=0))
             words = start + turns[:, None] * step
@@ -294,11 +294,11 @@ class EngineProgram:
             table[:, place, 2:6] = 1
             kept.append(words)
         table[:, len(before) : each - len(after)] = own
-        made = Segment()
-        made.keep += [segment, *kept]
-        made.run_table(table.reshape(-1, runner.ROW_WORDS), *self._runner, self._ctx.threads)
-        self._segments.append(made)
-        return made
+        launched = Segment()
+        launched.keep += [segment, *kept]
+        launched.run_table(table.reshape(-1, runner.ROW_WORDS), *self._runner, self._ctx.threads)
+        self._segments.append(launched)
+        return launched
 
     def close(self) -> None:
         """Ends runs that were left, so that memory can be freed."""

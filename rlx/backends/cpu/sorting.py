@@ -104,11 +104,11 @@ class Sort:
                     k.store(rank + 1, here)
                 source, target = target, source
             with k.loop(0, kept) as i:
-                found = k.load(I64, k.at(source, i, I64)) & 0xFFFFFFFF
+                source_index = k.load(I64, k.at(source, i, I64)) & 0xFFFFFFFF
                 to = (outer * kept + i) * inner + column
-                k.store(found, k.at(indices, to, I64))
+                k.store(source_index, k.at(indices, to, I64))
                 if self.values:
-                    k.store(k.load(raw, k.at(x, (base + found * inner) * size)), k.at(values, to * size))
+                    k.store(k.load(raw, k.at(x, (base + source_index * inner) * size)), k.at(values, to * size))
         return k.text()
 
 

@@ -28,12 +28,12 @@ _FEW = 2  # queries, of all heads that share keys, which leave most lanes of a b
 def bind_attention(
     node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: EngineContext
 ) -> list[EngineStep] | None:
-    given, lengths = rest("attention", node.inputs[3:])
+    mask_tensor, lengths = rest("attention", node.inputs[3:])
     tokens: ByToken = node.attrs.get("tokens", NO_TOKENS)
     y = outs[0].swapaxes(1, 2) if ByToken.Y in tokens else outs[0]
     q, k, v, *others = heads_first(ins, tokens)
     dtype = name_of(q)
-    mask = None if given is None else np.broadcast_to(others[0], (*q.shape[:3], k.shape[2]))
+    mask = None if mask_tensor is None else np.broadcast_to(others[0], (*q.shape[:3], k.shape[2]))
     if dtype not in STORED or k.shape[2] == 0 or not all(_steps(a)[3] == 1 for a in (q, k, v, y)):
         return None
     if q.shape[3] > _LARGEST:
@@ -47,10 +47,10 @@ def bind_attention(
 def bind_packed(
     node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: EngineContext
 ) -> list[EngineStep] | None:
-    given, lengths = rest("packed_attention", node.inputs[5:])
+    mask_tensor, lengths = rest("packed_attention", node.inputs[5:])
     q, k, k_scales, v, v_scales = (x.swapaxes(1, 2) for x in ins[:5])
     y, dtype, others = outs[0].swapaxes(1, 2), name_of(q), ins[5:]
-    mask = None if given is None else np.broadcast_to(others[0], (*q.shape[:3], k.shape[2]))
+    mask = None if mask_tensor is None else np.broadcast_to(others[0], (*q.shape[:3], k.shape[2]))
     if k.shape[2] == 0 or q.shape[2] > _FEW or not all(_steps(a)[3] == 1 for a in (q, k, v, y)):
         return None
     if q.shape[3] > _LARGEST:
@@ -67,8 +67,8 @@ def bind_packed(
 
 def _steps(a: Array) -> list[int]:
     """Strides in elements; 0 along an axis of one element but for the last."""
-    found = [s // a.itemsize if n > 1 else 0 for s, n in zip(a.strides, a.shape, strict=True)]
-    return [*found[:-1], found[-1] or (1 if a.shape[-1] == 1 else 0)]
+    strides = [s // a.itemsize if n > 1 else 0 for s, n in zip(a.strides, a.shape, strict=True)]
+    return [*strides[:-1], strides[-1] or (1 if a.shape[-1] == 1 else 0)]
 
 
 class _Bound:
@@ -125,12 +125,12 @@ class _Bound:
             x: Array = getattr(self, name)
             if x.dtype == np.float32 and _steps(x)[2] in (0, x.shape[3]):
                 continue
-            made = self.ctx.borrow(4 * x.size).view(np.float32).reshape(x.shape)
+            packed = self.ctx.borrow(4 * x.size).view(np.float32).reshape(x.shape)
             dtype = as_dtype(x.dtype)
-            step = tree_step([cast(arg(0, dtype), f32)], [x], [made], self.ctx)
+            step = tree_step([cast(arg(0, dtype), f32)], [x], [packed], self.ctx)
             assert step is not None
             steps.append(step)
-            setattr(self, name, made)
+            setattr(self, name, packed)
         return steps
 
     def step(self, start: int, count: int, vectors: int) -> EngineStep:

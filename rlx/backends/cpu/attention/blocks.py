@@ -127,9 +127,9 @@ class _Text:
         k, w, spec = self.k, self.w, self.spec
         length = w["n_k"]
         if spec.lengths:
-            given = k.cast("sext", k.load(I32, k.at(w["lengths"], b * w["length_stride"], I32)), I64)
-            given = k.select(k.cmp("slt", given, length), given, length)
-            length = k.select(k.cmp("sgt", given, 0), given, 0)
+            keys = k.cast("sext", k.load(I32, k.at(w["lengths"], b * w["length_stride"], I32)), I64)
+            keys = k.select(k.cmp("slt", keys, length), keys, length)
+            length = k.select(k.cmp("sgt", keys, 0), keys, 0)
         low, high = k.const(I64, 0), length
         if spec.causal or spec.window:
             least, most = (

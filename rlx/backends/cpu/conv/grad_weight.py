@@ -88,13 +88,13 @@ def _panels(d: Array, groups: int, width: int, ctx: EngineContext, steps: list[E
     rows that lie a power of two apart share a few sets of each cache."""
     (n, o), places, last = d.shape[:2], math.prod(d.shape[2:]), channels_last(d)
     if groups > 1 or last is not None:
-        given = to_channels_last(d, ctx, steps) if last is None else last
-        return in_place(given.reshape(-1, groups, o // groups).transpose(1, 0, 2), width)
+        channels = to_channels_last(d, ctx, steps) if last is None else last
+        return in_place(channels.reshape(-1, groups, o // groups).transpose(1, 0, 2), width)
     count, step = -(-o // width), width * 4
-    made = ctx.borrow(count * n * places * step)
+    panels = ctx.borrow(count * n * places * step)
     for i, image in enumerate(d.reshape(n, o, places)):
-        steps.append(panels_step(image, made, i * places * step, n * places * step, width, ctx))
-    return Panels(address(made), f32, step, n * places * step, 0, keep=(made,))
+        steps.append(panels_step(image, panels, i * places * step, n * places * step, width, ctx))
+    return Panels(address(panels), f32, step, n * places * step, 0, keep=(panels,))
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,10 +117,10 @@ class DepthwiseGradient:
             with k.loop(0, places, _PART) as first:
                 parts = [k.variable(k.const(vector, 0.0)) for _ in range(self.taps)]
                 with k.loop(first, k.min(first + _PART, places)) as place:
-                    given = k.load(vector, k.at(d, place * channels + channel, F32), mask)
+                    gradient = k.load(vector, k.at(d, place * channels + channel, F32), mask)
                     for tap, part in enumerate(parts):
                         at = k.load(PTR, k.at(table, place * self.taps + tap, I64))
-                        part.value = k.fma(given, k.load(vector, k.at(at, channel, F32), mask), part.value)
+                        part.value = k.fma(gradient, k.load(vector, k.at(at, channel, F32), mask), part.value)
                 for total, part in zip(whole, parts, strict=True):
                     total.value = total.value + part.value
             for tap, total in enumerate(whole):
@@ -134,7 +134,7 @@ def _depthwise(node: Node, x: Array, d: Array, out: Array, ctx: EngineContext) -
     if taps > _TAPS:
         raise Declined(f"{taps} taps of each channel")
     steps: list[EngineStep] = []
-    image, given = (to_channels_last(a, ctx, steps) if (found := channels_last(a)) is None else found for a in (x, d))
+    image, gradient = (to_channels_last(a, ctx, steps) if (nhwc := channels_last(a)) is None else nhwc for a in (x, d))
     zero = np.zeros(c + 64, np.float32)
     table = np.ascontiguousarray(
         window_addresses(
@@ -142,9 +142,9 @@ def _depthwise(node: Node, x: Array, d: Array, out: Array, ctx: EngineContext) -
         )
     )
     sums = ctx.borrow(taps * c * 4).view(np.float32).reshape(taps, c)
-    keep = (table, image, given, sums, zero)
+    keep = (table, image, gradient, sums, zero)
     spec, cost = DepthwiseGradient(taps, lanes), len(table) * taps * 0.6
-    words = spec.args(table=table, d=given, sums=sums, places=len(table), channels=c)
+    words = spec.args(table=table, d=gradient, sums=sums, places=len(table), channels=c)
     steps.append(EngineStep(spec, words, -(-c // lanes), 1, keep, name="conv depthwise", cost_ns=cost))
     steps.append(transpose_step(sums, out, ctx, taps, c, c * 4, taps * 4, 1, (1, 0, 0), (0, 0)))
     return steps
@@ -171,8 +171,8 @@ def _with_zeros(
     shape = (*x.shape[:2], *(a + s + b for s, (a, b) in zip(x.shape[2:], pads, strict=True)))
     result = ctx.borrow(math.prod(shape) * 4).view(np.float32).reshape(shape)
     inside = result[(slice(None), slice(None), *(slice(a, a + s) for s, (a, _) in zip(x.shape[2:], pads, strict=True)))]
-    for tree, given, target in ((ex.lit(0.0, f32), [], result), (ex.arg(0, as_dtype(x.dtype)), [x], inside)):
-        step = tree_step([tree], given, [target], ctx)
+    for tree, sources, target in ((ex.lit(0.0, f32), [], result), (ex.arg(0, as_dtype(x.dtype)), [x], inside)):
+        step = tree_step([tree], sources, [target], ctx)
         assert step is not None
         steps.append(step)
     return result

@@ -347,10 +347,10 @@ class _Writer:
                 self._load_operand(operand, row, n) if operand.matrix else same[n]
                 for operand, row, same in zip(spec.operands, rows, vectors, strict=True)
             ]
-            made = total
+            result = total
             if spec.epilogue is not None:
-                (made,) = trees.print_trees(k, [spec.epilogue], [total, *beside])
-            trees.store(k, made, spec.out, self._vector_at(out, n, spec.out), self.masks[n])
+                (result,) = trees.print_trees(k, [spec.epilogue], [total, *beside])
+            trees.store(k, result, spec.out, self._vector_at(out, n, spec.out), self.masks[n])
 
     def _load_operand(self, operand: Operand, start: Value, n: int) -> Value:
         at = self._vector_at(start, n, operand.dtype)

@@ -119,20 +119,20 @@ def pack_fixed_parts(
     def unpack(memory: Bytes) -> None:
         for at, (b, width) in zip(starts, parts, strict=True):
             panels = -(-b.shape[-1] // width)
-            given = memory[at : at + _packed_bytes(b, width)].view(b.dtype)
-            made = given.reshape(len(b), panels, *b.shape[1:-1], width)
+            packed = memory[at : at + _packed_bytes(b, width)].view(b.dtype)
+            unpacked = packed.reshape(len(b), panels, *b.shape[1:-1], width)
             for p in range(panels):
                 part = b[..., p * width : (p + 1) * width]
-                part[...] = made[:, p, ..., : part.shape[-1]]
+                part[...] = unpacked[:, p, ..., : part.shape[-1]]
 
     memory = ctx.weights.pack(weight, order, ends[-1], steps, unpack)
     if memory is None:  # its bytes are not all there, or others lie between: as any other operand
         return [pack_each_run(b, width, ctx) for b, width in parts]
-    made = []
+    packed_parts = []
     for at, (b, width) in zip(starts, parts, strict=True):
         own = memory[at : at + _packed_bytes(b, width)]
-        made.append(replace(_panels(b, width, own), memory=(own,)))
-    return made
+        packed_parts.append(replace(_panels(b, width, own), memory=(own,)))
+    return packed_parts
 
 
 def pack_each_run(b: Array, width: int, ctx: EngineContext) -> Panels:
@@ -250,8 +250,8 @@ def _outside(table: Addresses, p: Product, b: Panels) -> npt.NDArray[np.bool_] |
     Only where b's panels are filled before a run is it known that b is finite, so that zeros times b add nothing."""
     if not p.outside or b.prepare is not None or b.steps or b.in_place:
         return None
-    found: npt.NDArray[np.bool_] = (table == p.outside).all(axis=2)
-    return found if found.mean() > _SKIPPED else None
+    outside: npt.NDArray[np.bool_] = (table == p.outside).all(axis=2)
+    return outside if outside.mean() > _SKIPPED else None
 
 
 def _skip_outside(table: Addresses, skipped: npt.NDArray[np.bool_], outside: int, b: Panels) -> None:

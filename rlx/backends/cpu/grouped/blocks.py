@@ -81,8 +81,8 @@ class GroupedBlockKernel:
         masks = [k.tail(k.min(k.max(w["columns"] - left - v * lanes, 0), lanes), lanes) for v in range(VECTORS)]
         with k.loop(0, count) as t:
             for v, mask in enumerate(masks):
-                found = trees.load(k, self.weight, k.at(start, t * w["w_row"] + v * lanes * size), lanes, mask)
-                k.store(found, k.at(panel, (t * VECTORS + v) * lanes, F32), align=4 * lanes)
+                weights = trees.load(k, self.weight, k.at(start, t * w["w_row"] + v * lanes * size), lanes, mask)
+                k.store(weights, k.at(panel, (t * VECTORS + v) * lanes, F32), align=4 * lanes)
 
     def _multiply(
         self, k: Kernel, w: dict[str, Value], rows: int, x: Value, first: Value, count: Value, terms: Value,
@@ -96,9 +96,9 @@ class GroupedBlockKernel:
         def step(t: Value) -> None:
             factors = [k.load(vector, k.at(panel, t * width + v * lanes, F32), align=4 * lanes) for v in range(VECTORS)]
             for start, line in zip(starts, totals, strict=True):
-                given = k.splat(k.load(F32, k.at(start, t, F32)), lanes)
+                element = k.splat(k.load(F32, k.at(start, t, F32)), lanes)
                 for factor, total in zip(factors, line, strict=True):
-                    total.value = k.fma(given, factor, total.value)
+                    total.value = k.fma(element, factor, total.value)
 
         even = terms & -2
         with k.loop(0, even, 2) as t:

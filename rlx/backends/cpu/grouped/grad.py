@@ -52,17 +52,17 @@ class GroupedGradKernel:
                         x, d = k.at(w["x"], r * w["terms"], F32), k.at(w["d"], r * w["columns"] + left, F32)
                         factors = [k.load(vector, k.at(d, v * lanes, F32), mask) for v, mask in enumerate(masks)]
                         for place, line in zip(places, totals, strict=True):
-                            given = k.splat(k.load(F32, k.at(x, place, F32)), lanes)
+                            element = k.splat(k.load(F32, k.at(x, place, F32)), lanes)
                             for factor, total in zip(factors, line, strict=True):
-                                total.value = k.fma(given, factor, total.value)
+                                total.value = k.fma(element, factor, total.value)
                     for number, part in enumerate(t for line in totals for t in line):
                         at = k.at(sums, number * lanes, F32)
                         k.store(k.load(vector, at, align=4 * lanes) + part.value, at, align=4 * lanes)
                 with k.loop(0, k.min(w["terms"] - top, height)) as m:
                     for v, mask in enumerate(masks):
-                        made = k.load(vector, k.at(sums, m * width + v * lanes, F32), align=4 * lanes)
+                        result = k.load(vector, k.at(sums, m * width + v * lanes, F32), align=4 * lanes)
                         at = k.at(out, (m * w["columns"] + left + v * lanes) * self.out.itemsize)
-                        trees.store(k, made, self.out, at, mask)
+                        trees.store(k, result, self.out, at, mask)
         return k.text()
 
     def _group(self, k: Kernel, w: dict[str, Value], expert: Value) -> tuple[Value, Value]:

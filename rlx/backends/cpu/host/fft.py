@@ -47,11 +47,11 @@ def complex_view(x: Array) -> Array:
 
 
 def _run(call: Transform, x: Array, out: Array, conjugate: tuple[bool, bool], factor: float) -> None:
-    made = call(np.conj(x) if conjugate[0] else x)
+    spectrum = call(np.conj(x) if conjugate[0] else x)
     if conjugate[1]:
-        np.conj(made, out=out, casting="same_kind")
+        np.conj(spectrum, out=out, casting="same_kind")
     else:
-        np.copyto(out, made, "same_kind")
+        np.copyto(out, spectrum, "same_kind")
     if factor != 1.0:
         np.multiply(out, out.real.dtype.type(factor), out)
 

@@ -57,12 +57,12 @@ def bind_pool(node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: Bind
             lead = (slice(None),) * axis
             taps = [seen[(*lead, *at_tap((k,), (stride,), (dilation,), (count,)))] for k in range(kernel)]
             last = axis == len(geometry) and result.dtype == dtype
-            made = result if last else ctx.scratch(taps[0].shape, dtype, thread)
+            joined = result if last else ctx.scratch(taps[0].shape, dtype, thread)
             if kernel == 1:
-                calls.append(partial(np.copyto, made, taps[0]))
+                calls.append(partial(np.copyto, joined, taps[0]))
             for number, tap in enumerate(taps[1:]):
-                calls.append(partial(join, made if number else taps[0], tap, out=made))
-            seen = made
+                calls.append(partial(join, joined if number else taps[0], tap, out=joined))
+            seen = joined
         if held is not None:
             calls.append(partial(np.divide, seen, held, seen))
         if seen is not result:

@@ -66,8 +66,8 @@ def _widened(x: Array, out: Array, ctx: BindContext) -> tuple[tuple[Array, Array
     """x and out in f32 (f64 stays), the steps that widen x before the product, and those that round its result."""
     if x.dtype in (np.float32, np.float64):
         return (x, out), [], []
-    wide, made = ctx.scratch(x.shape, np.float32), ctx.scratch(out.shape, np.float32)
-    return (wide, made), [partial(np.copyto, wide, x)], [partial(np.copyto, out, made, "unsafe")]
+    wide, result = ctx.scratch(x.shape, np.float32), ctx.scratch(out.shape, np.float32)
+    return (wide, result), [partial(np.copyto, wide, x)], [partial(np.copyto, out, result, "unsafe")]
 
 
 def _tiles(

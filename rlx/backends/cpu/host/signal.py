@@ -122,9 +122,9 @@ def bind_segment_signal(node: Node, ins: Sequence[Array], outs: Sequence[Array],
             return
         total = np.zeros((first + each + before - from_) * hop + length, out.dtype)
         if to > from_:
-            made = library().irfft(source[row, :, from_:to].T, nfft)[:, :length] * window
+            frames = library().irfft(source[row, :, from_:to].T, nfft)[:, :length] * window
             for i in range(0, length, hop):
-                part = made[:, i : i + hop]
+                part = frames[:, i : i + hop]
                 where = frames_of(total[i:], part.shape, hop)
                 np.add(where, part, where, casting="same_kind")
         target[row, low - start : high - start] = total[low - from_ * hop : high - from_ * hop]
@@ -152,13 +152,13 @@ def bind_block_convolution(node: Node, ins: Sequence[Array], outs: Sequence[Arra
 
     def begin() -> None:
         _between_zeros(signal, wide, taps - 1)
-        made = library().rfft(filters.reshape(-1, taps), nfft)
-        spectra[:] = np.broadcast_to(made, (len(signal), made.shape[-1]))
+        spectrum = library().rfft(filters.reshape(-1, taps), nfft)
+        spectra[:] = np.broadcast_to(spectrum, (len(signal), spectrum.shape[-1]))
 
     def convolve(row: int, part: slice) -> None:
-        made = library().irfft(library().rfft(seen[row, part]) * spectra[row], nfft)[:, taps - 1 :].reshape(-1)
+        block = library().irfft(library().rfft(seen[row, part]) * spectra[row], nfft)[:, taps - 1 :].reshape(-1)
         low, high = part.start * step, min(part.stop * step, size)
-        target[row, low:high] = made[: high - low]
+        target[row, low:high] = block[: high - low]
 
     def bind(piece: int, thread: int) -> list[Step]:
         return [partial(convolve, piece // len(parts), parts[piece % len(parts)])]
@@ -170,7 +170,7 @@ def bind_block_convolution(node: Node, ins: Sequence[Array], outs: Sequence[Arra
 @cpu_kernel("peaks")
 def bind_peaks(node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: BindContext) -> list[Step]:
     def find() -> None:
-        for out, found in zip(outs, find_peaks(ins[0]), strict=True):
-            np.copyto(out, found)
+        for out, result in zip(outs, find_peaks(ins[0]), strict=True):
+            np.copyto(out, result)
 
     return [find] if ins[0].size else []

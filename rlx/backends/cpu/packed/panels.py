@@ -123,18 +123,18 @@ def panel_steps(product: Product, w: Array, dtype: DType, ctx: EngineContext, na
     panels = -(-n // width)
     each = max(1, min(panels, _TOGETHER // (terms * width * 4)))
     each = -(-panels // -(-panels // each))
-    made = ctx.borrow(each * terms * width * 4)
+    decoded = ctx.borrow(each * terms * width * 4)
     units = terms // dtype.storage.elements
     kernel = PanelKernel(lanes, tile.vectors, dtype, dtype.is_packed and ctx.machine.has_lookup)
     steps = []
     for start in range(0, panels, each):
         first, last = start * width, min(n, (start + each) * width)
-        words = kernel.args(w=w, out=made, first=first, last=last, units=units, w_row=w.strides[0])
+        words = kernel.args(w=w, out=decoded, first=first, last=last, units=units, w_row=w.strides[0])
         items = -(-(last - first) // width) * tile.vectors
         steps.append(
-            EngineStep(kernel, words, items, 1, (made, w), name=f"decode {dtype}", cost_ns=lanes * terms * 0.3)
+            EngineStep(kernel, words, items, 1, (decoded, w), name=f"decode {dtype}", cost_ns=lanes * terms * 0.3)
         )
-        part = Panels(address(made), f32, width * 4, terms * width * 4, 0, keep=(made, w))
+        part = Panels(address(decoded), f32, width * 4, terms * width * 4, 0, keep=(decoded, w))
         operands = [(a[..., first:last], row, apart) for a, row, apart in product.operands]
         cut = replace(product, out=product.out[..., first:last], operands=operands)
         steps += product_steps(cut, part, tile, ctx, name)

@@ -130,9 +130,9 @@ class ColumnsKernel:
                         line.append(part)
                 tile = k.at(out, (item * blocks + i) * (3 * _TILE))
                 for p, line in enumerate(lines):
-                    for r, made in enumerate(transposed(k, line)):
-                        sizes.add(p, made)
-                        k.store(made, k.at(tile, p * _TILE + r * 64), align=64)
+                    for r, column in enumerate(transposed(k, line)):
+                        sizes.add(p, column)
+                        k.store(column, k.at(tile, p * _TILE + r * 64), align=64)
             k.store(sizes.of_columns(), k.at(tiny, item, I32))
         return k.text()
 
@@ -243,8 +243,8 @@ class TilesKernel:
             flags = [k.load(I32, k.at(at, n, I32)) for at, tiles in ((w_tiny, w_tile), (x_tiny, x_tile)) for n in tiles]
             most = k.variable(k.const(I32.of(LANES), 0))
             with k.loop(0, 4 * LANES) as i:
-                found = k.load(I32.of(LANES), k.at(sums, i * LANES, F32), align=64) & 0x7FFFFFFF
-                most.value = k.max(found, most.value)
+                magnitude = k.load(I32.of(LANES), k.at(sums, i * LANES, F32), align=64) & 0x7FFFFFFF
+                most.value = k.max(magnitude, most.value)
             special = k.any(k.cmp("sge", most.value, 0x7F800000))
             with k.when(special | k.cmp("ne", flags[0] | flags[1] | flags[2] | flags[3], 0)):
                 self._by_vectors(k, w_at, x_tile, blocks, again, moved)
@@ -257,10 +257,10 @@ class TilesKernel:
                     top = (x_block * 2 + j) * LANES
                     tile = k.at(sums, (2 * h + j) * LANES * LANES, F32)
                     lines = [k.load(vector, k.at(tile, r * LANES, F32), align=64) for r in range(LANES)]
-                    for r, made in enumerate(transposed(k, lines)):
+                    for r, result in enumerate(transposed(k, lines)):
                         with k.when(k.cmp("slt", top + r, rows) & k.cmp("sgt", here, 0)):
                             at = k.at(out, (top + r) * out_row + left * self.out.itemsize)
-                            trees.store(k, made, self.out, at, mask)
+                            trees.store(k, result, self.out, at, mask)
         k.do("llvm.x86.tilerelease")
         return k.text()
 
@@ -333,11 +333,11 @@ class TilesKernel:
 def _joined(k: Kernel, line: Value, parts: int) -> list[Value]:
     """The first and the second of the pairs of terms that a line of a tile holds, whole again."""
     words = [k.load(I32.of(LANES), k.at(line, p * _TILE), align=64) for p in range(parts)]
-    made = [[k.bits(v << 16, F32) for v in words], [k.bits(v & -65536, F32) for v in words]]
-    for whole in made:
+    halves = [[k.bits(v << 16, F32) for v in words], [k.bits(v & -65536, F32) for v in words]]
+    for whole in halves:
         for part in whole[1:]:
             whole[0] = whole[0] + part
-    return [whole[0] for whole in made]
+    return [whole[0] for whole in halves]
 
 
 def configure(k: Kernel) -> None:
@@ -363,21 +363,21 @@ def tile_steps(x: Array, w: Array, dtype: DType, out: Array, ctx: EngineContext,
     each = max(1, _TOGETHER // (_BLOCK * row)) * _BLOCK
     tiles = -(-n // LANES)
     each = min(each, -(-tiles // _BLOCK) * _BLOCK)
-    made = ctx.borrow(each * (row + 4))
-    w_tiny = address(made) + each * row
+    memory = ctx.borrow(each * (row + 4))
+    w_tiny = address(memory) + each * row
     for start in range(0, tiles, each):
         first, last = start * LANES, min(n, (start + each) * LANES)
         count = -(-(last - first) // LANES)
         kernel, units = RowsKernel(dtype, parts), terms // dtype.storage.elements
-        words = kernel.args(w=w, out=made, start=first, last=last, units=units, w_row=w.strides[0], tiny=w_tiny)
-        steps.append(EngineStep(kernel, words, count, 1, (w, made), name=f"decode {dtype}", cost_ns=terms * 4.0))
+        words = kernel.args(w=w, out=memory, start=first, last=last, units=units, w_row=w.strides[0], tiny=w_tiny)
+        steps.append(EngineStep(kernel, words, count, 1, (w, memory), name=f"decode {dtype}", cost_ns=terms * 4.0))
         part = out[:, first:last]
         items = -(-count // _BLOCK) * -(-x_tiles // _BLOCK)
         cost = blocks * {1: 110.0, 2: 160.0, 3: 190.0}[parts]
         multiply = TilesKernel(parts, as_dtype(x.dtype), as_dtype(out.dtype))
         words = multiply.args(
-            w_tiles=made, x_tiles=columns, out=part, rows=m, columns=last - first, blocks=blocks,
+            w_tiles=memory, x_tiles=columns, out=part, rows=m, columns=last - first, blocks=blocks,
             out_row=out.strides[0], w_tiny=w_tiny, x_tiny=x_tiny, x=x, x_row=x.strides[0], terms=terms,
         )  # fmt: skip
-        steps.append(EngineStep(multiply, words, items, 1, (made, columns, x, out), name=name, cost_ns=cost))
+        steps.append(EngineStep(multiply, words, items, 1, (memory, columns, x, out), name=name, cost_ns=cost))
     return steps

@@ -33,10 +33,10 @@ def exp(k: Kernel, v: Value) -> Value:
     fewer instructions and gives the same bits; the general function stands in a branch."""
     if v.type.scalar == "double":
         return formulas.apply(k, "p_exp_d", v)
-    made = k.variable(exp_of_difference(k, v, near=True))
+    result = k.variable(exp_of_difference(k, v, near=True))
     with k.when(k.any(~k.cmp("olt", k.unary("fabs", v), 87.0))):
-        made.value = formulas.apply(k, "p_exp_f", v)
-    return made.value
+        result.value = formulas.apply(k, "p_exp_f", v)
+    return result.value
 
 
 def softplus(k: Kernel, v: Value) -> Value:

@@ -95,7 +95,7 @@ class _KeyHead:
     def _block(self, head: int, rows: slice, end: int) -> None:
         count, ctx = rows.stop - rows.start, self.ctx
         p, ds, column = self.p[:count], self.ds[:count], self.column[:count]
-        q, d, made = self.wide_q[:count], self.wide_d[:count], self.made_q[:count]
+        q, d, dq = self.wide_q[:count], self.wide_d[:count], self.made_q[:count]
         np.copyto(q, self.q[head, rows])
         np.copyto(d, self.d[head, rows])
         product(q, self.wide_k.T, p, ctx, self.scale)
@@ -125,8 +125,8 @@ class _KeyHead:
             np.multiply(bent, bent, bent)
             np.subtract(np.asarray(1, self.dtype), bent, bent)
             np.multiply(ds, bent, ds)
-        product(ds, self.wide_k, made, ctx, self.scale)
-        np.copyto(self.dq[head, rows], made, "unsafe")
+        product(ds, self.wide_k, dq, ctx, self.scale)
+        np.copyto(self.dq[head, rows], dq, "unsafe")
         product(ds.T, q, self.made_k, ctx, self.scale, onto=True)
 
     def _mask(self, scores: Array, mask: Array) -> None:

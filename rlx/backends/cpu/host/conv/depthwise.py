@@ -113,14 +113,14 @@ def bind_depthwise(
         total, term = (ctx.scratch((count, length), x.dtype, thread) for _ in range(2))
         moves = (total.strides[0], *(p * x.itemsize for p in pitch))
         for j in range(each):
-            for number, found in enumerate(taps):
+            for number, reaches in enumerate(taps):
                 into = term if number else total
-                at = axes[-1].reach + sum(r.first * p for r, p in zip(found, pitch, strict=True))
-                weights = factors[(part, j, *(r.taps for r in found[:-1]), found[-1].taps.start)]
-                apart = [r.step * p for r, p in zip(found[:-1], pitch, strict=False)]
-                start = planes[tuple(r.phase for r in found)][at:]
+                at = axes[-1].reach + sum(r.first * p for r, p in zip(reaches, pitch, strict=True))
+                weights = factors[(part, j, *(r.taps for r in reaches[:-1]), reaches[-1].taps.start)]
+                apart = [r.step * p for r, p in zip(reaches[:-1], pitch, strict=False)]
+                start = planes[tuple(r.phase for r in reaches)][at:]
                 steps.append(_summed(start, plane, apart, weights, into))
-                foreign = axes[-1].foreign(found[-1].first)
+                foreign = axes[-1].foreign(reaches[-1].first)
                 if foreign is not None:
                     rows = as_strided(into, (count, *counts), moves)
                     steps.append(partial(np.copyto, rows[..., foreign], np.zeros((), x.dtype)))

@@ -49,15 +49,15 @@ def bind_conv(node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: Bind
 
 
 def _finish(
-    node: Node, made: Array, ins: Sequence[Array], out: Array, channels: slice, ctx: BindContext, thread: int | None,
+    node: Node, result: Array, ins: Sequence[Array], out: Array, channels: slice, ctx: BindContext, thread: int | None,
     axis: int = 1,
 ) -> list[Step]:  # fmt: skip
-    """The epilogue of some channels, which lie along `axis`: bias, activation and rounding, from `made` to `out`."""
+    """The epilogue of some channels, which lie along `axis`: bias, activation and rounding, from `result` to `out`."""
     tree = epilogue_of(node)
     if tree is None:
-        return [] if made is out else [partial(np.copyto, out, made)]
+        return [] if result is out else [partial(np.copyto, out, result)]
     bias = [ins[2][channels].reshape(-1, *(1,) * (out.ndim - 1 - axis))] if len(ins) == 3 else []
-    return bind_trees([tree], [made, *bias], [out], ctx, thread)
+    return bind_trees([tree], [result, *bias], [out], ctx, thread)
 
 
 class _Columns:
@@ -140,19 +140,19 @@ class _Columns:
         source = self.seen[at]
         return columns, [partial(np.copyto, columns.reshape(source.shape), source)]
 
-    def _begun(self, made: Array, channels: slice, axis: int) -> list[Step]:
+    def _begun(self, sums: Array, channels: slice, axis: int) -> list[Step]:
         """With `onto`, fills the result of some channels, which lie along `axis`, with the bias."""
         if not self.onto:
             return []
-        return [partial(np.copyto, made, self.ins[2][channels].reshape(-1, *(1,) * (made.ndim - 1 - axis)))]
+        return [partial(np.copyto, sums, self.ins[2][channels].reshape(-1, *(1,) * (sums.ndim - 1 - axis)))]
 
     def _finished(
-        self, made: Array, result: Array, channels: slice, thread: int | None, axis: int
+        self, sums: Array, result: Array, channels: slice, thread: int | None, axis: int
     ) -> list[Step]:
         if self.onto:
             tree = epilogue_of(self.node, bias=False)
-            return [] if tree is None else bind_trees([tree], [made], [result], self.ctx, thread)
-        return _finish(self.node, made, self.ins, result, channels, self.ctx, thread, axis)
+            return [] if tree is None else bind_trees([tree], [sums], [result], self.ctx, thread)
+        return _finish(self.node, sums, self.ins, result, channels, self.ctx, thread, axis)
 
     def _by_threads(self) -> list[Step]:
         """One piece of work for each image, group and block of output rows: columns, GEMM and epilogue follow one
@@ -167,11 +167,11 @@ class _Columns:
             n, g, block = pieces[piece]
             columns, steps = self._columns(n, slice(g * self.inner, (g + 1) * self.inner), block, thread)
             result = self.target[n, g][:, block.start * line : block.stop * line]
-            made = result if result.dtype == x.dtype else ctx.scratch(result.shape, x.dtype, thread)
+            sums = result if result.dtype == x.dtype else ctx.scratch(result.shape, x.dtype, thread)
             every = slice(g * self.rows, (g + 1) * self.rows)
-            steps += self._begun(made, every, axis=0)
-            steps += product(self.weights[g], columns, made, ctx, thread, self.onto)
-            return steps + self._finished(made, result, every, thread, axis=0)
+            steps += self._begun(sums, every, axis=0)
+            steps += product(self.weights[g], columns, sums, ctx, thread, self.onto)
+            return steps + self._finished(sums, result, every, thread, axis=0)
 
         return ctx.split(len(pieces), self.work + 0.3 * self.terms * self.places * len(self.out), bind)
 
@@ -193,11 +193,11 @@ def product(a: Array, b: Array, out: Array, ctx: BindContext, thread: int, onto:
         return [integers.multiply(a, b, out, ctx, thread)]
     steps: list[Step] = []
     for rows in rows_alike(len(a)) if ctx.batch_invariant else [slice(None)]:
-        left, made = a[rows], out[rows]
+        left, target = a[rows], out[rows]
         steps += (
-            multiply(left, b, made, ctx, thread, onto=onto)
+            multiply(left, b, target, ctx, thread, onto=onto)
             if out.dtype == F32
-            else [partial(np.matmul, left, b, made)]
+            else [partial(np.matmul, left, b, target)]
         )
     return steps
 

@@ -171,10 +171,10 @@ def _allocate(calls: Sequence[Call], dtypes: Sequence[np.dtype[Any]], homes: dic
     return result
 
 
-def _release(registers: set[int], found: _Registers, free: dict[int, list[int]]) -> None:
+def _release(registers: set[int], assigned: _Registers, free: dict[int, list[int]]) -> None:
     for r in sorted(registers):
-        row = found.row[r]
-        free.setdefault(found.sizes[row], []).append(row)
+        row = assigned.row[r]
+        free.setdefault(assigned.sizes[row], []).append(row)
 
 
 class _Grid:
@@ -191,8 +191,8 @@ class _Grid:
     def spread(self) -> frozenset[int]:
         """The inputs that are broadcast along a short last axis: each element is repeated a few times in a row."""
         few = len(self.shape) > 1 and self.shape[-1] <= _FEW
-        found = (i for i, a in enumerate(self.ins) if few and any(a.strides) and not a.strides[-1])
-        return frozenset(found)
+        axes = (i for i, a in enumerate(self.ins) if few and any(a.strides) and not a.strides[-1])
+        return frozenset(axes)
 
     @staticmethod
     def numel(block: _Slices) -> int:
