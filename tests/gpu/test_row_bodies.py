@@ -17,6 +17,7 @@ from rlx.ir import expr as ex
 from rlx.ir.rows import (
     Layout,
     Rows,
+    last_axis,
     less_mean,
     nan_is_summed,
     row_at,
@@ -103,7 +104,7 @@ FORMULAS: dict[str, tuple[Rows, str, Callable[..., list[Array]]]] = {
     "peak": (Rows(_peak, _along), "x -> y", lambda x, axis: [x / np.abs(x).max(axis, keepdims=True)]),
     "ranged": (Rows(_ranged, _along, stored=(0, 0)), "x -> y low", _of_ranged),
     "shares": (Rows(_shares, _along), "x -> y", _of_shares),
-    "picked": (Rows(_picked, _along, ("element", "row")), "x index:i32 -> y", _of_picked),
+    "picked": (Rows(_picked, last_axis, ("element", "row")), "x index:i32 -> y", _of_picked),
     "weighed": (
         Rows(_weighed, _weights_along, ("element", "element", "weight", "weight"), (0, 0)),
         "x other gamma:W beta:W? -> total? y", _of_weighed,
@@ -123,10 +124,10 @@ def _declared() -> Iterator[None]:
             row = TensorType(tuple(1 if i == attrs["axis"] else n for i, n in enumerate(x.shape)), x.dtype)
             return (x, row)[: len(rows.stored)]
 
-        row_op(f"test_{name}", "softmax", infer, rows, "numpy", NOT_DIFFERENTIABLE, single=False)
+        row_op(f"test_{name}", "softmax", rows, "numpy", infer, NOT_DIFFERENTIABLE, single=False)
         picks = name == "picked"
         fixed = {"keep": True} if name == "weighed" else {}
-        row_kernels(f"test_{name}", args, ints("times") if picks else (), columns=not picks, attrs=fixed)
+        row_kernels(f"test_{name}", args, ints("times") if picks else (), attrs=fixed)
     yield
     for name in FORMULAS:
         del REGISTRY[f"test_{name}"], LOWERINGS[f"test_{name}"]

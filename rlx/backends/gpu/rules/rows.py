@@ -8,11 +8,12 @@ from collections.abc import Mapping, Sequence
 from typing import TypedDict
 
 from rlx.backends.gpu.program.casts import THREADS, cast_ref, native, quads
-from rlx.backends.gpu.program.kernel import FLOATS, ArgDecl, KernelDecl, RowBody, declare, uints
-from rlx.backends.gpu.program.lowering import Lowering, lowers
+from rlx.backends.gpu.program.kernel import FLOATS, ArgDecl, KernelDecl, RowBody, declare, floats, uints
+from rlx.backends.gpu.program.lowering import LOWERINGS, Lowering, lowers
 from rlx.backends.gpu.program.steps import Arg, Ref
 from rlx.dtypes import DType, f32
-from rlx.ir import Node, Tensor, get_op
+from rlx.ir import REGISTRY, Node, Tensor, get_op
+from rlx.ir.rows import Rows, last_axis
 
 _MAX_QUADS = 8  # the most quads that a thread holds in registers: 32 elements of its row
 _WARP = 32
@@ -65,25 +66,41 @@ def row_groups(ctx: Lowering, rows: int, shape: RowShape) -> tuple[int, int, int
     return ctx.groups(math.ceil(rows / (THREADS // shape["LANES"])))
 
 
+def _arguments(rows: Rows) -> str:
+    """The arguments of a program whose inputs are all there: elements and weights."""
+    names: dict[str, int] = {}
+
+    def named(letter: str) -> str:
+        names[letter] = count = names.get(letter, 0) + 1
+        return f"{letter}{count}" if count > 1 else letter
+
+    inputs = [f"{named('w')}:W" if place == "weight" else named("x") for place in rows.places]
+    return f"{' '.join(inputs)} -> {' '.join(named('y') for _ in rows.stored)}"
+
+
 def row_kernels(
-    ops: str, args: str, scalars: Sequence[ArgDecl] = (), *, stem: str = "", along: bool = True, columns: bool = True,
+    ops: str, args: str = "", scalars: Sequence[ArgDecl] = (), *, stem: str = "", along: bool = True,
     short: bool = False, functions: bool = True, channels: bool = False, early: int = 0,
     attrs: Mapping[str, object] | None = None,
 ) -> None:  # fmt: skip
-    """Declares the kernels of an op that are printed from its row program, for rows (`along` memory) and for `columns`,
-    an axis that others lie behind, and the rule that lowers it. A second op of the name differs from the first in that
-    means are not taken off, and shares its kernel.
+    """Declares the kernels of an op that are printed from its row program, for rows (`along` memory) and for columns,
+    where the rows' axis is not always the last, and the rule that lowers it. A second op of the name differs from the
+    first in that means are not taken off, and shares its kernel.
 
     `args`: the names of its inputs, "->", those of its outputs; one whose elements are not those of the rows is
-    followed by ":" and its dtype, W for weights, and one that may be missing by "?". `scalars`: attributes that the
-    program reads. `stem`: the kernel's name, if not the op's. `short`: in 16 bits, rows along memory are read eight
-    elements at a time, and exponentials are less exact. `functions`: the program calls some; sums, differences and
-    products are none. `channels`: weights belong to channels, of which a row has several. `early`: so many weights wait
-    in registers while a row's threads meet. `attrs`: those with which the op has all its outputs.
+    followed by ":" and its dtype, W for weights, and one that may be missing by "?"; by default all are floats that are
+    there. `scalars`: attributes that the program reads beside its `numbers`. `stem`: the kernel's name, if not the
+    op's. `short`: in 16 bits, rows along memory are read eight elements at a time, and exponentials are less exact.
+    `functions`: the program calls some; sums, differences and products are none. `channels`: weights belong to
+    channels, of which a row has several. `early`: so many weights wait in registers while a row's threads meet.
+    `attrs`: those with which the op has all its outputs.
     """
     op, *plain = ops.split()
     stem, rows = stem or op, get_op(op).rows
     assert rows is not None
+    columns = not channels and rows.layout is not last_axis
+    scalars = (*floats(*rows.numbers), *scalars)
+    args = args or _arguments(rows)
     inputs, outputs = ([name.rstrip("?").partition(":") for name in names.split()] for names in args.split("->"))
     switches = {"RMS": False} if plain else {}
     switches |= {f"HAS_{name.partition(':')[0].rstrip('?').upper()}": False for name in args.split() if name[-1] == "?"}
@@ -173,3 +190,10 @@ def row_kernels(
         width = min(32, power(inner))
         count = ctx.groups(outer * math.ceil(inner / width))
         ctx.launch(across(**words, ACROSS=width, **chosen), count, [*given, outer, n, inner, *values])
+
+
+def load_printed(family: str = "") -> None:
+    """`row_kernels` for each op, of a family or of all, that names itself as its kernel and that no module lowers."""
+    for op in list(REGISTRY.values()):
+        if op.rows is not None and op.kernel == op.name not in LOWERINGS and family in ("", op.family):
+            row_kernels(op.name)
