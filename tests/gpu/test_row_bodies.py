@@ -4,15 +4,19 @@ float64."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import pytest
 
+import rlx
 from rlx.backends.gpu.program.kernel import KERNELS, ints
 from rlx.backends.gpu.program.lowering import LOWERINGS
-from rlx.backends.gpu.rules.rows import row_kernels
+from rlx.backends.gpu.rules.rows import load_printed, row_kernels
+from rlx.conformance.oracle import evaluate
 from rlx.dtypes import bool_, f32
-from rlx.ir import NOT_DIFFERENTIABLE, REGISTRY, Attrs, Expr, TensorType
+from rlx.errors import DTypeError, ShapeError
+from rlx.ir import NOT_DIFFERENTIABLE, REGISTRY, Attrs, Expr, Graph, TensorType, apply
 from rlx.ir import expr as ex
 from rlx.ir.rows import (
     Layout,
@@ -175,6 +179,35 @@ def test_a_nan_reaches_its_row_alone(axis: int) -> None:
     x[2, 3] = np.nan
     _compared("peak", x, axis)
     _compared("ranged", x, axis)
+
+
+def test_a_record_alone_has_types_gradients_and_kernels() -> None:
+    def rule(args: Sequence[Expr], attrs: Attrs) -> tuple[Expr, ...]:
+        x, weight = args
+        return (x / (row_max(ex.call("abs", x)) + attrs["eps"]) * weight,)
+
+    def peak(x: Any, weight: Any) -> Any:
+        return x / (np.abs(x).max(-1, keepdims=True) + 0.5) * weight
+
+    name, before = "test_alone", set(KERNELS)
+    program = Rows(rule, last_axis, ("element", "weight"), numbers=("eps",))
+    row_op(name, "softmax", program, "numpy", kernel=name, inplace=(0,))
+    try:
+        load_printed("softmax")
+        assert set(KERNELS) == {*before, name}
+        x, weight = (np.random.default_rng(6).standard_normal(s).astype(np.float32) for s in ((5, 40), (40,)))
+        close(outputs(name, [x, weight], {"eps": 0.5}, "cuda")["y0"], peak(x.astype(np.float64), weight))
+        graph = Graph("slope")
+        ins = [graph.input("x", x.shape), graph.input("weight", weight.shape)]
+        slope = rlx.gradients(rlx.sum(apply(name, *ins, eps=0.5)), ins[1:])[0]
+        made = evaluate(graph, {"x": x.astype(np.float64), "weight": weight.astype(np.float64)})[slope.id]
+        np.testing.assert_allclose(made, peak(x.astype(np.float64), 1.0).sum(0), 1e-12)
+        with pytest.raises(ShapeError, match=r"test_alone: input 1 is \(5,\); expected \(40,\), a value for each"):
+            apply(name, ins[0], graph.input("few", (5,)), eps=0.5)
+        with pytest.raises(DTypeError, match="test_alone: eps is 1; expected a float"):
+            apply(name, *ins, eps=1)
+    finally:
+        del REGISTRY[name], LOWERINGS[name], KERNELS[name]
 
 
 def test_an_extreme_may_lose_a_nan_that_a_sum_has() -> None:
