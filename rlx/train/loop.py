@@ -23,6 +23,7 @@ from rlx.runtime.arguments import is_any_array
 from rlx.runtime.array import Array
 from rlx.runtime.compiled import CompiledGraph
 from rlx.runtime.keywords import keywords
+from rlx.runtime.report import Report
 from rlx.runtime.session import Session, Target, precision_for
 from rlx.runtime.store import State
 from rlx.train import checkpoint
@@ -224,6 +225,11 @@ class Training(Closing):
         )
         failure.step = self.steps + 1
         return failure
+
+    def prepare(self, batch: PyTree) -> Report:
+        """Compiles the step for batches of these types, whose values are not read, and says how it runs; its plan has
+        the memory that it takes. Raises: as `step`; OutOfDeviceMemory where it does not fit."""
+        return self._program(batch)[0].compiled.report()
 
     # -- over batches
 
