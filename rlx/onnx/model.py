@@ -58,7 +58,7 @@ from rlx.runtime.ports import by_name, refuse_traced
 from rlx.runtime.report import Report
 from rlx.runtime.session import Target, precision_for
 
-CACHE = 16  # programs that a model keeps; the least recently used is closed first
+KEPT_PROGRAMS = 16  # a model keeps so many; the least recently used is closed first
 KEPT_BUCKETS = 64  # programs of rounded lengths that a model behind a cut keeps
 # Inputs of so few numbers, a shape or a count, become part of a program where a shape depends on them, for so many
 # different values. Otherwise the graph is cut, and always before operators whose results are as long as the data say.
@@ -107,10 +107,10 @@ class Model(Closing):
 
     def _begin(self) -> None:
         self._fixed: set[str] = set()
-        self._values: set[Any] = set()  # there are programs for these values of fixed inputs
+        self._values: set[Any] = set()  # the values of fixed inputs for which programs were compiled
         self._bakes = True
-        self._seen: SeenLengths | None = None  # of a model behind a cut, while its programs may be padded
-        self._blocks: dict[Any, Block] = {}  # behind cuts of programs of varying lengths, which share them
+        self._seen: SeenLengths | None = None  # the lengths behind a cut, while its programs may be padded
+        self._blocks: dict[Any, Block] = {}  # what programs of varying lengths share behind their cuts
         self._programs: OrderedDict[Any, Program | Staged] = OrderedDict()
         self._running: Counter[int] = Counter()  # the number of active runs, by the program's identity
         self._lock = renewed(self, "_lock", threading.RLock)
@@ -368,7 +368,7 @@ class Model(Closing):
                 self._fixed |= need.names
                 continue
             self._programs[key] = program
-            while len(self._programs) > CACHE:
+            while len(self._programs) > KEPT_PROGRAMS:
                 self._drop(self._programs.popitem(last=False)[1])
             return program, new
 

@@ -33,10 +33,10 @@ class Checkpoint(NamedTuple):
 
 
 def listed(folder: Path) -> list[Path]:
-    """The checkpoints of a folder, the oldest first; none where there is no such folder."""
+    """The checkpoints of a folder, the oldest first; none where there is no such folder, or it cannot be listed."""
     try:
         numbered = [(int(m[1]), p) for p in folder.iterdir() if (m := _NAME.fullmatch(p.name))]
-    except FileNotFoundError:
+    except OSError:
         return []
     return [p for _, p in sorted(numbered)]
 
@@ -64,8 +64,8 @@ def write(
     at = there.index(path) + 1
     for old in (*there[: max(at - keep, 0)], *there[at:]):
         old.unlink(missing_ok=True)
-    for name in {p.name.split(".safetensors")[0].lstrip(".") for p in folder.glob(".step-*.tmp")}:
-        for left in left_behind(folder / f"{name}.safetensors"):
+    for name in {p.name[1:].rsplit(".", 2)[0] for p in folder.glob(".*.tmp")}:
+        for left in left_behind(folder / name):
             left.unlink(missing_ok=True)
     return path
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self
 
@@ -13,6 +14,7 @@ import numpy as np
 from rlx.driver.closing import Closing, Resources
 from rlx.dtypes import i32
 from rlx.errors import CheckpointError, DTypeError, GraphError, NotFinite, RlxError, ShapeError
+from rlx.host.files import written_whole
 from rlx.ir import Graph, TensorType
 from rlx.ops.pytree import flatten
 from rlx.ops.random.draws import key as key_of
@@ -138,8 +140,6 @@ class Training(Closing):
                 f"training: {self.folder} holds a run already{f', up to {there[-1].name}' if there else ''}: give "
                 "resume=True to go on with it, another folder, or remove it"
             )
-        if self.folder is not None:
-            self.folder.mkdir(parents=True, exist_ok=True)
         self._begin_record()
 
     # -- steps
@@ -219,12 +219,12 @@ class Training(Closing):
         finally:
             self._store.set("failed", np.bool_(False))
         value = "loss is " + str(float(loss)) if not math.isfinite(loss) else "gradients are not finite"
-        error = NotFinite(
+        failure = NotFinite(
             f"training: step {self.steps + 1}: its {value}: {why}. The run is as it was after step {self.steps}; "
             "go_on=True trains on in any case"
         )
-        error.step = self.steps + 1
-        return error
+        failure.step = self.steps + 1
+        return failure
 
     def prepare(self, batch: PyTree) -> Report:
         """Compiles the step for batches of these types, whose values are not read, and says how it runs; its plan has
@@ -279,6 +279,7 @@ class Training(Closing):
         """The iterator of the batches that come next, and how many of this call's were left out."""
         if self._ahead is not None and self._ahead.source is batches:
             return self._ahead, 0
+        self._leave_ahead()
         least = self._skip if steps is None else min(self._skip, steps)
         if callable(batches) and not isinstance(batches, Iterable):
             source, left = iter(batches(least)), least
@@ -293,6 +294,12 @@ class Training(Closing):
         if source is batches:
             self._ahead = ahead
         return ahead, left
+
+    def _leave_ahead(self) -> None:
+        """Ends the thread that reads ahead in an iterator."""
+        if self._ahead is not None:
+            self._ahead.close()
+            self._ahead = None
 
     def _count(self, batch: PyTree) -> tuple[int, str]:
         """How many tokens or samples a batch has."""
@@ -379,10 +386,8 @@ class Training(Closing):
         if self.folder is None or not self._picture:
             return
         text = course_svg(self.record.losses(), [(s, v["loss"]) for s, v in self.record.evaluations if "loss" in v])
-        try:
-            (self.folder / PICTURE).write_text(text, encoding="utf-8")
-        except OSError:
-            self.record.write()
+        with suppress(OSError), written_whole(self.folder / PICTURE) as file:
+            file.write(text.encode())
 
     def load(self, folder: str | os.PathLike[str] | None = None, *, new_settings: bool = False) -> Self:
         """Takes parameters, optimizer, step, key and data position from the newest checkpoint of a folder, the run's
@@ -398,13 +403,18 @@ class Training(Closing):
         for name in self._saved:
             self._store.set(name, np.array(saved.tensors[name]))
         self.steps, self.position, self._skip = saved.step, saved.position, saved.position
-        self._ahead = None
+        self._leave_ahead()
         self._begin_record()
         return self
 
     def _begin_record(self) -> None:
         names = self.record.names
-        self.record = Record(self.folder, self.steps)
+        try:
+            if self.folder is not None:
+                self.folder.mkdir(parents=True, exist_ok=True)
+            self.record = Record(self.folder, self.steps)
+        except OSError as error:
+            raise CheckpointError(f"{self.folder}: cannot be used as a run's folder: {error}") from error
         self.record.names = names
 
     def _folder(self, what: str, asked: str | os.PathLike[str] | None) -> Path:
@@ -414,7 +424,8 @@ class Training(Closing):
         return folder
 
     def close(self) -> None:
-        """Frees the device's memory. Idempotent."""
+        """Frees the device's memory, and ends the thread that reads ahead. Idempotent."""
+        self._leave_ahead()
         self._held.close()
 
 

@@ -222,8 +222,8 @@ class Blocks:
         if a.heat is not None:
             q = ops.cast(q * self._heat(a.heat), q.dtype)
         if a.late_norm:
-            q, k = self._normed(*self.rotated(q, k, rope), name, a)
-            rope = None
+            q, k = self.rotated(q, k, rope)
+            (q, k), rope = self._normed(q, k, name, a), None
         if self._steps and self.caches.plain and not a.alibi:
             return self._out(x, self._step(q, k, v, a, index, rope), index)
         q, k = self.rotated(q, k, rope)

@@ -66,7 +66,8 @@ class Caches:
         slopes: tuple[float, ...] = (), rounded: bool = False,
     ) -> Tensor:  # fmt: skip
         """Attention of a layer over what is in its caches after this run's k and v were written there: all (batch,
-        chunk, heads, size). With `slopes` each head's scores lose so much a token of distance (ALiBi), `rounded` as in `distances`."""
+        chunk, heads, size). With `slopes` each head's scores lose so much a token of distance (ALiBi), `rounded` as in
+        `distances`."""
         if slopes:
             keys, values = self.keys_and_values(index, k, v, window)
             return self._seeing(q, keys, values, window, scale, softcap, slopes, rounded)

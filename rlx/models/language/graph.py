@@ -15,8 +15,8 @@ from rlx.models.language.adapters import LowRank, LowRanks
 from rlx.models.language.blocks import Blocks, WeightTypes
 from rlx.models.language.caches import Size
 from rlx.models.language.config import LanguageConfig, Mixer
-from rlx.models.language.pages import pages_for
 from rlx.models.language.latent import latent
+from rlx.models.language.pages import pages_for
 from rlx.models.language.recurrent import conv, delta, hybrid, mamba, mamba2
 
 Head = Literal["token", "next", "choices", "logits", "hidden"]

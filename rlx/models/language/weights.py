@@ -20,7 +20,7 @@ from rlx.formats.files import shown
 from rlx.formats.gguf.model import times
 from rlx.formats.quantized import QuantizedTensors
 from rlx.formats.safetensors import SafetensorsFile, ShardedTensors
-from rlx.formats.settings import same_numbers, warn_untied
+from rlx.formats.settings import same_numbers, warn_beyond, warn_untied
 from rlx.host.progress import report
 from rlx.host.threads import Threads
 from rlx.models.language.architectures.base import Architecture, Recipe, Stored, Value, alone, joined
@@ -163,7 +163,8 @@ class ModelWeights:
         return self._wanted[name].scale if name in self._wanted else None
 
     def _scale(self, name: str, recipe: Recipe, packed: bool) -> Scale | None:
-        own = next((np.asarray(s, np.float32) for part, s in self.config.scales if name.endswith(f".{part}.weight")), None)
+        named = (s for part, s in self.config.scales if name.endswith(f".{part}.weight"))
+        own = next((np.asarray(s, np.float32) for s in named), None)
         held = [self.source.scales.get(self._names[n]) if packed else None for n in recipe.files]
         if all(s is None for s in held):
             return own
@@ -278,14 +279,32 @@ class ModelWeights:
         tied = self.config.tied or f"{name}.weight" == self._table
         return "embed_tokens.weight" if tied else "lm_head.weight"
 
+    def kept(self, name: str) -> DType:
+        """The dtype in which a weight that was asked for is kept."""
+        return self._wanted[name].dtype
+
+    def value(self, name: str) -> Value:
+        """A weight that was asked for, made of the file's tensors. Raises: ModelFormatError."""
+        wanted = self._wanted[name]
+        values = [self.source.read(self._names[n]) for n in wanted.recipe.files]
+        if wanted.recipe.derived:
+            values = [v.dequantize() if isinstance(v, PackedArray) else v for v in values]
+        return _shaped(wanted, values)
+
     def check(self) -> None:
         """Checks what was asked for against the file. Raises: ModelFormatError naming every difference."""
         problems = list(dict.fromkeys(self._problems))  # a weight may be asked for more than once
         used = {self._names[n] for w in self._wanted.values() for n in w.recipe.files if n in self._names}
+        beyond = 0
         for name in self.source.kinds:
             tied = self.config.tied and name == self._names.get(self._head)
             if name not in used and not self._architecture.unused.search(name) and not tied:
-                problems.append(f"extra {shown(name)}")
+                if self.config.heads_beyond and self._beyond(name):
+                    beyond += 1
+                else:
+                    problems.append(f"extra {shown(name)}")
+        if beyond and not problems:
+            warn_beyond(self.source.where, beyond, self.config.layers)
         for wanted in self._wanted.values():
             recipe = wanted.recipe
             if recipe.make is alone and recipe.files[0] in self._names:  # others are checked when they are made
@@ -296,6 +315,11 @@ class ModelWeights:
             rest = len(problems) - _MAX_NAMED
             listed = problems[:_MAX_NAMED] + ([f"and {rest} more"] if rest > 0 else [])
             raise ModelFormatError(f"{self.source.where}: the weights do not fit the settings: {'; '.join(listed)}")
+
+    def _beyond(self, name: str) -> bool:
+        """Whether a tensor is of a layer behind the last."""
+        number = self.bare(name).removeprefix("layers.").partition(".")[0]
+        return number.isdecimal() and int(number) >= self.config.layers
 
     @property
     def nbytes(self) -> int:

@@ -78,7 +78,9 @@ class Architecture:
     read: Callable[[Fields], LanguageConfig]
     find: Find = same_name
     prefixes: tuple[str, ...] = ("model.",)
-    unused: re.Pattern[str] = field(default=re.compile(r"rotary_emb\.inv_freq$|\.(attn|attention)\.((masked_)?bias|causal_mask)$"))
+    unused: re.Pattern[str] = field(
+        default=re.compile(r"rotary_emb\.inv_freq$|\.(attn|attention)\.((masked_)?bias|causal_mask)$")
+    )
 
 
 def attention(f: Fields, layers: int, partial: bool = False, **changed: Any) -> Attention:
@@ -136,29 +138,30 @@ def _classes() -> dict[str, Any]:
     return found
 
 
+def class_fields(f: Fields) -> Fields:
+    """Settings under all their names, with what the configuration class of their `model_type` takes for granted where a
+    file leaves them out."""
+    facts, content = _classes()[f.content["model_type"]], dict(f.content)
+    for name, own in facts["names"].items():
+        for one, other in ((own, name), (name, own)):
+            if one in content:
+                content[other] = content[one]
+    content = {**facts["usual"], **content}
+    for name, own in facts["names"].items():
+        if own in content:
+            content.setdefault(name, content[own])
+    rope = facts.get("rope", {})
+    if not (content.get("rope_parameters") or content.get("rope_scaling")) and "rope_theta" not in content:
+        content["rope_parameters"] = rope or None
+    for name in ("rope_theta", "partial_rotary_factor"):
+        if name in rope:
+            content.setdefault(name, rope[name])
+    return Fields(content, f.where)
+
+
 def by_class(read: Callable[[Fields], LanguageConfig]) -> Callable[[Fields], LanguageConfig]:
-    """`read` of settings under all their names, with what the configuration class of their `model_type` takes for
-    granted where a file leaves them out."""
-
-    def of(f: Fields) -> LanguageConfig:
-        facts, content = _classes()[f.content["model_type"]], dict(f.content)
-        for name, own in facts["names"].items():
-            for one, other in ((own, name), (name, own)):
-                if one in content:
-                    content[other] = content[one]
-        content = {**facts["usual"], **content}
-        for name, own in facts["names"].items():
-            if own in content:
-                content.setdefault(name, content[own])
-        rope = facts.get("rope", {})
-        if not (content.get("rope_parameters") or content.get("rope_scaling")) and "rope_theta" not in content:
-            content["rope_parameters"] = rope or None
-        for name in ("rope_theta", "partial_rotary_factor"):
-            if name in rope:
-                content.setdefault(name, rope[name])
-        return read(Fields(content, f.where))
-
-    return of
+    """`read` of the settings that `class_fields` gives."""
+    return lambda f: read(class_fields(f))
 
 
 def renamed(table: Mapping[str, str], then: Find = same_name) -> Find:
@@ -268,6 +271,18 @@ def rows(name: str, start: int, stop: int) -> Recipe:
         return value[start:stop]
 
     return Recipe((name,), cut, rows=slice(start, stop))
+
+
+def plain_names(name: str, config: LanguageConfig, tensors: Mapping[str, Any]) -> Recipe:
+    """Tensors by the graph's own names, as GGUF files have them: q, k and v may be one after the other in one, and so
+    may the gates of an MLP and its other rows."""
+    if f"{name.partition('.self_attn.')[0]}.self_attn.qkv_proj.weight" in tensors:
+        return fused("self_attn.qkv_proj", "apart")(name, config, tensors)
+    before, found, rest = name.rpartition("mlp.gate_proj." if "gate_proj" in name else "mlp.up_proj.")
+    if found and config.gated and f"{before}mlp.gate_proj.{rest}" not in tensors:
+        start = 0 if "gate_proj" in name else config.inner
+        return rows(f"{before}mlp.up_proj.{rest}", start, start + config.inner)
+    return same_name(name, config, tensors)
 
 
 def stacked(names: Sequence[str]) -> Recipe:

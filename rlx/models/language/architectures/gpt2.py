@@ -6,8 +6,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
 from rlx.models.language.architectures.base import (
     ACTIVATIONS,
     Architecture,

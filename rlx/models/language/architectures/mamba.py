@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
-
 from rlx.models.language.architectures.base import Architecture, Recipe, derived, minus_exp, renamed
 from rlx.models.language.config import (
     MOST_HEADS,

@@ -7,8 +7,6 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
-
 from rlx.formats.settings import warn_ignored
 from rlx.models.language.architectures.base import (
     Architecture,
