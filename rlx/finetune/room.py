@@ -73,7 +73,10 @@ def _fits(settings: Settings, length: int, session: Session) -> bool:
     theirs, _ = taken_apart(made.parameters, "parameters")
     state, _ = taken_apart(optimizer.init(made.parameters), "optimizer")
     frozen = None if made.frozen is None else taken_apart(made.frozen, "frozen")[0]
-    model = Model(made.loss, theirs, frozen, optimizer, state, False, settings.accumulate, True)
+    model = Model(
+        loss=made.loss, parameters=theirs, frozen=frozen, carried=None, optimizer=optimizer, state=state, keyed=False,
+        parts=settings.accumulate, guarded=True,
+    )
     try:
         session.compile(step_graph(model, taken_apart(batch_of(settings, length), "batch")[0], 0).graph).close()
     except OutOfDeviceMemory:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -137,6 +138,8 @@ class LanguageFunction(Function):
 
         Raises: GraphError for targets that are no products of the model."""
         corrections = Corrections(lora, self.products, self.name)
+        if lora.dora and self.config.scales:
+            raise GraphError(f"{self.name}: DoRA beside products that the model multiplies; give a Lora without dora")
         parameters = corrections.start(lambda name: self._rows(name, weights), seed)
         return AdaptedFunction(self, corrections), parameters
 
@@ -144,8 +147,15 @@ class LanguageFunction(Function):
         """The weight of a product, with the scale of a packed one."""
         made: Any = self.value(f"{'embed_tokens' if self.config.tied and name == 'lm_head' else name}.weight", weights)
         scale = self.scale_of(f"{name}.weight")
-        result: npt.NDArray[Any] | PackedArray = made if scale is None else made.dequantize() * scale
+        result: npt.NDArray[Any] | PackedArray = made
+        if scale is not None:
+            result = (made.dequantize() if isinstance(made, PackedArray) else made) * np.reshape(scale, (-1, 1))
         return result
+
+    def multiplier(self, name: str) -> npt.NDArray[np.float32] | None:
+        """What the model's settings multiply a product by."""
+        found = (s for part, s in self.config.scales if f".{name}".endswith(f".{part}"))
+        return next((np.asarray(s, np.float32) for s in found), None)
 
 
 class AdaptedFunction(Function):
@@ -212,6 +222,9 @@ class GivenBlocks(Blocks):
         low = self._correction(parts[0][0] if parts else name)
         if low is None:
             return super().linear(x, name, outputs, bias, dtype)
+        own = self.function.multiplier(name)
+        if own is not None:  # the model's own, which is of the corrected product
+            low = replace(low, b=low.b * self.g.constant(own.reshape(-1, 1)))
         kind = self.size.activations if dtype is None else dtype
         added = ops.cast(self.weight(f"{name}.bias", (outputs,)), kind) if bias else None
         return low.of(ops.cast(x, kind), lambda x: Blocks.linear(self, x, name, outputs, dtype=kind), added)

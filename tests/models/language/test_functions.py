@@ -14,7 +14,9 @@ from rlx.finetune.adapter_files import write_peft
 from rlx.models import Lora, load, trainable
 from rlx.packed import PackedArray
 from tests.models.language import tiny
+from tests.models.language.families import IDS_ASKED, LIMIT, error
 from tests.models.language.test_beside_transformers import MODELS, judge, random_model
+from tests.models.language.test_families import CASES, folder_of
 from tests.outside import outside
 
 IDS = tiny.TOKENS[:12].reshape(2, 6)
@@ -73,6 +75,28 @@ def test_values_and_gradients_are_those_of_transformers(name: str, tmp_path: Pat
         if weight in theirs:
             limit = 1e-3 if "linear_attn" in weight else 5e-5
             assert np.abs(slope - theirs[weight]).max() <= limit * max(1e-9, np.abs(theirs[weight]).max()), weight
+
+
+@pytest.mark.sample(3)
+@pytest.mark.parametrize("case", [case for case in CASES if not case.startswith("apertus")])
+def test_every_family_is_a_function_with_slopes(case: str, tmp_path: Path) -> None:
+    """Values beside frozen ones of transformers, a slope beside a difference, two texts in a row beside each alone."""
+    function, weights = trainable(folder_of(case, tmp_path), "f64")
+    ids = np.asarray(IDS_ASKED, np.int32)[None]
+    assert error(function(weights, ids)[0, -1, :16], np.asarray(CASES[case]["logits"])) <= LIMIT
+    row, rng, step = ids[:, :7], np.random.default_rng(0), 1e-6
+    segments = None if function.apart else np.array([[1, 1, 1, 2, 2, 2, 2]], np.int32)
+    by = np.cos(np.arange(7.0 * function.config.vocabulary)).reshape(1, 7, -1)
+    way = {name: rng.standard_normal(w.shape) * 0.1 for name, w in weights.items()}
+    both = rlx.value_and_grad(total(function, row, by, segments=segments), device="cpu")
+    slopes = both(weights)[1]
+    ends = [float(both({n: w + sign * step * way[n] for n, w in weights.items()})[0]) for sign in (1, -1)]
+    along = sum(float((slopes[n] * way[n]).sum()) for n in weights)
+    assert along == pytest.approx((ends[0] - ends[1]) / (2 * step), rel=1e-5, abs=1e-5)
+    if segments is not None:
+        found = function(weights, row, segments=segments)
+        for part in (slice(0, 3), slice(3, 7)):
+            np.testing.assert_allclose(found[:, part], function(weights, row[:, part]), rtol=1e-9, atol=1e-9)
 
 
 def test_texts_side_by_side_are_as_each_alone(folder: Path) -> None:
@@ -201,7 +225,7 @@ def test_what_cannot_be_is_told(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(ShapeError, match="rank is 0; expected an integer from 1"):
         Lora(0)
     mamba, own = trainable(tiny.write_mamba(tmp_path))
-    with pytest.raises(GraphError, match="segments beside recurrent layers"):
+    with pytest.raises(GraphError, match="segments beside recurrent layers, whose states"):
         mamba(own, IDS % 20, segments=IDS)
     with pytest.raises(ModelFormatError, match="does not exist"):
         trainable(tmp_path / "nothing")
