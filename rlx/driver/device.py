@@ -25,8 +25,8 @@ UNLIMITED = 1 << 62  # bytes of an allocation, for devices that state no limit
 
 def address(array: npt.NDArray[Any]) -> int:
     """The address of an array's first element. `array.ctypes` imports, which fails while the interpreter ends."""
-    found: int = array.__array_interface__["data"][0]
-    return found
+    pointer: int = array.__array_interface__["data"][0]
+    return pointer
 
 
 class Limits(NamedTuple):

@@ -49,7 +49,7 @@ def load_backend(name: str) -> Backend:
 
 def probe_all() -> tuple[list[DeviceInfo], dict[str, str]]:
     """All devices, best first, and the reason for each backend that has none."""
-    found: list[DeviceInfo] = []
+    infos_of_all: list[DeviceInfo] = []
     reasons: dict[str, str] = {}
     for name in backend_names():
         try:
@@ -59,8 +59,8 @@ def probe_all() -> tuple[list[DeviceInfo], dict[str, str]]:
             continue
         if not infos:
             reasons[name] = f"no {name} device found"
-        found += infos
-    return found, reasons
+        infos_of_all += infos
+    return infos_of_all, reasons
 
 
 def devices() -> list[DeviceInfo]:

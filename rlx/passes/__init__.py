@@ -56,7 +56,7 @@ def optimize(
     """
     if verify is None:
         verify = os.environ.get("RLX_DEBUG", "0") not in ("", "0")
-    given = graph
+    source = graph
     counts: list[tuple[str, int]] = [("given", len(graph.nodes))]
 
     def stage(name: str, run: Callable[[Graph], Graph]) -> None:
@@ -99,7 +99,7 @@ def optimize(
         return result
 
     graph = change_bodies(graph, body)
-    if graph is given:  # the caller may still add nodes to its own graph
+    if graph is source:  # the caller may still add nodes to its own graph
         graph = copied(graph)
     if verify:
         verify_graph(graph)

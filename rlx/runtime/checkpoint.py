@@ -60,9 +60,9 @@ def checkpoint(
             returned = fun(*(a if i in static else next(own) for i, a in enumerate(args)), **named)
             out, ys = outputs_of("checkpoint", fun, body, returned)
         whole = body.finish([*ys, *(index for _, index, _ in body.checks)], body.captured)
-        given = (*xs, *body.captured)
-        made = inline(whole, graph, given)
-        for (what, _, limits), index in zip(body.checks, made[len(ys) :], strict=True):
+        operands = (*xs, *body.captured)
+        results = inline(whole, graph, operands)
+        for (what, _, limits), index in zip(body.checks, results[len(ys) :], strict=True):
             add_check(graph, what, index, limits)
 
         def back(arguments: Sequence[Tensor], grads: Grads) -> Grads:
@@ -71,7 +71,7 @@ def checkpoint(
             outs = inline(whole, home("checkpoint", wrt), wrt)[: len(ys)]
             return pullback(outs, grads, wrt, stop=True)
 
-        return unflatten(out, with_rule(made[: len(ys)], given, Rule(len(ys), back, None)))
+        return unflatten(out, with_rule(results[: len(ys)], operands, Rule(len(ys), back, None)))
 
     return _traced_or_jitted(fun, apply_it, static_argnums)
 

@@ -49,7 +49,7 @@ from rlx.runtime.session import Session
 
 PROGRAMS = 1024  # the most that are kept
 PROGRAM_BYTES = 256 << 20  # their memory, but for the last one's
-_KNOWN_NUMBERS = 16  # of a program, that stay on a GPU
+_KNOWN_NUMBERS = 16  # so many scalars of a program stay on a GPU
 _AS_VALUES = 1 << 12  # elements of the largest array that may be built into a program, such as a shape
 # Functions whose Python numbers each call gives anew, as jit's; other functions have theirs built in.
 _NUMBERS = frozenset(

@@ -105,6 +105,18 @@ def test_accumulate_steps_with_the_mean() -> None:
     np.testing.assert_allclose(seen, want, rtol=1e-14)
 
 
+def test_the_first_steps_of_adam_in_f32_are_those_of_float64() -> None:
+    """The corrections 1 - b2**n of small n keep all digits: as a difference they had three."""
+    g = np.array([0.3, -2.0, 1e-3])
+    optimizer = optim.adam(1.0)
+    p, state, m, v = np.zeros(3, np.float32), optimizer.init(np.zeros(3, np.float32)), np.zeros(3), np.zeros(3)
+    for n in range(1, 4):
+        updates, state = rlx.jit(optimizer.update, device="cpu")(g.astype(np.float32) * n, state, p)
+        m, v = 0.9 * m + 0.1 * g * n, 0.999 * v + 0.001 * (g * n) ** 2
+        want = -m / (1 - 0.9**n) / (np.sqrt(v / (1 - 0.999**n)) + 1e-8)
+        np.testing.assert_allclose(updates, want, rtol=5e-7)
+
+
 def test_a_step_in_f32_keeps_its_dtypes_and_lowers_the_loss() -> None:
     small = {k: v.astype(np.float32) for k, v in PARAMS.items()}
     after = _steps(optim.adamw(1e-2), small, 30)

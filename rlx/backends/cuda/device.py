@@ -112,12 +112,12 @@ class CudaBackend:
             return result
 
     def opened(self, index: int) -> CudaDevice | None:
-        found = self._opened.get(index)
-        return found if found is not None and found.usable else None
+        device = self._opened.get(index)
+        return device if device is not None and device.usable else None
 
     def free_bytes(self, index: int) -> int | None:
-        found = self._infos.get(index)
-        return None if found is None else free_bytes(found.uuid)
+        info = self._infos.get(index)
+        return None if info is None else free_bytes(info.uuid)
 
 
 def _describe(api: Api, index: int) -> DeviceInfo:
@@ -193,13 +193,13 @@ class CudaDevice:
         self.target = cuda_target(info.features, self.limits, units, self.adds_bias)
         self._held = Resources()  # resources that `close` releases in reverse order
         with importing((*PROGRAMS, "rlx.backends.gpu.elementwise.emit_cuda")):
-            made = make_context(info.index)
+            created = make_context(info.index)
         with self._held.unwound(), self.doing("opening the device"):
             runtime = api.runtime
             try:
                 runtime.memGetInfo()  # the runtime uses the context from here on
             finally:
-                if made:
+                if created:
                     drop_context(info.index)
             self.stream = self._new_stream()
             self.capture_streams = (self._new_stream(), self._new_stream())

@@ -149,13 +149,13 @@ class Staging:
     def _open(self) -> None:
         runtime = self._runtime
         while len(self._events) < 2:
-            made = Resources()
-            with made.unwound():
+            resources = Resources()
+            with resources.unwound():
                 address = runtime.hostAlloc(STAGING_BYTES, runtime.hostAllocPortable)
-                made.callback(runtime.freeHost, address)
+                resources.callback(runtime.freeHost, address)
                 event = runtime.eventCreateWithFlags(runtime.eventDisableTiming)
-                made.callback(runtime.eventDestroy, event)
-            self._held.push(made)
+                resources.callback(runtime.eventDestroy, event)
+            self._held.push(resources)
             raw = (ctypes.c_uint8 * STAGING_BYTES).from_address(address)
             self._addresses.append(address)
             self._views.append(np.ctypeslib.as_array(raw))

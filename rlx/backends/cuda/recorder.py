@@ -168,13 +168,13 @@ def record(device: CudaDevice, steps: Sequence[Step], arena: DeviceArena, timing
                 if isinstance(error, device.api.errors):
                     raise device.failed(error, f"capturing step {label}") from error
                 raise
-            made = Resources()
-            with made.unwound():
+            resources = Resources()
+            with resources.unwound():
                 with Resources() as captured:
                     captured.callback(runtime.graphDestroy, graph)
                     handle = runtime.graphInstantiate(graph)
                     device.keep_graph(handle)
-                    made.callback(device.destroy_graph, handle)
+                    resources.callback(device.destroy_graph, handle)
                 runtime.graphUpload(handle, device.stream)
                 segments = {ref.segment for step in steps for ref in (*step.reads, *step.writes)}
                 buffers = frozenset(map(arena.buffer, segments))

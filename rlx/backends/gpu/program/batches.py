@@ -166,12 +166,12 @@ class _Accesses:
 
     def latest_conflict(self, item: _StepGroup) -> int:
         """The place of the last item that must stay before this one; -1 if there is none."""
-        found = [-1]
+        steps = [-1]
         for ref in (*item.reads, *item.writes):
-            found.append(int(self._of(self._written, ref).max(initial=-1)))
+            steps.append(int(self._of(self._written, ref).max(initial=-1)))
         for ref in item.writes:
-            found.append(int(self._of(self._read, ref).max(initial=-1)))
-        return max(found)
+            steps.append(int(self._of(self._read, ref).max(initial=-1)))
+        return max(steps)
 
     def note(self, item: _StepGroup, place: int) -> None:
         """Adds an item at this place, which may be ahead of places noted before."""

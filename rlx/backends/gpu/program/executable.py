@@ -117,12 +117,12 @@ def lower_graph(
             dispatch.append(Dispatch(name, node.op.name, "alias"))
             continue
         load_rules_of(node.op.family)
-        made = lowering.lower(node)
-        steps = lowering.steps[len(lowering.steps) - made :]
+        count = lowering.lower(node)
+        steps = lowering.steps[len(lowering.steps) - count :]
         how: Literal["native", "host", "control"] = "control" if bodies(node) else "native"
         if any(isinstance(s, HostCall) for s in steps):
             how = "host"
-        own[len(dispatch)] = range(len(lowering.steps) - made, len(lowering.steps))
+        own[len(dispatch)] = range(len(lowering.steps) - count, len(lowering.steps))
         dispatch.append(Dispatch(name, node.op.name, how, tuple(kernel_name(s) for s in steps)))
         for key, body in body_plans(node, plan):
             inner, entries = lower_graph(body.program.graph, body.plan, target, precision)
