@@ -278,3 +278,9 @@ def standardize(x: TensorLike, axis: Any = -1, epsilon: float = 1e-5) -> Tensor:
     t = floating(tensor("standardize", x))
     rest = t - reduce.mean(t, axis, True)
     return rest / unary.sqrt(reduce.mean(rest * rest, axis, True) + epsilon)
+
+
+__all__ = [
+    "block", "erf_inv", "erfinv", "float_power", "geomspace", "gradient", "logspace", "modf", "nextafter", "polyfit",
+    "polyval", "standardize", "tril_indices", "triu_indices", "unwrap", "xlogy",
+]  # fmt: skip
