@@ -103,13 +103,16 @@ def _along(x: Tensor, axis: int, step: Any, edge_order: int) -> Tensor:
 
 def _edge(near: Any, far: Any, a: Tensor, b: Tensor, c: Tensor) -> Tensor:
     """The slope at the first of three points, of the parabola through them."""
-    whole = near + far
-    return a * (-(2.0 * near + far) / (near * whole)) + b * (whole / (near * far)) - c * (near / (far * whole))
+    whole: Any = near + far
+    slope: Tensor = a * (-(2.0 * near + far) / (near * whole)) + b * (whole / (near * far)) - c * (near / (far * whole))
+    return slope
 
 
 def unwrap(p: TensorLike, discont: float | None = None, axis: int = -1, *, period: float = 2 * math.pi) -> Tensor:
-    """Angles without jumps: differences of more than `discont` (half a period by default) become those of at most half
-    a period by adding periods. Dtype: floats; integers become f32. Follows numpy.unwrap."""
+    """Angles without jumps: neighbours that differ by more than `discont` become nearer by whole periods.
+
+    discont: half a period by default, and at least. Dtype: floats; integers become f32. Follows numpy.unwrap.
+    """
     x = floating(tensor("unwrap", p))
     axis = normalize_axis(axis, x.ndim, "unwrap")
     steps, half = diff(x, axis=axis), period / 2
@@ -140,8 +143,11 @@ def polyval(p: TensorLike, x: TensorLike) -> Tensor:
 def polyfit(
     x: TensorLike, y: TensorLike, deg: int, rcond: float | None = None, *, w: TensorLike | None = None
 ) -> Tensor:
-    """The coefficients, the highest power first, of the polynomial of degree `deg` nearest to the points by least
-    squares, of weights w. Shape: x (m,), y (m,) or (m, k). Dtype: f64 where one is, else f32. Follows numpy.polyfit."""
+    """The coefficients, the highest power first, of the polynomial of a degree that is nearest to points.
+
+    By least squares, with weights w. Shape: x (m,), y (m,) or (m, k). Dtype: f64 where one is, else f32. Gradient: to
+    x and y. Follows numpy.polyfit.
+    """
     from rlx.ops.linalg.functions import lstsq
 
     xs, ys = tensors("polyfit", x, y)
@@ -272,3 +278,9 @@ def standardize(x: TensorLike, axis: Any = -1, epsilon: float = 1e-5) -> Tensor:
     t = floating(tensor("standardize", x))
     rest = t - reduce.mean(t, axis, True)
     return rest / unary.sqrt(reduce.mean(rest * rest, axis, True) + epsilon)
+
+
+__all__ = [
+    "block", "erf_inv", "erfinv", "float_power", "geomspace", "gradient", "logspace", "modf", "nextafter", "polyfit",
+    "polyval", "standardize", "tril_indices", "triu_indices", "unwrap", "xlogy",
+]  # fmt: skip
