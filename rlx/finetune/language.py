@@ -23,6 +23,7 @@ from rlx.finetune.room import batch_of, refused
 from rlx.finetune.rows import Batch, Rows, length_of, orders, rows_of
 from rlx.finetune.settings import Say, Settings
 from rlx.formats.tokenizer.language import LanguageTokenizer
+from rlx.packed import PackedArray
 from rlx.runtime import Session
 
 
@@ -31,6 +32,9 @@ class LanguageTask:
 
     def __init__(self, settings: Settings, say: Say) -> None:
         self.model = to_train(settings)
+        if settings.quantize is not None:
+            packed = sum(isinstance(w, PackedArray) for w in self.model.frozen.values())
+            say(f"packed: {packed} of the {len(self.model.frozen)} weights, as {settings.quantize}")
         tokenizer = tokenizer_of(settings.model)
         most = min(settings.length, self.model.function.config.positions)
         if settings.packed and self.model.function.apart:
