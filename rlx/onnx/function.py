@@ -91,7 +91,7 @@ def _fixed(model: Model, inputs: Mapping[str, TensorType], weights: Mapping[str,
         graph, why = _graph(model, inputs, {n: t for n, t in weights.items() if n not in fixed})
         if graph is not None:
             return fixed
-        names = why.args[0].names & weights.keys()
+        names = why.names & weights.keys()
         if not names:
             raise UnsupportedOp(f"{why}: a function has shapes that its inputs' shapes decide") from None
         fixed |= names
