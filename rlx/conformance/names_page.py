@@ -57,8 +57,8 @@ def rows(prefix: str, module: str, words: str) -> Iterator[str]:
 
 def count(module: str, words: str) -> tuple[int, int]:
     """How many of the names rlx has, and how many there are."""
-    found = [bool(ours(module, name)) for _, name in entries(words)]
-    return sum(found), len(found)
+    present = [bool(ours(module, name)) for _, name in entries(words)]
+    return sum(present), len(present)
 
 
 def table(title: str, prefix: str, module: str, words: str) -> str:

@@ -193,14 +193,14 @@ def save(
             f"{path}: tensor {shown(packed)} is {tensors[packed]!r}; safetensors has no packed dtypes: save "
             ".dequantize() of it"
         )
-    given = {name: np.asarray(value) for name, value in tensors.items()}
-    for name, array in given.items():
+    arrays = {name: np.asarray(value) for name, value in tensors.items()}
+    for name, array in arrays.items():
         if not isinstance(name, str) or name == "__metadata__":
             raise ModelFormatError(f"{path}: a tensor cannot be named {shown(name)}")
         if array.dtype.newbyteorder("=") not in _NAMES:
             raise DTypeError(f"{path}: tensor {shown(name)}: safetensors has no dtype {array.dtype}")
     # Tensors of wide elements come first, so that every tensor is aligned to its element size.
-    parts = sorted(given.items(), key=lambda item: (-item[1].dtype.itemsize, item[0]))
+    parts = sorted(arrays.items(), key=lambda item: (-item[1].dtype.itemsize, item[0]))
     offset = 0
     for name, array in parts:
         end = offset + array.nbytes
@@ -224,8 +224,8 @@ def _read_header(file: BinaryIO, size: int, path: Path) -> tuple[int, dict[str, 
         raise ModelFormatError(f"{path}: {size} bytes are too few for a safetensors file")
     head = file.read(8)
     length = int.from_bytes(head, "little")
-    if (found := DOWNLOADED.get(head[:4])) and length > size - 8:
-        raise ModelFormatError(f"{path}: is no safetensors file: it is {found}")
+    if (kind := DOWNLOADED.get(head[:4])) and length > size - 8:
+        raise ModelFormatError(f"{path}: is no safetensors file: it is {kind}")
     if length > min(size - 8, MAX_HEADER):
         raise ModelFormatError(
             f"{path}: says its header takes {length:,} bytes; the file has {size - 8:,} after it"

@@ -167,9 +167,9 @@ def _optional(folder: Path, name: object, listing: Path) -> tuple[Path, dict[str
     return file, read_json(file) if os.path.exists(file) else {}
 
 
-def _check_names(found: tuple[Path, dict[str, Any]]) -> None:
+def _check_names(settings: tuple[Path, dict[str, Any]]) -> None:
     """Raises: ModelFormatError for a module that reads or writes something else than the embedding."""
-    file, config = found
+    file, config = settings
     for name in ("module_input_name", "module_output_name"):
         if config.get(name) not in (None, "sentence_embedding"):
             _wrong(file, config, name, "'sentence_embedding'")

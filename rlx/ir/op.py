@@ -196,8 +196,8 @@ class Op:
         for position, t in enumerate(inputs):
             if t.dtype.is_packed and position not in self.packed and not passes_on:
                 raise packed_refused(self.name, t.dtype)
-        found = self.infer(inputs, attrs)
-        result = (found,) if isinstance(found, TensorType) else tuple(found)
+        inferred = self.infer(inputs, attrs)
+        result = (inferred,) if isinstance(inferred, TensorType) else tuple(inferred)
         for t in result:
             if t.dtype.is_packed and not passes_on and not (self.packed and self.moves_data):
                 plain = "; plain integers of 8 bits are i8" if t.dtype.name == "int8" else ""

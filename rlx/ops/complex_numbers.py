@@ -178,10 +178,10 @@ def viewed(pairs: Any) -> Any:
 
 def of_numpy(z: Any) -> Complex:
     """NumPy's complex numbers. Raises: DTypeError for other than complex64 and complex128."""
-    given = np.asarray(z)
-    if given.dtype not in _TYPES.values():
-        raise DTypeError(f"complex numbers of {given.dtype}; expected complex64 or complex128")
-    return Complex(np.stack([given.real, given.imag], -1))
+    array = np.asarray(z)
+    if array.dtype not in _TYPES.values():
+        raise DTypeError(f"complex numbers of {array.dtype}; expected complex64 or complex128")
+    return Complex(np.stack([array.real, array.imag], -1))
 
 
 def _whole(_: Any, children: Any) -> Any:
@@ -267,9 +267,9 @@ def _ranked(t: Tensor, rank: int) -> Tensor:
 
 
 def _same(x: TensorLike, y: TensorLike) -> tuple[Tensor, ...]:
-    given = tensors("a complex operator", x, y)
-    dtype = f64 if promote(*(t.dtype for t in given)) == f64 else f32
-    return tuple(cast_to(t, dtype) for t in given)
+    operands = tensors("a complex operator", x, y)
+    dtype = f64 if promote(*(t.dtype for t in operands)) == f64 else f32
+    return tuple(cast_to(t, dtype) for t in operands)
 
 
 def _divide(x: TensorLike, y: TensorLike) -> Tensor:
@@ -336,26 +336,26 @@ add, subtract, multiply, divide, matmul = (_binary(f) for f in (_ADD, _SUB, _MUL
 
 
 def reshape(z: Any, shape: Any) -> Complex:
-    given = _as(z)
+    complex_z = _as(z)
     sizes = [shape] if isinstance(shape, int) else list(shape)
     if -1 in sizes:
         rest = int(np.prod([n for n in sizes if n != -1], dtype=np.int64))
-        sizes[sizes.index(-1)] = given.size // max(rest, 1)
-    return Complex(_RESHAPE(given.pairs, (*sizes, 2)))
+        sizes[sizes.index(-1)] = complex_z.size // max(rest, 1)
+    return Complex(_RESHAPE(complex_z.pairs, (*sizes, 2)))
 
 
 def transpose(z: Any, perm: Any = None) -> Complex:
-    given = _as(z)
-    order = normalize_axes(list(range(given.ndim))[::-1] if perm is None else perm, given.ndim, "transpose")
-    listed = list(range(given.ndim))[::-1] if perm is None else [a % given.ndim for a in perm]
-    assert len(order) == given.ndim
-    return Complex(_TRANSPOSE(given.pairs, (*listed, given.ndim)))
+    complex_z = _as(z)
+    order = normalize_axes(list(range(complex_z.ndim))[::-1] if perm is None else perm, complex_z.ndim, "transpose")
+    listed = list(range(complex_z.ndim))[::-1] if perm is None else [a % complex_z.ndim for a in perm]
+    assert len(order) == complex_z.ndim
+    return Complex(_TRANSPOSE(complex_z.pairs, (*listed, complex_z.ndim)))
 
 
 def _reduced(function: Callable[..., Any], name: str) -> Callable[..., Complex]:
     def run(x: Any, axis: Axis = None, keepdims: bool = False) -> Complex:
-        given = _as(x)
-        return Complex(function(given.pairs, normalize_axes(axis, given.ndim, name), keepdims))
+        z = _as(x)
+        return Complex(function(z.pairs, normalize_axes(axis, z.ndim, name), keepdims))
 
     return run
 
@@ -401,8 +401,8 @@ def _dispatched(module: str, name: str, call: Callable[..., Any], args: Any, kwa
             "angle, conj, real, imag, sum, mean, reshape, transpose, ==, and rlx.fft: take them apart by rlx.real and "
             "rlx.imag"
         )
-    given = [_as(x).pairs if isinstance(x, Complex) or _is_complex(x) else x for x in (*args, *kwargs.values())]
-    result = call(*given[: len(args)], **dict(zip(kwargs, given[len(args) :], strict=True)))
+    arguments = [_as(x).pairs if isinstance(x, Complex) or _is_complex(x) else x for x in (*args, *kwargs.values())]
+    result = call(*arguments[: len(args)], **dict(zip(kwargs, arguments[len(args) :], strict=True)))
     return Complex(result) if gives else result
 
 

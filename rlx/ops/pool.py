@@ -230,11 +230,11 @@ def _avg_vjp(node: Node, grads: Sequence[Tensor | None]) -> Sequence[Tensor | No
         )
     )
     ones = x.graph.constant(np.ones((x.shape[1], 1, *attrs["kernel"])), d.dtype)
-    found = apply(
+    gradient = apply(
         "conv_grad_input", d, ones, sizes=x.shape[2:], strides=attrs["strides"], dilations=(1,) * n, pads=pads,
         groups=x.shape[1],
     )  # fmt: skip
-    return (cast_to(found, x.dtype),)
+    return (cast_to(gradient, x.dtype),)
 
 
 register(

@@ -65,8 +65,8 @@ def public(module: str, name: str, function: Function) -> Any:
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
         try:
-            given = (*args, *kwargs.values()) if kwargs else args
-            if any_complex(given) and (name not in _TAKING or module != "rlx.ops"):
+            arguments = (*args, *kwargs.values()) if kwargs else args
+            if any_complex(arguments) and (name not in _TAKING or module != "rlx.ops"):
                 assert Complexes.dispatch is not None
                 result = Complexes.dispatch(module, name, call, args, kwargs)
                 if result is not NotImplemented:

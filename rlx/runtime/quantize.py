@@ -50,11 +50,11 @@ def quantize(x: npt.ArrayLike, dtype: DTypeLike) -> PackedArray:
     return result
 
 
-def _finder(made: PackedArray) -> Finder:
-    from rlx.packed.lanes import found
+def _finder(packed: PackedArray) -> Finder:
+    from rlx.packed.lanes import find_blocks
 
-    if np.prod(made.shape, dtype=np.float64) < _COMPILED:
-        return found
+    if np.prod(packed.shape, dtype=np.float64) < _COMPILED:
+        return find_blocks
     from rlx.backends.cpu.quantize import finder
 
-    return finder(made.dtype.family, made.dtype.storage.elements) or found
+    return finder(packed.dtype.family, packed.dtype.storage.elements) or find_blocks

@@ -94,9 +94,9 @@ class Room:
     def holders(self) -> list[tuple[str, int]]:
         """Who holds it, the largest first: each recorded program's graph, each store, and the bytes."""
         with self._lock:
-            found = [(p.graph.name, p.room_bytes) for p in self._programs]
-            found += [(type(s).__name__.lower(), s.room_bytes) for s in self._stores if s.nbytes]
-        return sorted(found, key=lambda one: (-one[1], one[0]))
+            sizes = [(p.graph.name, p.room_bytes) for p in self._programs]
+            sizes += [(type(s).__name__.lower(), s.room_bytes) for s in self._stores if s.nbytes]
+        return sorted(sizes, key=lambda one: (-one[1], one[0]))
 
     def bind(self, *stores: Store) -> list[Store]:
         """Counts stores from now on, which then acquire no more than there is room for. Returns those that are new."""

@@ -213,7 +213,7 @@ class Engine:
             self._call(self.failed)
 
     def _steps(self) -> None:
-        parts: Iterator[None] | None = None  # of the text that is read
+        parts: Iterator[None] | None = None  # chunks of a prompt still to be computed
         seconds = 0.0  # that a step took
         while True:
             with self._changed:
@@ -240,10 +240,10 @@ class Engine:
                 start, before, most = time.perf_counter(), self.batch.steps, 1
                 if seconds and not taken and not parts:
                     most = max(1, int(TURN / seconds))
-                made = self.batch.step(most)
+                tokens = self.batch.step(most)
                 if run := self.batch.steps - before:  # fewer than `most` where a sequence takes one at a time
                     seconds = (time.perf_counter() - start) / run
-                self._hand_over(made)
+                self._hand_over(tokens)
             if parts is not None and next(parts, True):
                 parts = self._reading = None
 
@@ -253,17 +253,17 @@ class Engine:
         if job.found.cancelled():  # while it waited
             return
         try:
-            for made in job.parts():
+            for part in job.parts():
                 if job.found.cancelled():
                     return
-                parts.append(made)
-                self.metrics.prompt_tokens += len(made)
+                parts.append(part)
+                self.metrics.prompt_tokens += len(part)
                 yield
-            found = job.join(parts)
+            outcome = job.join(parts)
         except RlxError as error:
-            found = error
+            outcome = error
         self._reading = None  # before the event loop asks for the next one
-        self._call(_settle, job, found)
+        self._call(_settle, job, outcome)
 
     def fill(self) -> int:
         """Takes in about `part` tokens of prompts that wait; how many those were."""
@@ -285,17 +285,17 @@ class Engine:
             else:
                 self._running[one.number] = one
 
-    def _hand_over(self, made: list[Token]) -> None:
+    def _hand_over(self, new_tokens: list[Token]) -> None:
         """Tells the event loop of tokens, those of one sequence together."""
-        if not made:
+        if not new_tokens:
             return
         now, m = time.perf_counter(), self.metrics
         told: dict[int, tuple[Asked, list[Token]]] = {}
-        for token in made:
-            found = told.get(token.sequence)
-            if found is None:
-                found = told[token.sequence] = (self._running[token.sequence], [])
-            found[1].append(token)
+        for token in new_tokens:
+            entry = told.get(token.sequence)
+            if entry is None:
+                entry = told[token.sequence] = (self._running[token.sequence], [])
+            entry[1].append(token)
             if token.ended:
                 del self._running[token.sequence]
         for asked, tokens in told.values():
@@ -333,13 +333,13 @@ class Engine:
             self._stop = True  # the server was ended at once, and nobody listens any more
 
 
-def _settle(job: _Reading, found: Any) -> None:
+def _settle(job: _Reading, outcome: Any) -> None:
     if job.found.done():
         return
-    if isinstance(found, RlxError):
-        job.found.set_exception(found)
+    if isinstance(outcome, RlxError):
+        job.found.set_exception(outcome)
     else:
-        job.found.set_result(found)
+        job.found.set_result(outcome)
 
 
 def _fail(asked: list[Asked], readings: list[_Reading], why: str, status: int) -> None:

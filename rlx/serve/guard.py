@@ -88,8 +88,8 @@ class Guard:
             return
         if path in _OPEN:
             return
-        kind, _, given = headers.get(b"authorization", b"").partition(b" ")
-        if kind.lower() != b"bearer" or not hmac.compare_digest(_digest(given.strip()), _digest(key)):
+        kind, _, token = headers.get(b"authorization", b"").partition(b" ")
+        if kind.lower() != b"bearer" or not hmac.compare_digest(_digest(token.strip()), _digest(key)):
             raise Refused(401, "send the server's API key: Authorization: Bearer KEY", code="invalid_api_key")
 
 

@@ -130,7 +130,7 @@ def _patient(limits: Limits) -> Any:
 
     alive: set[Any] = set()
 
-    def made(**settings: Any) -> Any:
+    def build(**settings: Any) -> Any:
         if len(alive) >= limits.connections:
             return _Full()
         protocol = _Connection(alive, **settings)
@@ -139,7 +139,7 @@ def _patient(limits: Limits) -> Any:
         asyncio.get_running_loop().call_later(seconds, _look, protocol, alive, seconds, None)
         return protocol
 
-    return made
+    return build
 
 
 class _Connection(H11Protocol):  # type: ignore[misc,unused-ignore]

@@ -125,15 +125,15 @@ class Embeddings:
 def parsed(body: bytes) -> dict[str, Any]:
     """The object that a body holds. Raises: Refused."""
     try:
-        found = json.loads(body, parse_constant=_no_number, parse_float=_finite)
+        document = json.loads(body, parse_constant=_no_number, parse_float=_finite)
     except RecursionError:
         raise Refused(400, "the body is nested too deeply") from None
     except ValueError as error:  # errors of JSON, of UTF-8, and of integers with thousands of digits
         raise Refused(400, f"the body is no JSON: {error}") from None
-    if not isinstance(found, dict):
-        raise Refused(400, f"the body is {_shown(found)}; expected a JSON object")
-    _check_depth(found)
-    return found
+    if not isinstance(document, dict):
+        raise Refused(400, f"the body is {_shown(document)}; expected a JSON object")
+    _check_depth(document)
+    return document
 
 
 def _no_number(name: str) -> float:
@@ -248,12 +248,12 @@ def completion(body: dict[str, Any], models: Sequence[str], context: int, choice
     prompts = _texts(fields, "prompt", context, choices)
     told = None if fields.take("logprobs") is False else fields.integer("logprobs", 0, SCORED)
     echo = fields.flag("echo")
-    made = Completion(model, prompts, _settings(fields, context, choices, 16, told), _format(fields), echo)
+    result = Completion(model, prompts, _settings(fields, context, choices, 16, told), _format(fields), echo)
     fields.done()
-    if len(prompts) * made.settings.choices > choices:
-        raise Refused(400, f"{len(prompts)} prompts of {made.settings.choices} choices; at most {choices} are taken",
+    if len(prompts) * result.settings.choices > choices:
+        raise Refused(400, f"{len(prompts)} prompts of {result.settings.choices} choices; at most {choices} are taken",
                       "n")  # fmt: skip
-    return made
+    return result
 
 
 def chat(body: dict[str, Any], models: Sequence[str], context: int, choices: int) -> Chat:
@@ -313,18 +313,18 @@ def _checked_model(body: dict[str, Any], models: Sequence[str]) -> tuple[_Fields
 def _texts(fields: _Fields, name: str, context: int, most: int) -> list[str | list[int]]:
     value = fields.take(name)
     ids = isinstance(value, list) and bool(value) and all(type(v) is int for v in value)
-    found = [value] if isinstance(value, str) or ids else value
-    if not isinstance(found, list) or not found:
+    texts = [value] if isinstance(value, str) or ids else value
+    if not isinstance(texts, list) or not texts:
         raise fields.wrong(name, "a text, token ids, or a list of these")
-    if len(found) > most:
-        raise Refused(400, f"{name} has {len(found)} texts; at most {most} are taken", name)
-    for text in found:
+    if len(texts) > most:
+        raise Refused(400, f"{name} has {len(texts)} texts; at most {most} are taken", name)
+    for text in texts:
         if isinstance(text, list) and text and all(type(i) is int for i in text):
             if len(text) > context:
                 raise too_long(len(text), context, name)
         elif not isinstance(text, str):
             raise fields.wrong(name, "a text, token ids, or a list of these")
-    return found
+    return texts
 
 
 def too_long(tokens: int, limit: int, param: str) -> Refused:
@@ -396,23 +396,23 @@ def _template(fields: _Fields) -> dict[str, Any]:
 
 def _stops(fields: _Fields) -> tuple[str, ...]:
     value = fields.take("stop")
-    found = [] if value is None else [value] if isinstance(value, str) else value
-    few = isinstance(found, list) and len(found) <= 16
-    if not few or not all(isinstance(text, str) and 0 < len(text) <= 500 for text in found):
+    stops = [] if value is None else [value] if isinstance(value, str) else value
+    few = isinstance(stops, list) and len(stops) <= 16
+    if not few or not all(isinstance(text, str) and 0 < len(text) <= 500 for text in stops):
         raise fields.wrong("stop", "a text, or up to 16 texts, of 1 to 500 characters each")
-    return tuple(found)
+    return tuple(stops)
 
 
 def _format(fields: _Fields) -> Format:
-    found = fields.object("response_format")
-    if found is None:
+    format_fields = fields.object("response_format")
+    if format_fields is None:
         return Format()
-    kind = found.choice("type", ("text", "json_object", "json_schema"))
+    kind = format_fields.choice("type", ("text", "json_object", "json_schema"))
     schema = None
     if kind == "json_schema":
-        inner = found.object("json_schema")
+        inner = format_fields.object("json_schema")
         if inner is None:
-            raise found.wrong("json_schema", "an object with name and schema")
+            raise format_fields.wrong("json_schema", "an object with name and schema")
         for name in ("name", "description"):
             inner.text(name)
         inner.flag("strict")
@@ -420,7 +420,7 @@ def _format(fields: _Fields) -> Format:
         if not isinstance(schema, dict):
             raise inner.wrong("schema", "a JSON schema")
         inner.done()
-    found.done()
+    format_fields.done()
     return Format(kind, schema)  # type: ignore[arg-type]
 
 
@@ -476,8 +476,8 @@ def _call(call: Any, where: str) -> dict[str, Any]:
     fields.done()
     held: Any = arguments
     try:
-        found = json.loads(arguments)
-        held = found if isinstance(found, dict) else arguments
+        document = json.loads(arguments)
+        held = document if isinstance(document, dict) else arguments
     except (ValueError, RecursionError):
         pass
     return {"type": "function", "id": id or "", "function": {"name": name, "arguments": held}}
@@ -519,15 +519,15 @@ def _tool(tool: Any, where: str) -> dict[str, Any]:
     name = function.text("name", needed=True) or ""
     if not _NAME.fullmatch(name):
         raise function.wrong("name", "up to 64 letters, digits, _, - and .")
-    made: dict[str, Any] = {"name": name, "description": function.text("description") or ""}
+    result: dict[str, Any] = {"name": name, "description": function.text("description") or ""}
     function.flag("strict")
     parameters = function.take("parameters")
     if parameters is not None and not isinstance(parameters, dict):
         raise function.wrong("parameters", "a JSON schema")
-    made["parameters"] = parameters or {"type": "object", "properties": {}}
+    result["parameters"] = parameters or {"type": "object", "properties": {}}
     function.done()
     fields.done()
-    return {"type": "function", "function": made}
+    return {"type": "function", "function": result}
 
 
 def _shown(value: Any) -> str:

@@ -14,7 +14,7 @@ from rlx.backends.cpu.machine import Machine, this_machine
 from rlx.backends.cpu.quantize import finder, kernel_text
 from rlx.dtypes import PACKED
 from rlx.errors import DTypeError
-from rlx.packed.lanes import found
+from rlx.packed.lanes import find_blocks
 from rlx.packed.search import SEARCHES
 
 pytestmark = pytest.mark.skipif(choice.why_not() is not None, reason=f"no compiled engine: {choice.why_not()}")
@@ -44,7 +44,7 @@ def test_the_bytes_are_numpys(name: str, monkeypatch: pytest.MonkeyPatch) -> Non
     for blocks in (1, 2, 17, 40):
         x = numbers(blocks, size, blocks)
         with np.errstate(all="ignore"):
-            for ours, theirs in zip(compiled(search, x), found(search, x), strict=True):
+            for ours, theirs in zip(compiled(search, x), find_blocks(search, x), strict=True):
                 np.testing.assert_array_equal(ours, theirs)
 
 

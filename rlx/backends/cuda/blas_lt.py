@@ -149,11 +149,11 @@ class LtGemm:
 
     def __call__(self, stream: int) -> None:
         first, second, result = (ctypes.c_void_p(p) for p in self._places)
-        left, right, made = self._layouts
+        left, right, output = self._layouts
         self._check(
             self._lib.cublasLtMatmul(
                 self._handle, self._product, ctypes.byref(self._one), first, left, second, right,
-                ctypes.byref(self._zero), result, made, result, made, ctypes.byref(self._found.algo),
+                ctypes.byref(self._zero), result, output, result, output, ctypes.byref(self._found.algo),
                 ctypes.c_void_p(self._workspace), ctypes.c_size_t(self._found.workspace), ctypes.c_void_p(stream),
             ),
             "cublasLtMatmul",
@@ -198,19 +198,19 @@ class LtGemm:
         self._set("MatmulPreference", wish, _REDUCTIONS, ctypes.c_uint32(_SUMS_IN_F32))
         for attribute, to in zip(_ALIGNMENTS, (*aligned, aligned[2]), strict=True):
             self._set("MatmulPreference", wish, attribute, ctypes.c_uint32(to))
-        found, count = _Found(), ctypes.c_int()
-        left, right, made = self._layouts
+        best, count = _Found(), ctypes.c_int()
+        left, right, output = self._layouts
         status = self._lib.cublasLtMatmulAlgoGetHeuristic(
-            self._handle, self._product, left, right, made, made, wish, ctypes.c_int(1), ctypes.byref(found),
+            self._handle, self._product, left, right, output, output, wish, ctypes.c_int(1), ctypes.byref(best),
             ctypes.byref(count),
         )  # fmt: skip
-        if status == _NOT_SUPPORTED or (not status and (not count.value or found.state)):
+        if status == _NOT_SUPPORTED or (not status and (not count.value or best.state)):
             raise UnsupportedOp(
-                f"gemm {self._label}: cuBLASLt has no way to add the bias to this product ({status}, {found.state}), "
+                f"gemm {self._label}: cuBLASLt has no way to add the bias to this product ({status}, {best.state}), "
                 "although it had one when the step was made; install another version of cuBLAS"
             )
         self._check(status, "looking for a way")
-        return found
+        return best
 
     def _new(self, kind: str, *args: Any) -> ctypes.c_void_p:
         result = ctypes.c_void_p()

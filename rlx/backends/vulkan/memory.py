@@ -207,8 +207,8 @@ def kind_for(physical: Physical, nbytes: int, free: int) -> MemoryKind:
 def program_heaps(physical: Physical, forced: MemoryKind | None) -> list[int]:
     """The heaps that the memory of programs comes from, the largest first: device-local ones, or the host's."""
     on_host = forced == "host" or (forced is None and _shared(physical))
-    found = memory_type(physical, _WANTED["host"]) if on_host else None
-    return local_heaps(physical) if found is None else [physical.memory_types[found].heap]
+    kind = memory_type(physical, _WANTED["host"]) if on_host else None
+    return local_heaps(physical) if kind is None else [physical.memory_types[kind].heap]
 
 
 def _shared(physical: Physical) -> bool:

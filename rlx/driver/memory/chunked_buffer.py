@@ -174,9 +174,9 @@ class ChunkedBuffer:
         """Has `work` write the whole slot, maybe twice: in its place where the host can reach the memory at full speed,
         else in other memory, which is copied."""
         if slot.nbytes and not self._buffer(slot).write_by(slot.offset, slot.nbytes, work):
-            made = np.empty(slot.nbytes, np.uint8)
-            work(made)
-            self._buffer(slot).write(slot.offset, made)
+            data = np.empty(slot.nbytes, np.uint8)
+            work(data)
+            self._buffer(slot).write(slot.offset, data)
 
     def read_from(self, slot: Slot) -> Bytes:
         """A copy of a slot's bytes."""

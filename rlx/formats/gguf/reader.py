@@ -152,18 +152,18 @@ class GgufFile:
         """The metadata's value of that type (int, float, bool, str or list; an int is also a float), or the default.
 
         Raises: ModelFormatError where the key is missing and no default is given, or the value is of another type."""
-        found = self.metadata.get(key)
-        if found is None:
+        entry = self.metadata.get(key)
+        if entry is None:
             if default is not None:
                 return default
             raise ModelFormatError(
                 f"{self.path}: the metadata has no {plain(key)}, expected a {kind.__name__}"
             )
-        if kind is float and type(found) is int:
-            return cast(T, float(found))
-        if type(found) is not kind:
-            raise ModelFormatError(f"{self.path}: {plain(key)} is {shown(found)}, expected a {kind.__name__}")
-        return found
+        if kind is float and type(entry) is int:
+            return cast(T, float(entry))
+        if type(entry) is not kind:
+            raise ModelFormatError(f"{self.path}: {plain(key)} is {shown(entry)}, expected a {kind.__name__}")
+        return entry
 
     def close(self) -> None:
         """Closes the files; tensors cannot be read any more."""
@@ -331,10 +331,10 @@ class _Header:
         self.left_elements -= count
         if kind in NUMBERS or kind == BOOL:
             code = np.dtype(f"<{NUMBERS.get(kind, 'B')}")
-            found = np.frombuffer(self._take(count * code.itemsize, f"the {count:,} elements of {key}"), code)
-            if kind == BOOL and count and found.max() > 1:
-                self.refuse(f"{key} has a bool of the value {found.max()}, expected 0 or 1")
-            result: list[Any] = (found == 1 if kind == BOOL else found).tolist()
+            values = np.frombuffer(self._take(count * code.itemsize, f"the {count:,} elements of {key}"), code)
+            if kind == BOOL and count and values.max() > 1:
+                self.refuse(f"{key} has a bool of the value {values.max()}, expected 0 or 1")
+            result: list[Any] = (values == 1 if kind == BOOL else values).tolist()
             return result
         if kind == STRING:
             if 8 * count > self.size - self.at:

@@ -49,10 +49,10 @@ def write(
     OSError.
     """
     path = Path(path)
-    found = metadata.get("general.alignment", DEFAULT_ALIGNMENT)
-    if isinstance(found, bool) or not isinstance(found, int | np.integer) or not 0 < found <= MAX_ALIGNMENT:
-        raise ModelFormatError(f"{path}: general.alignment is {shown(found)}; expected a power of two")
-    alignment = int(found)
+    entry = metadata.get("general.alignment", DEFAULT_ALIGNMENT)
+    if isinstance(entry, bool) or not isinstance(entry, int | np.integer) or not 0 < entry <= MAX_ALIGNMENT:
+        raise ModelFormatError(f"{path}: general.alignment is {shown(entry)}; expected a power of two")
+    alignment = int(entry)
     if alignment & (alignment - 1):
         raise ModelFormatError(f"{path}: general.alignment is {alignment}; expected a power of two")
     head = [MAGIC, struct.pack("<IQQ", _VERSION, len(tensors), len(metadata))]

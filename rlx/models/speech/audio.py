@@ -31,9 +31,9 @@ def read_wav(path: str | os.PathLike[str], rate: int) -> F32:
     Raises: ModelFormatError for a file that cannot be read, or is damaged, cut off, empty or of another kind."""
     try:
         with wave.open(os.fspath(path), "rb") as file:
-            channels, width, given, count = file.getparams()[:4]
-            if not RATES[0] <= given <= RATES[1] or count * channels * width > MOST_BYTES:
-                raise ModelFormatError(f"{path}: {count:,} frames of {given:,} a second; expected {RATES[0]:,} to "
+            channels, width, file_rate, count = file.getparams()[:4]
+            if not RATES[0] <= file_rate <= RATES[1] or count * channels * width > MOST_BYTES:
+                raise ModelFormatError(f"{path}: {count:,} frames of {file_rate:,} a second; expected {RATES[0]:,} to "
                                        f"{RATES[1]:,} a second, and at most {MOST_BYTES:,} bytes")  # fmt: skip
             raw = file.readframes(count)
     except OSError as error:
@@ -48,7 +48,7 @@ def read_wav(path: str | os.PathLike[str], rate: int) -> F32:
     if not count:
         raise ModelFormatError(f"{path}: has no samples")
     samples = _floats(raw, width, path).reshape(count, channels)
-    return resampled(samples.mean(1) if channels > 1 else samples[:, 0], given, rate)
+    return resampled(samples.mean(1) if channels > 1 else samples[:, 0], file_rate, rate)
 
 
 def _floats(raw: bytes, width: int, path: Any) -> F32:
@@ -66,16 +66,16 @@ def _floats(raw: bytes, width: int, path: Any) -> F32:
     return result
 
 
-def resampled(samples: npt.NDArray[Any], given: int, rate: int) -> F32:
+def resampled(samples: npt.NDArray[Any], source_rate: int, rate: int) -> F32:
     """The samples of a sound at another rate, f32: a convolution with a sinc under a Kaiser window, which passes what
     is below 0.95 of half the lower rate. Beyond its ends the sound is 0. Raises: ShapeError."""
-    if min(given, rate) < 1:
-        raise ShapeError(f"resampled: from {given} samples a second to {rate}; expected 1 or more")
-    if given == rate:
+    if min(source_rate, rate) < 1:
+        raise ShapeError(f"resampled: from {source_rate} samples a second to {rate}; expected 1 or more")
+    if source_rate == rate:
         return samples.astype(np.float32)
-    part = math.gcd(given, rate)
-    up, down = rate // part, given // part
-    cutoff = 0.95 * min(1.0, rate / given)
+    part = math.gcd(source_rate, rate)
+    up, down = rate // part, source_rate // part
+    cutoff = 0.95 * min(1.0, rate / source_rate)
     half = math.ceil(_ZEROS / cutoff)
     # The output i lies at i·down/up of the input: a whole place, and one of `up` fractions, each with its own weights.
     taps = np.arange(-half + 1, half + 1)
@@ -121,9 +121,9 @@ class LogMel:
         hann = 0.5 - 0.5 * np.cos(2 * np.pi * np.arange(self.window) / self.window)
         frames = np.lib.stride_tricks.sliding_window_view(padded, self.window)[:: self.hop][:-1]
         power = np.abs(np.fft.rfft(frames * hann, axis=1)) ** 2
-        found = np.log10(np.maximum(power @ self.filters(), 1e-10)).T
-        found = (np.maximum(found, found.max() - 8.0) + 4.0) / 4.0
-        return np.ascontiguousarray(found, np.float32)
+        mel = np.log10(np.maximum(power @ self.filters(), 1e-10)).T
+        mel = (np.maximum(mel, mel.max() - 8.0) + 4.0) / 4.0
+        return np.ascontiguousarray(mel, np.float32)
 
     def filters(self) -> F64:
         """The weights of each frequency in each band, (window / 2 + 1, bands): triangles on Slaney's mel scale (linear

@@ -212,8 +212,8 @@ class Transcriber(Closing):
             if not self.prompts.languages:
                 return None
             self._listen(self.mel.of(self._samples(sound)[: self.mel.samples]))
-            found = self._detect()
-        return self._code(found)
+            number = self._detect()
+        return self._code(number)
 
     def _detect(self) -> int:
         languages = self.prompts.only(list(self.prompts.languages.values()))
@@ -254,8 +254,8 @@ class Transcriber(Closing):
                     language = self._detect()
                     self.language = self._code(language)
                     heard.append(self.language)
-                made = self.tokens(language, task, timestamps)
-            cuts, used = _cut(made, self.prompts.times, len(part) / rate) if timestamps else ([made], None)
+                answer = self.tokens(language, task, timestamps)
+            cuts, used = _cut(answer, self.prompts.times, len(part) / rate) if timestamps else ([answer], None)
             for tokens in cuts:
                 start, end = _times(tokens if timestamps else [], self.prompts.times, len(part) / rate)
                 text = self.tokenizer.decode(t for t in tokens if t < self.prompts.times)
@@ -277,8 +277,8 @@ class Transcriber(Closing):
 def _times(tokens: list[int], times: int, seconds: float) -> tuple[float, float]:
     """When a segment begins and ends. Whisper hears silence behind a chunk that is shorter than 30 s, and may time what
     it hears there: no time is beyond the sound's end. A segment without a second timestamp lasts until then."""
-    found = [min((t - times) * STEP, seconds) for t in tokens if t >= times]
-    return found[0] if found else 0.0, found[-1] if found[1:] else seconds
+    stamps = [min((t - times) * STEP, seconds) for t in tokens if t >= times]
+    return stamps[0] if stamps else 0.0, stamps[-1] if stamps[1:] else seconds
 
 
 def _cut(tokens: list[int], times: int, seconds: float) -> tuple[list[list[int]], float | None]:

@@ -100,23 +100,23 @@ def _inside(ranges: Ranges, code: int) -> bool:
 
 def united(ranges: Iterable[tuple[int, int]]) -> Ranges:
     """The same characters as ranges that rise and do not meet."""
-    found: list[tuple[int, int]] = []
+    merged: list[tuple[int, int]] = []
     for a, b in sorted(ranges):
-        if found and a <= found[-1][1] + 1:
-            found[-1] = (found[-1][0], max(b, found[-1][1]))
+        if merged and a <= merged[-1][1] + 1:
+            merged[-1] = (merged[-1][0], max(b, merged[-1][1]))
         else:
-            found.append((a, b))
-    return tuple(found)
+            merged.append((a, b))
+    return tuple(merged)
 
 
 def outside(ranges: Ranges) -> Ranges:
     """Every character but those."""
-    found, start = [], 0
+    gaps, start = [], 0
     for a, b in sorted(ranges):
         if a > start:
-            found.append((start, a - 1))
+            gaps.append((start, a - 1))
         start = max(start, b + 1)
-    return (*found, (start, LAST)) if start <= LAST else tuple(found)
+    return (*gaps, (start, LAST)) if start <= LAST else tuple(gaps)
 
 
 def parse(pattern: str, where: str) -> Node:
@@ -295,10 +295,10 @@ class _Parser:
             first = False
             if self._takes("[:"):
                 name = self._until(":]")
-                found = _NAMED.get(name.removeprefix("^"))
-                if found is None:
+                named = _NAMED.get(name.removeprefix("^"))
+                if named is None:
                     self._bad(f"has the class {name[:40]!r}")
-                ranges += outside(found) if name.startswith("^") else found
+                ranges += outside(named) if name.startswith("^") else named
                 continue
             low, more = self._member()
             categories += more

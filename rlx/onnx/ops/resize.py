@@ -67,18 +67,18 @@ def _resized(
         raise c.bad(f"mode is {c.str('mode')!r}; expected nearest, linear or cubic")
     whole = x.dtype.is_int and mode != "nearest"
     wide = as_float(x, c.dtype()) if whole else x
-    made = apply(
+    resized = apply(
         "resize", wide, sizes=tuple(sizes), scales=tuple(scales), mode=mode, coordinates=rule, rounding=rounding,
         cubic_a=c.float("cubic_coeff_a", -0.75), exclude_outside=bool(c.int("exclude_outside", 0)),
     )  # fmt: skip
-    return as_integer(o.round(made), c.dtype()) if whole else made
+    return as_integer(o.round(resized), c.dtype()) if whole else resized
 
 
 @op("Resize", since=11)
 def resize(c: Call) -> Result:
     x = c.x()
-    given = c.ints("axes")
-    axes = list(range(x.ndim)) if given is None else axes_of(c, given, x.ndim)
+    listed = c.ints("axes")
+    axes = list(range(x.ndim)) if listed is None else axes_of(c, listed, x.ndim)
     sizes, scales = _target(c, x, axes)
     rule = c.str("coordinate_transformation_mode", "half_pixel")
     if rule == "align_corners" and c.has(3) and c.known_ints(3):

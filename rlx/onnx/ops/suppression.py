@@ -23,14 +23,14 @@ def suppressed(boxes: Array, scores: Array, limit: int, overlap: float, least: f
     not above `least`; with None every score is taken, NaN and -inf too. Boxes (N, B, 4) and scores (N, classes, B) are
     those of ONNX's NonMaxSuppression.
     """
-    found = []
+    kept_boxes = []
     for n in range(scores.shape[0]):
         for k in range(scores.shape[1]):
             kept = _of_class(boxes[n], scores[n, k], limit, overlap, least, centred)
             rows = np.empty((len(kept), 3), np.int64)
             rows[:, 0], rows[:, 1], rows[:, 2] = n, k, kept
-            found.append(rows)
-    return np.concatenate(found) if found else np.zeros((0, 3), np.int64)
+            kept_boxes.append(rows)
+    return np.concatenate(kept_boxes) if kept_boxes else np.zeros((0, 3), np.int64)
 
 
 def _corners(boxes: Array, centred: bool) -> Array:
@@ -57,8 +57,8 @@ def _of_class(
         if done == len(order):
             order = ranked(left, len(left))
         some = np.concatenate([kept, order[done : done + size]])
-        found = boxes[some if above is None else above[some]].astype(np.float64)
-        kept = some[_of_ranked(_corners(found, centred), limit, overlap)]
+        candidates = boxes[some if above is None else above[some]].astype(np.float64)
+        kept = some[_of_ranked(_corners(candidates, centred), limit, overlap)]
         done += size
     return kept if above is None else above[kept]
 
@@ -83,16 +83,16 @@ def _of_ranked(corners: Array, limit: int, overlap: float) -> Array:
     stays = _by_pairs(corners, overlap)
     if stays is not None:
         return np.flatnonzero(stays)[:limit]
-    found: list[Array] = []
+    kept: list[Array] = []
     boxes: _Boxes | None = None
     for table in _apart(corners, overlap):
         # Of many groups one box each is work enough for a call of NumPy; of few groups several boxes are.
         if table.size > _LARGE:
-            found += _rounds(corners, table, limit, overlap)
+            kept += _rounds(corners, table, limit, overlap)
         else:
             boxes = boxes or _Boxes(corners, overlap)
-            found += _blocks(boxes, table, limit)
-    return np.sort(np.concatenate(found))[:limit]
+            kept += _blocks(boxes, table, limit)
+    return np.sort(np.concatenate(kept))[:limit]
 
 
 def _by_pairs(corners: Array, overlap: float) -> Array | None:

@@ -36,14 +36,14 @@ class Windows:
     @property
     def counts(self) -> tuple[int, ...]:
         """How many windows there are along each axis."""
-        found = []
+        counts = []
         for n, r, s, (a, b) in zip(self.sizes, self.reach, self.strides, self.pads, strict=True):
             room = n + a + b - r - 1
             count = (-(-room // s) if self.ceil_mode else room // s) + 1
             if self.ceil_mode and (count - 1) * s >= n + a:
                 count -= 1
-            found.append(max(count, 0))
-        return tuple(found)
+            counts.append(max(count, 0))
+        return tuple(counts)
 
     def places(self) -> npt.NDArray[Any]:
         """(windows, taps, axes): the coordinates of each tap of each window, also in the padding."""
@@ -117,7 +117,7 @@ def seen(c: Call, x: Tensor, w: Windows, fill: float) -> tuple[Tensor, npt.NDArr
     index, inside = w.table()
     lines = x.shape[0] * x.shape[1]
     flat = o.reshape(x, (lines, math.prod(w.sizes)))
-    found = o.reshape(o.gather(flat, c.tensor(index.reshape(-1).astype(np.int32)), 1), (lines, *index.shape))
+    windows = o.reshape(o.gather(flat, c.tensor(index.reshape(-1).astype(np.int32)), 1), (lines, *index.shape))
     if not inside.all():
-        found = o.where(c.tensor(inside), found, fill)
-    return found, index, inside
+        windows = o.where(c.tensor(inside), windows, fill)
+    return windows, index, inside

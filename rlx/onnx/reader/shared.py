@@ -38,8 +38,8 @@ def share_weights(graph: Graph) -> tuple[Graph, dict[str, Array | PackedArray]]:
             new.graph.param(name, t.shape, t.dtype)
         return (new.graph.params[name],)
 
-    made = rebuild(graph, rewrite, used)
-    return made, arrays
+    shared = rebuild(graph, rewrite, used)
+    return shared, arrays
 
 
 def _used(graph: Graph) -> set[int]:
@@ -66,12 +66,12 @@ def _folded(new: Rewriter, node: Node, inputs: tuple[Tensor, ...]) -> Sequence[T
     take(reference_bytes(node), node.name)
     with np.errstate(all="ignore"):
         results = node.op.reference(*(t.node.attrs["value"] for t in inputs), **node.attrs)
-    made = []
+    tensors = []
     for result, t in zip(results if isinstance(results, tuple) else (results,), node.outputs, strict=True):
         value = np.array(result, dtype=t.dtype.np, order="C").reshape(t.shape)
         value.flags.writeable = False
-        made.append(new.add("constant", (), {"value": value})[0])
-    return made
+        tensors.append(new.add("constant", (), {"value": value})[0])
+    return tensors
 
 
 def _digest(value: Array, dtype: DType) -> str:

@@ -90,14 +90,14 @@ def check_parsable(content: bytes, what: str) -> None:
 
 def _varint(content: bytes, at: int, end: int) -> tuple[int, int]:
     """A number and the position after it, which is beyond `end` where the number is cut off."""
-    made = shift = 0
+    number = shift = 0
     while at < end:
         byte = content[at]
         at += 1
-        made |= (byte & 127) << shift
+        number |= (byte & 127) << shift
         if byte < 128:
-            return made, at
+            return number, at
         shift += 7
         if shift > 63:
             break
-    return made, end
+    return number, end

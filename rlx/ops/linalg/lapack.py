@@ -253,8 +253,8 @@ def _cofactor_vjp(node: Node, grads: Grads) -> Grads:
     x = node.inputs[0]
     det = apply("det", x)
     inverse = apply("solve", transposed(x), eye(x, x.shape[-1]))
-    made = apply("reshape", det, shape=(*det.shape, 1, 1)) * inverse
-    return pullback([made], grads, [x], stop=True)
+    cofactors = apply("reshape", det, shape=(*det.shape, 1, 1)) * inverse
+    return pullback([cofactors], grads, [x], stop=True)
 
 
 def _pinv_vjp(node: Node, grads: Grads) -> Grads:
@@ -325,8 +325,8 @@ def _svd_vjp(node: Node, grads: Grads) -> Grads:
             outer = more if outer is None else outer + more
     if inner is None:
         return (None,)
-    made = u @ inner @ vh
-    return (made if outer is None else made + outer,)
+    gradient = u @ inner @ vh
+    return (gradient if outer is None else gradient + outer,)
 
 
 def _qr_vjp(node: Node, grads: Grads) -> Grads:

@@ -148,8 +148,8 @@ def truncated_normal(
     upward = binary.greater(v, 1.0)
     x = _inverse_erfc(where(upward, 2.0 - v, v)) * math.sqrt(2)
     x = binary.maximum(binary.minimum(where(upward, x, -x), right), left)
-    made = where(binary.less(a, b), where(mirrored, -x, x), a)
-    return cast_to(expand(made, dims), kind)
+    result = where(binary.less(a, b), where(mirrored, -x, x), a)
+    return cast_to(expand(result, dims), kind)
 
 
 def _inverse_erfc(v: Tensor) -> Tensor:

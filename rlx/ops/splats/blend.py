@@ -108,10 +108,10 @@ def _reference(
     result = np.zeros((height, width, 4), splats.dtype)
     result[..., 3] = 1
     with np.errstate(all="ignore"):
-        for place, _, found in listed(ids, ranges, len(splats), width, height):
+        for place, _, members in listed(ids, ranges, len(splats), width, height):
             x, y = centres(place, splats.dtype.type)
             color, light = result[place][..., :3], result[place][..., 3]
-            for row in splats[found]:
+            for row in splats[members]:
                 alpha = np.where(light >= STOP, _alpha(row, x, y)[0], 0)
                 np.add(color, (alpha * light)[..., None] * row[6:], out=color, where=alpha[..., None] > 0)
                 light *= 1 - alpha
@@ -136,18 +136,18 @@ def _grad_reference(
     """
     rows = np.zeros((ids.size, FIELDS), splats.dtype)
     with np.errstate(all="ignore"):
-        for place, at, found in listed(ids, ranges, len(splats), width, height):
+        for place, at, members in listed(ids, ranges, len(splats), width, height):
             x, y = centres(place, splats.dtype.type)
             light = np.ones(d[place].shape[:2], splats.dtype)
             course = []
-            for row in splats[found]:
+            for row in splats[members]:
                 alpha, dx, dy, falls = _alpha(row, x, y)
                 alpha = np.where(light >= STOP, alpha, 0)
                 course.append((alpha, light, dx, dy, falls))
                 light = light * (1 - alpha)
             behind = light * d[place][..., 3]
             for row, p, (alpha, light, dx, dy, falls) in zip(
-                splats[found][::-1], at[::-1], course[::-1], strict=True
+                splats[members][::-1], at[::-1], course[::-1], strict=True
             ):
                 shade = d[place][..., :3] @ row[6:]
                 into = np.where(alpha > 0, light * shade - behind / (1 - alpha), 0)
@@ -213,8 +213,8 @@ def _dense(rows: Tensor, real: Tensor, ranges: Tensor, width: int, height: int) 
     colors = apply("slice", rows, starts=(0, 6), stops=(pairs, FIELDS), steps=(1, 1))
     color = matmul(alpha * light, colors, transpose_a=True)
     left = apply("prod", 1.0 - alpha, axes=(0,), keepdims=False)
-    made = apply("concat", color, apply("reshape", left, shape=(tile.size, 1)), axis=1)
-    return apply("reshape", made, shape=(height, width, 4))
+    image = apply("concat", color, apply("reshape", left, shape=(tile.size, 1)), axis=1)
+    return apply("reshape", image, shape=(height, width, 4))
 
 
 def _gathered(splats: Tensor, ids: Tensor) -> tuple[Tensor, Tensor]:
@@ -244,11 +244,11 @@ def _grad_decompose(inputs: Sequence[Tensor], attrs: Attrs) -> Tensor:
     if _nothing(splats, ids):
         return g.constant(np.zeros(splats.shape, splats.dtype.np))
     rows, real = _gathered(splats, ids)
-    (made,) = pullback([_dense(rows, real, ranges, attrs["width"], attrs["height"])], [d], [rows], stop=True)
-    assert made is not None
+    (gradient,) = pullback([_dense(rows, real, ranges, attrs["width"], attrs["height"])], [d], [rows], stop=True)
+    assert gradient is not None
     zero = g.constant(np.int32(0))
     kept = apply("logical_and", places >= 0, places < pairs)
-    moved = apply("gather", made, apply("where", kept, places, zero), axis=0)
+    moved = apply("gather", gradient, apply("where", kept, places, zero), axis=0)
     number = g.constant(np.arange(pairs, dtype=np.int32).reshape(1, -1))
     start = apply("minimum", apply("maximum", _column(spans, 0), zero), g.constant(np.int32(pairs)))
     count = apply("minimum", apply("maximum", _column(spans, 1), zero), g.constant(np.int32(pairs)) - start)

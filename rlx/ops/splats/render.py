@@ -99,11 +99,11 @@ def render(
     *lists, pairs = apply_multi(
         "splat_tiles", seen.depth, seen.rects, across=across, down=down, max_pairs=capacity
     )
-    made = apply("splat_blend", seen.splats, *lists, width=int(width), height=int(height))
-    image = apply("slice", made, starts=(0, 0, 0), stops=(height, width, 3), steps=(1, 1, 1))
-    light = apply("slice", made, starts=(0, 0, 3), stops=(height, width, 4), steps=(1, 1, 1))
+    blended = apply("splat_blend", seen.splats, *lists, width=int(width), height=int(height))
+    image = apply("slice", blended, starts=(0, 0, 0), stops=(height, width, 3), steps=(1, 1, 1))
+    light = apply("slice", blended, starts=(0, 0, 3), stops=(height, width, 4), steps=(1, 1, 1))
     if background is not None:
-        behind, _ = tensors(_OP, background, made)
+        behind, _ = tensors(_OP, background, blended)
         if behind.shape != (3,):
             raise ShapeError(f"{_OP}: background is {behind.type}; expected (3,)")
         image = image + light * cast_to(behind, dtype)

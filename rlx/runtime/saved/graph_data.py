@@ -53,9 +53,9 @@ class GraphsWriter:
 
     def add(self, graph: Graph) -> int:
         """The number of a graph. Raises: UnsupportedOp for a node that no file can hold."""
-        found = self._numbers.get(id(graph))
-        if found is not None:
-            return found
+        number = self._numbers.get(id(graph))
+        if number is not None:
+            return number
         nodes = []
         for node in graph.nodes:
             attrs = {name: self._value(value, node) for name, value in node.attrs.items()}
@@ -196,7 +196,7 @@ class GraphsReader:
 
     def _node(self, graph: Graph, entry: Any, tensors: Mapping[int, Tensor]) -> Node:
         match entry:
-            case [str(name), int(first), list(inputs), dict(given), str(label)] if (
+            case [str(name), int(first), list(inputs), dict(attributes), str(label)] if (
                 len(label) <= MAX_WORD and 0 <= first < MAX_ID and not isinstance(first, bool)
             ):
                 op = REGISTRY.get(name) or HOST.get(name)
@@ -205,11 +205,11 @@ class GraphsReader:
                 raise self._wrong(f"has {shown(entry)} in the place of a node")
         if op is None or op.family == FAMILY:
             raise self._wrong(f"has a node of the op {shown(name)}, which rlx does not have")
-        attrs = {key: self._value(value) for key, value in given.items()}
+        attrs = {key: self._value(value) for key, value in attributes.items()}
         ins = [self._tensor(number, tensors) for number in inputs]
         if op.declared:
             if attrs.keys() != {"name", "shape", "dtype"} or ins or not isinstance(attrs["dtype"], DType):
-                raise self._wrong(f"has a node of the op {name} that is {shown(given)}")
+                raise self._wrong(f"has a node of the op {name} that is {shown(attributes)}")
             declare = {"input": graph.input, "param": graph.param, "state": graph.state}[name]
             node = declare(self._word(attrs["name"]), attrs["shape"], attrs["dtype"]).node
             node.label = label
@@ -230,10 +230,10 @@ class GraphsReader:
         return node
 
     def _tensor(self, number: Any, tensors: Mapping[int, Tensor]) -> Tensor:
-        found = None if isinstance(number, bool | list | dict) else tensors.get(number)
-        if found is None:
+        tensor = None if isinstance(number, bool | list | dict) else tensors.get(number)
+        if tensor is None:
             raise self._wrong(f"names tensor {shown(number)}, which no node before makes")
-        return found
+        return tensor
 
     def _constant(self, attrs: Mapping[str, Any]) -> dict[str, Any]:
         value, packed = attrs.get("value"), attrs.get("packed")
@@ -307,10 +307,10 @@ class GraphsReader:
                 _within(n, self._exprs) for n in numbers
             ):
                 args = [self._exprs[n] for n in numbers]
-                made = Expr(prim, tuple(args), self._dtype(dtype), self._value(value))
+                expr = Expr(prim, tuple(args), self._dtype(dtype), self._value(value))
             case _:
                 raise self._wrong(f"has {shown(entry)} in the place of expression {number}")
-        if not _sound(made):
+        if not _sound(expr):
             raise self._wrong(f"has an expression {shown(entry)} that computes nothing")
         spread = 1 + sum(self._size[n][0] for n in numbers)
         depth = 1 + max((self._size[n][1] for n in numbers), default=0)
@@ -318,7 +318,7 @@ class GraphsReader:
             raise self._wrong(f"has an expression of {spread} parts, {depth} deep")
         # Equal expressions are one object: to compare two of them, part by part, may take time without end.
         place = known.setdefault((prim, tuple(map(id, args)), dtype, type(value), shown(value)), number)
-        self._exprs.append(self._exprs[place] if place < number else made)
+        self._exprs.append(self._exprs[place] if place < number else expr)
         self._size.append((spread, depth))
 
 
@@ -341,8 +341,8 @@ def _sound(e: Expr) -> bool:
         return e.dtype == i32
     if e.prim == "select" and e.args[0].dtype.kind != "b":
         return False
-    made = call(e.prim, *e.args)
-    return made.dtype == e.dtype and all(a is b for a, b in zip(made.args, e.args, strict=True))
+    again = call(e.prim, *e.args)
+    return again.dtype == e.dtype and all(a is b for a, b in zip(again.args, e.args, strict=True))
 
 
 def array_of(t: TensorType, raw: Bytes, where: str) -> np.ndarray[Any, Any]:

@@ -33,8 +33,8 @@ def bind_grid_sample(node: Node, ins: Sequence[Array], outs: Sequence[Array], ct
     mark = ctx.mark()
     for n in range(len(x)):
         ctx.back_to(mark, 0)
-        made = out[n].reshape(x.shape[1], count)
-        steps += _image(corners, x[n].reshape(x.shape[1], -1), grid[n].reshape(count, -1), made, ctx)
+        image = out[n].reshape(x.shape[1], count)
+        steps += _image(corners, x[n].reshape(x.shape[1], -1), grid[n].reshape(count, -1), image, ctx)
     return steps
 
 

@@ -392,10 +392,10 @@ def one_row(target: Target, problem: Problem, aligned: bool, sides: int) -> Line
     """The kernel for one row that also applies a norm, whose weights are `aligned`, and where there are two `sides` a
     gate."""
     p, pair = problem.product, (problem.a, problem.b)
-    found: list[Candidate] = [vector(target, p.k, pair, sides)]
+    kernels: list[Candidate] = [vector(target, p.k, pair, sides)]
     if problem.aligned and aligned and target.matrices.overlapped:
-        found += [c for c in [line(target, p, pair)] if c is not None]
-    chosen = min(_with_overrides(target, found, p), key=lambda c: c.cost)
+        kernels += [c for c in [line(target, p, pair)] if c is not None]
+    chosen = min(_with_overrides(target, kernels, p), key=lambda c: c.cost)
     assert isinstance(chosen, Line | Vector)
     return chosen
 
@@ -444,12 +444,12 @@ def _direct(target: Target, p: Product, stored: Pair, beaten: bool) -> list[Dire
     return [Direct((-3 if first else 6,), stored, columns)]
 
 
-def _with_overrides(target: Target, found: Sequence[Candidate], p: Product) -> Sequence[Candidate]:
+def _with_overrides(target: Target, kernels: Sequence[Candidate], p: Product) -> Sequence[Candidate]:
     """The candidates that a test or benchmark asks for, with the sizes that it asks for."""
     wish = forced()
     if wish == _NOTHING:
-        return found
-    return [_resized(target, c, wish, p) for c in narrowed(found, algorithm=wish.algorithm, tile=wish.tile)]
+        return kernels
+    return [_resized(target, c, wish, p) for c in narrowed(kernels, algorithm=wish.algorithm, tile=wish.tile)]
 
 
 def _resized(target: Target, c: Candidate, wish: Forced, p: Product) -> Candidate:

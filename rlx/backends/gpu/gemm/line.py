@@ -38,11 +38,11 @@ class Line:
 
     def each(self, target: Target, n: int, sides: int) -> int:
         """The elements of C of a workgroup, where B has n rows and an element takes `sides` of them."""
-        made, most = n // sides, _ROWS // sides
+        outputs, most = n // sides, _ROWS // sides
         if self.resident == 0:
             return min(most, max(1, self.depth * (256 // self.lanes) // sides))
         groups = target.units * self.resident
-        return math.ceil(made / (groups * math.ceil(made / (groups * most))))
+        return math.ceil(outputs / (groups * math.ceil(outputs / (groups * most))))
 
 
 def line(target: Target, p: Product, stored: tuple[DType, DType]) -> Line | None:
@@ -62,9 +62,9 @@ def sized(
         return None
     # Before sm_80, where there are no matrices of bf16 either, copies into shared memory wait for what they copy.
     first = bf16 in target.matrices.types and not target.software
-    made = Line((-5 if first else 9,), stored, lanes, many, 1, _RESIDENT if resident is None else resident)
+    kernel = Line((-5 if first else 9,), stored, lanes, many, 1, _RESIDENT if resident is None else resident)
     if depth is None:
-        few = made.each(target, p.n, 1) <= 2 * (_FEW // (many * _STEP)) * (256 // lanes)
+        few = kernel.each(target, p.n, 1) <= 2 * (_FEW // (many * _STEP)) * (256 // lanes)
         ring = min(_FEW if few else _RING, target.shared_bytes // _RESIDENT - _BESIDE)
         depth = max(1, ring // (many * _STEP))
-    return replace(made, depth=depth)
+    return replace(kernel, depth=depth)

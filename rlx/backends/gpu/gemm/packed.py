@@ -191,9 +191,9 @@ forcing = forced.forcing
 
 def choose_packed(target: Target, problem: PackedProblem) -> PackedCandidate:
     """The candidate that computes a product with a packed weight."""
-    found, wish = candidates(target, problem), forced()
-    found = [_resized(c, wish) for c in narrowed(found, algorithm=wish.algorithm)]
-    return target.choose(problem, found)
+    kernels, wish = candidates(target, problem), forced()
+    kernels = [_resized(c, wish) for c in narrowed(kernels, algorithm=wish.algorithm)]
+    return target.choose(problem, kernels)
 
 
 def candidates(target: Target, problem: PackedProblem) -> list[PackedCandidate]:
@@ -205,21 +205,21 @@ def candidates(target: Target, problem: PackedProblem) -> list[PackedCandidate]:
     rows = min(rows, 4) if target.software else rows
     chunks = math.ceil(p.k / 32)
     across = next((a for a in (4, 8, 16) if chunks <= a), 32)
-    found: list[PackedCandidate] = []
+    kernels: list[PackedCandidate] = []
     if "16bit_storage" in target.features:  # SwiftShader, which has none, compiles this kernel for minutes
-        found.append(PackedRows((4 if few else 7,), rows, across))
+        kernels.append(PackedRows((4 if few else 7,), rows, across))
         if p.wide_rows and p.units and not p.grouped:
-            found += _lifted(target, p)
+            kernels += _lifted(target, p)
     if not p.grouped:
-        found.append(_decoded(target, p))
+        kernels.append(_decoded(target, p))
     terms, kind = (2, f16) if p.x == f32 else (1, p.x)
     # The kernel places elements in matrices itself, and has to know which places these are.
     suits = kind in target.matrices.types and not target.matrices.opaque
     # A half does not hold the numbers of a table in f32.
     suits = suits and p.q.family not in TABLES
     if p.units and p.wide_rows and (p.eights or terms == 2) and suits and target.shared_bytes >= _RING:
-        found += [c(target, p, kind, terms) for c in (_mma, _direct) if p.units % 8 == 0]
-    return found + _matrix(target, p)
+        kernels += [c(target, p, kind, terms) for c in (_mma, _direct) if p.units % 8 == 0]
+    return kernels + _matrix(target, p)
 
 
 def _decoded(target: Target, p: PackedProblem) -> DecodedTiles:
@@ -251,8 +251,8 @@ def choose_row(target: Target, problem: PackedProblem, gated: bool) -> PackedLin
     rule of packed_linear has found out."""
     wish = forced()
     by = wish.algorithm or ("line" if "denorm_preserve" in target.features else "digits")
-    made = digits(target, problem) if by == "digits" else line(target, problem, gated=gated)
-    chosen = target.choose(problem, [_resized(made, wish)])
+    kernel = digits(target, problem) if by == "digits" else line(target, problem, gated=gated)
+    chosen = target.choose(problem, [_resized(kernel, wish)])
     assert isinstance(chosen, PackedLine | PackedDigits)
     return chosen
 
@@ -285,9 +285,9 @@ def line(target: Target, p: PackedProblem, cost: float = 0, gated: bool = False)
     # Formats of integers: a dot product of four bytes for each of three limbs takes fewer instructions than four masks
     # and multiply-adds. How fast other devices than CUDA's are at them was not measured.
     limbs = target.language is Language.CUDA and p.q.family not in _FLOATS
-    found = PackedLine((cost,), slab, parts, limbs=limbs)
-    fewer = replace(found, high=3)
-    return fewer if not gated and 1.1 * _rows_in_turn(target, p, fewer) < _rows_in_turn(target, p, found) else found
+    kernel = PackedLine((cost,), slab, parts, limbs=limbs)
+    fewer = replace(kernel, high=3)
+    return fewer if not gated and 1.1 * _rows_in_turn(target, p, fewer) < _rows_in_turn(target, p, kernel) else kernel
 
 
 def _rows_in_turn(target: Target, p: PackedProblem, c: PackedLine) -> int:
@@ -377,8 +377,8 @@ def _resized(c: PackedCandidate, wish: Forced) -> PackedCandidate:
         return replace(c, slab=wish.slab)
     if isinstance(c, PackedDigits):
         wanted = {name: getattr(wish, name) for name in ("slab", "parts", "high", "resident")}
-        made = replace(c, **{name: size for name, size in wanted.items() if size is not None})
-        return replace(made, slab=math.ceil(made.slab / (32 * made.parts)) * 32 * made.parts)
+        resized = replace(c, **{name: size for name, size in wanted.items() if size is not None})
+        return replace(resized, slab=math.ceil(resized.slab / (32 * resized.parts)) * 32 * resized.parts)
     if isinstance(c, PackedLine):
         wanted = {name: getattr(wish, name) for name in ("slab", "parts", "high", "resident", "limbs")}
         return replace(c, **{name: size for name, size in wanted.items() if size is not None})

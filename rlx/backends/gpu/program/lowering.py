@@ -263,8 +263,8 @@ class Lowering:
     def lower_updates(self) -> None:
         """Copies states' new values into the states, after all reads of the old ones."""
         self._label = "update"
-        for made, state in update_copies(self.graph, self.plan):
-            self.copy(self.ref(made), self.ref(state))
+        for updated, state in update_copies(self.graph, self.plan):
+            self.copy(self.ref(updated), self.ref(state))
 
 
 def runs_natively(node: Node, target: Target) -> bool:

@@ -165,15 +165,15 @@ def lower_arg(ctx: Lowering, node: Node) -> None:
         splits = max(1, -(-n // chunk))
         chunk = -(-n // splits)
         splits = -(-n // chunk)
-        made = ctx.scratch(outer * splits * inner * pair) if splits > 1 else target
+        partial = ctx.scratch(outer * splits * inner * pair) if splits > 1 else target
         flags = int(stage > 0) | last
         kernel = ARG_REDUCE(U=unit, ACROSS=across, ALONG=along, KEY_KIND=kind, KEY_FLIP=flip, FLAGS=flags)
         groups = ctx.groups(math.ceil(outer * splits / items) * math.ceil(inner / across))
         # A stage reads elements or pairs and writes pairs or places; the kernel does not touch the other two pointers.
-        ctx.launch(kernel, groups, [ref, parts, made, target, outer, n, inner, chunk, splits])
+        ctx.launch(kernel, groups, [ref, parts, partial, target, outer, n, inner, chunk, splits])
         if splits == 1:
             return
-        parts, n, stage = made, splits, stage + 1
+        parts, n, stage = partial, splits, stage + 1
 
 
 # -- sort, argsort
@@ -278,13 +278,13 @@ def lower_top_k(ctx: Lowering, node: Node) -> None:
         splits = max(1, -(-count // part))
         part = -(-count // splits)
         splits = -(-count // part)
-        made = ctx.scratch(lines * splits * k * 4) if splits > 1 else index
+        survivors = ctx.scratch(lines * splits * k * 4) if splits > 1 else index
         kernel = TOP_K(U=unit, SPAN=span, KEY_KIND=kind, KEY_FLIP=flip, LISTED=stage > 0)
-        args = [source, places, made, values, index, lines, n, count, inner, k, part, splits]
+        args = [source, places, survivors, values, index, lines, n, count, inner, k, part, splits]
         ctx.launch(kernel, ctx.groups(lines * splits), args)
         if splits == 1:
             return
-        places, count, stage = made, splits * k, stage + 1
+        places, count, stage = survivors, splits * k, stage + 1
 
 
 def _rows(ctx: Lowering, x: Tensor, flip: int, k: int, values: Ref, index: Ref, gives: int) -> bool:

@@ -256,9 +256,9 @@ def lower_selective_scan_grad(ctx: Lowering, node: Node) -> None:
         if y.nbytes:
             reduce_middle(ctx, 0, x, f32, y, f32, (outer, n, inner), 1.0, 0)
 
-    for i, made in enumerate((db, dc)):
+    for i, gradient in enumerate((db, dc)):
         parts = Ref(work.segment, work.offset + 4 * (kept + i * sums), 4 * sums)
-        total(parts, made, s.batch * s.length * s.groups, blocks, s.states)
+        total(parts, gradient, s.batch * s.length * s.groups, blocks, s.states)
     if s.width > 1:
         total(each, ddelta, s.batch * s.length * s.heads, s.width, 1)
     if s.scalar:
@@ -341,7 +341,7 @@ def lower_gated_delta_rule_grad(ctx: Lowering, node: Node) -> None:
     args += [items, s.length, s.heads, s.values, per, blocks, _flags(more, delta.NAMES), node.attrs["scale"]]
     ctx.launch(kernel, ctx.groups(items), args)
     rows, at = s.batch * s.length, kept
-    for made, outer, n, inner in (
+    for gradient, outer, n, inner in (
         (dq, rows * s.key_heads, per * blocks, s.keys),
         (dk, rows * s.key_heads, per * blocks, s.keys),
         (dbeta, rows * s.heads, blocks, 1),
@@ -350,7 +350,7 @@ def lower_gated_delta_rule_grad(ctx: Lowering, node: Node) -> None:
         size = outer * n * inner
         if size:
             parts = Ref(work.segment, work.offset + 4 * at, 4 * size)
-            reduce_middle(ctx, 0, parts, f32, made, f32, (outer, n, inner), 1.0, 0)
+            reduce_middle(ctx, 0, parts, f32, gradient, f32, (outer, n, inner), 1.0, 0)
         at += size
 
 

@@ -145,7 +145,7 @@ def lower_splat_tiles(ctx: Lowering, node: Node) -> None:
     across, down = node.attrs["across"], node.attrs["down"]
     blocks = math.ceil(n / THREADS)
     ends, sums, starts = (ctx.scratch(4 * max(1, k)) for k in (n, blocks, blocks))
-    made, owners = ctx.scratch(8 * pairs), ctx.scratch(4 * pairs)
+    entries, owners = ctx.scratch(8 * pairs), ctx.scratch(4 * pairs)
     nearest = ends  # a placeholder, and so are the others: without splats nothing reads them
     if n:
         nearest = sorted_pairs(ctx, depth, "b4", _F32, (1, n, 1))
@@ -153,10 +153,10 @@ def lower_splat_tiles(ctx: Lowering, node: Node) -> None:
     else:
         rects = spans = ends
     ctx.launch(SPLAT_SCAN(), (1, 1, 1), [sums, starts, total, blocks])
-    refs = [nearest, rects, ends, starts, total, made, owners, spans]
+    refs = [nearest, rects, ends, starts, total, entries, owners, spans]
     ctx.launch(SPLAT_PAIRS(), groups_for(ctx, max(n, pairs)), [*refs, n, pairs, across, down])
     tiles = across * down
-    by_tile = _by_key(ctx, made, total, pairs, (tiles - 1).bit_length()) if n else made
+    by_tile = _by_key(ctx, entries, total, pairs, (tiles - 1).bit_length()) if n else entries
     refs = [by_tile, owners, total, ids, ranges, places]
     ctx.launch(SPLAT_LISTS(), groups_for(ctx, max(pairs, tiles + 1)), [*refs, pairs, tiles])
 

@@ -146,20 +146,20 @@ def _donation_path(t: Tensor, state: Tensor) -> list[int]:
     before: dict[int, int] = {t.id: t.id}  # tensor -> the tensor that is made from it
     stack = [t]
     while stack:
-        made = stack.pop()
-        node = made.node
+        tensor = stack.pop()
+        node = tensor.node
         sources = [node.inputs[0]] if view_offset(node) == 0 else []
         sources += [
-            node.inputs[p] for p in _overwritten(node) if p < len(node.inputs) and may_take_over(node, p, made)
+            node.inputs[p] for p in _overwritten(node) if p < len(node.inputs) and may_take_over(node, p, tensor)
         ]
         for x in sources:
             if x is state:
-                steps = [made.id]
+                steps = [tensor.id]
                 while steps[-1] != t.id:
                     steps.append(before[steps[-1]])
                 return steps
             if x.id not in before and not x.node.op.leaf and x.type.nbytes == state.type.nbytes:
-                before[x.id] = made.id
+                before[x.id] = tensor.id
                 stack.append(x)
     return [t.id]
 

@@ -100,10 +100,10 @@ def choose_weight(target: Target, problem: Problem) -> Candidate:
     return _chosen(target, problem, weight_candidates(problem))
 
 
-def _chosen(target: Target, problem: Problem, found: list[Candidate]) -> Candidate:
+def _chosen(target: Target, problem: Problem, kernels: list[Candidate]) -> Candidate:
     wish = forced()
     return target.choose(
-        problem, narrowed(found, algorithm=wish.algorithm, tile_m=wish.tile_m, split_k=wish.split_k)
+        problem, narrowed(kernels, algorithm=wish.algorithm, tile_m=wish.tile_m, split_k=wish.split_k)
     )
 
 
