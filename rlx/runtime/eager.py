@@ -772,9 +772,9 @@ def _cut(x: Array, parts: tuple[Any, ...]) -> Array | None:
         return Array._of(x.device, result, x.device.holding(data))  # type: ignore[attr-defined]
     if not in_one:
         return None
-    made = x.device.acquire(result.nbytes, False)
-    made.copy_from(buffer, x._offset + at, 0, result.nbytes)
-    array = Array._of(x.device, result, made)
+    copy = x.device.acquire(result.nbytes, False)
+    copy.copy_from(buffer, x._offset + at, 0, result.nbytes)
+    array = Array._of(x.device, result, copy)
     if x._unread is not None:
         array._unread = x._unread
     return array
