@@ -185,7 +185,7 @@ def of_numpy(z: Any) -> Complex:
 
 
 def _whole(_: Any, children: Any) -> Any:
-    """Of a program's results on the host NumPy's numbers, of others a view."""
+    """NumPy's complex numbers where a program gave its results on the host, else a view."""
     (pairs,) = children
     return viewed(pairs) if isinstance(pairs, np.ndarray) and pairs.dtype.kind == "f" else Complex(pairs)
 
@@ -206,7 +206,7 @@ def conjugated(tree: Any) -> Any:
 
 
 def complex_leaves(skeleton: Any) -> list[bool]:
-    """For each leaf of a structure whether it is the pairs of complex numbers."""
+    """Whether each leaf of a structure is the pairs of complex numbers."""
     if skeleton[0] == "leaf":
         return [False]
     if skeleton[0] == "static":
@@ -273,7 +273,7 @@ def _same(x: TensorLike, y: TensorLike) -> tuple[Tensor, ...]:
 
 
 def _divide(x: TensorLike, y: TensorLike) -> Tensor:
-    """By Smith's method: the divisor's parts over the greater one, which neither overflow nor vanish."""
+    """The quotient by Smith's method, which divides by y's greater part first: squares could overflow or vanish."""
     a, b = _same(x, y)
     (a_re, a_im), (b_re, b_im) = ((of_pairs.real(t), of_pairs.imag(t)) for t in (a, b))
     wide = apply("greater_equal", apply("abs", b_re), apply("abs", b_im))

@@ -57,7 +57,7 @@ def reference_of(rows: Rows, single: bool = True) -> Reference:
 
 
 def _over_rows(x: Array, layout: Layout) -> Array:
-    """The pairwise sum over all axes but those of weights, which become one."""
+    """The pairwise sums over all axes but those of weights, which are flattened."""
     first = np.moveaxis(x, layout.weights, range(len(layout.weights)))
     count = math.prod(layout.shape[i] for i in layout.weights)
     return np.asarray(np.sum(np.ascontiguousarray(first.reshape(count, x.size // max(count, 1))), axis=1))

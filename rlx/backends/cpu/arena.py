@@ -26,7 +26,7 @@ from rlx.host.locks import renewed
 from rlx.ir import Tensor
 
 ALIGNMENT = 64  # a cache line, and the widest vector
-_SLAB = 1 << 24  # bytes
+_SLAB_BYTES = 1 << 24
 _RECENT_BYTES, _RECENT_EACH, _RECENT_SIZES = 1 << 12, 8, 64  # what `Recent` keeps
 _UNSHARED = 3  # references to an array that only a buffer has, as its finalizer counts them: two and the count's own
 _NONE = np.empty(0, np.uint8)
@@ -79,14 +79,14 @@ class Slabs:
     @staticmethod
     def takes(nbytes: int) -> bool:
         """Whether so many bytes are worth it: not if they are few, or have large pages by themselves."""
-        return _SLAB >> 8 <= nbytes < _SLAB >> 2
+        return _SLAB_BYTES >> 8 <= nbytes < _SLAB_BYTES >> 2
 
     def block(self, nbytes: int) -> Block:
         """A block of zeros. Requires: `takes(nbytes)`."""
         with self._lock:
             slab = None if self._latest is None else self._latest()
             if slab is None or slab.nbytes - self._taken < nbytes:
-                slab, first = _zeros(_SLAB)
+                slab, first = _zeros(_SLAB_BYTES)
                 latest = weakref.ref(slab)
                 # Without a call in between: a signal's handler that raises there would leave a place in the old slab.
                 self._latest, self._taken = latest, first

@@ -25,8 +25,8 @@ from rlx.dtypes import DType, as_dtype
 from rlx.ir import Expr, Node
 from rlx.ir.expr import linearize
 
-_ITEM = 8192  # elements of an item, about
-_LONG = 512  # elements of a row from which several vectors are worked on at once
+_ITEM_ELEMENTS = 8192
+_LONG_ROW_ELEMENTS = 512  # longer rows have several vectors worked on at once
 _FUNCTIONS = 2  # functions in trees that work on four vectors; more would take long to compile
 _LIGHT = frozenset(
     "arg lit neg abs add sub mul max min select cast not and or xor shl shr eq ne lt le gt ge floor ceil round trunc "
@@ -248,9 +248,9 @@ def tree_step(
         dims, strides = (1, *dims), [(0, *s) for s in strides]
     *outer, rows, columns = dims
     lanes = ctx.machine.lanes(32)
-    item_columns = min(columns, _ITEM) if columns <= _ITEM else _ITEM
+    item_columns = min(columns, _ITEM_ELEMENTS) if columns <= _ITEM_ELEMENTS else _ITEM_ELEMENTS
     parts = -(-columns // item_columns)
-    item_rows = max(1, min(rows, _ITEM // columns)) if parts == 1 else 1
+    item_rows = max(1, min(rows, _ITEM_ELEMENTS // columns)) if parts == 1 else 1
     items = parts * -(-rows // item_rows) * math.prod(outer)
     laid_out = tuple(_access(a, s[-2:], columns, 0) for a, s in zip((*ins, *outs), strides, strict=True))
     short = 0
@@ -263,7 +263,7 @@ def tree_step(
             short, laid_out = columns, together
     if any(o.how == "scalar" for o in laid_out[len(ins) :]):
         return None
-    if columns >= _LONG and all(o.how in ("flat", "scalar") for o in laid_out):
+    if columns >= _LONG_ROW_ELEMENTS and all(o.how in ("flat", "scalar") for o in laid_out):
         lanes *= _together(trees, laid_out)
     lookup = ctx.machine.lookup
     spec = TreeSpec(tuple(trees), laid_out[: len(ins)], laid_out[len(ins) :], len(outer), lanes, short, lookup)

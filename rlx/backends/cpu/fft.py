@@ -23,10 +23,10 @@ from rlx.driver.device import Bytes
 from rlx.ir import Node
 
 _RADICES = (4, 2, 3, 5, 7)
-_LONGEST = 1 << 14  # elements of a transform: longer ones leave the second-level cache
-_SHORT = 128  # elements, of which 16 lines fit into the first-level cache: longer ones are taken by 8
-_ITEMS = 16  # items at most: each has memory of its own
-_STAGE = 4  # words of a stage: radix, m, s, where its factors are
+_MAX_ELEMENTS = 1 << 14  # longer transforms leave the second-level cache
+_SHORT_ELEMENTS = 128  # 16 lines of so many fit into the first-level cache: longer ones are taken by 8
+_MAX_ITEMS = 16  # each item has memory of its own
+_STAGE_WORDS = 4  # radix, m, s, where its factors are
 _SIZES = ("lines", "groups", "read", "pitch", "out_pitch", "n", "written")
 
 
@@ -75,8 +75,8 @@ class Transform:
                     self._fold(k, here.value, there.value, n, turns)
                     swap()
                 with k.loop(0, count) as number:
-                    stage = k.at(stages, number * _STAGE, I64)
-                    radix, m, s, at = (k.load(I64, k.at(stage, i, I64)) for i in range(_STAGE))
+                    stage = k.at(stages, number * _STAGE_WORDS, I64)
+                    radix, m, s, at = (k.load(I64, k.at(stage, i, I64)) for i in range(_STAGE_WORDS))
                     for r in self.radices:
                         with k.when(k.cmp("eq", radix, r)):
                             self._stage(k, r, here.value, there.value, m, s, k.at(factors, at, F32))
@@ -268,8 +268,8 @@ def transform_step(
     `real`: "in" or "out", the side whose lines are real. With a window, the lines of a real x are segments of a signal,
     `hop` apart, and y is (frequencies, segments, 2). `borrow` gives the step's memory, as ctx does."""
     size = n // 2 if real else n
-    lanes = ctx.machine.lanes() if size <= _SHORT else min(8, ctx.machine.lanes())
-    radices = stages_of(size) if 2 <= size <= _LONGEST else None
+    lanes = ctx.machine.lanes() if size <= _SHORT_ELEMENTS else min(8, ctx.machine.lanes())
+    radices = stages_of(size) if 2 <= size <= _MAX_ELEMENTS else None
     if radices is None or 2 * lines < lanes or (real and n % 2):
         return None
     in_size = math.prod(x.shape[-1:] if real == "in" else x.shape[-2:])
@@ -286,7 +286,7 @@ def transform_step(
     stages, table = np.array(todo, np.int64), np.concatenate(factors)
     turns = _unit(np.arange(size), 2 * size).reshape(-1)
     groups = -(-lines // lanes)
-    each = -(-groups // _ITEMS)
+    each = -(-groups // _MAX_ITEMS)
     items = -(-groups // each)
     memory = (borrow or ctx.borrow)(4 * (items * 2 * (size + 1) * 2 * lanes + lanes * lanes))
     spec = Transform(

@@ -33,7 +33,7 @@ _TYPES: dict[str, tuple[Type, bool]] = {  # the LLVM type, and whether it is sig
     "float": (F32, True), "double": (F64, True), "int": (I32, True), "uint": (I32, False), "rlx_i64": (I64, True),
     "rlx_u64": (I64, False), "bool": (I1, False), "RLX_F2": (F32, True), "RLX_D2": (F64, True),
 }  # fmt: skip
-_LONG = 8  # nodes of a block from which it pays to ask whether any lane takes it
+_LONG_BLOCK_NODES = 8  # it pays to ask whether any lane takes a block of so many
 
 Tree = tuple[Any, ...]
 
@@ -358,7 +358,7 @@ def _weight(tree: Any) -> int:
     """About how much work a tree is: its operations; calls count as many."""
     if not isinstance(tree, tuple):
         return 0
-    own = _LONG if tree and tree[0] in ("call", "while") and str(tree[1]) not in _TYPES else bool(tree)
+    own = _LONG_BLOCK_NODES if tree and tree[0] in ("call", "while") and str(tree[1]) not in _TYPES else bool(tree)
     return own + sum(_weight(t) for t in tree)
 
 
@@ -454,12 +454,12 @@ class _Frame:
             elif s[0] == "while":
                 self.loop(s[1], s[2], going)
             else:
-                long = _weight(s[2]) >= _LONG
+                long = _weight(s[2]) >= _LONG_BLOCK_NODES
                 before = going
                 going = self.choose(s, going)
                 rest = tuple(statements[n + 1 :])
                 # After a long block that always returns, the rest may be for no lane at all.
-                if long and isinstance(going, Value) and going is not before and _weight(rest) >= _LONG:
+                if long and isinstance(going, Value) and going is not before and _weight(rest) >= _LONG_BLOCK_NODES:
                     return self.where_any(rest, going)
         return going
 
@@ -471,7 +471,7 @@ class _Frame:
             mine = mask if not isinstance(going, Value) else going & mask
             if not body:
                 ends.append(mine)
-            elif _weight(body) >= _LONG:
+            elif _weight(body) >= _LONG_BLOCK_NODES:
                 ends.append(self.where_any(body, mine))
             else:
                 ends.append(self.block(body, mine))

@@ -25,7 +25,7 @@ from rlx.dtypes import i32
 from rlx.ir import Tensor
 from rlx.ir import expr as ex
 
-_PIECE = 1 << 14  # bytes of a copy that are an item
+_ITEM_BYTES = 1 << 14
 
 
 def words_of_bytes(machine: Machine) -> bool:
@@ -71,7 +71,7 @@ class Form:
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """Of x's elements, as the product reads them."""
+        """The dtype in which the product reads x's elements."""
         return np.dtype(np.uint8 if self.how == "vnni" else np.int16)
 
     @property
@@ -125,13 +125,13 @@ def adjusted(
         memory = ctx.acquire(nbytes)
         memory[...] = 0  # what is behind the columns is written once, and stays
     if x.flags.c_contiguous and row == columns:
-        count, rest = divmod(x.size, _PIECE)
+        count, rest = divmod(x.size, _ITEM_BYTES)
         flat, target = x.reshape(-1), memory.view(form.dtype)
-        pieces = (slice(0, count * _PIECE), count), (slice(count * _PIECE, x.size), 1 if rest else 0)
+        pieces = (slice(0, count * _ITEM_BYTES), count), (slice(count * _ITEM_BYTES, x.size), 1 if rest else 0)
         for part, lines in pieces:
             if lines:
                 adjust_rows(
-                    flat[part].reshape(lines, -1), target[part], _PIECE * size, zero, form, ctx, steps
+                    flat[part].reshape(lines, -1), target[part], _ITEM_BYTES * size, zero, form, ctx, steps
                 )
     else:
         adjust_rows(x, memory, row * size, zero, form, ctx, steps)

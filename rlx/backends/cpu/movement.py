@@ -17,7 +17,7 @@ from rlx.backends.cpu.step import EngineContext, EngineStep, address, engine
 from rlx.ir import Attrs, Node
 
 _UNITS = {1: I8, 2: I16, 4: I32, 8: I64}
-_ITEM = 1 << 15  # bytes that an item moves, about
+_ITEM_BYTES = 1 << 15
 _NS_A_BYTE = 0.08
 
 Axes = list[
@@ -195,7 +195,7 @@ def _one_axis(
 ) -> list[EngineStep]:
     """A single row, cut into rows of some length and a rest."""
     n, step, stride = axis
-    length = max(1, _ITEM // unit)
+    length = max(1, _ITEM_BYTES // unit)
     steps = []
     whole = n // length
     if whole:
@@ -221,14 +221,14 @@ def _step(
     (rows, from_row, to_row), (n, step, stride) = axes[-2:]
     outer = axes[:-2]
     side = ctx.machine.vector_bytes // 4 if how == "turn" else 1
-    chunk = max(1, _ITEM // max(1, n * unit))
+    chunk = max(1, _ITEM_BYTES // max(1, n * unit))
     chunk = min(rows, -(-chunk // side) * side)
     chunks = -(-rows // chunk)
     items = math.prod(a[0] for a in outer) * chunks
     nbytes = chunk * n * unit
     slow = {"run": 1, "fill": 1, "turn": 3, "each": 12 / unit}[how]
     spec = Copy(how, unit, len(outer), ctx.machine.vector_bytes)
-    grain = max(1, _ITEM // max(1, nbytes))
+    grain = max(1, _ITEM_BYTES // max(1, nbytes))
     words = spec.args(
         source=address(source) + source_offset, target=address(target) + target_offset, rows=rows, chunk=chunk,
         chunks=chunks, n=n, from_row=from_row, to_row=to_row, from_element=step, to_element=stride,

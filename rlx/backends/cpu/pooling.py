@@ -17,7 +17,7 @@ from rlx.backends.cpu.step import EngineContext, EngineStep, engine
 from rlx.ir import Node
 from rlx.ops.pool import divisors
 
-_WIDEST = 1 << 13  # elements of a row with its padding, which lie on the stack
+_MAX_ROW_ELEMENTS = 1 << 13  # a row with its padding lies on the stack
 
 _ARGS = pointers("x", "y", "down", "right", "by") + sizes(
     "height", "width", "channels", "rows", "columns", "row_step", "column_step", "before"
@@ -251,7 +251,7 @@ def _pooled(
         return EngineStep(spec, words, n * down.count, 1, keep, cost_ns=cost * channels)
     needed = right.size + right.before + right.stride * ctx.machine.lanes() + right.kernel * right.dilation
     needed = max(needed, (right.count - 1) * right.stride + right.dilation * right.kernel)
-    if needed > _WIDEST or right.stride > 4:
+    if needed > _MAX_ROW_ELEMENTS or right.stride > 4:
         return None
     size = 1 << max(8, (needed - 1).bit_length())
     first = PoolFirst(join, dtype, right.stride, right.kernel, size, ctx.machine.lanes())

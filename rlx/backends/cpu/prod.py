@@ -25,9 +25,9 @@ from rlx.ir import expr as ex
 
 _PARTS = "parts"  # the dtype of what a step leaves to the next: f64, f64 and i64, in three arrays
 _CHAINS = 4  # products of a row whose multiplications do not wait for each other
-_LONG = 1 << 15  # elements of a run of which few are reduced at once: it is cut into parts
-_FEW = 16  # items, of which a step should have more
-_PART = 1 << 12  # elements that a part has at least
+_LONG_RUN_ELEMENTS = 1 << 15  # a longer run, of which few are reduced at once, is cut into parts
+_FEW_ITEMS = 16  # a step should have more
+_LEAST_PART_ELEMENTS = 1 << 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,8 +122,8 @@ def bind_prod(
         across = after > 1
         columns = -(-after // lanes) if across else 1
         parts = 1
-        if before * columns < _FEW and n * after >= _LONG and n > 1:
-            parts = max(1, min(n, n * after // _PART))
+        if before * columns < _FEW_ITEMS and n * after >= _LONG_RUN_ELEMENTS and n > 1:
+            parts = max(1, min(n, n * after // _LEAST_PART_ELEMENTS))
         length = -(-n // parts)
         parts = -(-n // length)
         if parts > 1:

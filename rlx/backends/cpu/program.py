@@ -43,8 +43,8 @@ _LEAD = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p)
 # 12 µs, once in a run as a rule, since it then spins until the next step comes.
 _WORTH_A_THREAD_NS = 2_500.0
 _WORTH_IN_A_CROWD_NS = 15_000.0  # others want the cores too
-_MOST_ROWS = 1 << 17  # a table's rows: eight megabytes
-_CHUNKS_A_THREAD = 4  # chunks of a step for each thread: some end sooner than others
+_MAX_TABLE_ROWS = 1 << 17  # they take eight megabytes
+_CHUNKS_PER_THREAD = 4  # some chunks of a step end sooner than others
 _UNDER_WAY = [runner.STEP, runner.ITEM, runner.SHARED, runner.OWNS]
 _NO_KERNELS = (UnsupportedOp, RuntimeError)  # none can be made then: llvmlite raises RuntimeError
 _PAUSE_NS = 2_000_000.0  # a thread looks up from its work about as often, to see whether a signal waits
@@ -89,7 +89,7 @@ class Segment:
             most, cost = min(threads, -(-step.items // step.grain)), step.cost_ns * step.items
             wanted = min(most, int(cost / _WORTH_A_THREAD_NS))
             if wanted > 1:
-                size = max(step.grain, -(-step.items // (wanted * _CHUNKS_A_THREAD)))
+                size = max(step.grain, -(-step.items // (wanted * _CHUNKS_PER_THREAD)))
             else:
                 size = max(step.grain, min(step.items, int(_PAUSE_NS / max(step.cost_ns, 1e-3))), 1)
             row[:6] = place, address(words), step.items, size, max(wanted, 1), -(-step.items // size)
@@ -279,7 +279,7 @@ class EngineProgram:
         except _NO_KERNELS:
             return None  # the turns run one by one, without such kernels
         each = len(before) + len(own) + len(after)
-        if count * each > _MOST_ROWS:
+        if count * each > _MAX_TABLE_ROWS:
             return None
         table = np.zeros((count, each, runner.ROW_WORDS), np.int64)
         turns = np.asarray(order, np.int64)

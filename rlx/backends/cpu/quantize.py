@@ -23,7 +23,7 @@ from rlx.backends.cpu.machine import this_machine
 from rlx.backends.cpu.rowwise import transposed
 from rlx.packed.search import SEARCHES, Search
 
-_UNROLL = 4  # elements of a turn of a loop
+_ELEMENTS_PER_TURN = 4
 _ARGS = pointers("x", "numbers", "codes") + sizes("total")
 _CALL = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
 
@@ -119,7 +119,7 @@ class VectorLanes:
     # -- numbers
 
     def apply(self, f: Callable[..., Value], *args: Any) -> _Number:
-        """f of values; of numbers of elements it is called where these are needed."""
+        """f of values at once; of numbers of elements f is called later, where each is needed."""
         numbers = [a for a in args if isinstance(a, _Number)]
         if all(a.value is not None for a in numbers):
             return _Number(self, f(*self._values(args)))
@@ -188,7 +188,7 @@ class VectorLanes:
 
     def _each(self, n: int, body: Callable[[Value, int], None]) -> None:
         """The body for each element, some of them in a turn of the loop."""
-        several = _UNROLL if n % _UNROLL == 0 else 1
+        several = _ELEMENTS_PER_TURN if n % _ELEMENTS_PER_TURN == 0 else 1
         with self.k.loop(0, n, several) as i:
             for u in range(several):
                 self._at = i + u

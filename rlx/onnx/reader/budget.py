@@ -22,9 +22,9 @@ MAX_BYTES = 1 << 30  # the default, plus TIMES_HELD times the bytes of inputs an
 TIMES_HELD = 64
 # A step is a node that is run, or STEP_BYTES that it writes.
 MAX_STEPS = 1 << 18
-STEPS_HELD = 1024  # by default the bytes of inputs and weights may also be written this many times
+STEPS_HELD = 1024  # the default: the bytes of inputs and weights may also be written this many times
 BUILT = 8  # building may take 1 / BUILT of the steps: it runs the slower NumPy references
-STEPS_NODE = 64  # for each node that a file itself lists
+STEPS_NODE = 64  # each node that a file itself lists gives so many
 NODE_STEPS = 96  # the steps that optimizing and planning a node count for
 TIMES_LISTED = 16  # functions and loops may make this many times a file's nodes: a few nested calls could make millions
 _THREAD = threading.local()
@@ -144,7 +144,7 @@ def building(budget: Budget) -> Iterator[None]:
 
 
 def take(nbytes: int, what: str) -> None:
-    """To be called before this many bytes are made while building; they also count as steps.
+    """Notes that this many bytes are about to be made while building; they also count as steps.
 
     Raises: ByteLimitExceeded, StepLimitExceeded.
     """

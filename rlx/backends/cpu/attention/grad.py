@@ -39,7 +39,7 @@ from rlx.backends.cpu.step import Declined, EngineContext, EngineStep, address, 
 from rlx.ir import Node
 from rlx.ops.attention.parts import rest
 
-_SCORES = 1 << 25  # bytes of the scores of all heads
+_MAX_SCORE_BYTES = 1 << 25
 _MASK_STRIDES = ("mask_batch", "mask_head", "mask_query")
 
 
@@ -161,7 +161,7 @@ def bind_attention_grad(
         raise Declined("a mask of this dtype, or that is the same for all keys")
     matrices, rows = batch * key_heads, heads // key_heads * n_q
     scores = matrices * rows * n_k
-    if 4 * scores > _SCORES or ins[3].shape[3] != size:
+    if 4 * scores > _MAX_SCORE_BYTES or ins[3].shape[3] != size:
         raise Declined(f"{4 * scores} bytes of scores")
     d, q = (a.reshape(matrices, rows, size) for a in ins[:2])
     key, value = (a.reshape(matrices, n_k, size) for a in ins[2:4])

@@ -22,13 +22,13 @@ from rlx.backends.cpu.rowwise import (
 )
 from rlx.ops.packed_attention import BLOCK
 
-_KEYS = 256  # keys in a block; their scores lie on the stack
+_KEYS_PER_BLOCK = 256  # their scores lie on the stack
 
 
 @dataclass(frozen=True, slots=True)
 class AttentionRow:
-    """As `Attention`, whose arguments it has: a block of queries is one query here. `spread`: the mask differs from key
-    to key. `packed`: k and v are integers, which have scales."""
+    """A kernel with the arguments of `Attention`, whose blocks of queries are one query here. `spread`: the mask
+    differs from key to key. `packed`: k and v are integers, which have scales."""
 
     dtype: str
     size: int
@@ -58,7 +58,7 @@ class _Text:
         self.w = k.all_args("scale", "cap", *SCALES.types)
         self.scale = k.splat(k.arg("scale"), spec.lanes)
         self.vector = F32.of(spec.lanes)
-        self.scores = room(k, 4 * (_KEYS + spec.lanes))
+        self.scores = room(k, 4 * (_KEYS_PER_BLOCK + spec.lanes))
         self.parts = range(0, spec.size, spec.lanes)
         self.kept = I8 if spec.packed else STORED[spec.dtype]  # how k and v are stored
         if spec.packed:
@@ -86,9 +86,9 @@ class _Text:
         low, high = self._range(b, row)
         best, total = k.variable(k.const(F32, LOWEST)), k.variable(k.const(F32, 0.0))
         sums = [k.variable(k.const(self.vector, 0.0)) for _ in self.parts]
-        with k.loop(low, high, _KEYS) as start:
+        with k.loop(low, high, _KEYS_PER_BLOCK) as start:
             count = high - start
-            count = k.select(k.cmp("slt", count, _KEYS), count, _KEYS)
+            count = k.select(k.cmp("slt", count, _KEYS_PER_BLOCK), count, _KEYS_PER_BLOCK)
             top = self._score(query, b, h, row, start, count)
             now = greater(k, top, best.value)
             factor = k.extract(exp_of_difference(k, k.splat(best.value - now, lanes)), 0)
@@ -120,8 +120,8 @@ class _Text:
         return low, high
 
     def _blocks(self, name: str, row: Value) -> Iterator[tuple[Value | None, list[tuple[int, Value]]]]:
-        """The vectors of a row of k or v as f32, with their numbers: each block's, and the scale that they lack; all,
-        and None, where k and v are floats."""
+        """Pairs of a scale and the vectors (number, f32) of a row of k or v that it still has to multiply: one pair for
+        each block; where k and v are floats, one pair of None and all vectors."""
         k, spec = self.k, self.spec
         offset = self.first[name] + row * self.w[f"{name}_row"]
         base = k.at(self.w[name], offset, self.kept)

@@ -38,11 +38,11 @@ from rlx.ir import Node
 from rlx.ir.expr import arg
 from rlx.ops.attention.step import parts as optional
 
-_LARGEST = 512  # elements of a head: vectors that the code has one after the other
-_KEYS = 64  # keys whose scores are on the stack at a time; a part has a multiple of them
+_MAX_HEAD_ELEMENTS = 512  # the code has their vectors one after the other
+_KEYS_PER_BLOCK = 64  # their scores lie on the stack; a part has a multiple of them
 _MAX_PARTS = 128  # A sequence's rows are split into at most so many.
 _COLUMNS = 8  # neighbouring items are parts this far apart: of a cache that is not full, each thread meets rows in use
-_AHEAD = 8  # rows of a cache that are asked for before they are read
+_ROWS_AHEAD = 8  # a row of a cache is asked for so long before it is read
 _LINE = 64
 
 
@@ -163,7 +163,7 @@ class _Part:
         self.w = k.all_args("scale", "cap")
         self.scale, self.cap = (k.splat(k.arg(name), lanes) for name in ("scale", "cap"))
         self.vector = F32.of(lanes)
-        self.pitch = _KEYS + lanes
+        self.pitch = _KEYS_PER_BLOCK + lanes
         self.tiles = _tiles(spec.group, lanes)
         self.scores = room(k, 4 * self.pitch * max(count for _, count in self.tiles))
         self.places = range(0, spec.size, lanes)
@@ -206,8 +206,8 @@ class _Part:
                 if spec.ring:
                     second = k.cmp("eq", turn, 1)
                     first, last = k.select(second, again, low), k.select(second, end, high)
-                with k.loop(first, last, _KEYS) as start, k.loop(0, w["kv_heads"]) as h:
-                    self._head(b, h, start, k.min(last - start, _KEYS), partial)
+                with k.loop(first, last, _KEYS_PER_BLOCK) as start, k.loop(0, w["kv_heads"]) as h:
+                    self._head(b, h, start, k.min(last - start, _KEYS_PER_BLOCK), partial)
 
     def _head(self, b: Value, h: Value, start: Value, count: Value, partial: Value) -> None:
         """The query heads of one key head, and `count` keys from `start` on."""
@@ -233,7 +233,7 @@ class _Part:
     def _ask(self, base: Value, row: Value) -> None:
         """Asks for a row that is read soon: rows of a head do not lie side by side, so the processor does not."""
         for line in range(0, self.spec.size * STORED[self.spec.cache].size, _LINE):
-            self.k.prefetch(self.k.at(self._row(base, row + _AHEAD), line))
+            self.k.prefetch(self.k.at(self._row(base, row + _ROWS_AHEAD), line))
 
     def _score(self, keys: Value, query: Value, heads: int, count: Value, ask: bool) -> None:
         """Scores of a tile of heads, some keys at a time: as many sums as a vector has lanes, which are then added up
@@ -390,8 +390,8 @@ def bind_attention_step(
     used = {token, cache, *map(name_of, tables), *(() if sinks is None else (name_of(sinks),))}
     if not used <= STORED.keys() or not contiguous(*ins, *outs) or not y.size:
         return None
-    if size > _LARGEST:
-        raise Declined(f"heads of {size} elements; the kernels take {_LARGEST}")
+    if size > _MAX_HEAD_ELEMENTS:
+        raise Declined(f"heads of {size} elements; the kernels take {_MAX_HEAD_ELEMENTS}")
     attrs, lanes, group = node.attrs, ctx.machine.lanes(), heads // kv_heads
     window, cap = attrs["window"], attrs["softcap"]
     steps: list[EngineStep] = []
@@ -410,7 +410,7 @@ def bind_attention_step(
     )  # fmt: skip
     steps.append(EngineStep(first, words, batch, 1, (*ins, *outs, query), cost_ns=(heads + 2 * kv_heads) * size * 0.5))
     second = StepPart(cache, size, group, attrs["ring"], window is not None, cap is not None, lanes)
-    span = -(-rows // (_MAX_PARTS * _KEYS)) * _KEYS
+    span = -(-rows // (_MAX_PARTS * _KEYS_PER_BLOCK)) * _KEYS_PER_BLOCK
     columns = -(-rows // (span * _COLUMNS))
     splits = columns * _COLUMNS
     sums = ctx.borrow(4 * batch * splits * heads * second.part).view(np.float32)

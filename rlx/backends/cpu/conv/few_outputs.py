@@ -34,7 +34,7 @@ from rlx.ir import expr as ex
 
 _MOST_PHASES = 8  # phases of the last axis, whose vectors are interleaved
 _MOST_TAPS = 64  # taps of the last axis: each is a load in the kernel's text
-_TOGETHER = 8 << 20  # bytes of products, of several images where these are small
+_PRODUCT_BYTES = 8 << 20  # small images have their products computed together
 
 Taps = tuple[tuple[int, int], ...]
 _OF_AXIS = ("size", "out_size", "taps", "stride", "dilation", "padding")
@@ -139,7 +139,7 @@ def few_output_steps(
     rows = o * taps
     turned = ctx.borrow(w.nbytes).view(np.float32).reshape(rows, c)
     steps.append(transpose_step(w, turned, ctx, c, rows, w.strides[0], turned.strides[0], 1, (1, 0, 0), (0, 0)))
-    each = min(n, max(1, _TOGETHER // (4 * rows * places)))
+    each = min(n, max(1, _PRODUCT_BYTES // (4 * rows * places)))
     products = ctx.borrow(4 * each * rows * places).view(np.float32).reshape(each, rows, places)
     tile = choose_tile(ctx.machine, rows, places)
     width = tile.vectors * ctx.machine.lanes()

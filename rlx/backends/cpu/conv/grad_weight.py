@@ -30,9 +30,9 @@ from rlx.dtypes import as_dtype, f32
 from rlx.ir import Node
 from rlx.ir import expr as ex
 
-_PART = 1 << 11  # places in a part, about: a panel of d has a quarter of a megabyte
-_TABLE = 1 << 23  # addresses that are held at most
-_TAPS = 49  # taps of a depthwise convolution, each with sums of its own
+_PLACES_PER_PART = 1 << 11  # a panel of d then has about a quarter of a megabyte
+_MAX_ADDRESSES = 1 << 23
+_MAX_TAPS = 49  # each tap of a depthwise convolution has sums of its own
 
 
 @engine("conv_grad_weight")
@@ -57,7 +57,7 @@ def bind_grad_weight(
     counts = d.shape[2:]
     inner, outputs, taps = x.shape[1] // groups, d.shape[1] // groups, math.prod(kernel)
     lines = n * math.prod(counts[:-1])
-    if inner * taps * lines > _TABLE:
+    if inner * taps * lines > _MAX_ADDRESSES:
         raise Declined(f"{inner * taps} rows of {lines} pieces")
     rows = _addresses(image, inner, kernel, strides, dilations, counts)
     m, line = len(rows), counts[-1]
@@ -114,9 +114,9 @@ class DepthwiseGradient:
             channel = item * lanes
             mask = k.tail(k.min(channels - channel, lanes), lanes)
             whole = [k.variable(k.const(vector, 0.0)) for _ in range(self.taps)]
-            with k.loop(0, places, _PART) as first:
+            with k.loop(0, places, _PLACES_PER_PART) as first:
                 parts = [k.variable(k.const(vector, 0.0)) for _ in range(self.taps)]
-                with k.loop(first, k.min(first + _PART, places)) as place:
+                with k.loop(first, k.min(first + _PLACES_PER_PART, places)) as place:
                     gradient = k.load(vector, k.at(d, place * channels + channel, F32), mask)
                     for tap, part in enumerate(parts):
                         at = k.load(PTR, k.at(table, place * self.taps + tap, I64))
@@ -131,7 +131,7 @@ class DepthwiseGradient:
 def _depthwise(node: Node, x: Array, d: Array, out: Array, ctx: EngineContext) -> list[EngineStep]:
     """One channel and one output a group."""
     attrs, c, taps, lanes = node.attrs, x.shape[1], math.prod(node.attrs["kernel"]), ctx.machine.lanes()
-    if taps > _TAPS:
+    if taps > _MAX_TAPS:
         raise Declined(f"{taps} taps of each channel")
     steps: list[EngineStep] = []
     image, gradient = (to_channels_last(a, ctx, steps) if (nhwc := channels_last(a)) is None else nhwc for a in (x, d))
@@ -152,13 +152,13 @@ def _depthwise(node: Node, x: Array, d: Array, out: Array, ctx: EngineContext) -
 
 def _parts(lines: int, line: int) -> list[tuple[int, int]]:
     """Lines first … last - 1 of each part."""
-    each = max(1, _PART // line)
+    each = max(1, _PLACES_PER_PART // line)
     return [(i, min(i + each, lines)) for i in range(0, lines, each)]
 
 
 def _pieces(line: int) -> list[tuple[int, int]]:
     """Places first … last - 1 of each part of a line that is a part by itself."""
-    return [(i, min(i + 2 * _PART, line)) for i in range(0, line, 2 * _PART)]
+    return [(i, min(i + 2 * _PLACES_PER_PART, line)) for i in range(0, line, 2 * _PLACES_PER_PART)]
 
 
 def _with_zeros(

@@ -49,7 +49,7 @@ from rlx.dtypes import as_dtype
 from rlx.ir import Expr, Node
 from rlx.ir import expr as ex
 
-_PHASES = 256  # more would be more steps than their work is worth
+_MAX_PHASES = 256  # more would be more steps than their work is worth
 _FEW_OUTPUTS = 4
 
 
@@ -96,7 +96,7 @@ def bind_transposed(
     strides, dilations = attrs["strides"], attrs["dilations"]
     geometry = zip(out.shape[2:], w.shape[2:], strides, dilations, attrs["pads"], strict=True)
     axes = [phases(n, k, s, d, before) for n, k, s, d, (before, _) in geometry]
-    if math.prod(map(len, axes)) > _PHASES:
+    if math.prod(map(len, axes)) > _MAX_PHASES:
         raise Declined(f"strides of {strides}")
     steps: list[EngineStep] = []
     if x.dtype != np.float32:

@@ -21,7 +21,7 @@ _ARGS = pointers("x", "out") + sizes(
     "part_rows", "parts",
 )  # fmt: skip
 _FEW_ROWS = 4  # up to so many are interleaved
-_PART = 16_384  # bytes of an item's columns that are worth a chunk: less is one item
+_ITEM_BYTES = 16_384  # an item with fewer in its columns is not cut into chunks
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +138,7 @@ def transpose_step(
         words = kernel.args(**places, part_rows=rows, parts=1)
         return EngineStep(kernel, words, blocks, 8, (x, out), name="transpose", cost_ns=4.0 * rows)
     # Enough parts that several threads have about equal work.
-    part = max(lanes, -(-min(rows, _PART // (lanes * x.itemsize)) // lanes * lanes))
+    part = max(lanes, -(-min(rows, _ITEM_BYTES // (lanes * x.itemsize)) // lanes * lanes))
     parts = max(1, -(-rows // part))
     items = batch * parts * -(-columns // lanes)
     cost = 2.0 * lanes * -(-min(part, rows) // lanes)

@@ -16,7 +16,7 @@ from rlx.ir import Node
 from rlx.ops.splats.blend import ALPHA_MAX, ALPHA_MIN, FARTHEST, FIELDS, STOP, bounds_of, centres, listed
 from rlx.ops.splats.tiles import COUNT_LIMIT, pairs_of
 
-_TOGETHER = 64  # splats taken at a time: their numbers for a tile's pixels stay in a cache
+_SPLATS_AT_ONCE = 64  # their numbers for a tile's pixels stay in a cache
 
 
 @cpu_kernel("splat_tiles")
@@ -70,8 +70,8 @@ def _walk(rows: Array, x: Array, y: Array) -> Iterator[tuple[slice, Array, Array
     """
     dtype = rows.dtype.type
     light = np.ones(x.size, dtype)
-    for first in range(0, len(rows), _TOGETHER):
-        part = slice(first, first + _TOGETHER)
+    for first in range(0, len(rows), _SPLATS_AT_ONCE):
+        part = slice(first, first + _SPLATS_AT_ONCE)
         a, b, c, o = (rows[part, k, None] for k in range(2, 6))
         dx, dy = x - rows[part, 0, None], y - rows[part, 1, None]
         q = a * dx

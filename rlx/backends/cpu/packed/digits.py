@@ -33,8 +33,8 @@ _TERMS = 128  # terms of two tiles
 _TILE = 1024
 _GROUP = 2 * _TILE + 128  # bytes of x's tiles, scales and sums
 _DIGITS = 4
-_BITS = 30  # bits of the magnitude of x's integers
-_COARSE = 16  # bits of the magnitude of an integer that may have a relative error of 2^-17 or more
+_MAGNITUDE_BITS = 30  # x's integers have so many
+_COARSE_BITS = 16  # an integer of so many may have a relative error of 2^-17 or more
 _LEAST = 64  # the exponent of the largest of 32 terms that are not tiny, as f32 has it: 2^-63
 _PITCH = 512 + 16  # numbers of a row that are prepared: in other sets of the cache than the next row's
 # Where the terms of the words of a tile's row stand among the 128: (tile, word) -> first of four.
@@ -74,22 +74,22 @@ class DigitsKernel:
                 both = [trees.load(k, self.x, k.at(start, h * LANES * self.x.itemsize), LANES) for h in (0, 1)]
                 magnitudes = [k.bits(v, I32) & 0x7FFFFFFF for v in both]
                 most = k.fold(k.max(*magnitudes), lambda a, b: k.max(a, b))
-                exponent = k.max(most >> 23, _BITS)
-                shift = k.bits(254 + _BITS - 1 - exponent << 23, F32)
-                scale = k.bits(exponent - (_BITS - 1) << 23, F32)
+                exponent = k.max(most >> 23, _MAGNITUDE_BITS)
+                shift = k.bits(254 + _MAGNITUDE_BITS - 1 - exponent << 23, F32)
+                scale = k.bits(exponent - (_MAGNITUDE_BITS - 1) << 23, F32)
                 nan = k.bits(k.const(I32, 0x7FC00000), F32)
                 scale = k.select(k.cmp("eq", exponent, 255), nan, scale)
                 rounded = [k.unary("roundeven", v * k.splat(shift, LANES)) for v in both]
                 # Of numbers of one size, hardly one in 32 is coarse; of a few large ones among others, most are.
                 coarse = [
-                    k.cmp("olt", k.unary("fabs", n), float(1 << _COARSE)) & k.cmp("une", n * scale, v)
+                    k.cmp("olt", k.unary("fabs", n), float(1 << _COARSE_BITS)) & k.cmp("une", n * scale, v)
                     for n, v in zip(rounded, both, strict=True)
                 ]
                 there = [k.cmp("ne", size, 0) for size in magnitudes]
                 tiny = k.cmp("ne", most, 0) & k.cmp("slt", exponent, _LEAST)
                 unfit = unfit | tiny | k.cmp("ugt", _count(k, coarse) << 3, _count(k, there))
                 numbers = [k.cast("fptosi", v, I32) for v in rounded]
-                # The sum is that of the integers, so that what minimums take away is what they are part of.
+                # The rounded integers are summed, not x: minimums then take away exactly what the products contain.
                 high, low = (
                     k.cast("sitofp", k.fold(a + b, lambda a, b: a + b), F32)
                     for a, b in (

@@ -16,7 +16,7 @@ from rlx.backends.cpu.packed.decode import Rows
 from rlx.dtypes import DType, f32
 from rlx.ir import Expr
 
-_AHEAD = 4096  # bytes of a row that are asked for before they are read
+_AHEAD_BYTES = 4096  # a row is asked for so long before it is read
 _LINE = 64
 Totals = list[list[list[Variable]]]  # sums by row of the weight that is read at once, and by row of x
 
@@ -111,7 +111,7 @@ class DotKernel:
 
             def add(i: Value, blocks: int) -> None:
                 for row in rows:
-                    ahead = k.at(row, (first + i) * storage.nbytes + _AHEAD)
+                    ahead = k.at(row, (first + i) * storage.nbytes + _AHEAD_BYTES)
                     for line in range(lines if blocks > 1 or turn == 1 else 1):
                         k.prefetch(k.at(ahead, line * _LINE))
                 number = 0
@@ -141,7 +141,7 @@ class DotKernel:
             # With one row of x some processors ask for lines far enough ahead, more of them at once than by
             # instructions; more rows take longer than any looks ahead.
             for line in range(0, turn * size, _LINE) if self.rows > 1 or (self.ahead and len(rows) == 1) else ():
-                k.prefetch(k.at(here[0], _AHEAD + line))
+                k.prefetch(k.at(here[0], _AHEAD_BYTES + line))
             for u in range(4):
                 values = [trees.load(k, self.weight, k.at(at, u * lanes * size), lanes) for at in here]
                 x = k.at(w["x"], (i + u * lanes) * self.x.itemsize)

@@ -17,9 +17,9 @@ from rlx.backends.cpu.packed.decode import Rows
 from rlx.backends.cpu.step import EngineContext, EngineStep, address
 from rlx.dtypes import DType, f32
 
-PIECE = 512  # elements of a row that are decoded before they are transposed
-_PITCH = PIECE + 16  # rows of the transposition lie in different sets of the cache
-_TOGETHER = 2 << 20  # bytes of panels that one step decodes
+PIECE_ELEMENTS = 512  # so many of a row are decoded before they are transposed
+_PITCH = PIECE_ELEMENTS + 16  # rows of the transposition lie in different sets of the cache
+_PANEL_BYTES_PER_STEP = 2 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class Pieces:
 
     def __init__(self, k: Kernel, weight: DType, lanes: int, lookup: bool, width: int) -> None:
         self._k, self._weight, self._lanes, self._width = k, weight, lanes, width
-        self.most = PIECE // weight.storage.elements
+        self.most = PIECE_ELEMENTS // weight.storage.elements
         self._decoded = Rows(k, weight, lanes, lookup, self.most) if weight.is_packed else None
         self._lines = k.reserve(4 * lanes * _PITCH)
 
@@ -121,7 +121,7 @@ def panel_steps(product: Product, w: Array, dtype: DType, ctx: EngineContext, na
     tile = choose_tile(ctx.machine, len(product.rows), n)
     width, terms = tile.vectors * lanes, product.terms
     panels = -(-n // width)
-    each = max(1, min(panels, _TOGETHER // (terms * width * 4)))
+    each = max(1, min(panels, _PANEL_BYTES_PER_STEP // (terms * width * 4)))
     each = -(-panels // -(-panels // each))
     decoded = ctx.borrow(each * terms * width * 4)
     units = terms // dtype.storage.elements

@@ -30,7 +30,7 @@ from rlx.ir import expr as ex
 from rlx.ops.scans import conv
 from rlx.ops.scans.operands import optional
 
-_PART = 4096  # channels of an item
+_CHANNELS_PER_ITEM = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,10 +51,10 @@ class CausalConv:
         zero, before = k.const(computed(kind).of(lanes), 0.0), self.width - 1
         with k.loop(k.first, k.last) as item:
             step = k.binary("udiv", item, parts)
-            first = (item - step * parts) * _PART
+            first = (item - step * parts) * _CHANNELS_PER_ITEM
             batch = k.binary("udiv", step, length)
             t = step - batch * length
-            count = k.min(channels - first, _PART)
+            count = k.min(channels - first, _CHANNELS_PER_ITEM)
             # The rows that each tap reads: of x, or of the state where they lie before it.
             rows, there = [], []
             for j in range(self.width):
@@ -108,12 +108,12 @@ def bind_causal_conv(
             return None
         steps.append(turned)
     spec = CausalConv(kind, width, node.attrs["operands"], bool(node.attrs["activation"]), lanes)
-    parts = -(-channels // _PART)
+    parts = -(-channels // _CHANNELS_PER_ITEM)
     words = spec.args(
         x=x, w=taps, bias=operands.get("bias"), state=operands.get("state"), y=outs[0], length=length,
         channels=channels, parts=parts,
     )  # fmt: skip
-    many = min(channels, _PART)
+    many = min(channels, _CHANNELS_PER_ITEM)
     steps.append(
         EngineStep(
             spec, words, batch * length * parts, max(1, (1 << 14) // many), (*ins, *outs, taps),

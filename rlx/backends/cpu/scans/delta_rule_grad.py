@@ -21,7 +21,7 @@ from rlx.ir import Node
 from rlx.ops.scans import delta
 from rlx.ops.scans.operands import optional
 
-_ITEMS = 16  # items that a step has at least, where there are as many vectors of values
+_LEAST_ITEMS = 16  # a step has fewer only if there are fewer vectors of values
 STEPS = 8  # steps of the sequence between two states that are kept
 
 
@@ -221,7 +221,7 @@ def bind_gated_delta_rule_grad(
     present = optional("gated_delta_rule_grad", ins, 6, delta.NAMES, operands)
     lanes, per = ctx.machine.lanes(), s.heads // s.key_heads
     vectors = per * -(-s.values // lanes)
-    span = max(1, min(vectors, s.batch * s.key_heads * vectors // _ITEMS))
+    span = max(1, min(vectors, s.batch * s.key_heads * vectors // _LEAST_ITEMS))
     parts = -(-vectors // span)
     items, row = s.batch * s.key_heads * parts, -(-s.keys // lanes) * lanes
 

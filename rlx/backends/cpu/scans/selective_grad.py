@@ -22,7 +22,7 @@ from rlx.dtypes import as_dtype
 from rlx.ir import Node, TensorType, get_op, node_of
 from rlx.ops.scans import selective
 
-_ITEMS = 16  # items that a step has at least, where there are as many vectors of channels
+_LEAST_ITEMS = 16  # a step has fewer only if there are fewer vectors of channels
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,7 +258,7 @@ def bind_selective_scan_grad(
     lanes = ctx.machine.lanes()
     inner, outer, per = (s.width, s.heads, s.heads // s.groups) if s.scalar else (s.heads // s.groups, s.groups, 1)
     vectors = -(-inner // lanes)
-    span = max(1, min(vectors, s.batch * outer * vectors // _ITEMS))
+    span = max(1, min(vectors, s.batch * outer * vectors // _LEAST_ITEMS))
     parts = -(-vectors // span)
     items, row = s.batch * outer * parts, -(-s.states // lanes) * lanes
 

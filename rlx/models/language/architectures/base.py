@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
+import rlx.ops as ops
+from rlx.dtypes import f32, f64
+from rlx.ir import Tensor
 from rlx.models.language.config import (
     ATTENTION,
     MOST_HEADS,
@@ -24,15 +30,21 @@ from rlx.models.language.config import (
 )
 from rlx.packed import PackedArray
 
-Value = npt.NDArray[Any] | PackedArray
+Stored = npt.NDArray[Any] | PackedArray
+Value = Stored | Tensor  # a Tensor where the weights are arguments of a traced function
 ACTIVATIONS = {
     "silu": "silu",
     "swish": "silu",
     "gelu": "gelu",
     "gelu_new": "gelu_tanh",
     "gelu_pytorch_tanh": "gelu_tanh",
+    "gelu_fast": "gelu_tanh",
+    "gelu_python": "gelu",
+    "quick_gelu": "quick_gelu",
     "relu": "relu",
+    "relu2": "relu2",
 }
+CLASSES = Path(__file__).with_name("classes.json")  # tests/models/language/families.py writes it
 
 
 def alone(values: Sequence[Value]) -> Value:
@@ -47,6 +59,7 @@ class Recipe:
     files: tuple[str, ...]
     make: Callable[[Sequence[Value]], Value] = alone
     derived: bool = False  # whether numbers change, so that a packed or half-precision tensor must become floats first
+    rows: slice | npt.NDArray[np.int64] | None = None  # which outputs of the only tensor; None where it is all, or none
 
 
 Find = Callable[[str, LanguageConfig, Mapping[str, Any]], Recipe]
@@ -65,7 +78,9 @@ class Architecture:
     read: Callable[[Fields], LanguageConfig]
     find: Find = same_name
     prefixes: tuple[str, ...] = ("model.",)
-    unused: re.Pattern[str] = field(default=re.compile(r"rotary_emb\.inv_freq$|\.attn\.(masked_)?bias$"))
+    unused: re.Pattern[str] = field(
+        default=re.compile(r"rotary_emb\.inv_freq$|\.(attn|attention)\.((masked_)?bias|causal_mask)$")
+    )
 
 
 def attention(f: Fields, layers: int, partial: bool = False, **changed: Any) -> Attention:
@@ -102,20 +117,148 @@ def windows_of(f: Fields, layers: int, otherwise: Callable[[int], bool]) -> tupl
 def llama_like(f: Fields, architecture: str, **changed: Any) -> LanguageConfig:
     """The blocks of a Llama, with what the architecture changes in them."""
     layers = f.count("num_hidden_layers", MOST_LAYERS)
-    settings: dict[str, Any] = {
-        "architecture": architecture,
-        "vocabulary": f.count("vocab_size", MOST_TOKENS),
-        "width": f.count("hidden_size", MOST_WIDTH),
-        "positions": f.count("max_position_embeddings", MOST_POSITIONS, 2048),
-        "mixers": ATTENTION * layers,
-        "inner": f.count("intermediate_size", MOST_INNER),
-        "activation": f.choice("hidden_act", ACTIVATIONS, "silu"),
-        "eps": f.number("rms_norm_eps", 0, 1),
-        "tied": f.flag("tie_word_embeddings", False),
+    usual: dict[str, Callable[[], Any]] = {
+        "vocabulary": lambda: f.count("vocab_size", MOST_TOKENS),
+        "width": lambda: f.count("hidden_size", MOST_WIDTH),
+        "positions": lambda: f.count("max_position_embeddings", MOST_POSITIONS, 2048),
+        "mixers": lambda: ATTENTION * layers,
+        "inner": lambda: f.count("intermediate_size", MOST_INNER),
+        "activation": lambda: f.choice("hidden_act", ACTIVATIONS, "silu"),
+        "eps": lambda: f.number("rms_norm_eps", 0, 1),
+        "tied": lambda: f.flag("tie_word_embeddings", False),
+        "attention": lambda: attention(f, layers),
     }
-    if "attention" not in changed:
-        settings["attention"] = attention(f, layers)
-    return LanguageConfig(**{**settings, **changed})
+    settings = {name: make() for name, make in usual.items() if name not in changed}
+    return LanguageConfig(architecture=architecture, **settings, **changed)
+
+
+@cache
+def _classes() -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(CLASSES.read_text(encoding="utf-8"))["families"]
+    return found
+
+
+def class_fields(f: Fields) -> Fields:
+    """Settings under all their names, with what the configuration class of their `model_type` takes for granted where a
+    file leaves them out."""
+    facts, content = _classes()[f.content["model_type"]], dict(f.content)
+    for name, own in facts["names"].items():
+        for one, other in ((own, name), (name, own)):
+            if one in content:
+                content[other] = content[one]
+    content = {**facts["usual"], **content}
+    for name, own in facts["names"].items():
+        if own in content:
+            content.setdefault(name, content[own])
+    rope = facts.get("rope", {})
+    if not (content.get("rope_parameters") or content.get("rope_scaling")) and "rope_theta" not in content:
+        content["rope_parameters"] = rope or None
+    for name in ("rope_theta", "partial_rotary_factor"):
+        if name in rope:
+            content.setdefault(name, rope[name])
+    return Fields(content, f.where)
+
+
+def by_class(read: Callable[[Fields], LanguageConfig]) -> Callable[[Fields], LanguageConfig]:
+    """`read` of the settings that `class_fields` gives."""
+    return lambda f: read(class_fields(f))
+
+
+def renamed(table: Mapping[str, str], then: Find = same_name) -> Find:
+    """The weights of an architecture that calls some otherwise: what `then` says of a name, with what stands in the
+    table for the most of its beginning, behind the number where it is of a layer ("self_attn", "mlp.up_proj"), and for
+    the word "layers"."""
+
+    def theirs(part: str) -> str:
+        before, rest = part, ""
+        while before and before not in table:
+            before, _, last = before.rpartition(".")
+            rest = f".{last}{rest}"
+        return f"{table[before]}{rest}" if before else part
+
+    def name_of(name: str) -> str:
+        if not name.startswith("layers."):
+            return theirs(name)
+        _, number, part = name.split(".", 2)
+        return f"{table.get('layers', 'layers')}.{number}.{theirs(part)}"
+
+    def find(name: str, config: LanguageConfig, tensors: Mapping[str, Any]) -> Recipe:
+        recipe = then(name, config, tensors)
+        return replace(recipe, files=tuple(name_of(n) for n in recipe.files))
+
+    return find
+
+
+def some_rows(name: str, order: npt.NDArray[np.int64]) -> Recipe:
+    """Some rows of a tensor, in another order."""
+
+    def take(values: Sequence[Value]) -> Value:
+        (value,) = values
+        if isinstance(value, PackedArray):
+            return PackedArray(value.dtype, (len(order), *value.shape[1:]), value.data[order])
+        return value[order]
+
+    return Recipe((name,), take, rows=order)
+
+
+def block_rows(parts: Sequence[int], groups: int, which: Sequence[int]) -> npt.NDArray[np.int64]:
+    """The rows of some parts, one part after the other, of a matrix whose groups of rows have all parts each."""
+    whole = np.arange(groups * sum(parts)).reshape(groups, -1)
+    ends = np.cumsum(parts)
+    return np.concatenate([whole[:, ends[i] - parts[i] : ends[i]].reshape(-1) for i in which])
+
+
+def fused(whole: str, layout: Literal["apart", "grouped"], then: Find = same_name) -> Find:
+    """q, k and v in one tensor `whole`: one after the other, or so for each head of keys with its queries."""
+
+    def find(name: str, config: LanguageConfig, tensors: Mapping[str, Any]) -> Recipe:
+        a = config.attention
+        layer, found, rest = name.partition(".self_attn.")
+        part = "qkv".find(rest[:1]) if found and rest[1:].startswith("_proj.") else -1
+        if a is None or part < 0:
+            return then(name, config, tensors)
+        groups = a.kv_heads if layout == "grouped" else 1
+        sizes = [n * a.head_size // groups for n in (a.heads, a.kv_heads, a.kv_heads)]
+        return some_rows(f"{layer}.{whole}.{rest.rpartition('.')[2]}", block_rows(sizes, groups, (part,)))
+
+    return find
+
+
+def experts_in(base: str = "mlp", parts: Sequence[str] = ("gate_proj", "up_proj", "down_proj")) -> Find:
+    """Experts of a part `base` of layers, whose matrices lie in tensors of their own, by these names, or stacked, with
+    gates above the others."""
+
+    def find(name: str, config: LanguageConfig, tensors: Mapping[str, Any]) -> Recipe:
+        before, found, kind = name.partition(".mlp.experts.")
+        if not found or config.experts is None:
+            return same_name(name, config, tensors)
+        kind, whole = kind.removesuffix(".weight"), f"{before}.{base}.experts.gate_up_proj"
+        if whole in tensors:
+            if kind == "down_proj":
+                return Recipe((f"{before}.{base}.experts.down_proj",))
+            n = config.experts.inner
+            start = 0 if kind == "gate_proj" else n
+            return Recipe((whole,), lambda values: values[0][:, start : start + n])  # type: ignore[index]
+        own = parts[("gate_proj", "up_proj", "down_proj").index(kind)]
+        files = []
+        for e in range(config.experts.count):
+            files.append(f"{before}.{base}.experts.{e}.{own}.weight")
+            if files[-1] not in tensors:  # the first that is missing is enough to be named
+                break
+        return stacked(files)
+
+    return find
+
+
+def gate_above(name: str, config: LanguageConfig, tensors: Mapping[str, Any]) -> Recipe:
+    """The gates of an MLP above its other rows in one tensor, mlp.gate_up_proj."""
+    before, found, rest = name.partition("mlp.gate_proj.")
+    if found:
+        return rows(f"{before}mlp.gate_up_proj.{rest}", 0, config.inner)
+    before, found, rest = name.partition("mlp.up_proj.")
+    if found:
+        return rows(f"{before}mlp.gate_up_proj.{rest}", config.inner, 2 * config.inner)
+    return same_name(name, config, tensors)
 
 
 def rows(name: str, start: int, stop: int) -> Recipe:
@@ -127,7 +270,19 @@ def rows(name: str, start: int, stop: int) -> Recipe:
             return PackedArray(value.dtype, (stop - start, *value.shape[1:]), value.data[start:stop])
         return value[start:stop]
 
-    return Recipe((name,), cut)
+    return Recipe((name,), cut, rows=slice(start, stop))
+
+
+def plain_names(name: str, config: LanguageConfig, tensors: Mapping[str, Any]) -> Recipe:
+    """Tensors by the graph's own names, as GGUF files have them: q, k and v may be one after the other in one, and so
+    may the gates of an MLP and its other rows."""
+    if f"{name.partition('.self_attn.')[0]}.self_attn.qkv_proj.weight" in tensors:
+        return fused("self_attn.qkv_proj", "apart")(name, config, tensors)
+    before, found, rest = name.rpartition("mlp.gate_proj." if "gate_proj" in name else "mlp.up_proj.")
+    if found and config.gated and f"{before}mlp.gate_proj.{rest}" not in tensors:
+        start = 0 if "gate_proj" in name else config.inner
+        return rows(f"{before}mlp.up_proj.{rest}", start, start + config.inner)
+    return same_name(name, config, tensors)
 
 
 def stacked(names: Sequence[str]) -> Recipe:
@@ -138,9 +293,17 @@ def stacked(names: Sequence[str]) -> Recipe:
         if isinstance(first, PackedArray):
             data = np.stack([v.data for v in values if isinstance(v, PackedArray) and v.dtype == first.dtype])
             return PackedArray(first.dtype, (len(values), *first.shape), data)
+        if isinstance(first, Tensor):
+            return ops.stack([v for v in values if isinstance(v, Tensor)])
         return np.stack([np.asarray(v) for v in values])
 
     return Recipe(tuple(names), stack)
+
+
+def turned(value: npt.NDArray[Any] | Tensor) -> Value:
+    """A matrix, or each of a stack, with its last two axes the other way round; a vector as it is."""
+    made = value if value.ndim == 1 else value.swapaxes(-1, -2)
+    return made if isinstance(made, Tensor) else np.ascontiguousarray(made)
 
 
 def joined(values: Sequence[Value]) -> Value:
@@ -152,6 +315,18 @@ def joined(values: Sequence[Value]) -> Value:
     return PackedArray(packed[0].dtype, (len(data), *packed[0].shape[1:]), data)
 
 
-def derived(name: str, make: Callable[[npt.NDArray[np.float32]], npt.NDArray[np.float32]]) -> Recipe:
+def derived(name: str, make: Callable[[Any], Value]) -> Recipe:
     """A tensor whose numbers are changed, in f32."""
-    return Recipe((name,), lambda values: make(np.asarray(values[0], np.float32)), derived=True)
+
+    def changed(values: Sequence[Value]) -> Value:
+        (value,) = values
+        if isinstance(value, Tensor):
+            return make(value if value.dtype == f64 else ops.cast(value, f32))
+        return make(np.asarray(value, np.float32))
+
+    return Recipe((name,), changed, derived=True)
+
+
+def minus_exp(x: Any) -> Value:
+    """What files keep the logarithm of, with the other sign."""
+    return -ops.exp(x) if isinstance(x, Tensor) else np.asarray(-np.exp(x))

@@ -18,7 +18,7 @@ from rlx.backends.cpu.host.rows import F32, sum_first_axis, working
 from rlx.ir import Node
 from rlx.ops.attention.parts import NO_TOKENS, ByToken, heads_first, rest
 
-_BLOCK = 1 << 17  # scores in one block
+_SCORES_PER_BLOCK = 1 << 17
 _MIN_QUERIES = 16
 # All heads go in one batched call where a head's GEMM has at most so many multiplications: NumPy's BLAS starts no
 # threads for so few.
@@ -59,8 +59,8 @@ class _Attention:
         self._prepare_mask((batch, heads, n_q, n_k))
         if self.causal or self.window is not None:
             self.diagonal = _diagonal(n_q, n_k, self.dtype, self.causal, self.window)
-        queries = min(n_q, max(_MIN_QUERIES, _BLOCK // n_k))
-        group = max(1, _BLOCK // (queries * n_k)) if queries == n_q else 1
+        queries = min(n_q, max(_MIN_QUERIES, _SCORES_PER_BLOCK // n_k))
+        group = max(1, _SCORES_PER_BLOCK // (queries * n_k)) if queries == n_q else 1
         parts = -(-heads // group)
         pieces = [
             (b, slice(p * heads // parts, (p + 1) * heads // parts), slice(i, min(n_q, i + queries)))

@@ -15,7 +15,7 @@ from rlx.backends.cpu.host.rows import working
 from rlx.ir import Node
 from rlx.ops.attention.parts import rest
 
-_BLOCK = 1 << 17  # scores in one block
+_SCORES_PER_BLOCK = 1 << 17
 
 
 @cpu_kernel("attention_grad")
@@ -65,7 +65,7 @@ class _KeyHead:
         self.ctx = ctx
         n_q, n_k, size = q.shape[2], k.shape[2], q.shape[3]
         self.dtype = working(q.dtype)
-        self.rows = min(n_q, max(1, _BLOCK // n_k))
+        self.rows = min(n_q, max(1, _SCORES_PER_BLOCK // n_k))
         self.key, self.at = np.arange(n_k), np.arange(-n_q, 0)[:, None]
 
         def scratch(*shape: int, kind: Any = self.dtype) -> Array:

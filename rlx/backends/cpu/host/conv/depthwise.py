@@ -20,7 +20,7 @@ from numpy.lib.stride_tricks import as_strided
 
 from rlx.backends.cpu.context import Array, BindContext, Step
 
-_BLOCK = 1 << 17  # elements in one block of channels
+_BLOCK_ELEMENTS = 1 << 17
 _NS_A_TAP = 0.16
 _AXES = "ij"
 
@@ -99,7 +99,7 @@ def bind_depthwise(
     length = sum((c - 1) * p for c, p in zip(counts, pitch, strict=True)) + 1
     factors = w.reshape(channels, each, *kernel)
     target = out.reshape(len(out), channels, each, *counts)
-    block = max(1, min(_BLOCK // plane, -(-channels // 2)))
+    block = max(1, min(_BLOCK_ELEMENTS // plane, -(-channels // 2)))
     parts = [slice(i, min(channels, i + block)) for i in range(0, channels, block)]
     pieces = [(n, part) for n in range(len(out)) for part in parts]
     taps = list(itertools.product(*(a.runs() for a in axes[:-1]), axes[-1].singles()))
@@ -138,8 +138,8 @@ def bind_depthwise(
 def _laid_out(
     x: Array, axes: Sequence[_Axis], ctx: BindContext, thread: int
 ) -> tuple[dict[tuple[int, ...], Array], list[Step]]:
-    """For each combination of phases, planes (channels, *sizes) in scratch, with a margin before and after them as long
-    as the longest shift along the last axis; and the calls that fill the planes."""
+    """Planes (channels, *sizes) in scratch by combination of phases, with a margin before and after them as long as the
+    longest shift along the last axis; and the calls that fill the planes."""
     sizes = tuple(a.size for a in axes)
     margin, numel = axes[-1].reach, len(x) * math.prod(sizes)
     planes: dict[tuple[int, ...], Array] = {}

@@ -23,8 +23,8 @@ from rlx.backends.cpu.host.windows import padded, view_windows
 from rlx.ir import Node
 
 _NS_A_FLOP = 1 / 100
-_COLUMNS = 1 << 18  # elements in one block of columns: it stays in the second-level cache
-_RESULT = 1 << 18  # elements of a result that stays there until its epilogue
+_COLUMNS_ELEMENTS = 1 << 18  # a block of columns stays in the second-level cache
+_RESULT_ELEMENTS = 1 << 18  # a result stays there until its epilogue
 _MIN_PART = 96  # a GEMM of a batched call has at least so many rows, or output positions
 
 
@@ -85,7 +85,7 @@ class _Columns:
     def steps(self) -> list[Step]:
         # Making the columns costs little beside the GEMM where there are more rows than output positions.
         quick = self.plain or self.rows * self.groups > self.places
-        small = len(self.out) == 1 and self.out.size <= _RESULT and quick
+        small = len(self.out) == 1 and self.out.size <= _RESULT_ELEMENTS and quick
         in_turn = small and self.out.dtype == self.x.dtype == F32 and not self.ctx.batch_invariant
         return self._in_turn() if in_turn and load_team() is not None else self._by_threads()
 
@@ -141,7 +141,7 @@ class _Columns:
         return columns, [partial(np.copyto, columns.reshape(source.shape), source)]
 
     def _begun(self, sums: Array, channels: slice, axis: int) -> list[Step]:
-        """With `onto`, fills the result of some channels, which lie along `axis`, with the bias."""
+        """Fills the result of some channels, which lie along `axis`, with the bias where there is `onto`."""
         if not self.onto:
             return []
         return [partial(np.copyto, sums, self.ins[2][channels].reshape(-1, *(1,) * (sums.ndim - 1 - axis)))]
@@ -178,7 +178,7 @@ class _Columns:
     def _blocks(self) -> list[slice]:
         """Rows of the output in blocks of equal height, an even number of them. They too depend on the shape alone."""
         height, line = self.counts[0], self.places // self.counts[0]
-        most = max(1, min(_COLUMNS // max(1, self.terms * line), _RESULT // max(1, self.rows * line)))
+        most = max(1, min(_COLUMNS_ELEMENTS // max(1, self.terms * line), _RESULT_ELEMENTS // max(1, self.rows * line)))
         parts = -(-height // most)
         if parts > 1 or len(self.out) * self.groups == 1:
             parts += parts % 2

@@ -16,7 +16,7 @@ from rlx.backends.cpu.host.rows import working
 from rlx.backends.cpu.host.windows import at_tap, padded, room_for, view_windows
 from rlx.ir import Node
 
-_COLUMNS = 1 << 18  # elements in one block of columns
+_COLUMNS_ELEMENTS = 1 << 18
 _NS_A_FLOP = 1 / 100
 
 
@@ -41,7 +41,7 @@ def bind_spread(node: Node, ins: Sequence[Array], outs: Sequence[Array], ctx: Bi
     kept = tuple(slice(a, a + n) for n, (a, _) in zip(out.shape[2:], pads, strict=True))
     weights = w.reshape(groups, rows, inner * taps)
     flat = x.reshape(len(x), groups, rows, positions)
-    block = max(1, _COLUMNS // (taps * positions))
+    block = max(1, _COLUMNS_ELEMENTS // (taps * positions))
     pieces = [
         (n, g, slice(i, min(inner, i + block)))
         for n in range(len(x))
@@ -88,7 +88,7 @@ def bind_grad_weight(node: Node, ins: Sequence[Array], outs: Sequence[Array], ct
     seen = view_windows(x, kernel, attrs["strides"], attrs["dilations"], counts)
     flat = d.reshape(len(d), groups, rows, positions)
     line = positions // counts[0]
-    height = max(1, _COLUMNS // max(1, terms * line))
+    height = max(1, _COLUMNS_ELEMENTS // max(1, terms * line))
     target = out.reshape(groups, rows, terms)
     marks = ctx.mark()
 

@@ -1,0 +1,185 @@
+"""Families of language models: tiny folders of each beside what transformers computes in float64."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rlx.errors import ModelFormatError, ModelWarning
+from rlx.formats import gguf, safetensors
+from rlx.formats.gguf.plain import BY_MODEL_TYPE as PLAIN
+from rlx.models import load
+from rlx.models.language.architectures import ARCHITECTURES
+from rlx.models.language.architectures.base import CLASSES
+from rlx.models.language.written import folder_to_gguf
+from tests.models.language.families import (
+    EVERY,
+    FAMILIES,
+    FOUND,
+    FROZEN,
+    IDS_ASKED,
+    KEYS,
+    LIMIT,
+    PAGE,
+    class_facts,
+    error,
+    judge,
+    judged,
+    page,
+    random_model,
+    read_keys,
+    right,
+    unpacked_names,
+    write_formula,
+)
+from tests.outside import outside
+
+CASES: dict[str, Any] = json.loads(FROZEN.read_text())["cases"]
+
+
+def folder_of(case: str, folder: Path, **changed: Any) -> Path:
+    kind, _, i = case.rpartition("-")
+    folder.mkdir(exist_ok=True)
+    settings = {**FAMILIES[kind][int(i)], **changed}
+    write_formula(folder, kind, settings, unpacked_names(CASES[case]["tensors"]))
+    return folder
+
+
+def test_every_family_has_cases() -> None:
+    assert {case.rpartition("-")[0] for case in CASES} == set(FAMILIES) == set(json.loads(KEYS.read_text())["families"])
+    assert set(FAMILIES) <= set(ARCHITECTURES)
+
+
+@pytest.mark.sample(12)
+@pytest.mark.parametrize("case", CASES)
+def test_logits_as_transformers_has_them(case: str, tmp_path: Path) -> None:
+    """config.json says what differs from the class alone; the names of tensors are those of the published folders."""
+    with load(folder_of(case, tmp_path), "cpu", context=64, engine="numpy") as model:
+        got = model.logits(IDS_ASKED)
+    assert error(got[-1, :16], np.asarray(CASES[case]["logits"])) <= LIMIT
+    assert got.argmax(1).tolist() == CASES[case]["likeliest"]
+
+
+# One of each block that a step or a row of a batch computes otherwise than a run over the whole text.
+BLOCKS = {
+    "deepseek_v3-0": "latent attention", "bloom-0": "ALiBi", "falcon-1": "ALiBi, rounded",
+    "ministral3-0": "queries by position", "hunyuan_v1_dense-0": "norms behind ropes",
+    "falcon_h1-0": "both side by side",
+    "lfm2-0": "short convolutions", "jamba-0": "Mamba with norms", "cohere2-0": "layers without ropes",
+}  # fmt: skip
+
+
+@pytest.mark.sample(3)
+@pytest.mark.parametrize("case", BLOCKS)
+def test_parts_steps_and_batches(case: str, tmp_path: Path) -> None:
+    """Beside one run over the whole text."""
+    folder = folder_of(case, tmp_path)
+    ids = np.asarray(IDS_ASKED, np.int32)
+    with load(folder, "cpu", context=64, engine="numpy") as model:
+        want = model.logits(ids)
+    found = judged(folder, want, ids)
+    assert max(found[k] for k in ("error", "steps", "parts")) <= LIMIT, BLOCKS[case]
+    assert not any(found.get(k) for k in ("argmax", "batch", "pages"))
+
+
+def test_caches_of_latent_attention_hold_one_row_a_token(tmp_path: Path) -> None:
+    with load(folder_of("deepseek_v3-0", tmp_path), "cpu", context=64, engine="numpy") as model:
+        assert model.decoder.cache_bytes == 3 * 64 * (16 + 8) * 4
+        want = list(model.tokens(IDS_ASKED[:9], 8))
+    with load(tmp_path, "cpu", context=64, engine="numpy", cache="bf16") as model:
+        assert model.decoder.cache_bytes == 3 * 64 * (16 + 8) * 2
+        assert len(list(model.tokens(IDS_ASKED[:9], 8))) == len(want)
+
+
+def test_layers_behind_the_last_are_left_aside_with_a_word(tmp_path: Path) -> None:
+    """DeepSeek-V3's files have such layers, which guess further tokens; a weight that is no such one is refused."""
+    folder = folder_of("glm4_moe-0", tmp_path)
+    held = {name: np.array(array) for name, array in safetensors.load(folder).items()}
+    more = {**held, "model.layers.3.eh_proj.weight": held["lm_head.weight"]}
+    safetensors.save(folder / "model.safetensors", more)
+    with pytest.warns(ModelWarning, match="1 tensors of layers from 3 on, which guess further tokens, are left aside"):
+        with load(folder, "cpu", context=64, engine="numpy") as model:
+            assert model.logits(IDS_ASKED).argmax(1).tolist() == CASES["glm4_moe-0"]["likeliest"]
+    safetensors.save(folder / "model.safetensors", {**held, "model.layers.2.eh_proj.weight": held["lm_head.weight"]})
+    with pytest.raises(ModelFormatError, match="extra 'model.layers.2.eh_proj.weight'"):
+        load(folder, "cpu")
+
+
+@pytest.mark.parametrize("kind", FAMILIES)
+def test_the_settings_that_are_read(kind: str) -> None:
+    """Those of the list, which a command writes with what the others change in transformers: nothing."""
+    known, held = json.loads(CLASSES.read_text())["families"][kind], json.loads(KEYS.read_text())["families"][kind]
+    assert sorted(read_keys(kind) & set(known["usual"])) == held["read"]
+    assert not set(held["read"]) & set(held["idle"])
+    assert set(known["usual"]) - {"use_cache", "vocab_size"} <= {*held["read"], *held["idle"]}
+
+
+@pytest.mark.judged
+@pytest.mark.late
+def test_what_the_classes_take_for_granted() -> None:
+    assert class_facts() == json.loads(CLASSES.read_text())
+
+
+@pytest.mark.judged
+@pytest.mark.sample(8)
+@pytest.mark.parametrize("kind", FAMILIES)
+def test_random_folders_beside_transformers(kind: str, tmp_path: Path) -> None:
+    """With all settings written out, as transformers saves them."""
+    torch = outside("torch")
+    random_model(tmp_path, kind, FAMILIES[kind][0])
+    tokens = torch.randint(3, 96, (30,))
+    with torch.no_grad():
+        want = judge(tmp_path, kind)(tokens[None]).logits[0].numpy()
+    with load(tmp_path, "cpu", context=64, engine="numpy") as model:
+        got = model.logits(tokens.numpy())
+    assert error(got, want) <= LIMIT and (got.argmax(1) == want.argmax(1)).all()
+
+
+def test_an_unknown_family_is_refused_with_the_nearest(tmp_path: Path) -> None:
+    for kind, told in (("deepseek_v32", "deepseek_v3"), ("mixtrall", "mixtral"), ("gemma3n_text", "gemma3_text")):
+        (tmp_path / "config.json").write_text(json.dumps({"model_type": kind}))
+        with pytest.raises(ModelFormatError, match=f"model_type is '{kind}'; the nearest that rlx knows is {told}"):
+            load(tmp_path, "cpu")
+
+
+WRITTEN = [kind for kind, cases in json.loads(FOUND.read_text())["families"].items()
+           if kind in PLAIN and any("gguf" in case for case in cases)]  # fmt: skip
+
+
+@pytest.mark.sample(5)
+@pytest.mark.parametrize("kind", WRITTEN)
+def test_gguf_files_of_a_folder(kind: str, tmp_path: Path) -> None:
+    """A file holds the folder's numbers; its logits are those of the folder."""
+    cases = json.loads(FOUND.read_text())["families"][kind]
+    case = f"{kind}-{next(i for i, found in enumerate(cases) if 'gguf' in found)}"
+    folder = folder_of(case, tmp_path / "a")
+    notes = folder_to_gguf(folder, tmp_path / "m.gguf")
+    assert notes == ["the folder has no tokenizer.json, so the file gets no tokenizer"]
+    with load(tmp_path / "m.gguf", "cpu", context=64, engine="numpy") as model:
+        got = model.logits(IDS_ASKED)
+    assert error(got[-1, :16], np.asarray(CASES[case]["logits"])) <= LIMIT
+    assert got.argmax(1).tolist() == CASES[case]["likeliest"]
+
+
+def test_what_gguf_has_no_place_for_is_refused(tmp_path: Path) -> None:
+    folder = folder_of("gpt_neox-1", tmp_path / "a")
+    with pytest.raises(ModelFormatError, match="GGUF has no place for what the settings say of qkv_bias: False"):
+        folder_to_gguf(folder, tmp_path / "m.gguf")
+    assert not (tmp_path / "m.gguf").exists()
+    folder_to_gguf(folder_of("granite-0", tmp_path / "b"), tmp_path / "g.gguf")
+    with gguf.read(tmp_path / "g.gguf") as file:
+        tensors = {name: tensor.read() for name, tensor in file.tensors.items()}
+        gguf.write(tmp_path / "h.gguf", {**file.metadata, "granite.attention.sinks": 3}, tensors)
+    with pytest.raises(ModelFormatError, match="granite.attention.sinks is 3; rlx has no code for it"):
+        load(tmp_path / "h.gguf", "cpu")
+
+
+def test_the_page_of_families_is_what_the_command_found() -> None:
+    held = json.loads(FOUND.read_text())["families"]
+    assert {kind: len(cases) for kind, cases in held.items()} == {kind: len(cases) for kind, cases in EVERY.items()}
+    assert all(right(case) for cases in held.values() for case in cases)
+    assert PAGE.read_text(encoding="utf-8") == page()
