@@ -58,14 +58,14 @@ def bind(device: CudaDevice, steps: Sequence[Step], arena: DeviceArena, segments
                 assert isinstance(step, Copy)
                 launches.append(_copy(runtime, stream, step, place(step.target), place(step.source)))
     # Arguments are the call's own, the handle of cuBLAS with its stream is the device's.
-    turn: Any = threading.Lock()
+    lock: Any = threading.Lock()
     products_turn: Any = device.lock if products else nullcontext()
 
     def begin(memory: Memory) -> None:
         device.enter()
         places = [buffer.address + offset for buffer, offset in memory]
         try:
-            with turn, products_turn:
+            with lock, products_turn:
                 if products:
                     aim_blas(device, products, stream)
                 for value, n, offset in words:
