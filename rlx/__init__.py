@@ -75,6 +75,7 @@ if TYPE_CHECKING:
     from rlx.aten import from_torch as from_torch
     from rlx.runtime.dims import Dim as Dim
     from rlx.runtime.saved.program import load_program as load_program
+    from rlx.train import training as training
 
 _LAZY = {
     "models": "rlx.models", "formats": "rlx.formats", "conformance": "rlx.conformance", "onnx": "rlx.onnx",
@@ -85,13 +86,14 @@ _LAZY_NAMES = {
     "Dim": "rlx.runtime.dims",
     "from_torch": "rlx.aten",
     "load_program": "rlx.runtime.saved.program",
+    "training": "rlx.train",
 }
 if not TYPE_CHECKING:  # type checkers read the imports above
     __all__ = [  # what `help` shows; the modules of _LAZY stay out, since `from rlx import *` would load them
         "Array", "CompiledGraph", "Dim", "Graph", "PackedArray", "RlxError", "Session", "State", "Tensor", "Weights",
         "Complex", "array", "asarray", "bf16", "bool_", "checkpoint", "custom_jvp", "custom_op", "custom_vjp",
         "devices", "errors", "eval_shape", "f16", "f32", "f64", "from_dlpack", "from_torch", "grad", "gradients",
-        "hessian", "hvp", "i8", "i16", "i32", "i64", "jacfwd", "jacrev", "jit", "jvp", "quantize", "u8", "u16", "u32",
+        "hessian", "hvp", "i8", "i16", "i32", "i64", "jacfwd", "jacrev", "jit", "jvp", "quantize", "training", "u8", "u16", "u32",
         "u64", "value_and_grad", "vjp", "vmap", *ops.__all__, *ops.LATER,
     ]  # fmt: skip
 

@@ -276,6 +276,12 @@ class Call(Protocol):
         ...
 
     @property
+    def fresh(self) -> Callable[[Sequence[int]], Callable[[list[int]], list[Buffer]]] | None:
+        """For the bytes of each output: a function of the addresses of the inputs, to which it adds those of outputs
+        in memory of their own. It begins a run and returns this memory. None on devices where `begin` is as quick."""
+        ...
+
+    @property
     def own_bytes(self) -> int:
         """Bytes that it has beside its plan's."""
         ...

@@ -106,7 +106,7 @@ class Model(Closing):
 
     def _begin(self) -> None:
         self._fixed: set[str] = set()
-        self._values: set[Any] = set()  # the values of fixed inputs for which programs were compiled
+        self._values: set[Any] = set()  # there are programs for these values of fixed inputs
         self._bakes = True
         self._seen: SeenLengths | None = None  # the lengths behind a cut, while its programs may be padded
         self._blocks: dict[Any, Block] = {}  # what programs of varying lengths share behind their cuts

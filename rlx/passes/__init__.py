@@ -24,6 +24,7 @@ from rlx.passes.legalize import legalize as legalize
 from rlx.passes.params import set_param_dtypes as set_param_dtypes
 from rlx.passes.params import sink_casts as sink_casts
 from rlx.passes.recognize import recognize as recognize
+from rlx.passes.renew_last import renew_last as renew_last
 from rlx.passes.rewriting import SupportOf as SupportOf
 from rlx.passes.rewriting import native_everywhere as native_everywhere
 from rlx.passes.rewriting import remove_dead as remove_dead
@@ -85,6 +86,8 @@ def optimize(
         stage("sink_casts", lambda g: sink_casts(g, support))
         stage("fuse_groups", lambda g: fuse_groups(g, support))
     stage("isolate_results", isolate_results)
+    if fuse:
+        stage("renew_last", renew_last)
     report.nodes = counts
 
     def body(name: str, graph: Graph) -> Graph:

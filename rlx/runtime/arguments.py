@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 
 from rlx.driver.device import HOST
-from rlx.driver.registry import find_device
+from rlx.driver.registry import info_of
 from rlx.errors import DeviceUnavailable, GraphError
 from rlx.ir import Tensor
 from rlx.ir.values import as_array, is_foreign, is_foreign_type
@@ -196,7 +196,7 @@ class Parameters:
     def _memory(self) -> int:
         """DLPack's kind of the device's memory; the host's where there is no such device, as the session will say."""
         try:
-            return find_device(self._device).dlpack
+            return info_of(self._device).dlpack
         except DeviceUnavailable:
             return HOST
 

@@ -196,8 +196,7 @@ def _runner(
 
 
 def _run_watched(owner: CompiledGraph, program: Recorded) -> None:
-    for name in owner._replaced:
-        owner.state.reclaim(name)
+    owner.state.reclaim_each(owner._replaced)
     if owner.options.stream is not None:
         owner.device.follow(owner.options.stream)
     before = debug.before_run(owner)

@@ -14,7 +14,7 @@ from rlx.ir.checks import add_check
 from rlx.ir.types import is_index
 from rlx.ops.pytree import unflatten
 from rlx.ops.with_rule import Grads, Rule, with_rule
-from rlx.runtime.jit import Jitted, tracing
+from rlx.runtime.jit import Shared, tracing
 from rlx.runtime.keywords import keywords
 from rlx.runtime.trees import as_leaves, check_function, home, outputs_of, taken
 
@@ -80,7 +80,7 @@ def _traced_or_jitted(
     fun: Callable[..., Any], apply_it: Callable[..., Any], static_argnums: int | Sequence[int]
 ) -> Callable[..., Any]:
     """`apply_it` inside a traced function, and outside one a program of it."""
-    jitted = Jitted(functools.wraps(fun)(apply_it), "auto", None, static_argnums, (), "checkpoint")
+    jitted = Shared(functools.wraps(fun)(apply_it), "auto", None, static_argnums, (), "checkpoint")
 
     @functools.wraps(fun)
     def checkpointed(*args: Any, **kwargs: Any) -> Any:

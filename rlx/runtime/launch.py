@@ -46,6 +46,11 @@ class Launch(Generic[T]):
         state = "failed" if self._error is not None else "done" if ended else "under way"
         return f"Launch({state}: {', '.join(f'{n}: {a.type}' for n, a in self._arrays.items())})"
 
+    @property
+    def failed(self) -> bool:
+        """Whether the run is known to have failed; `wait` raises its error. Never waits."""
+        return self._error is not None
+
     def done(self) -> bool:
         """Whether the run is complete, or has failed; never waits."""
         mark = self._mark  # read once: another thread may find that it is done

@@ -81,8 +81,7 @@ class Recorded:
         """Writes a run's inputs, in order with the user's stream where the session has one."""
         if self._stream is not None:
             self._device.follow(self._stream)
-        for name in self._overwritten:
-            self._state.reclaim(name)  # other programs may have lent what this run overwrites
+        self._state.reclaim_each(self._overwritten)  # other programs may have lent what this run overwrites
         for port, value in zip(self.inputs, values, strict=True):
             port.write(value)
 

@@ -451,6 +451,8 @@ class Store(Closing):
 
     def replaced(self, names: Iterable[str]) -> None:
         """Notes that a run has given these states new values, which are valid as a whole."""
+        if not self._lengths:  # a step of training replaces hundreds
+            return
         with self.lock:
             for name in names:
                 self._lengths.pop(name, None)
@@ -497,6 +499,12 @@ class Store(Closing):
                 if own.segment == slot.segment and own.offset < slot.offset + slot.nbytes <= own.offset + own.nbytes:
                     self._viewed.add(name)
                     self.reclaim(name)
+
+    def reclaim_each(self, names: Iterable[str]) -> None:
+        """As `reclaim` of each name."""
+        if self._lent:
+            for name in names:
+                self.reclaim(name)
 
     def reclaim(self, name: str, donated: object = None) -> bool:
         """Ends a loan before the slot is written: an Array that is still alive gets memory of its own.

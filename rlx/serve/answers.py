@@ -137,7 +137,7 @@ class Answer(Asked):
         vocabulary = self.stream.vocabulary
 
         def named(id: int, logarithm: float | None) -> Named:
-            content = vocabulary.content(id) if id in vocabulary.tokens else b""
+            content = vocabulary.contents([id])[0] if id in vocabulary.tokens else b""
             try:
                 text = content.decode() or f"<|{id}|>"
             except UnicodeDecodeError:  # as OpenAI's API writes a part of a character

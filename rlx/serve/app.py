@@ -81,9 +81,9 @@ class Service:
     # -- requests to sequences
 
     def _ids(self, prompt: str | list[int], param: str) -> Any:
-        """A prompt's tokens. Raises: Refused, RlxError."""
-        ids = self.tokenizer.encode(prompt) if isinstance(prompt, str) else prompt
-        return self._checked(ids, param)
+        """A prompt's tokens. Raises: Refused."""
+        with protocol.named(param):
+            return self._checked(self.tokenizer.encode(prompt) if isinstance(prompt, str) else prompt, param)
 
     def _text(self, ids: list[int]) -> str:
         """The text of tokens; those of the model's rows beyond its vocabulary have none."""
@@ -123,10 +123,16 @@ class Service:
             if asked.effort is not None and not re.search(r"\breasoning_effort\b", template):
                 raise Refused(400, "reasoning_effort is not read by the model's chat template; leave it out",
                               "reasoning_effort", "unsupported")  # fmt: skip
-            prompts = [self._checked(self.model.chat_ids(asked.messages, tools or None, more), "messages")]
+            with protocol.named("messages"):
+                prompts = [self._checked(self.model.chat_ids(asked.messages, tools or None, more), "messages")]
         else:
             prompts = [self._ids(prompt, "prompt") for prompt in asked.prompts]
-        constraint, settings = self._constraint(asked), asked.settings
+        with protocol.named("tools" if isinstance(asked, Chat) and asked.tool is not None else "response_format"):
+            constraint = self._constraint(asked)
+        settings, vocabulary = asked.settings, self.model.config.vocabulary
+        if odd := [token for token in settings.bias or () if token >= vocabulary]:
+            what = f"logit_bias has the token {odd[0]}; expected ids from 0 to {vocabulary - 1}"
+            raise Refused(400, what, "logit_bias")
         format = format_of(self.tokenizer.chat_template) if tools else None
         names = frozenset(tool["function"]["name"] for tool in tools)
         adapter = None if asked.model == self.name else asked.model
@@ -136,7 +142,7 @@ class Service:
                 tool_text = None if format is None else ToolText(format, names)
                 penalties = None
                 if settings.penalized:
-                    penalties = Penalties(self.model.config.vocabulary, settings.repetition, settings.presence,
+                    penalties = Penalties(vocabulary, settings.repetition, settings.presence,
                                           settings.frequency, settings.bias)  # fmt: skip
                 answers.append(
                     Answer(

@@ -124,8 +124,9 @@ class EncoderService(Service):
         return self.embedded(asked, rows, await self.attended(request.receive, self._vectors(rows, left_out)))
 
     def _ids(self, prompt: str | list[int], param: str) -> Any:
-        """A text's tokens. Raises: Refused, RlxError."""
-        ids = self.encoder.tokens(prompt) if isinstance(prompt, str) else self.encoder.check_ids(prompt)
+        """A text's tokens. Raises: Refused."""
+        with protocol.named(param):
+            ids = self.encoder.tokens(prompt) if isinstance(prompt, str) else self.encoder.check_ids(prompt)
         if len(ids) > self.most:
             raise protocol.too_long(len(ids), self.most, param)
         if not len(ids):

@@ -10,11 +10,12 @@ import json
 import math
 import re
 import secrets
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from rlx.errors import meant
+from rlx.errors import RlxError, meant
 from rlx.models.language.graph import SCORED
 
 # They say who asks and how it is to be billed, and change no answer.
@@ -156,6 +157,15 @@ def _check_depth(value: Any) -> None:
         if not level:
             return
     raise Refused(400, f"the body is nested more than {_MAX_JSON_DEPTH} deep")
+
+
+@contextmanager
+def named(param: str) -> Iterator[None]:
+    """Within this context, what a part of the request is refused for is said with that part's name. Raises: Refused."""
+    try:
+        yield
+    except RlxError as error:
+        raise Refused(400, f"{param}: {' '.join(str(error).split())[:1000]}", param) from error
 
 
 class _Fields:
@@ -365,9 +375,11 @@ def _bias(fields: _Fields) -> dict[int, float] | None:
     if not isinstance(held, dict) or len(held) > _MAX_BIASED_TOKENS:
         raise fields.wrong("logit_bias", f"an object of at most {_MAX_BIASED_TOKENS} token ids and numbers")
     result, inner = {}, _Fields(held, "logit_bias.")
-    for id in held:
+    for id, value in held.items():
         if not (id.isascii() and id.isdecimal() and len(id) < 10) or str(int(id)) != id:  # 5 and 05 are one token
             raise Refused(400, f"logit_bias has {_shown(id)}; expected the id of a token", "logit_bias")
+        if value is None:
+            raise inner.wrong(id, "a number from -100 to 100")
         result[int(id)] = inner.number(id, -100, 100, 0.0)
     return result
 

@@ -60,7 +60,7 @@ PAGES: dict[str, Callable[[Path], Names]] = {
     "docs/arrays.md": lambda folder: {}, "docs/onnx.md": a_model, "docs/onnx-save.md": a_graph,
     "docs/lengths.md": a_pool, "docs/linalg.md": lambda folder: {}, "docs/reports.md": lambda folder: {},
     "docs/language.md": a_language_model, "docs/transforms.md": lambda folder: {}, "docs/design.md": lambda folder: {},
-    "docs/nn.md": lambda folder: {}, "docs/signals.md": lambda folder: {},
+    "docs/nn.md": lambda folder: {}, "docs/signals.md": lambda folder: {}, "docs/training.md": lambda folder: {},
 }  # fmt: skip
 
 

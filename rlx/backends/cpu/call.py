@@ -17,6 +17,7 @@ from rlx.backends.cpu.arena import CpuArena, CpuBuffer, address_of
 from rlx.backends.cpu.context import Array
 from rlx.backends.cpu.executable import CpuExecutable
 from rlx.driver import Buffer, BuildOptions, MemoryPlan
+from rlx.driver.memory.views import results_elsewhere
 from rlx.errors import ArenaError
 from rlx.host.locks import renewed
 from rlx.ir import Graph
@@ -94,6 +95,8 @@ def build_call(
     segments: Sequence[str],
 ) -> CpuCall | str:  # fmt: skip
     """See Device.build_call. `bound`: the segments of the arena that are not among `segments`."""
+    for name in results_elsewhere(graph, plan):
+        return f"its result {name!r} lies in an argument, a constant or another result"
     sizes = dict.fromkeys(segments, 1)
     for slot in plan.slots.values():
         if slot.segment in sizes:

@@ -56,6 +56,7 @@ class Forms:
         self._gone: dict[tuple[int, int], Form] = {}  # ranges whose bytes only a form has
         self._kept: Counter[tuple[int, int]] = Counter()
         self._all_kept = False
+        self._among_kept: list[Form] | None = None  # forms of kept bytes; None where that has to be looked for
         self._bringing = 0  # calls of `_bring` under way: a signal's handler may read within another call
         # What programs had that were dropped without `close`. Finalizers must not take the lock, so they add it here.
         self.abandoned: deque[Form | tuple[int, int]] = deque()
@@ -84,6 +85,7 @@ class Forms:
             if form is None:
                 memory = make()
                 form = self._forms[key] = Form(key, start, end, memory, lambda: unpack(memory))
+                self._among_kept = None
             form.users += 1
             return form
 
@@ -103,7 +105,7 @@ class Forms:
             form.fresh = form.written = False
             try:
                 pack()
-                form.fresh = not form.written  # a signal's handler may have written to it
+                form.fresh = not form.written  # a signal's handler may write in between
             finally:
                 self._settle([form, *brought])
 
@@ -114,6 +116,7 @@ class Forms:
         with self.lock:
             self._sweep()
             self._kept[start, end] += 1  # first, so that nobody gives them back meanwhile
+            self._among_kept = None
             self._drop_unused(self._bring(start, end))
 
     def let_go(self, start: int, end: int) -> None:
@@ -121,6 +124,7 @@ class Forms:
         with self.lock:
             self._kept[start, end] -= 1
             self._kept = +self._kept
+            self._among_kept = None
             self._settle(list(self._forms.values()))
 
     def keep_all(self) -> None:
@@ -157,8 +161,12 @@ class Forms:
     def written(self) -> None:
         """Notes that kept bytes may have been written, by their addresses."""
         with self.lock:
-            for start, end in tuple(self._kept):
-                self._drop_unused(self._outdate(start, end))
+            if self._among_kept is None:
+                kept = tuple(self._kept)
+                self._among_kept = [f for f in self._forms.values() if any(a < f.end and f.start < b for a, b in kept)]
+            for form in self._among_kept:
+                form.fresh, form.written = False, True
+            self._drop_unused(self._among_kept)
 
     def close(self) -> None:
         """The contents are not needed any more. Forms in use stay until they are left."""
@@ -213,6 +221,7 @@ class Forms:
         for form in forms:
             if form.users == 0 and self._forms.get(form.key) is form and form not in self._gone.values():
                 del self._forms[form.key]
+                self._among_kept = None
                 form.memory.close()
 
     def _pages(self, start: int, end: int) -> tuple[int, int]:

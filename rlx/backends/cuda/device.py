@@ -6,7 +6,6 @@ import os
 import threading
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -29,7 +28,7 @@ from rlx.backends.cuda.dependent_launch import may_begin_early
 from rlx.backends.cuda.imported import ImportedMemory, gpu_uuid
 from rlx.backends.cuda.libraries import load_library
 from rlx.backends.cuda.management import free_bytes
-from rlx.backends.cuda.memory import GRANULE_BYTES, CudaArena, CudaBuffer, Foreign, Memory, Staging
+from rlx.backends.cuda.memory import CudaArena, CudaBuffer, Foreign, Memory, Staging, granules
 from rlx.backends.cuda.nvrtc import nvrtc
 from rlx.backends.cuda.recorder import Recorded, record
 from rlx.backends.cuda.start import drop_context, make_context
@@ -46,7 +45,6 @@ from rlx.driver import (
     Executable,
     Limits,
     MemoryPlan,
-    align,
 )
 from rlx.driver.closing import Resources, close_each
 from rlx.driver.device import CUDA, Borrowed, Support
@@ -58,7 +56,7 @@ from rlx.host.background import importing
 from rlx.ir import Graph, Node
 
 if TYPE_CHECKING:
-    from rlx.backends.gpu.program.call import Begin
+    from rlx.backends.gpu.program.call import Enqueued
 
 # The handles of the legacy and the per-thread default stream; what is recorded on the first waits for the second.
 LEGACY = frozenset({1, 2})
@@ -302,7 +300,10 @@ class CudaDevice:
     def take(self, nbytes: int) -> Memory:
         """Memory that is not cleared; `give` takes it back. Raises: OutOfDeviceMemory."""
         self.enter()
-        wanted = align(max(check_nbytes(nbytes, self.info.id), 1), GRANULE_BYTES)
+        return self.take_whole(granules(check_nbytes(nbytes, self.info.id)))
+
+    def take_whole(self, wanted: int) -> Memory:
+        """As `take`, of a size that `granules` gave. Requires: `enter` was called."""
         memory = self._again(wanted)
         if memory is not None:
             return memory
@@ -329,13 +330,13 @@ class CudaDevice:
     def _again(self, nbytes: int) -> Memory | None:
         """The memory that was dropped last, where it is of this size: of a loop that drops a result for each that it
         makes, without a way through the pool."""
-        if not self.orphans:
-            return None
-        with suppress(IndexError):  # another thread took it
+        try:
             last = self.orphans.pop()
-            if type(last) is Memory and last.nbytes == nbytes and not last.lent:
-                return last
-            self.orphans.append(last)
+        except IndexError:
+            return None
+        if type(last) is Memory and last.nbytes == nbytes and not last.lent:
+            return last
+        self.orphans.append(last)
         return None
 
     def give(self, memory: Memory) -> None:
@@ -496,7 +497,7 @@ class CudaDevice:
         self.enter()
         return build_call(self, graph, plan, bound, options, segments)
 
-    def bind(self, steps: Sequence[Step], arena: DeviceArena, segments: Sequence[str]) -> Begin | str:
+    def bind(self, steps: Sequence[Step], arena: DeviceArena, segments: Sequence[str]) -> Enqueued | str:
         """See Enqueues."""
         from rlx.backends.cuda.call import bind
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rlx.driver import Buffer, BufferArena
+from rlx.driver import Buffer, BufferArena, align
 from rlx.driver.closing import Resources
 from rlx.driver.device import Bytes
 from rlx.errors import ArenaError
@@ -25,6 +25,11 @@ STAGING_BYTES = 8 << 20
 _BOUNCE_BYTES = 32 << 20
 _PINNED_FROM_BYTES = 1 << 20  # asking whether so much memory of a caller is pinned costs less than it may save
 _HOST = 1  # cudaMemoryTypeHost
+
+
+def granules(nbytes: int) -> int:
+    """The size of the allocation for so many bytes."""
+    return align(max(nbytes, 1), GRANULE_BYTES)
 
 
 @dataclass(eq=False, slots=True)
@@ -161,9 +166,11 @@ class CudaBuffer:
     """Device memory of `nbytes` bytes. All calls are in the order of the device's one stream, so that each sees the
     results of earlier runs."""
 
+    _memory: Memory | None = None
+
     def __init__(self, device: CudaDevice, memory: Memory, nbytes: int) -> None:
         self._device = device
-        self._memory: Memory | None = memory
+        self._memory = memory
         self._nbytes = nbytes
 
     @property
@@ -172,7 +179,8 @@ class CudaBuffer:
 
     @property
     def address(self) -> int:
-        return self._live().address
+        memory = self._memory
+        return self._live().address if memory is None else memory.address
 
     @property
     def device(self) -> CudaDevice:
@@ -253,8 +261,9 @@ class CudaBuffer:
 
     def __del__(self) -> None:
         # A finalizer must not call the pool: it may run while this very thread holds the pool's lock.
-        memory, self._memory = getattr(self, "_memory", None), None
+        memory = self._memory
         if memory is not None:
+            self._memory = None
             self._device.orphans.append(memory)
 
     def _live(self) -> Memory:

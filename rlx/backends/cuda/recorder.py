@@ -275,6 +275,7 @@ def bound_launch(
         )
     launch = device.api.driver.launchKernel
     grid, block, shared, function = step.groups, kernel.block, kernel.shared_bytes, kernel.function
+    what, pointer = (function, *grid, *block, shared), packed.pointer
 
     def enqueue(stream: int, early: bool = False) -> None:
         if early:
@@ -282,6 +283,6 @@ def bound_launch(
             if status:
                 raise device.api.errors[-1](status)
         else:
-            launch(function, *grid, *block, shared, stream, packed.pointer, 0)
+            launch(*what, stream, pointer, 0)
 
     return enqueue, packed

@@ -23,6 +23,7 @@ from rlx.formats.gguf.types import TYPE_NUMBERS, type_name
 from rlx.formats.gguf.writer import write
 from rlx.formats.huggingface import ModelFolder
 from rlx.formats.settings import same_numbers, warn_ignored, warn_untied, whole_heads, with_original_length
+from rlx.formats.tokenizer.decoding import drops_signs
 from rlx.formats.tokenizer.language import LanguageTokenizer, from_folder
 from rlx.formats.tokenizer.text import read_parts
 from rlx.packed.search import SEARCHES
@@ -423,7 +424,7 @@ def tokenizer_metadata(folder: Path, rows: int) -> dict[str, Any]:
             float(-ranks.get(t, len(merges))) if k == NORMAL else 0.0
             for t, k in zip(tokens, types, strict=True)
         ]
-        settings = {"model": "llama", "scores": scores, "add_space_prefix": vocabulary.prefix}
+        settings = {"model": "llama", "scores": scores, "add_space_prefix": _space_first(parts)}
     marked, bare = tokenizer.encode("a"), tokenizer.encode("a", special=False)
     settings |= {"tokens": tokens, "token_type": types}
     settings["add_bos_token"] = special.bos is not None and marked[:1] == [special.bos] != bare[:1]
@@ -442,6 +443,15 @@ def tokenizer_metadata(folder: Path, rows: int) -> dict[str, Any]:
     if tokenizer.chat_template is not None:
         result["tokenizer.chat_template"] = tokenizer.chat_template
     return result
+
+
+def _space_first(parts: Mapping[str, Any]) -> bool:
+    """Whether a tokenizer.json puts a space before a text."""
+    named = (("normalizer", "normalizers"), ("pre_tokenizer", "pretokenizers"))
+    steps = [step for name, members in named for step in _steps(parts.get(name), members)]
+    return any(
+        step.get("type") == "Prepend" or (step.get("type") == "Metaspace" and drops_signs(step)) for step in steps
+    )
 
 
 def _kind_of(parts: Mapping[str, Any], tokenizer: LanguageTokenizer) -> str:

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import base64
 import math
+from functools import partial
 from typing import Any, NoReturn
 
 from rlx.errors import ModelFormatError
 from rlx.formats.files import shown
 from rlx.formats.gguf.pretokenizers import PRE_TOKENIZERS
 from rlx.formats.gguf.reader import GgufFile, Value
+from rlx.formats.tokenizer.decoding import ByteLetters, Decoding, Make, Pieces, word_pieces
 from rlx.formats.tokenizer.language import LanguageTokenizer, Letters, SpecialTokens, Vocabulary, named_ends
 from rlx.formats.tokenizer.models import MAX_TOKENS
 from rlx.formats.tokenizer.text import MAX_TOKENIZER, build
@@ -61,7 +63,7 @@ def tokenizer_parts(file: GgufFile) -> dict[str, Any]:
     elif spec.model != "gpt2":
         space = {"type": "Replace", "pattern": {"String": "▁"}, "content": " "}
         steps = [space, {"type": "ByteFallback"}, {"type": "Fuse"}]
-        if spec.vocabulary().prefix:
+        if spec.space_first():
             steps.append({"type": "Strip", "content": " ", "start": 1, "stop": 0})
         decoder = {"type": "Sequence", "decoders": steps}
     return {**parts, "truncation": None, "padding": None, "decoder": decoder}
@@ -147,9 +149,14 @@ class _Spec:
             tokens = dict(enumerate(map(_word, self.tokens)))
         marks = [i for i, kind in enumerate(self.types) if kind in (CONTROL, UNKNOWN)]
         added = [i for i, kind in enumerate(self.types) if kind == USER_DEFINED]
-        return Vocabulary(tokens, letters, frozenset(marks), frozenset(added), self._space_first())
+        steps: dict[Letters, Make] = {
+            "bytes": ByteLetters,
+            "words": word_pieces("##", False),
+            "spaces": partial(Pieces, self.space_first()),
+        }
+        return Vocabulary(tokens, letters, Decoding((steps[letters],)), frozenset(marks), frozenset(added))
 
-    def _space_first(self) -> bool:
+    def space_first(self) -> bool:
         wanted = self._flag("add_space_prefix", self.model == "llama")
         return wanted or (self.model == "t5" and self._flag("remove_extra_whitespaces", False))
 
@@ -244,7 +251,7 @@ class _Spec:
             "ignore_merges": False,
         }
         steps: list[dict[str, Any]] = [{"type": "Replace", "pattern": {"String": " "}, "content": "▁"}]
-        if self._space_first() and not gemma4:
+        if self.space_first() and not gemma4:
             steps.insert(0, {"type": "Prepend", "prepend": "▁"})
         cut = None
         if gemma4:
@@ -287,7 +294,7 @@ class _Spec:
         if self._flag("remove_extra_whitespaces", False):
             steps.append({"type": "Strip", "strip_left": True, "strip_right": True})
             steps.append({"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": " "})
-        if self._space_first():
+        if self.space_first():
             steps.append({"type": "Prepend", "prepend": " "})
         cut = {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "never", "split": False}
         model = {

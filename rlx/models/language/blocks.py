@@ -129,19 +129,35 @@ class Blocks:
             return None
         return self.linear(x, joined, sum(n for _, n in parts), bias, parts=[(f"{name}.{p}", n) for p, n in parts])
 
-    def norm(self, x: Tensor, name: str) -> Tensor:
-        """The norm of the last axis."""
-        gamma = self.weight(f"{name}.weight", x.shape[-1:])
-        if self.config.norm == "layer":
-            return ops.layer_norm(x, gamma, self.weight(f"{name}.bias", x.shape[-1:]), self.config.eps)
-        return ops.rms_norm(x, gamma, eps=self.config.eps)
+    def norm(
+        self, x: Tensor, name: str, bias: bool | None = None, each: bool = False, eps: float | None = None
+    ) -> Tensor:
+        """The norm of the last axis; with weights for `each` of the next to last, where it is a layer norm with a
+        `bias`, and with an `eps`, other than the model's."""
+        c, shape = self.config, x.shape[-2:] if each else x.shape[-1:]
+        gamma = self.weight(f"{name}.weight", shape) if c.norm_weight else self._filled(1.0, shape)
+        plain = self._filled(1.0, x.shape[-1:]) if each else gamma
+        eps = c.eps if eps is None else eps
+        if c.norm == "rms":
+            result = ops.rms_norm(x, plain, eps=eps)
+        else:
+            biased = c.norm_weight and (c.norm_bias if bias is None else bias)
+            beta = self.weight(f"{name}.bias", shape) if biased and not each else self._filled(0.0, x.shape[-1:])
+            result = ops.layer_norm(x, plain, beta, eps)
+        return ops.cast(result * gamma, x.dtype) if each else result
+
+    def _filled(self, value: float, shape: tuple[int, ...]) -> Tensor:
+        return ops.expand(self.g.constant(value, f32), shape)
 
     def embedding(self, ids: Tensor) -> Tensor:
-        table = self.weight("embed_tokens.weight", (self.config.vocabulary, self.config.width))
+        c = self.config
+        table = self.weight("embed_tokens.weight", (c.vocabulary, c.embedding_width or c.width))
         x = ops.gather(table, ops.reshape(ids, (self.rows,)))
         x = ops.cast(ops.dequantize(x) if x.dtype.is_packed else x, f32)
         if self.config.embedding_scale != 1.0:
             x = x * self.config.embedding_scale
+        if c.embedding_width:
+            x = self.linear(x, "project_in", c.width, dtype=f32)
         if self.config.learned_positions:
             table = self.weight("positions.weight", (self.config.positions, self.config.width))
             if self._one is None:
@@ -149,14 +165,26 @@ class Blocks:
             else:
                 places = self._one + self.g.constant(np.arange(self.rows, dtype=np.int32))
             x = x + ops.cast(ops.gather(table, places), f32)
+        if c.embedding_norm:
+            x = self.norm(x, "embed_norm")
         return ops.cast(x, self.size.activations)
+
+    def last_norm(self, x: Tensor) -> Tensor:
+        """The norm before the output matrix."""
+        return self.norm(x, "norm") if self.config.final_norm else x
 
     def logits(self, x: Tensor) -> Tensor:
         """The logits of some rows, in f32: between 8 bits of mantissa many would be equal."""
-        name = "embed_tokens" if self.config.tied else "lm_head"
-        vocabulary = self.config.vocabulary
+        c = self.config
+        name, vocabulary = "embed_tokens" if c.tied else "lm_head", c.vocabulary
+        if c.embedding_width:
+            x = self.linear(x, "project_out", c.embedding_width, dtype=f32)
         made = self.linear(x, name, vocabulary, dtype=f32, parts=[("lm_head", vocabulary)])
-        cap = self.config.logit_softcap
+        if c.head_bias:
+            made = made + self.weight("lm_head.bias", (vocabulary,))
+        if c.logit_scale != 1.0:
+            made = made * c.logit_scale
+        cap = c.logit_softcap
         return made if cap is None else ops.tanh(made / cap) * cap
 
     # -- the parts of a layer
@@ -166,10 +194,20 @@ class Blocks:
         c, inner = self.config, inner or self.config.inner
         if c.gated:
             gate, up = self.linears(x, name, [("gate_proj", inner), ("up_proj", inner)], c.mlp_bias)
-            up = activated(gate, c.activation) * up
+            up = self._activated(gate, name) * up
         else:
-            up = activated(self.linear(x, f"{name}.up_proj", inner, c.mlp_bias), c.activation)
+            up = self._activated(self.linear(x, f"{name}.up_proj", inner, c.mlp_bias), name)
         return self.linear(up, f"{name}.down_proj", c.width, c.mlp_bias)
+
+    def _activated(self, x: Tensor, name: str) -> Tensor:
+        if self.config.activation != "xielu":
+            return activated(x, self.config.activation)
+        # Huang & Schlag, 2024: a parabola above 0, and an exponential below it, of learned curvatures.
+        above, below = (ops.softplus(self.weight(f"{name}.act_fn.alpha_{part}", (1,))) for part in "pn")
+        beta, eps = (self.weight(f"{name}.act_fn.{part}", ()) for part in ("beta", "eps"))
+        x32 = ops.cast(x, f32)
+        low = (ops.expm1(ops.minimum(x32, eps)) - x32) * (below + beta) + beta * x32
+        return ops.cast(ops.where(x32 > 0, above * x32 * x32 + beta * x32, low), x.dtype)
 
     # -- attention
 
@@ -177,18 +215,25 @@ class Blocks:
         a, name = self.config.attention, f"layers.{index}.self_attn"
         assert a is not None
         q, k, v = self._heads(x, name, a)
-        window = a.windows[index]
-        if self._steps and self.caches.plain:
-            return self._out(x, self._step(q, k, v, a, index), index)
-        q, k = self._rotated(q, k, a.ropes[index])
+        window, rope = a.windows[index], a.ropes[index]
+        if a.heat is not None:
+            q = ops.cast(q * self._heat(a.heat), q.dtype)
+        if a.late_norm:
+            q, k = self._normed(*self.rotated(q, k, rope), name, a)
+            rope = None
+        if self._steps and self.caches.plain and not a.alibi:
+            return self._out(x, self._step(q, k, v, a, index, rope), index)
+        q, k = self.rotated(q, k, rope)
         if not self.size.context:
-            made = turned(ops.attention(turned(q), turned(k), turned(v), scale=a.scale, softcap=a.softcap,
+            rounded = a.scale if a.alibi_rounded else None
+            mask = self.caches.distances(a.alibi, self.size.chunk, rounded) if a.alibi else None
+            made = turned(ops.attention(turned(q), turned(k), turned(v), mask, scale=a.scale, softcap=a.softcap,
                                         causal=self.size.chunk > 1 or window is not None, window=window))  # fmt: skip
         elif a.sinks:
             keys, values = self.caches.keys_and_values(index, k, v, window)
             made = turned(self._with_sinks(q, keys, values, a, index))
         else:
-            made = self.caches.attention(index, q, k, v, window, a.scale, a.softcap)
+            made = self.caches.attention(index, q, k, v, window, a.scale, a.softcap, a.alibi, a.alibi_rounded)
         return self._out(x, made, index)
 
     def _out(self, x: Tensor, mixed: Tensor, index: int) -> Tensor:
@@ -200,11 +245,11 @@ class Blocks:
             mixed = mixed * ops.sigmoid(self.linear(x, f"{name}.q_gate", a.heads * a.head_size, a.qkv_bias))
         return self.linear(mixed, f"{name}.o_proj", self.config.width, a.out_bias)
 
-    def _step(self, q: Tensor, k: Tensor, v: Tensor, a: Attention, index: int) -> Tensor:
+    def _step(self, q: Tensor, k: Tensor, v: Tensor, a: Attention, index: int, rope: Rope | None) -> Tensor:
         """Attention of one token of each sequence, which writes its key and value into the caches."""
         rows = self.caches.rows(a.windows[index])
         shape = (self.size.slots, rows, a.kv_heads, a.head_size)
-        names, rope = (f"keys.{index}", f"values.{index}"), a.ropes[index]
+        names = (f"keys.{index}", f"values.{index}")
         q, k, v = (ops.reshape(t, (self.rows, *t.shape[2:])) for t in (q, k, v))
         keys, values = (self.g.state(name, shape, self.size.cache) for name in names)
         cos, sin = (None, None) if rope is None else self._tables(rope)
@@ -244,17 +289,33 @@ class Blocks:
         parts = [("q_proj", a.heads * n), ("k_proj", a.kv_heads * n), ("v_proj", a.kv_heads * n)]
         q, k, v = self.linears(x, name, parts, a.qkv_bias)
         if a.qk_norm == "row":
-            q, k = (self.norm(t, f"{name}.{which}_norm") for t, which in ((q, "q"), (k, "k")))
+            q, k = self._normed(q, k, name, a)
+        if a.clip is not None:
+            q, k, v = (ops.clip(t, -a.clip, a.clip) for t in (q, k, v))
         q, k, v = (ops.reshape(t, (*lead, t.shape[1] // n, n)) for t in (q, k, v))
-        if a.qk_norm == "head":
-            q, k = (self.norm(t, f"{name}.{which}_norm") for t, which in ((q, "q"), (k, "k")))
+        if a.qk_norm in ("head", "heads") and not a.late_norm:
+            q, k = self._normed(q, k, name, a)
         return q, k, v
+
+    def _normed(self, q: Tensor, k: Tensor, name: str, a: Attention) -> list[Tensor]:
+        return [
+            self.norm(t, f"{name}.{which}_norm", a.qk_norm_bias, a.qk_norm == "heads")
+            for t, which in ((q, "q"), (k, "k"))
+        ]
+
+    def _heat(self, heat: tuple[float, float]) -> Tensor:
+        """What each query is multiplied by, by its position: f32 (batch, chunk, 1, 1)."""
+        growth, length = heat
+        step = self.g.constant(np.arange(self.size.chunk, dtype=np.float32).reshape(1, -1, 1, 1))
+        places = ops.cast(ops.reshape(self.at, (self.size.batch, 1, 1, 1)), f32) + step
+        return ops.log(ops.floor(places / length) + 1.0) * growth + 1.0
 
     def _tables(self, rope: Rope) -> tuple[Tensor, Tensor]:
         cos, sin = (self.weight(t, (self._weights.positions, rope.width // 2)) for t in table_names(rope))
         return cos, sin
 
-    def _rotated(self, q: Tensor, k: Tensor, rope: Rope | None) -> list[Tensor]:
+    def rotated(self, q: Tensor, k: Tensor, rope: Rope | None) -> list[Tensor]:
+        """q and k, (batch, chunk, heads, size), turned by their positions."""
         if rope is None:
             return [q, k]
         (cos, sin), how = self._tables(rope), rope.interleaved
@@ -268,7 +329,8 @@ class Blocks:
         e = self.config.experts
         assert e is not None
         scores = self.linear(x, f"{name}.gate", e.count, e.bias, dtype=f32)
-        parts, chosen = _routed(scores, e)
+        bias = self.weight(f"{name}.gate.correction", (e.count,)) if e.corrected else None
+        parts, chosen = _routed(scores, e, bias)
         flat = ops.reshape(chosen, (self.rows * e.used,))
         order = ops.cast(ops.argsort(flat, axis=0), i32)
         numbers = self.g.constant(np.arange(e.count, dtype=np.int32).reshape(-1, 1))
@@ -287,8 +349,10 @@ class Blocks:
         result = ops.reshape(ops.cast(ops.gather(result, back), f32), (self.rows, e.used, self.config.width))
         result = ops.cast(ops.sum(result * ops.reshape(parts, (self.rows, e.used, 1)), axis=1), x.dtype)
         if e.shared:
-            gate = ops.sigmoid(self.linear(x, f"{name}.shared_expert_gate", 1))
-            result = result + gate * self.mlp(x, f"{name}.shared_expert", e.shared)
+            shared = self.mlp(x, f"{name}.shared_expert", e.shared)
+            if e.shared_gated:
+                shared = ops.sigmoid(self.linear(x, f"{name}.shared_expert_gate", 1)) * shared
+            result = result + shared
         return result
 
     def _expert(self, x: Tensor, name: str, shape: tuple[int, ...], counts: Tensor, numbers: Tensor) -> Tensor:
@@ -313,20 +377,60 @@ def table_names(rope: Rope) -> tuple[str, str]:
     return f"{key}.cos", f"{key}.sin"
 
 
-def _routed(scores: Tensor, e: Experts) -> tuple[Tensor, Tensor]:
-    """The weight of each row's experts in f32 and their numbers in i32, both (rows, used)."""
-    if e.order == "softmax":
-        parts, chosen = ops.top_k(ops.softmax(scores, axis=-1), e.used)
-        parts = parts / ops.sum(parts, axis=-1, keepdims=True) if e.renormalize else parts
-    else:
+def _routed(scores: Tensor, e: Experts, bias: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """The weight of each row's experts in f32 and their numbers in i32, both (rows, used); `bias` is added to what the
+    choice goes by."""
+    if e.order == "chosen":
         kept, chosen = ops.top_k(scores, e.used)
-        parts = ops.softmax(kept, axis=-1)
-    return parts, ops.cast(chosen, i32)
+        return ops.softmax(kept, axis=-1) * e.scaling, ops.cast(chosen, i32)
+    if e.order == "mixed":
+        return _mixed(scores, e.jitter)
+    every = ops.sigmoid(scores) if e.order == "sigmoid" else ops.softmax(scores, axis=-1)
+    if bias is None and e.groups == 1:
+        parts, chosen = ops.top_k(every, e.used)
+    else:
+        by = every if bias is None else every + bias
+        _, chosen = ops.top_k(_in_groups(by, e) if e.groups > 1 else by, e.used)
+        parts = ops.take_along_axis(every, chosen)
+    if e.renormalize:
+        whole = ops.sum(parts, axis=-1, keepdims=True)
+        parts = parts / (whole + e.floor if e.added else ops.maximum(whole, e.floor) if e.floor else whole)
+    return parts if e.scaling == 1.0 else parts * e.scaling, ops.cast(chosen, i32)
+
+
+def _mixed(scores: Tensor, jitter: float) -> tuple[Tensor, Tensor]:
+    """The two experts of SparseMixer (Liu et al. 2023), as it computes them when it does not train."""
+    numbers = scores.graph.constant(np.arange(scores.shape[1], dtype=np.int32))
+    left, parts, chosen = scores, [], []
+    for _ in range(2):
+        top = ops.max(left, axis=-1, keepdims=True)
+        far = (top - scores) / ops.maximum(ops.abs(scores), top) > 2 * jitter
+        best = ops.cast(ops.argmax(left, axis=-1, keepdims=True), i32)
+        shares = ops.softmax(ops.where(far, -math.inf, left), axis=-1)
+        parts.append(ops.take_along_axis(shares, best))
+        chosen.append(best)
+        left = ops.where(ops.equal(numbers, best), -math.inf, left)
+    return ops.concat(parts, axis=1), ops.concat(chosen, axis=1)
+
+
+def _in_groups(by: Tensor, e: Experts) -> Tensor:
+    """What the choice goes by, -infinity for the experts of other groups than the best."""
+    rows, each = by.shape[0], e.count // e.groups
+    apart = ops.reshape(by, (rows, e.groups, each))
+    worth = ops.sum(ops.top_k(apart, e.group_top)[0], axis=-1)
+    _, best = ops.top_k(worth, e.groups_used)
+    numbers = by.graph.constant(np.arange(e.groups, dtype=np.int32).reshape(1, -1, 1))
+    kept = ops.any(ops.equal(numbers, ops.reshape(ops.cast(best, i32), (rows, 1, -1))), axis=-1, keepdims=True)
+    return ops.reshape(ops.where(kept, apart, -math.inf), by.shape)
 
 
 def activated(x: Tensor, name: str) -> Tensor:
     if name.startswith("gelu"):
         return ops.gelu(x, approximate="tanh" if name == "gelu_tanh" else "none")
+    if name == "quick_gelu":
+        return x * ops.sigmoid(x * 1.702)
+    if name == "relu2":
+        return ops.relu(x) * ops.relu(x)
     return ops.silu(x) if name == "silu" else ops.relu(x)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 import rlx.ops as ops
-from rlx.dtypes import DType, f16, f32, i8
+from rlx.dtypes import DType, bf16, f16, f32, i8
 from rlx.ir import Graph, Tensor
 from rlx.models.language.config import LanguageConfig
 from rlx.models.language.pages import ROWS
@@ -58,12 +58,17 @@ class Caches:
         self._one = ops.reshape(at, ()) if size.batch == 1 else None
         self._starts: dict[int, Tensor] = {}  # the first row that a run writes, by the caches' rows
         self._masks: dict[tuple[int, int], Tensor] = {}  # masks by window and rows
+        self._behind: Tensor | None = None
 
     def attention(
-        self, index: int, q: Tensor, k: Tensor, v: Tensor, window: int | None, scale: float, softcap: float | None
-    ) -> Tensor:
+        self, index: int, q: Tensor, k: Tensor, v: Tensor, window: int | None, scale: float, softcap: float | None,
+        slopes: tuple[float, ...] = (), rounded: bool = False,
+    ) -> Tensor:  # fmt: skip
         """Attention of a layer over what is in its caches after this run's k and v were written there: all (batch,
-        chunk, heads, size)."""
+        chunk, heads, size). With `slopes` each head's scores lose so much a token of distance (ALiBi), `rounded` as in `distances`."""
+        if slopes:
+            keys, values = self.keys_and_values(index, k, v, window)
+            return self._seeing(q, keys, values, window, scale, softcap, slopes, rounded)
         if self._table is not None and (not self.packed or (not self.size.gathers and self.size.chunk == 1)):
             fresh = self._blocks(index, k, v) if self.packed else self._floats(index, k, v)
             pools = dict(zip((name for name, _ in fresh), self._pools(fresh), strict=True))
@@ -82,7 +87,44 @@ class Caches:
                 parts = self._rows_of(self._blocks(index, k, v), window)
             return ops.packed_attention(q, *parts, **attrs)
         keys, values = self.keys_and_values(index, k, v, window)
+        return self._seeing(q, keys, values, window, scale, softcap)
+
+    def _seeing(
+        self, q: Tensor, keys: Tensor, values: Tensor, window: int | None, scale: float, softcap: float | None,
+        slopes: tuple[float, ...] = (), rounded: bool = False,
+    ) -> Tensor:  # fmt: skip
+        attrs = {"scale": scale, "softcap": softcap, **self._seen(window)}
+        if slopes:
+            attrs["mask"] = self.distances(slopes, self.size.context, scale if rounded else None)
         return turned(ops.attention(turned(ops.cast(q, keys.dtype)), turned(keys), turned(values), **attrs))
+
+    def distances(self, slopes: tuple[float, ...], rows: int, rounded: float | None = None) -> Tensor:
+        """What each head's scores lose by the distance of a query and the key in each row, whose number is its
+        position: f32 (batch, heads, chunk, rows). Where `rounded` is a number: what they gain by the key's position, in
+        bf16, times that number, as Falcon's class has it: (heads, 1, rows)."""
+        if rounded is not None:
+            steps = np.asarray(slopes).astype(bf16.np).astype(np.float32)
+            # A product of bf16 and an integer rounds the integer first.
+            places = np.arange(rows).astype(bf16.np).astype(np.float32)
+            gain = (steps.reshape(-1, 1, 1) * places).astype(bf16.np).astype(np.float32)
+            return self.g.constant(gain * np.float32(rounded))
+        if self._behind is None:
+            step = self.g.constant(np.arange(self.size.chunk, dtype=np.int32).reshape(1, 1, -1, 1))
+            numbers = self.g.constant(np.arange(rows, dtype=np.int32))
+            first = ops.reshape(self.at, (self.size.batch, 1, 1, 1)) if self.size.context else 0
+            self._behind = ops.cast(numbers - (step + first), f32)
+        return self._behind * self.g.constant(np.asarray(slopes, np.float32).reshape(1, -1, 1, 1))
+
+    def latent(self, index: int, q: Tensor, row: Tensor, scale: float) -> Tensor:
+        """Attention of a layer whose keys are one row a token for all heads, (batch, chunk, 1, size), which is the
+        value too: (batch, chunk, heads, size). The caches hold such rows alone."""
+        name = f"keys.{index}"
+        if not self.packed:
+            (keys,) = self._rows_of([(name, ops.cast(row, self.size.cache))], None)
+        else:
+            codes, scales = self._rows_of(list(zip((name, f"{name}.scales"), ops.q8_0_blocks(row), strict=True)), None)
+            keys = ops.cast(ops.q8_0_numbers(codes, scales), self.size.activations)
+        return self._seeing(q, keys, keys, None, scale, None)
 
     def keys_and_values(self, index: int, k: Tensor, v: Tensor, window: int | None) -> tuple[Tensor, Tensor]:
         """What is in the caches of a layer after this run's k and v were written: (batch, rows, kv_heads, size), in the
@@ -240,6 +282,6 @@ def cache_bytes(
     a = config.attention
     if a is None:
         return (0,) * config.layers
-    rows = ((pages * ROWS or ring_rows(window, context, longest)) if mixer == "attention" else 0
+    rows = ((pages * ROWS or ring_rows(window, context, longest)) if mixer in ("attention", "latent", "hybrid") else 0
             for window, mixer in zip(a.windows, config.mixers, strict=True))  # fmt: skip
-    return tuple(dtype.nbytes((2, n, a.kv_heads, a.head_size)) for n in rows)
+    return tuple(dtype.nbytes((1 if a.latent else 2, n, a.kv_heads, a.head_size)) for n in rows)

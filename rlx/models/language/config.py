@@ -18,8 +18,8 @@ MOST_INNER, MOST_POSITIONS, MOST_EXPERTS = 1 << 20, 1 << 24, 1 << 12
 MOST_ANGLE = 1e6  # radians a position; published ones are 1 at most
 
 Norm = Literal["rms", "layer"]
-Placement = Literal["before", "after", "around"]
-Mixer = Literal["attention", "mamba", "mamba2", "delta"]
+Placement = Literal["before", "after", "around", "post", "inside"]
+Mixer = Literal["attention", "latent", "mamba", "mamba2", "delta", "conv", "hybrid"]
 ATTENTION: tuple[Mixer, ...] = ("attention",)  # the mixers of one layer
 
 
@@ -36,13 +36,30 @@ class Rope:
 
 
 @dataclass(frozen=True, slots=True)
+class Latent:
+    """Multi-head latent attention (DeepSeek-V2, 2024): keys and values of all heads come from one row of `rank` numbers
+    a token, and beside them each key has one part of `turned` numbers, with a rope, that all heads share. A head's key
+    has `plain` numbers before those, its value `value`. q goes through a row of `q_rank` numbers, or none where that is
+    0. `eps` is that of the norms of both rows."""
+
+    rank: int
+    turned: int
+    plain: int
+    value: int
+    q_rank: int = 0
+    eps: float = 1e-6
+
+
+@dataclass(frozen=True, slots=True)
 class Attention:
     """The attention of a model: heads and what surrounds them. One rope and one window a layer; `window` counts the
     keys before a query's own.
 
-    `qk_norm` normalizes q and k head by head, or each as a whole row; `sinks` adds a learned logit a head to the
-    softmax, which takes a part of the weight and gives no value; `gated` multiplies the result by another product's
-    sigmoid.
+    `qk_norm` normalizes q and k head by head, with one weight for all or ("heads") one for each, or each as a whole
+    row; after the rope where `late_norm`. `sinks` adds a learned logit a head to the softmax, which takes a part of the
+    weight and gives no value; `gated` multiplies the result by another product's sigmoid. `clip` limits q, k and v;
+    `alibi` has what each head's scores lose a token of distance; `heat` are a and n of the factor 1 + a·log(1 + ⌊p / n⌋)
+    of a query at position p. With `latent` there is one key for all heads, of its rank and turned numbers.
     """
 
     heads: int
@@ -52,11 +69,18 @@ class Attention:
     windows: tuple[int | None, ...]
     scale: float
     softcap: float | None = None
-    qk_norm: Literal["head", "row"] | None = None
+    qk_norm: Literal["head", "heads", "row"] | None = None
     qkv_bias: bool = False
     out_bias: bool = False
     sinks: bool = False
     gated: bool = False
+    qk_norm_bias: bool | None = None  # whether these norms have biases, where the model's others differ
+    late_norm: bool = False
+    clip: float | None = None
+    alibi: tuple[float, ...] = ()
+    alibi_rounded: bool = False  # by the keys' positions, rounded to bf16, as Falcon's
+    heat: tuple[float, float] | None = None
+    latent: Latent | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,17 +88,33 @@ class Experts:
     """A mixture of experts: how many there are, how many each token uses, and how their weights are made.
 
     `order` "softmax" takes the softmax of all logits and then the largest, made to sum to 1 where `renormalize`;
-    "chosen" takes the softmax of the largest logits alone. `shared` is the inner width of an MLP that all tokens use
-    besides, by the sigmoid of a logit of its own."""
+    "chosen" takes the softmax of the largest logits alone, "sigmoid" the sigmoid of each logit in place of the first
+    softmax; "mixed" chooses two, one after the other, each by the softmax of the logits that are not further below the
+    largest left than twice `jitter` of it. Where `corrected`, a learned number is added to each expert's part for the choice alone. Of `groups` of
+    experts those in `groups_used` may be chosen: the groups with the largest sums of their `group_top` largest. `floor`
+    is what the sum is at least, or with `added` what is added to it, where parts are divided by their sum; `scaling`
+    multiplies the parts.
+
+    `shared` is the inner width of an MLP that all tokens use besides, by the sigmoid of a logit of its own where
+    `shared_gated`."""
 
     count: int
     used: int
     inner: int
-    order: Literal["softmax", "chosen"] = "softmax"
+    order: Literal["softmax", "chosen", "sigmoid", "mixed"] = "softmax"
     renormalize: bool = True
     limit: float | None = None  # the limit of gpt-oss's clamped, shifted SwiGLU
     bias: bool = False
     shared: int = 0
+    shared_gated: bool = True
+    corrected: bool = False
+    groups: int = 1
+    groups_used: int = 1
+    group_top: int = 1
+    scaling: float = 1.0
+    floor: float = 0.0
+    added: bool = False
+    jitter: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,13 +134,20 @@ class Recurrence:
     floor: float = 0.0  # the least step size of Mamba-2
     key_size: int = 0
     tiled: bool = False
+    inner_norms: Literal["weighted", "plain"] | None = None  # norms of Mamba's step, B and C
+    normed: bool = True  # whether Mamba-2's result has a norm
+    late_gate: bool = False  # whether the gate follows that norm
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LanguageConfig:
     """A model as blocks: one `mixers` entry a layer, then an MLP or experts unless `inner` is 0.
 
-    `placement` says where norms stand: before a block (Llama), after it (OLMo 2), or on both sides (Gemma 2).
+    `placement` says where norms stand: before a block (Llama), after it (OLMo 2), on both sides (Gemma 2), or after the
+    sum of a block and what went into it ("post", as in the first Transformers), or before both ("inside"). With `parallel` norms mixer and MLP
+    both take what goes into the layer, by one norm for both or one for each, and their sum is added to it.
+    `residual_scale` multiplies a block's result before it is added, `logit_scale` the logits. `embedding_width` is that
+    of embeddings which one product widens and another, of the output, narrows.
     """
 
     architecture: str
@@ -123,6 +170,18 @@ class LanguageConfig:
     learned_positions: bool = False
     tied: bool = False
     logit_softcap: float | None = None
+    norm_weight: bool = True
+    norm_bias: bool = True  # of layer norms
+    parallel: int = 0
+    residual_scale: float = 1.0
+    logit_scale: float = 1.0
+    head_bias: bool = False
+    embedding_norm: bool = False
+    embedding_width: int = 0
+    final_norm: bool = True
+    # What products with weights are multiplied by, a number or one for each row, by the names of parts of layers.
+    scales: tuple[tuple[str, float | tuple[float, ...]], ...] = ()
+    heads_beyond: bool = False  # whether a file may have more layers, which guess tokens that follow the next
 
     @property
     def layers(self) -> int:
@@ -131,7 +190,7 @@ class LanguageConfig:
     @property
     def recurrent(self) -> bool:
         """Whether a layer keeps a state that a padded token would change."""
-        return any(mixer != "attention" for mixer in self.mixers)
+        return not {"attention", "latent"}.issuperset(self.mixers)
 
 
 class Fields:
@@ -143,6 +202,10 @@ class Fields:
 
     def wrong(self, name: str, expected: str) -> NoReturn:
         raise ModelFormatError(f"{self.where}: {name} is {shown(self.content.get(name))}, expected {expected}")
+
+    def but(self, **changed: Any) -> Fields:
+        """The settings with others in place of some."""
+        return Fields({**self.content, **changed}, self.where)
 
     def has(self, name: str) -> bool:
         return self.content.get(name) is not None
@@ -170,6 +233,14 @@ class Fields:
         if type(value) is not bool:
             self.wrong(name, "true or false")
         return value
+
+    def numbers(self, name: str, count: int, low: float, high: float, default: float) -> tuple[float, ...]:
+        """A list of so many numbers."""
+        value = self.content.get(name)
+        value = [default] * count if value is None else value
+        if not isinstance(value, list) or len(value) != count:
+            self.wrong(name, f"a list of {count} numbers")
+        return tuple(Fields({name: one}, self.where).number(name, low, high) for one in value)
 
     def choice(self, name: str, options: Mapping[str, str], default: str | None = None) -> str:
         value = self.content.get(name)

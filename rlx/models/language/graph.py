@@ -16,7 +16,8 @@ from rlx.models.language.blocks import Blocks, WeightTypes
 from rlx.models.language.caches import Size
 from rlx.models.language.config import LanguageConfig, Mixer
 from rlx.models.language.pages import pages_for
-from rlx.models.language.recurrent import delta, mamba, mamba2
+from rlx.models.language.latent import latent
+from rlx.models.language.recurrent import conv, delta, hybrid, mamba, mamba2
 
 Head = Literal["token", "next", "choices", "logits", "hidden"]
 LOG = 64  # tokens that the state `log` holds
@@ -26,6 +27,9 @@ MIXERS: dict[Mixer, Callable[[Blocks, Tensor, int], Tensor]] = {
     "mamba": mamba,
     "mamba2": mamba2,
     "delta": delta,
+    "latent": latent,
+    "conv": conv,
+    "hybrid": hybrid,
 }
 
 
@@ -111,7 +115,7 @@ def language_graph(
         x, place = _last(g, x, size), at
         if size.chunk > 1:
             place = at + g.inputs["last"]
-        logits = blocks.logits(blocks.norm(x, "norm"))
+        logits = blocks.logits(blocks.last_norm(x))
         token = _picked(given, logits, place, picking)
         if picking.scored:
             _score(g, logits, token)
@@ -122,7 +126,7 @@ def language_graph(
         else:
             g.output("token", token)
         return g
-    x = blocks.norm(x, "norm")
+    x = blocks.last_norm(x)
     if head == "choices":
         chosen = ops.cast(ops.argmax(blocks.logits(x), axis=-1), i32)
         g.output("choices", ops.reshape(chosen, (size.batch, size.chunk)))
@@ -147,17 +151,27 @@ def through_layers(blocks: Blocks, x: Tensor, layers: range | None = None) -> Te
 def _layer(b: Blocks, x: Tensor, index: int) -> Tensor:
     """The mixer of a layer and its MLP, each with its norms and added to x."""
     name, mixer, c = f"layers.{index}", MIXERS[b.config.mixers[index]], b.config
+    mlp = b.experts if c.experts is not None and index not in c.dense else b.mlp
 
     def around(x: Tensor, block: Callable[[Tensor], Tensor], before: str, after: str) -> Tensor:
-        made = block(x if c.placement == "after" else b.norm(x, f"{name}.{before}"))
-        return x + (made if c.placement == "before" else b.norm(made, f"{name}.{after}"))
+        given = x if c.placement in ("after", "post") else b.norm(x, f"{name}.{before}")
+        made = block(given)
+        x = given if c.placement == "inside" else x
+        if c.placement in ("after", "around"):
+            made = b.norm(made, f"{name}.{after}")
+        x = x + (made if c.residual_scale == 1.0 else made * c.residual_scale)
+        return b.norm(x, f"{name}.{after}") if c.placement == "post" else x
 
+    if c.parallel:
+        first = second = b.norm(x, f"{name}.input_layernorm")
+        if c.parallel == 2:
+            second = b.norm(x, f"{name}.post_attention_layernorm")
+        return x + mixer(b, first, index) + mlp(second, f"{name}.mlp")
     x = around(x, lambda t: mixer(b, t, index), "input_layernorm", "post_attention_layernorm")
     if not c.inner and c.experts is None:
         return x
-    mlp = b.experts if c.experts is not None and index not in c.dense else b.mlp
-    second = "pre_feedforward_layernorm" if c.placement == "around" else "post_attention_layernorm"
-    return around(x, lambda t: mlp(t, f"{name}.mlp"), second, "post_feedforward_layernorm")
+    second_norm = "pre_feedforward_layernorm" if c.placement == "around" else "post_attention_layernorm"
+    return around(x, lambda t: mlp(t, f"{name}.mlp"), second_norm, "post_feedforward_layernorm")
 
 
 def _last(g: Graph, x: Tensor, size: Size) -> Tensor:

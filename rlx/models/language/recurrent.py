@@ -31,13 +31,15 @@ def _state(b: Blocks, name: str, *shape: int) -> tuple[Tensor, Callable[[Tensor]
     return held, lambda new: b.g.update(name, ops.where(moves, new, held))
 
 
-def _convolved(b: Blocks, x: Tensor, index: int, name: str, r: Recurrence) -> Tensor:
+def _convolved(
+    b: Blocks, x: Tensor, index: int, name: str, r: Recurrence, activation: str | None = "silu"
+) -> Tensor:
     """The causal convolution over (batch, chunk, channels) in f32, with its last inputs as a state."""
     channels = x.shape[2]
     w = b.weight(f"{name}.conv1d.weight", (channels, r.width))
     bias = b.weight(f"{name}.conv1d.bias", (channels,)) if r.conv_bias else None
     state, renew = _state(b, f"conv.{index}", r.width - 1, channels)
-    result, last = ops.causal_conv(ops.cast(x, f32), ops.cast(w, f32), bias, state, activation="silu")
+    result, last = ops.causal_conv(ops.cast(x, f32), ops.cast(w, f32), bias, state, activation=activation)
     renew(last)
     return result
 
@@ -59,8 +61,15 @@ def mamba(b: Blocks, x: Tensor, index: int) -> Tensor:
     both = b.linear(x, f"{name}.in_proj", 2 * r.inner, r.bias)
     u = _convolved(b, _lengths(b, both[:, : r.inner]), index, name, r)
     made = b.linear(ops.reshape(u, (b.rows, r.inner)), f"{name}.x_proj", r.rank + 2 * r.states, dtype=f32)
-    step = b.linear(made[:, : r.rank], f"{name}.dt_proj", r.inner, dtype=f32)
-    into, out = (_lengths(b, made[:, r.rank + i * r.states : r.rank + (i + 1) * r.states]) for i in (0, 1))
+    cuts = (0, r.rank, r.rank + r.states, r.rank + 2 * r.states)
+    low, *both_ways = (made[:, start:end] for start, end in pairwise(cuts))
+    if r.inner_norms:
+        low, *both_ways = (
+            b.norm(t, f"{name}.{part}_layernorm") if r.inner_norms == "weighted" else _plain_norm(b, t)
+            for part, t in (("dt", low), ("b", both_ways[0]), ("c", both_ways[1]))
+        )
+    step = b.linear(low, f"{name}.dt_proj", r.inner, dtype=f32)
+    into, out = (_lengths(b, t) for t in both_ways)
     state, renew = _state(b, f"states.{index}", r.inner, r.states)
     y, last = ops.selective_scan(
         u, _lengths(b, step), b.weight(f"{name}.A", (r.inner, r.states)), into, out,
@@ -88,12 +97,34 @@ def mamba2(b: Blocks, x: Tensor, index: int) -> Tensor:
         delta_bias=b.weight(f"{name}.dt_bias", (r.heads,)), delta_softplus=True,
     )  # fmt: skip
     renew(last)
-    y = ops.reshape(y, (b.rows, r.inner)) * ops.silu(ops.cast(gate, f32))
-    ones = b.g.constant(1.0, f32)
-    part = r.inner // r.groups
-    normed = ops.rms_norm(ops.reshape(y, (b.rows, r.groups, part)), ops.expand(ones, (part,)), eps=b.config.eps)
-    y = ops.reshape(normed, (b.rows, r.inner)) * b.weight(f"{name}.norm.weight", (r.inner,))
+    y = ops.reshape(y, (b.rows, r.inner))
+    if not r.late_gate:
+        y = y * ops.silu(ops.cast(gate, f32))
+    if r.normed:
+        normed = _plain_norm(b, ops.reshape(y, (b.rows, r.groups, r.inner // r.groups)))
+        y = ops.reshape(normed, (b.rows, r.inner)) * b.weight(f"{name}.norm.weight", (r.inner,))
+    if r.late_gate:
+        y = y * ops.silu(ops.cast(gate, f32))
     return _out(b, y, name, r)
+
+
+def _plain_norm(b: Blocks, x: Tensor) -> Tensor:
+    return ops.rms_norm(x, ops.expand(b.g.constant(1.0, f32), x.shape[-1:]), eps=b.config.eps)
+
+
+def conv(b: Blocks, x: Tensor, index: int) -> Tensor:
+    """The short convolution of LFM2: between two gates, all three of one product."""
+    r, name = b.config.recurrence, f"layers.{index}.conv"
+    assert r is not None
+    made = b.linear(x, f"{name}.in_proj", 3 * r.inner, r.bias)
+    before, after, given = (made[:, i * r.inner : (i + 1) * r.inner] for i in range(3))
+    u = _convolved(b, _lengths(b, before * given), index, name, r, None)
+    return _out(b, ops.cast(after, f32) * ops.reshape(u, (b.rows, r.inner)), name, r)
+
+
+def hybrid(b: Blocks, x: Tensor, index: int) -> Tensor:
+    """Attention and Mamba-2 side by side (Falcon-H1)."""
+    return b.attention(x, index) + mamba2(b, x, index)
 
 
 def delta(b: Blocks, x: Tensor, index: int) -> Tensor:

@@ -158,12 +158,14 @@ class ModelWeights:
         """What products with a weight that was asked for are multiplied by: a number, or one for each row or expert."""
         return self._wanted[name].scale if name in self._wanted else None
 
-    def _scale(self, recipe: Recipe) -> Scale | None:
-        held = [self.source.scales.get(self._names[n]) for n in recipe.files]
+    def _scale(self, name: str, recipe: Recipe, packed: bool) -> Scale | None:
+        own = next((np.asarray(s, np.float32) for part, s in self.config.scales if name.endswith(f".{part}.weight")), None)
+        held = [self.source.scales.get(self._names[n]) if packed else None for n in recipe.files]
         if all(s is None for s in held):
-            return None
+            return own
         each = [np.float32(1) if s is None else s for s in held]
-        return np.asarray(each[0] if len(each) == 1 else np.stack(each))
+        found = np.asarray(each[0] if len(each) == 1 else np.stack(each))
+        return found if own is None else found * own
 
     def joined(self, name: str, parts: Sequence[tuple[str, tuple[int, ...]]]) -> bool:
         """Whether weights can be one that holds their rows one after the other: those of one dtype can."""
@@ -202,14 +204,14 @@ class ModelWeights:
         if held or not (dtype.is_packed or dtype.name in ("f32", "f16", "bf16", "f64")):
             listed = ", ".join(sorted(str(d) for d in {dtype, *held}))
             self._problems.append(f"{recipe.files[0]!r} has dtype {listed}, expected f32, f16, bf16 or packed")
-        if len(shape) == 1 or name.endswith(".bias") or recipe.derived or dtype.name == "f64":
+        if len(shape) < 2 or name.endswith(".bias") or recipe.derived or dtype.name == "f64":
             dtype = f32
         elif dtype.is_packed and shape[-1] % dtype.storage.elements:
             dtype = f32  # the file's tensor has another shape, which `check` or `load` says
         elif self._dtype is not None and not dtype.is_packed:
             dtype = self._dtype
         same = recipe.make is alone and self.source.kinds[self._names[recipe.files[0]]] == (shape, dtype)
-        scale = self._scale(recipe) if dtype.is_packed else None
+        scale = self._scale(name, recipe, dtype.is_packed)
         return _Wanted(shape, dtype, recipe, recipe.files if same else (), scale)
 
     def bare(self, name: str) -> str:

@@ -75,7 +75,7 @@ def shapes(config: dict[str, Any]) -> dict[str, tuple[int, ...]]:
 
 def tokenizer() -> dict[str, Any]:
     from rlx.formats.gguf.pretokenizers import PRE_TOKENIZERS
-    from rlx.formats.tokenizer.language import byte_letters
+    from rlx.formats.tokenizer.decoding import byte_letters
 
     flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
     tokens = ["<s>", "<|im_end|>", *byte_letters(), "th", "the", "Ġthe"]
@@ -217,6 +217,28 @@ def test_transformers_reads_the_tokenizer_that_is_written(tmp_path: Path) -> Non
         ids = ours.encode(text, parse_special=True)
         assert known(text)["input_ids"] == ids
         assert known.decode(ids, clean_up_tokenization_spaces=False) == ours.decode(ids, special=True)
+
+
+SIGN = {"type": "Metaspace", "replacement": "▁", "split": False}
+
+
+@pytest.mark.parametrize(
+    "normalizer, cut, expected",
+    [
+        (None, {**SIGN, "prepend_scheme": "never"}, False), (None, {**SIGN, "prepend_scheme": "first"}, True),
+        ({"type": "Prepend", "prepend": "▁"}, None, True), (None, None, False),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("written", ["never", "always"])
+def test_a_space_before_a_text(normalizer: Any, cut: Any, expected: bool, written: str, tmp_path: Path) -> None:
+    """GGUF says of it what is done to a text, whatever a decoder does to tokens."""
+    spec = tokenizer()
+    tokens = ["<s>", "<|im_end|>", "▁", "a", "▁a"]
+    spec |= {"normalizer": normalizer, "pre_tokenizer": cut, "decoder": {**SIGN, "prepend_scheme": written}}
+    spec["model"] |= {"vocab": {t: i for i, t in enumerate(tokens)}, "merges": ["▁ a"]}
+    (tmp_path / "tokenizer.json").write_text(json.dumps(spec))
+    made = convert.tokenizer_metadata(tmp_path, 5)
+    assert made["tokenizer.ggml.add_space_prefix"] is expected
 
 
 def test_a_large_model_is_written_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

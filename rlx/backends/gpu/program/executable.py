@@ -138,16 +138,18 @@ def _batch(lowering: Lowering, dispatch: list[Dispatch], own: Mapping[int, range
     """Makes one step of those that are a batch; the nodes of the others name the node whose step that is."""
     steps = lowering.steps
     batches = find_batches(steps, lowering.target.limits.max_groups[2])
-    leader = {i: batch[0] for batch in batches for i in batch[1:]}
-    for place, numbers in own.items():
-        if any(i in leader for i in numbers):
-            left = tuple(kernel_name(steps[i]) for i in numbers if i not in leader)
-            within = ", ".join(dict.fromkeys(steps[leader[i]].label for i in numbers if i in leader))
-            dispatch[place] = dispatch[place]._replace(steps=left, within=within)
     lowering.steps = []
     for batch in batches:
-        launches = [s for i in batch if isinstance(s := steps[i], Launch)]
-        lowering.steps.append(batched(lowering, launches) if len(batch) > 1 else steps[batch[0]])
+        parts = [steps[i] for i in batch]
+        lowering.steps.append(batched(lowering, parts) if len(parts) > 1 else parts[0])
+    names = {batch[0]: kernel_name(step) for batch, step in zip(batches, lowering.steps, strict=True)}
+    leader = {i: batch[0] for batch in batches for i in batch[1:]}
+    for place, numbers in own.items():
+        if any(i in leader or names[i] != kernel_name(steps[i]) for i in numbers):
+            left = tuple(names[i] for i in numbers if i not in leader)
+            outside = [steps[leader[i]].label for i in numbers if i in leader and leader[i] not in numbers]
+            within = ", ".join(dict.fromkeys(outside))
+            dispatch[place] = dispatch[place]._replace(steps=left, within=within)
 
 
 def build(

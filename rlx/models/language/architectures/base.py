@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -31,8 +34,13 @@ ACTIVATIONS = {
     "gelu": "gelu",
     "gelu_new": "gelu_tanh",
     "gelu_pytorch_tanh": "gelu_tanh",
+    "gelu_fast": "gelu_tanh",
+    "gelu_python": "gelu",
+    "quick_gelu": "quick_gelu",
     "relu": "relu",
+    "relu2": "relu2",
 }
+CLASSES = Path(__file__).with_name("classes.json")  # tests/models/language/families.py writes it
 
 
 def alone(values: Sequence[Value]) -> Value:
@@ -65,7 +73,7 @@ class Architecture:
     read: Callable[[Fields], LanguageConfig]
     find: Find = same_name
     prefixes: tuple[str, ...] = ("model.",)
-    unused: re.Pattern[str] = field(default=re.compile(r"rotary_emb\.inv_freq$|\.attn\.(masked_)?bias$"))
+    unused: re.Pattern[str] = field(default=re.compile(r"rotary_emb\.inv_freq$|\.(attn|attention)\.((masked_)?bias|causal_mask)$"))
 
 
 def attention(f: Fields, layers: int, partial: bool = False, **changed: Any) -> Attention:
@@ -102,20 +110,147 @@ def windows_of(f: Fields, layers: int, otherwise: Callable[[int], bool]) -> tupl
 def llama_like(f: Fields, architecture: str, **changed: Any) -> LanguageConfig:
     """The blocks of a Llama, with what the architecture changes in them."""
     layers = f.count("num_hidden_layers", MOST_LAYERS)
-    settings: dict[str, Any] = {
-        "architecture": architecture,
-        "vocabulary": f.count("vocab_size", MOST_TOKENS),
-        "width": f.count("hidden_size", MOST_WIDTH),
-        "positions": f.count("max_position_embeddings", MOST_POSITIONS, 2048),
-        "mixers": ATTENTION * layers,
-        "inner": f.count("intermediate_size", MOST_INNER),
-        "activation": f.choice("hidden_act", ACTIVATIONS, "silu"),
-        "eps": f.number("rms_norm_eps", 0, 1),
-        "tied": f.flag("tie_word_embeddings", False),
+    usual: dict[str, Callable[[], Any]] = {
+        "vocabulary": lambda: f.count("vocab_size", MOST_TOKENS),
+        "width": lambda: f.count("hidden_size", MOST_WIDTH),
+        "positions": lambda: f.count("max_position_embeddings", MOST_POSITIONS, 2048),
+        "mixers": lambda: ATTENTION * layers,
+        "inner": lambda: f.count("intermediate_size", MOST_INNER),
+        "activation": lambda: f.choice("hidden_act", ACTIVATIONS, "silu"),
+        "eps": lambda: f.number("rms_norm_eps", 0, 1),
+        "tied": lambda: f.flag("tie_word_embeddings", False),
+        "attention": lambda: attention(f, layers),
     }
-    if "attention" not in changed:
-        settings["attention"] = attention(f, layers)
-    return LanguageConfig(**{**settings, **changed})
+    settings = {name: make() for name, make in usual.items() if name not in changed}
+    return LanguageConfig(architecture=architecture, **settings, **changed)
+
+
+@cache
+def _classes() -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(CLASSES.read_text(encoding="utf-8"))["families"]
+    return found
+
+
+def by_class(read: Callable[[Fields], LanguageConfig]) -> Callable[[Fields], LanguageConfig]:
+    """`read` of settings under all their names, with what the configuration class of their `model_type` takes for
+    granted where a file leaves them out."""
+
+    def of(f: Fields) -> LanguageConfig:
+        facts, content = _classes()[f.content["model_type"]], dict(f.content)
+        for name, own in facts["names"].items():
+            for one, other in ((own, name), (name, own)):
+                if one in content:
+                    content[other] = content[one]
+        content = {**facts["usual"], **content}
+        for name, own in facts["names"].items():
+            if own in content:
+                content.setdefault(name, content[own])
+        rope = facts.get("rope", {})
+        if not (content.get("rope_parameters") or content.get("rope_scaling")) and "rope_theta" not in content:
+            content["rope_parameters"] = rope or None
+        for name in ("rope_theta", "partial_rotary_factor"):
+            if name in rope:
+                content.setdefault(name, rope[name])
+        return read(Fields(content, f.where))
+
+    return of
+
+
+def renamed(table: Mapping[str, str], then: Find = same_name) -> Find:
+    """The weights of an architecture that calls some otherwise: what `then` says of a name, with what stands in the
+    table for the most of its beginning, behind the number where it is of a layer ("self_attn", "mlp.up_proj"), and for
+    the word "layers"."""
+
+    def theirs(part: str) -> str:
+        before, rest = part, ""
+        while before and before not in table:
+            before, _, last = before.rpartition(".")
+            rest = f".{last}{rest}"
+        return f"{table[before]}{rest}" if before else part
+
+    def name_of(name: str) -> str:
+        if not name.startswith("layers."):
+            return theirs(name)
+        _, number, part = name.split(".", 2)
+        return f"{table.get('layers', 'layers')}.{number}.{theirs(part)}"
+
+    def find(name: str, config: LanguageConfig, tensors: Mapping[str, Any]) -> Recipe:
+        recipe = then(name, config, tensors)
+        return replace(recipe, files=tuple(name_of(n) for n in recipe.files))
+
+    return find
+
+
+def some_rows(name: str, order: npt.NDArray[np.int64]) -> Recipe:
+    """Some rows of a tensor, in another order."""
+
+    def take(values: Sequence[Value]) -> Value:
+        (value,) = values
+        if isinstance(value, PackedArray):
+            return PackedArray(value.dtype, (len(order), *value.shape[1:]), value.data[order])
+        return value[order]
+
+    return Recipe((name,), take)
+
+
+def block_rows(parts: Sequence[int], groups: int, which: Sequence[int]) -> npt.NDArray[np.int64]:
+    """The rows of some parts, one part after the other, of a matrix whose groups of rows have all parts each."""
+    whole = np.arange(groups * sum(parts)).reshape(groups, -1)
+    ends = np.cumsum(parts)
+    return np.concatenate([whole[:, ends[i] - parts[i] : ends[i]].reshape(-1) for i in which])
+
+
+def fused(whole: str, layout: Literal["apart", "grouped"], then: Find = same_name) -> Find:
+    """q, k and v in one tensor `whole`: one after the other, or so for each head of keys with its queries."""
+
+    def find(name: str, config: LanguageConfig, tensors: Mapping[str, Any]) -> Recipe:
+        a = config.attention
+        layer, found, rest = name.partition(".self_attn.")
+        part = "qkv".find(rest[:1]) if found and rest[1:].startswith("_proj.") else -1
+        if a is None or part < 0:
+            return then(name, config, tensors)
+        groups = a.kv_heads if layout == "grouped" else 1
+        sizes = [n * a.head_size // groups for n in (a.heads, a.kv_heads, a.kv_heads)]
+        return some_rows(f"{layer}.{whole}.{rest.rpartition('.')[2]}", block_rows(sizes, groups, (part,)))
+
+    return find
+
+
+def experts_in(base: str = "mlp", parts: Sequence[str] = ("gate_proj", "up_proj", "down_proj")) -> Find:
+    """Experts of a part `base` of layers, whose matrices lie in tensors of their own, by these names, or stacked, with
+    gates above the others."""
+
+    def find(name: str, config: LanguageConfig, tensors: Mapping[str, Any]) -> Recipe:
+        before, found, kind = name.partition(".mlp.experts.")
+        if not found or config.experts is None:
+            return same_name(name, config, tensors)
+        kind, whole = kind.removesuffix(".weight"), f"{before}.{base}.experts.gate_up_proj"
+        if whole in tensors:
+            if kind == "down_proj":
+                return Recipe((f"{before}.{base}.experts.down_proj",))
+            n = config.experts.inner
+            start = 0 if kind == "gate_proj" else n
+            return Recipe((whole,), lambda values: values[0][:, start : start + n])  # type: ignore[index]
+        own = parts[("gate_proj", "up_proj", "down_proj").index(kind)]
+        files = []
+        for e in range(config.experts.count):
+            files.append(f"{before}.{base}.experts.{e}.{own}.weight")
+            if files[-1] not in tensors:  # the first that is missing is enough to be named
+                break
+        return stacked(files)
+
+    return find
+
+
+def gate_above(name: str, config: LanguageConfig, tensors: Mapping[str, Any]) -> Recipe:
+    """The gates of an MLP above its other rows in one tensor, mlp.gate_up_proj."""
+    before, found, rest = name.partition("mlp.gate_proj.")
+    if found:
+        return rows(f"{before}mlp.gate_up_proj.{rest}", 0, config.inner)
+    before, found, rest = name.partition("mlp.up_proj.")
+    if found:
+        return rows(f"{before}mlp.gate_up_proj.{rest}", config.inner, 2 * config.inner)
+    return same_name(name, config, tensors)
 
 
 def rows(name: str, start: int, stop: int) -> Recipe:

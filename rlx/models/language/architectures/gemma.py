@@ -12,8 +12,10 @@ from rlx.models.language.architectures.base import (
     Architecture,
     Recipe,
     attention,
+    by_class,
     derived,
     llama_like,
+    renamed,
     same_name,
     windows_of,
 )
@@ -58,6 +60,31 @@ def gemma3(f: Fields) -> LanguageConfig:
     return _gemma(f, "gemma3", qk_norm="head", windows=windows, ropes=ropes)
 
 
+def gemma(f: Fields) -> LanguageConfig:
+    """The first (2024): a Llama with shifted norms and scaled embeddings."""
+    layers, bias = f.count("num_hidden_layers", MOST_LAYERS), f.flag("attention_bias", False)
+    acts = ACTIVATIONS if f.has("hidden_activation") else {**ACTIVATIONS, "gelu": "gelu_tanh"}
+    name = "hidden_activation" if f.has("hidden_activation") else "hidden_act"
+    return llama_like(
+        f, "gemma", activation=f.choice(name, acts), embedding_scale=f.count("hidden_size", MOST_WIDTH) ** 0.5,
+        attention=attention(f, layers, qkv_bias=bias, out_bias=bias),
+    )  # fmt: skip
+
+
+def vaultgemma(f: Fields) -> LanguageConfig:
+    """Gemma 2 without the norms behind the blocks (2025)."""
+    layers, bias = f.count("num_hidden_layers", MOST_LAYERS), f.flag("attention_bias", False)
+    mixed = attention(
+        f, layers, scale=f.number("query_pre_attn_scalar", 1e-3, 1e6) ** -0.5, qkv_bias=bias, out_bias=bias,
+        softcap=f.maybe("attn_logit_softcapping", 1e-6, 1e6), windows=windows_of(f, layers, lambda i: i % 2 == 0),
+    )  # fmt: skip
+    return llama_like(
+        f, "vaultgemma", activation=f.choice("hidden_activation", ACTIVATIONS), attention=mixed,
+        embedding_scale=f.count("hidden_size", MOST_WIDTH) ** 0.5,
+        logit_softcap=f.maybe("final_logit_softcapping", 1e-6, 1e6),
+    )  # fmt: skip
+
+
 def shifted(name: str, config: LanguageConfig, tensors: Mapping[str, Any]) -> Recipe:
     """Gemma's norms multiply by 1 + weight."""
     if name.endswith("norm.weight"):
@@ -66,6 +93,10 @@ def shifted(name: str, config: LanguageConfig, tensors: Mapping[str, Any]) -> Re
 
 
 ARCHITECTURES = {
+    "gemma": Architecture(by_class(gemma), shifted),
+    "vaultgemma": Architecture(
+        by_class(vaultgemma), renamed({"post_attention_layernorm": "pre_feedforward_layernorm"}, shifted)
+    ),
     "gemma2": Architecture(gemma2, shifted),
     "gemma3_text": Architecture(gemma3, shifted, ("model.", "language_model.model.", "model.language_model.")),
 }

@@ -8,7 +8,17 @@ from typing import Any
 
 import numpy as np
 
-from rlx.models.language.architectures.base import ACTIVATIONS, Architecture, Recipe, Value, rows
+from rlx.models.language.architectures.base import (
+    ACTIVATIONS,
+    Architecture,
+    Recipe,
+    Value,
+    attention,
+    by_class,
+    llama_like,
+    renamed,
+    rows,
+)
 from rlx.models.language.config import (
     ATTENTION,
     MOST_HEADS,
@@ -88,4 +98,31 @@ def transposed(name: str, config: LanguageConfig, tensors: Mapping[str, Any]) ->
     return Recipe((name,))
 
 
-ARCHITECTURES = {"gpt2": Architecture(gpt2, transposed, ("transformer.",))}
+def gpt1(f: Fields) -> LanguageConfig:
+    """The first (Radford et al. 2018): norms behind the sums, and none at the end."""
+    layers, width = f.count("num_hidden_layers", MOST_LAYERS), f.count("hidden_size", MOST_WIDTH)
+    acts = {"gelu": "gelu_tanh", "relu": "relu", "silu": "silu", "swish": "silu"}
+    mixed = attention(
+        f.but(num_key_value_heads=None, head_dim=None), layers, ropes=(None,) * layers, qkv_bias=True, out_bias=True
+    )
+    return llama_like(
+        f, "openai-gpt", norm="layer", eps=f.number("layer_norm_epsilon", 0, 1), placement="post", gated=False,
+        mlp_bias=True, inner=4 * width, activation=f.choice("afn", acts), learned_positions=True, final_norm=False,
+        attention=mixed,
+    )  # fmt: skip
+
+
+_FIRST = {"wte": "tokens_embed", "wpe": "positions_embed"}
+
+
+def first_names(name: str, config: LanguageConfig, tensors: Mapping[str, Any]) -> Recipe:
+    """As GPT-2's, whose norms of these names stand before the blocks."""
+    name = name.replace("post_attention_layernorm", "input_layernorm")
+    name = name.replace("post_feedforward_layernorm", "post_attention_layernorm")
+    return renamed(_FIRST, transposed)(name, config, tensors)
+
+
+ARCHITECTURES = {
+    "gpt2": Architecture(gpt2, transposed, ("transformer.",)),
+    "openai-gpt": Architecture(by_class(gpt1), first_names, ("transformer.",)),
+}

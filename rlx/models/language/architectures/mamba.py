@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from rlx.models.language.architectures.base import Architecture, Recipe, derived
+from rlx.models.language.architectures.base import Architecture, Recipe, derived, renamed
 from rlx.models.language.config import (
     MOST_HEADS,
     MOST_INNER,
@@ -76,12 +76,8 @@ def mamba2(f: Fields) -> LanguageConfig:
     return _config(f, "mamba2", recurrence, False)
 
 
-def names(name: str, config: LanguageConfig, tensors: Mapping[str, Any]) -> Recipe:
-    if name == "embed_tokens.weight":
-        return Recipe(("embeddings.weight",))
-    if name == "norm.weight":
-        return Recipe(("norm_f.weight",))
-    name = name.replace("input_layernorm", "norm")
+def states(name: str, config: LanguageConfig, tensors: Mapping[str, Any]) -> Recipe:
+    """The weights of recurrences as files have them: logarithms of decays, filters with an axis of one."""
     if name.endswith(".A"):
         return derived(f"{name}_log", lambda a: -np.exp(a))
     if name.endswith("conv1d.weight"):
@@ -89,7 +85,8 @@ def names(name: str, config: LanguageConfig, tensors: Mapping[str, Any]) -> Reci
     return Recipe((name,))
 
 
+_NAMES = renamed({"embed_tokens": "embeddings", "norm": "norm_f", "input_layernorm": "norm"}, states)
 ARCHITECTURES = {
-    "mamba": Architecture(mamba, names, ("backbone.",)),
-    "mamba2": Architecture(mamba2, names, ("backbone.",)),
+    "mamba": Architecture(mamba, _NAMES, ("backbone.",)),
+    "mamba2": Architecture(mamba2, _NAMES, ("backbone.",)),
 }

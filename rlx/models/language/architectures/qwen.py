@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from rlx.models.language.architectures.base import (
     Architecture,
-    Recipe,
     attention,
+    by_class,
+    experts_in,
     llama_like,
-    same_name,
-    stacked,
     window,
     windows_of,
 )
@@ -64,29 +62,16 @@ def qwen3_moe(f: Fields) -> LanguageConfig:
     return _qwen3(f, "qwen3_moe", windows, experts=experts, dense=dense)
 
 
-def expert_names(name: str, config: LanguageConfig, tensors: Mapping[str, Any]) -> Recipe:
-    """Experts lie in tensors of their own, or stacked, with gates above the others."""
-    before, found, kind = name.partition(".mlp.experts.")
-    if not found or config.experts is None:
-        return same_name(name, config, tensors)
-    kind = kind.removesuffix(".weight")
-    if f"{before}.mlp.experts.gate_up_proj" in tensors:
-        if kind == "down_proj":
-            return Recipe((f"{before}.mlp.experts.down_proj",))
-        n = config.experts.inner
-        start = 0 if kind == "gate_proj" else n
-        whole = f"{before}.mlp.experts.gate_up_proj"
-        return Recipe((whole,), lambda values: values[0][:, start : start + n])  # type: ignore[index]
-    files = []
-    for e in range(config.experts.count):
-        files.append(f"{before}.mlp.experts.{e}.{kind}.weight")
-        if files[-1] not in tensors:  # the first that is missing is enough to be named
-            break
-    return stacked(files)
+def qwen2_moe(f: Fields) -> LanguageConfig:
+    layers = f.count("num_hidden_layers", MOST_LAYERS)
+    experts, dense = experts_of(f, layers, False, f.count("shared_expert_intermediate_size", MOST_INNER))
+    mixed = attention(f, layers, qkv_bias=f.flag("qkv_bias", True), windows=_windows(f, layers))
+    return llama_like(f, "qwen2_moe", attention=mixed, experts=experts, dense=dense)
 
 
 ARCHITECTURES = {
     "qwen2": Architecture(qwen2),
+    "qwen2_moe": Architecture(by_class(qwen2_moe), experts_in()),
     "qwen3": Architecture(qwen3),
-    "qwen3_moe": Architecture(qwen3_moe, expert_names),
+    "qwen3_moe": Architecture(qwen3_moe, experts_in()),
 }

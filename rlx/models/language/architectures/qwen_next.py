@@ -4,15 +4,23 @@ gate, and the others the gated delta rule."""
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from rlx.formats.settings import warn_ignored
-from rlx.models.language.architectures.base import Architecture, Recipe, Value, attention, derived, llama_like
-from rlx.models.language.architectures.qwen import expert_names, experts_of
+from rlx.models.language.architectures.base import (
+    Architecture,
+    Recipe,
+    attention,
+    block_rows,
+    derived,
+    experts_in,
+    llama_like,
+    some_rows,
+)
+from rlx.models.language.architectures.qwen import experts_of
 from rlx.models.language.config import (
     MOST_HEADS,
     MOST_INNER,
@@ -23,7 +31,6 @@ from rlx.models.language.config import (
     Mixer,
     Recurrence,
 )
-from rlx.packed import PackedArray
 
 
 def _mixers(f: Fields, layers: int) -> tuple[Mixer, ...]:
@@ -102,25 +109,6 @@ def _text(read: Any) -> Any:
     return of
 
 
-def _rows(name: str, order: npt.NDArray[np.int64]) -> Recipe:
-    """Some rows of a tensor, in another order."""
-
-    def take(values: Sequence[Value]) -> Value:
-        (value,) = values
-        if isinstance(value, PackedArray):
-            return PackedArray(value.dtype, (len(order), *value.shape[1:]), value.data[order])
-        return value[order]
-
-    return Recipe((name,), take)
-
-
-def _blocks(parts: Sequence[int], groups: int, which: Sequence[int]) -> npt.NDArray[np.int64]:
-    """The rows of some parts, one part after the other, of a matrix whose groups of rows have all parts each."""
-    whole = np.arange(groups * sum(parts)).reshape(groups, -1)
-    ends = np.cumsum(parts)
-    return np.concatenate([whole[:, ends[i] - parts[i] : ends[i]].reshape(-1) for i in which])
-
-
 def names(name: str, config: LanguageConfig, tensors: Mapping[str, Any]) -> Recipe:
     """Norms multiply by 1 + weight, but for those of the delta rule. q and its gate alternate, head by head, in one
     matrix; in Qwen3-Next so do q, k, v and the gate of the delta rule, and its two steps, by key heads."""
@@ -133,9 +121,9 @@ def names(name: str, config: LanguageConfig, tensors: Mapping[str, Any]) -> Reci
         for part, ending in enumerate(("self_attn.q_proj", "self_attn.q_gate")):
             before, found, kind = name.partition(f"{ending}.")
             if found:
-                order = _blocks((a.head_size, a.head_size), a.heads, (part,))
-                return _rows(f"{before}self_attn.q_proj.{kind}", order)
-        return expert_names(name, config, tensors)
+                order = block_rows((a.head_size, a.head_size), a.heads, (part,))
+                return some_rows(f"{before}self_attn.q_proj.{kind}", order)
+        return experts_in()(name, config, tensors)
     if rest == "A":
         return derived(f"{layer}.linear_attn.A_log", lambda w: -np.exp(w))
     if rest == "conv1d.weight":
@@ -144,10 +132,10 @@ def names(name: str, config: LanguageConfig, tensors: Mapping[str, Any]) -> Reci
     whole = f"{layer}.linear_attn.in_proj_qkvz.weight"
     if whole in tensors and rest in ("in_proj_qkv.weight", "in_proj_z.weight"):
         parts = (r.key_size, r.key_size, per * size, per * size)
-        return _rows(whole, _blocks(parts, r.groups, (0, 1, 2) if rest.startswith("in_proj_qkv") else (3,)))
+        return some_rows(whole, block_rows(parts, r.groups, (0, 1, 2) if rest.startswith("in_proj_qkv") else (3,)))
     both = f"{layer}.linear_attn.in_proj_ba.weight"
     if both in tensors and rest in ("in_proj_b.weight", "in_proj_a.weight"):
-        return _rows(both, _blocks((per, per), r.groups, (0,) if rest.startswith("in_proj_b") else (1,)))
+        return some_rows(both, block_rows((per, per), r.groups, (0,) if rest.startswith("in_proj_b") else (1,)))
     return Recipe((name,))
 
 

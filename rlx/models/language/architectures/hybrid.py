@@ -1,0 +1,133 @@
+"""Models with attention and recurrences: Jamba (AI21, 2024; Mamba, and experts), Bamba (IBM, 2024; Mamba-2) and
+Falcon-H1 (TII, 2025; both side by side in each layer)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from rlx.models.language.architectures.base import (
+    Architecture,
+    Recipe,
+    attention,
+    by_class,
+    experts_in,
+    llama_like,
+    renamed,
+)
+from rlx.models.language.architectures.mamba import MOST_STATES, states
+from rlx.models.language.config import (
+    MOST_EXPERTS,
+    MOST_HEADS,
+    MOST_INNER,
+    MOST_LAYERS,
+    MOST_WIDTH,
+    Experts,
+    Fields,
+    LanguageConfig,
+    Mixer,
+    Recurrence,
+)
+
+
+def jamba(f: Fields) -> LanguageConfig:
+    layers, width = f.count("num_hidden_layers", MOST_LAYERS), f.count("hidden_size", MOST_WIDTH)
+    every, first = f.count("attn_layer_period", MOST_LAYERS), f.count("attn_layer_offset", MOST_LAYERS, least=0)
+    step, begin = f.count("expert_layer_period", MOST_LAYERS), f.count("expert_layer_offset", MOST_LAYERS, least=0)
+    mixers: tuple[Mixer, ...] = tuple("attention" if i % every == first else "mamba" for i in range(layers))
+    f.must_be("hidden_act", "silu")
+    rank = f.content.get("mamba_dt_rank", "auto")
+    recurrence = Recurrence(
+        f.count("mamba_expand", 64) * width, f.count("mamba_d_state", MOST_STATES), f.count("mamba_d_conv", 8, least=2),
+        rank=-(-width // 16) if rank == "auto" else f.count("mamba_dt_rank", width), inner_norms="weighted",
+        conv_bias=f.flag("mamba_conv_bias", True), bias=f.flag("mamba_proj_bias", False),
+    )  # fmt: skip
+    count = f.count("num_experts", MOST_EXPERTS)
+    experts = Experts(
+        count, f.count("num_experts_per_tok", count), f.count("intermediate_size", MOST_INNER), renormalize=False
+    )
+    dense = frozenset(i for i in range(layers) if count == 1 or i % step != begin)
+    mixed = attention(f.but(head_dim=None), layers, ropes=(None,) * layers)
+    return llama_like(
+        f, "jamba", mixers=mixers, recurrence=recurrence, attention=mixed, experts=experts, dense=dense
+    )
+
+
+def _mamba2(f: Fields, inner: int, **changed: Any) -> Recurrence:
+    f.must_be("hidden_act", "silu")
+    heads, groups = f.count("mamba_n_heads", MOST_HEADS), f.count("mamba_n_groups", MOST_HEADS)
+    size = f.content.get("mamba_d_head", "auto")
+    if inner % heads or (size != "auto" and size != inner // heads):
+        f.wrong("mamba_d_head", f"what {inner} numbers in {heads} heads are")
+    if heads % groups:
+        f.wrong("mamba_n_groups", f"a number that divides the {heads} heads")
+    limit = f.content.get("time_step_limit")
+    if limit is not None and list(limit) not in ([0.0, float("inf")], [0.0, {"__float__": "Infinity"}], [0.0, "Infinity"]):
+        f.wrong("time_step_limit", "0 and infinity: rlx has no code for other limits")
+    return Recurrence(
+        inner, f.count("mamba_d_state", MOST_STATES), f.count("mamba_d_conv", 8, least=2), heads=heads, groups=groups,
+        conv_bias=f.flag("mamba_conv_bias", True), bias=f.flag("mamba_proj_bias", False), **changed,
+    )  # fmt: skip
+
+
+def bamba(f: Fields) -> LanguageConfig:
+    layers, bias = f.count("num_hidden_layers", MOST_LAYERS), f.flag("attention_bias", False)
+    only = f.content.get("attn_layer_indices") or []
+    if not isinstance(only, list) or not all(type(i) is int for i in only):
+        f.wrong("attn_layer_indices", "a list of layers")
+    mixers: tuple[Mixer, ...] = tuple("attention" if i in only else "mamba2" for i in range(layers))
+    given = f.content.get("rope_parameters")
+    if isinstance(given, dict) and "partial_rotary_factor" not in given:
+        f = f.but(partial_rotary_factor=0.5)  # whatever stands beside them, as the class has it
+    recurrence = _mamba2(f, f.count("mamba_expand", 64) * f.count("hidden_size", MOST_WIDTH))
+    return llama_like(
+        f, "bamba", mixers=mixers, recurrence=recurrence, mlp_bias=f.flag("mlp_bias", False),
+        attention=attention(f.but(head_dim=None), layers, partial=True, qkv_bias=bias, out_bias=bias),
+    )  # fmt: skip
+
+
+def falcon_h1(f: Fields) -> LanguageConfig:
+    layers, width = f.count("num_hidden_layers", MOST_LAYERS), f.count("hidden_size", MOST_WIDTH)
+    for name in ("attention_bias", "mlp_bias", "projectors_bias", "mamba_proj_bias"):
+        f.must_be(name, False)
+    inner = f.count("mamba_d_ssm", MOST_INNER, f.count("mamba_expand", 64) * width)
+    r = _mamba2(
+        f, inner, normed=f.flag("mamba_rms_norm", False), late_gate=f.flag("mamba_norm_before_gate", True)
+    )
+    low, high = -1e6, 1e6
+    into, out, key, ssm_in, ssm_out = (
+        f.number(name, low, high) for name in ("attention_in_multiplier", "attention_out_multiplier", "key_multiplier",
+                                                "ssm_in_multiplier", "ssm_out_multiplier")
+    )  # fmt: skip
+    gate, down = f.numbers("mlp_multipliers", 2, low, high, 1.0)
+    parts = zip(f.numbers("ssm_multipliers", 5, low, high, 1.0), (inner, inner, *(r.groups * r.states,) * 2, r.heads))
+    rows = tuple(ssm_in * m for m, n in parts for _ in range(n))
+    scales: tuple[tuple[str, float | tuple[float, ...]], ...] = (
+        ("self_attn.q_proj", into), ("self_attn.k_proj", into * key), ("self_attn.v_proj", into),
+        ("self_attn.o_proj", out), ("mixer.in_proj", rows), ("mixer.out_proj", ssm_out), ("mlp.gate_proj", gate),
+        ("mlp.down_proj", down),
+    )  # fmt: skip
+    mixers: tuple[Mixer, ...] = ("hybrid",)
+    return llama_like(
+        f, "falcon_h1", mixers=mixers * layers, recurrence=r, attention=attention(f, layers), scales=scales,
+        embedding_scale=f.number("embedding_multiplier", low, high),
+        logit_scale=f.number("lm_head_multiplier", low, high),
+    )  # fmt: skip
+
+
+_EXPERTS = experts_in("feed_forward")
+
+
+def both(name: str, config: LanguageConfig, tensors: Mapping[str, Any]) -> Recipe:
+    return states(name, config, tensors) if ".mixer." in name else _EXPERTS(name, config, tensors)
+
+
+_NAMES = renamed(
+    {"norm": "final_layernorm", "mixer": "mamba", "mlp.gate": "feed_forward.router", "mlp": "feed_forward",
+     "post_attention_layernorm": "pre_ff_layernorm"}, both,
+)  # fmt: skip
+ARCHITECTURES = {
+    "jamba": Architecture(by_class(jamba), _NAMES),
+    "bamba": Architecture(by_class(bamba), _NAMES),
+    "falcon_h1": Architecture(by_class(falcon_h1), _NAMES),
+}

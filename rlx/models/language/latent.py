@@ -1,0 +1,55 @@
+"""Multi-head latent attention (DeepSeek-V2, 2024): one row a token in the caches, for the keys and values of all heads.
+
+The products that would make each head's keys and values of the rows are moved to the other side: a query is multiplied
+by its head's part for keys, so that it meets the rows themselves, and what the head takes of the rows becomes a value.
+"""
+
+from __future__ import annotations
+
+import rlx.ops as ops
+from rlx.dtypes import f32
+from rlx.ir import Tensor
+from rlx.models.language.blocks import Blocks
+from rlx.models.language.caches import turned
+
+
+def latent(b: Blocks, x: Tensor, index: int) -> Tensor:
+    """The attention of a layer: (rows, width)."""
+    a, name, lead = b.config.attention, f"layers.{index}.self_attn", (b.size.batch, b.size.chunk)
+    assert a is not None and a.latent is not None
+    m = a.latent
+    if m.q_rank:
+        low = b.norm(b.linear(x, f"{name}.q_a_proj", m.q_rank, a.qkv_bias), f"{name}.q_a_layernorm", eps=m.eps)
+        q = b.linear(low, f"{name}.q_b_proj", a.heads * (m.plain + m.turned))
+    else:
+        q = b.linear(x, f"{name}.q_proj", a.heads * (m.plain + m.turned))
+    q = ops.reshape(q, (*lead, a.heads, m.plain + m.turned))
+    row = b.linear(x, f"{name}.kv_a_proj_with_mqa", m.rank + m.turned, a.qkv_bias)
+    c = b.norm(row[:, : m.rank], f"{name}.kv_a_layernorm", eps=m.eps)
+    c, k = (ops.reshape(t, (*lead, 1, t.shape[1])) for t in (c, row[:, m.rank :]))
+    own, k = b.rotated(q[:, :, :, m.plain :], k, a.ropes[index])
+    # (heads, rows, plain) by (heads, plain, rank): a query as the rows are.
+    keys, values = (
+        b.weight(f"{name}.{part}", (a.heads, n, m.rank)) for part, n in (("kv_b_keys", m.plain), ("kv_b_values", m.value))
+    )
+    plain = _by_heads(b, q[:, :, :, : m.plain])
+    met = _in_rows(b, ops.matmul(plain, ops.cast(keys, f32)))
+    q = ops.concat([met, ops.cast(own, f32)], axis=3)
+    row = ops.concat([ops.cast(c, f32), ops.cast(k, f32)], axis=3)
+    if b.size.context:
+        mixed = b.caches.latent(index, q, row, a.scale)
+    else:
+        mixed = turned(ops.attention(turned(q), turned(row), turned(row), scale=a.scale, causal=b.size.chunk > 1))
+    made = ops.matmul(_by_heads(b, mixed[:, :, :, : m.rank]), ops.cast(values, f32), transpose_b=True)
+    made = ops.reshape(_in_rows(b, made), (b.rows, a.heads * m.value))
+    return b.linear(ops.cast(made, b.size.activations), f"{name}.o_proj", b.config.width, a.out_bias)
+
+
+def _by_heads(b: Blocks, x: Tensor) -> Tensor:
+    """(batch, chunk, heads, n) in f32 as (heads, rows, n)."""
+    return ops.transpose(ops.reshape(ops.cast(x, f32), (b.rows, *x.shape[2:])), (1, 0, 2))
+
+
+def _in_rows(b: Blocks, x: Tensor) -> Tensor:
+    """(heads, rows, n) as (batch, chunk, heads, n)."""
+    return ops.reshape(ops.transpose(x, (1, 0, 2)), (b.size.batch, b.size.chunk, x.shape[0], x.shape[2]))

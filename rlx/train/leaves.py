@@ -1,0 +1,71 @@
+"""The leaves of a pytree by name, as the tensors of a store have them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from rlx.dtypes import as_dtype
+from rlx.errors import DTypeError, GraphError
+from rlx.ir import TensorType
+from rlx.ops.pytree import flatten, unflatten
+from rlx.runtime.arguments import is_any_array, leaf_names
+
+
+class Leaves(NamedTuple):
+    """A pytree taken apart: its structure, the names of its leaves ("parameters.w.0") and their types."""
+
+    skeleton: Any
+    names: tuple[str, ...]
+    types: tuple[TensorType, ...]
+
+    def tree(self, leaves: Sequence[Any]) -> Any:
+        """The pytree with these leaves."""
+        return unflatten(self.skeleton, leaves)
+
+    @property
+    def by_name(self) -> dict[str, TensorType]:
+        return dict(zip(self.names, self.types, strict=True))
+
+
+def taken_apart(tree: Any, name: str) -> tuple[Leaves, list[Any]]:
+    """A pytree's leaves by name, and the leaves: arrays of any library, rlx.Arrays, PackedArrays.
+
+    Raises: GraphError for a Python number in the place of an array, DTypeError for a dtype that rlx does not have."""
+    found: list[Any] = []
+    skeleton = flatten(tree, found, is_any_array)
+    names: dict[str, None] = {}
+    for leaf in leaf_names(skeleton, name):
+        while leaf in names:  # keys may have points in them too
+            leaf += "_"
+        names[leaf] = None
+    for place, value in _numbers(skeleton, name):
+        raise GraphError(
+            f"training: {place} is the Python {type(value).__name__} {value!r}; give an array, such as "
+            f"np.{'float32' if isinstance(value, float) else 'int32'}({value!r})"
+        )
+    types = tuple(_type(leaf, n) for leaf, n in zip(found, names, strict=True))
+    return Leaves(skeleton, tuple(names), types), found
+
+
+def _type(leaf: Any, name: str) -> TensorType:
+    dtype = getattr(leaf, "dtype", None)
+    try:
+        known = as_dtype(np.asarray(leaf).dtype if dtype is None else dtype)
+    except DTypeError as error:
+        raise DTypeError(f"training: {name}: {error}; convert it with .astype") from None
+    return TensorType(tuple(leaf.shape), known)
+
+
+def _numbers(skeleton: Any, name: str) -> list[tuple[str, Any]]:
+    """The Python numbers of a structure, which programs would have to build in, by their places."""
+    kind, rest = skeleton[0], skeleton[1]
+    if kind == "static":
+        value = rest.value
+        return [(name, value)] if isinstance(value, int | float) and not isinstance(value, bool) else []
+    if kind == "leaf":
+        return []
+    parts = rest if kind == "dict" else [(i, part) for i, part in enumerate(rest)]
+    return [found for key, part in parts for found in _numbers(part, f"{name}.{key}")]

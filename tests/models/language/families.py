@@ -1,0 +1,420 @@
+"""Families of language models beside transformers: tiny random folders, compared in float64.
+
+`python -m tests.models.language.families [TYPE …]` makes a folder of each `model_type` with settings off their
+defaults, compares logits, prompts in parts, batches and decoding with one run of transformers in float64, and the same
+again after `rlx convert` where GGUF has the family. Without types it does all, and writes docs/models.md; `--classes`
+writes what the configuration classes of transformers take for granted, which the package reads; `--keys` which settings
+rlx reads of each. Exit status 1: a family that differs.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+import re
+import sys
+import tempfile
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rlx.formats import safetensors
+from rlx.models import load
+from rlx.models.language.architectures import ARCHITECTURES
+from rlx.models.language.architectures.base import CLASSES
+from rlx.models.language.config import Fields
+from tests.models.tiny import formula
+from tests.outside import outside
+
+KEYS = Path(__file__).with_name("families_keys.json")
+FOUND = Path(__file__).with_name("families.json")  # what the command found
+FROZEN = Path(__file__).with_name("families_logits.json")  # tensors of tiny folders, and logits of transformers
+PAGE = Path(__file__).parents[3] / "docs" / "models.md"
+IDS_ASKED = [i * 7 % 96 for i in range(1, 34)]
+LIMIT = 1e-11  # of the error beside float64, squared, by the sum of squares
+
+BASE: dict[str, Any] = {
+    "vocab_size": 96, "hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 2,
+    "intermediate_size": 48, "max_position_embeddings": 128, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0,
+}  # fmt: skip
+NO_KV = {k: v for k, v in BASE.items() if k != "num_key_value_heads"}
+IDS = {"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}
+N = {"vocab_size": 96, "n_embd": 32, "n_layer": 3, "n_head": 4, "n_positions": 128, **IDS}
+ROPE = {"rope_parameters": {"rope_type": "default", "rope_theta": 500.0}}
+PART = {"rope_parameters": {"rope_type": "default", "rope_theta": 500.0, "partial_rotary_factor": 0.5}}
+MOE = {"num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 24}
+ROUTED = {**BASE, "num_key_value_heads": 4, "n_routed_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 24, "n_shared_experts": 2,
+          "first_k_dense_replace": 1, "n_group": 4, "topk_group": 2, "routed_scaling_factor": 1.7}  # fmt: skip
+LATENT = {"kv_lora_rank": 16, "q_lora_rank": 20, "qk_nope_head_dim": 12, "qk_rope_head_dim": 8, "v_head_dim": 10}
+MAMBA = {"mamba_n_heads": 8, "mamba_d_head": 8, "mamba_n_groups": 2, "mamba_d_state": 8, "mamba_expand": 2,
+         "mamba_chunk_size": 16}  # fmt: skip
+GRANITE = {"embedding_multiplier": 3.0, "logits_scaling": 4.0, "residual_multiplier": 0.3, "attention_multiplier": 0.2}
+# What each folder is made of: settings for the class, one folder each.
+FAMILIES: dict[str, tuple[dict[str, Any], ...]] = {
+    "mixtral": ({**BASE, **ROPE, "num_local_experts": 6, "num_experts_per_tok": 3, "head_dim": 12},),
+    "qwen2_moe": ({**BASE, **MOE, **ROPE, "shared_expert_intermediate_size": 20, "norm_topk_prob": True,
+                   "mlp_only_layers": [1]},),
+    "gemma": ({**BASE, **ROPE, "head_dim": 12},),
+    "phi": ({**BASE, **PART, "qk_layernorm": True}, {**BASE, "hidden_act": "relu"}),
+    "starcoder2": ({**BASE, **ROPE, "sliding_window": 7}, {**BASE, "use_bias": False, "tie_word_embeddings": False}),
+    "stablelm": ({**BASE, **PART, "use_qkv_bias": True, "qk_layernorm": True}, {**BASE, "use_parallel_residual": True}),
+    "gpt_neox": ({**NO_KV, **PART}, {**NO_KV, "use_parallel_residual": False, "attention_bias": False}),
+    "gptj": ({**N, "rotary_dim": 4, "n_inner": 40},),
+    "gpt_neo": ({**NO_KV, "window_size": 6, "attention_types": [[["global", "local"], 1], [["local"], 1]]},),
+    "gpt_bigcode": ({**N, "n_inner": 40}, {**N, "multi_query": False, "scale_attn_weights": False}),
+    "falcon": ({**NO_KV, **ROPE, "hidden_size": 32, "num_hidden_layers": 2, "ffn_hidden_size": 40},
+               {**NO_KV, "alibi": True, "bias": True, "multi_query": False, "parallel_attn": False},
+               {**NO_KV, "new_decoder_architecture": True, "num_kv_heads": 2},
+               {**NO_KV, "new_decoder_architecture": True, "num_kv_heads": 2, "num_ln_in_parallel_attn": 1}),
+    "bloom": ({"vocab_size": 96, "hidden_size": 36, "n_layer": 2, "n_head": 6, **IDS},
+              {"vocab_size": 96, "hidden_size": 32, "n_layer": 2, "n_head": 4, **IDS,
+               "apply_residual_connection_post_layernorm": True}),
+    "opt": ({**NO_KV, "ffn_dim": 40}, {**NO_KV, "ffn_dim": 40, "do_layer_norm_before": False, "word_embed_proj_dim": 16},
+            {**NO_KV, "ffn_dim": 40, "enable_bias": False, "layer_norm_elementwise_affine": False}),
+    "mpt": ({"vocab_size": 96, "d_model": 36, "n_heads": 6, "n_layers": 2, "max_seq_len": 128, "expansion_ratio": 2,
+             "attn_config": {"clip_qkv": 0.7, "softmax_scale": 0.3}, **IDS},),
+    "cohere": ({**BASE, **ROPE, "logit_scale": 0.3, "use_qk_norm": True, "attention_bias": True}, BASE),
+    "cohere2": ({**BASE, **ROPE, "sliding_window": 7, "num_hidden_layers": 5},),
+    "olmo": ({**BASE, **ROPE, "clip_qkv": 0.5},),
+    "olmo3": ({**BASE, "sliding_window": 7, "num_hidden_layers": 5},),
+    "olmoe": ({**BASE, **ROPE, "num_experts": 6, "num_experts_per_tok": 2, "clip_qkv": 1.5, "norm_topk_prob": True},),
+    "granite": ({**BASE, **ROPE, **GRANITE, "attention_bias": True, "mlp_bias": True},),
+    "granitemoe": ({**BASE, **ROPE, **GRANITE, "num_local_experts": 6, "num_experts_per_tok": 3},),
+    "granitemoeshared": ({**BASE, **GRANITE, "num_local_experts": 6, "num_experts_per_tok": 3,
+                          "shared_intermediate_size": 20},),
+    "smollm3": ({**BASE, **ROPE, "num_hidden_layers": 5}, {**BASE, "no_rope_layers": [1, 0, 1], "attention_bias": True}),
+    "glm": ({**BASE, **PART, "head_dim": 12},),
+    "glm4": ({**BASE, **PART, "head_dim": 12},),
+    "glm4_moe": ({**ROUTED, **PART, "head_dim": 12, "use_qk_norm": True, "attention_bias": True},),
+    "exaone4": ({**BASE, **ROPE, "sliding_window": 7, "num_hidden_layers": 5}, {**BASE, "sliding_window": None, "layer_types": ["full_attention"] * 3}),
+    "ernie4_5": ({**BASE, **ROPE, "use_bias": True, "head_dim": 12},),
+    "ernie4_5_moe": ({**BASE, **ROPE, "moe_num_experts": 6, "moe_k": 2, "moe_intermediate_size": 24, "use_bias": True},),
+    "seed_oss": ({**BASE, **ROPE, "head_dim": 12, "attention_out_bias": True, "mlp_bias": True},),
+    "arcee": ({**BASE, **ROPE, "mlp_bias": True},),
+    "apertus": ({**BASE, "attention_bias": True},),
+    "nemotron": ({**BASE, **PART, "mlp_bias": True, "attention_bias": True},),
+    "phimoe": ({**BASE, **ROPE, "num_local_experts": 6, "attention_bias": True, "lm_head_bias": True},),
+    "deepseek_v2": ({**ROUTED, **LATENT, "topk_method": "group_limited_greedy"},
+                    {**ROUTED, **LATENT, "q_lora_rank": None, "norm_topk_prob": True, "rope_parameters": {
+                        "rope_type": "yarn", "rope_theta": 500.0, "factor": 4.0, "mscale": 0.7, "mscale_all_dim": 0.7,
+                        "original_max_position_embeddings": 32}}),
+    "deepseek_v3": ({**ROUTED, **LATENT, "attention_bias": True},
+                    {**ROUTED, **LATENT, "rope_interleave": False, "q_lora_rank": None, "rope_parameters": {
+                        "rope_type": "yarn", "rope_theta": 500.0, "factor": 4.0, "mscale": 1.0, "mscale_all_dim": 0.8,
+                        "original_max_position_embeddings": 32}}),
+    "lfm2": ({**BASE, **ROPE, "layer_types": ["conv", "full_attention", "conv"], "block_multiple_of": 8,
+              "conv_bias": True},),
+    "falcon_h1": ({**BASE, **ROPE, **MAMBA, "mamba_d_ssm": 64, "lm_head_multiplier": 0.6, "embedding_multiplier": 1.7,
+                   "mlp_multipliers": [0.7, 1.3], "key_multiplier": 0.5, "attention_out_multiplier": 0.8,
+                   "attention_in_multiplier": 1.2, "ssm_multipliers": [0.7, 1.1, 0.9, 1.3, 0.8],
+                   "ssm_in_multiplier": 1.1, "ssm_out_multiplier": 0.9, "head_dim": 8},
+                  {**BASE, **MAMBA, "mamba_d_ssm": 64, "mamba_rms_norm": True, "mamba_norm_before_gate": True}),
+    "bamba": ({**BASE, **PART, **MAMBA, "attn_layer_indices": [1]},),
+    "jamba": ({**BASE, "num_experts": 4, "attn_layer_period": 3, "attn_layer_offset": 1, "mamba_d_state": 8,
+               "num_experts_per_tok": 2, "use_mamba_kernels": False},),
+    "codegen": ({**N, "rotary_dim": 4, "n_ctx": 128},),
+    "helium": ({**BASE, **ROPE, "head_dim": 8, "mlp_bias": True},),
+    "hunyuan_v1_dense": ({**BASE, **ROPE, "head_dim": 12, "attention_bias": True},),
+    "hunyuan_v1_moe": ({**BASE, **ROPE, "head_dim": 12, "num_experts": 6, "moe_topk": 2},),
+    "dots1": ({**ROUTED, **ROPE, "sliding_window": 7, "max_window_layers": 1, "norm_topk_prob": True},),
+    "flex_olmo": ({**BASE, **ROPE, "num_experts": 6, "num_experts_per_tok": 2},),
+    "persimmon": ({**NO_KV, **PART},),
+    "biogpt": (NO_KV,),
+    "openai-gpt": (N,),
+    "ministral": ({**BASE, **ROPE, "head_dim": 12, "sliding_window": 7, "layer_types": ["sliding_attention", "full_attention",
+                                                                       "sliding_attention"]},),
+    "ministral3": ({**BASE, "head_dim": 12, "rope_parameters": {
+        "rope_type": "yarn", "rope_theta": 500.0, "factor": 4.0, "original_max_position_embeddings": 16, "mscale": 1.0,
+        "mscale_all_dim": 1.0, "beta_fast": 32.0, "beta_slow": 1.0, "llama_4_scaling_beta": 0.3}},),
+    "lfm2_moe": ({**BASE, **ROPE, **MOE, "layer_types": ["conv", "full_attention", "conv"], "num_dense_layers": 1,
+                  "routed_scaling_factor": 1.4},),
+    "minimax_m2": ({**BASE, **PART, "head_dim": 12, "num_local_experts": 6, "num_experts_per_tok": 2},),
+    "vaultgemma": ({**BASE, "head_dim": 12, "sliding_window": 7, "query_pre_attn_scalar": 9},),
+    "nanochat": ({**BASE, **ROPE},),
+}  # fmt: skip
+
+
+def random_model(folder: Path, kind: str, settings: dict[str, Any]) -> None:
+    """A folder of the type with random weights, larger than a new model has, so that tokens differ in their logits."""
+    torch, transformers = outside("torch"), outside("transformers")
+    torch.manual_seed(0)
+    config = transformers.AutoConfig.for_model(kind, **settings)
+    model = transformers.AutoModelForCausalLM.from_config(config).float()
+    with torch.no_grad():
+        for name, values in [*model.named_parameters(), *model.named_buffers()]:
+            if "correction" in name or name.endswith("expert_bias"):
+                values.copy_(torch.randn_like(values) * 0.1)
+            elif name.endswith(("A_log", "inv_freq")) or "act_fn" in name or not values.is_floating_point():
+                continue
+            elif values.ndim == 1:
+                values.add_(torch.randn_like(values) * 0.2)
+            elif name in dict(model.named_parameters()):
+                values.mul_(4.0)
+    model.save_pretrained(folder)
+
+
+def judge(folder: Path, kind: str, **more: Any) -> Any:
+    """The model of a folder, in float64. Attention is written out, but in Falcon, where that adds ALiBi twice."""
+    model = outside("transformers").AutoModelForCausalLM
+    torch = outside("torch")
+    more |= {"dtype": torch.float64, "attn_implementation": "sdpa" if kind == "falcon" else "eager"}
+    try:
+        return model.from_pretrained(folder, experts_implementation="eager", **more).eval()
+    except (TypeError, ValueError):
+        return model.from_pretrained(folder, **more).eval()
+
+
+def class_facts() -> dict[str, Any]:
+    """What the configuration class of each family takes for granted: other names of settings, and defaults."""
+    transformers = outside("transformers")
+    shared = {f.name for f in dataclasses.fields(transformers.PreTrainedConfig)} - {"tie_word_embeddings"}
+    result: dict[str, Any] = {}
+    for kind in sorted(FAMILIES):
+        cls = transformers.models.auto.configuration_auto.CONFIG_MAPPING[kind]
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            usual = cls()
+        plain = {}
+        for field in dataclasses.fields(cls):
+            if field.name not in shared and field.name != "rope_parameters":
+                plain[field.name] = json.loads(json.dumps(field.default, default=str))
+        result[kind] = {"class": cls.__name__.removesuffix("Config"), "names": dict(cls.attribute_map), "usual": plain}
+        if (rope := getattr(usual, "rope_parameters", None)) is not None:
+            result[kind]["rope"] = rope
+    return {"transformers": transformers.__version__, "families": result}
+
+
+class _Seen(dict[str, Any]):
+    """Settings that remember which of them were asked for."""
+
+    def __init__(self, content: Any, asked: set[str]) -> None:
+        super().__init__(content)
+        self.asked = asked
+
+    def get(self, name: str, default: Any = None) -> Any:
+        self.asked.add(name)
+        return super().get(name, default)
+
+    def __getitem__(self, name: str) -> Any:
+        self.asked.add(name)
+        return super().__getitem__(name)
+
+
+def read_keys(kind: str) -> set[str]:
+    """The settings that rlx reads of a family, in any of its folders."""
+    asked: set[str] = set()
+
+    class Asking(Fields):
+        def __init__(self, content: Any, where: str) -> None:
+            super().__init__(_Seen(content, asked), where)
+
+    names = class_names(kind)
+    with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for module in [m for name, m in sys.modules.items() if name.startswith("rlx.models.language.")]:
+            if getattr(module, "Fields", None) is Fields:
+                patch.setattr(module, "Fields", Asking)
+        for settings in FAMILIES[kind]:
+            ARCHITECTURES[kind].read(Asking({"model_type": kind, **settings}, "config.json"))
+    return asked | {other for one, other in names if one in asked}
+
+
+def class_names(kind: str) -> set[tuple[str, str]]:
+    """Settings of a family that stand for each other."""
+    found = json.loads(CLASSES.read_text())["families"][kind]["names"].items()
+    return {pair for one, other in found for pair in ((one, other), (other, one))}
+
+
+def other_values(value: Any) -> list[Any]:
+    """Values that a setting could have in place of one."""
+    if isinstance(value, bool):
+        return [not value]
+    if isinstance(value, int):
+        return [value + 1, max(0, value - 1), value * 2]
+    if isinstance(value, float):
+        return [value * 2 + 0.125]
+    return [True, 1, 0.5] if value is None else []
+
+
+def idle_keys(kind: str, read: set[str]) -> tuple[list[str], list[str]]:
+    """Of the settings in the class's signature that rlx does not read, those that change no logits in transformers, and
+    those that do."""
+    torch, transformers = outside("torch"), outside("transformers")
+    facts = json.loads(CLASSES.read_text())["families"][kind]
+    still: set[str] = set(facts["usual"]) - read - {"vocab_size", "use_cache"}
+    moved: set[str] = set()
+    tokens = torch.arange(3, 40)[None] * 7 % 96
+    for settings in FAMILIES[kind]:
+        with tempfile.TemporaryDirectory() as base, warnings.catch_warnings(), torch.no_grad():
+            warnings.simplefilter("ignore")
+            folder = Path(base)
+            random_model(folder, kind, settings)
+            plain = judge(folder, kind)(tokens).logits
+            for name in sorted(still):
+                for value in other_values(settings.get(name, facts["usual"][name])):
+                    try:
+                        config = transformers.AutoConfig.for_model(kind, **{**settings, name: value})
+                        config.name_or_path = ""
+                        model = judge(folder, kind, config=config)
+                        same = error(model(tokens).logits.numpy(), plain.numpy()) <= LIMIT  # not but by rounding
+                    except Exception:  # noqa: BLE001 - classes refuse values by many types of exceptions
+                        continue
+                    if not same:
+                        moved.add(name)
+    return sorted(still - moved), sorted(moved)
+
+
+def error(got: Any, want: Any) -> float:
+    return float(((got - want) ** 2).sum() / (want**2).sum())
+
+
+def judged(folder: Path, want: Any, tokens: Any) -> dict[str, Any]:
+    """How a model of a folder or of a file computes the logits of tokens: errors, and which greatest ones differ."""
+    found: dict[str, Any] = {}
+    ids = tokens.astype(np.int32)
+    with load(folder, "cpu", context=64, engine="numpy") as model:
+        got = model.logits(ids)
+        found["error"], found["argmax"] = error(got, want), int((got.argmax(1) != want.argmax(1)).sum())
+        model.decoder.reset()
+        steps = np.concatenate([model.decoder.logits(ids[i : i + 1]) for i in range(12)])
+        model.decoder.reset()
+        cuts = [ids[:5], ids[5:6], ids[6:23], ids[23:]]
+        parts = np.concatenate([model.decoder.logits(part) for part in cuts])
+        found["steps"], found["parts"] = error(steps, want[:12]), error(parts, want)
+        prompts = [ids[:9].tolist(), ids[:20].tolist(), ids[3:14].tolist()]
+        alone = [list(model.tokens(prompt, 6)) for prompt in prompts]
+        for name, pages in (("batch", None), *([] if model.config.recurrent else [("pages", 16)])):
+            rows: dict[int, list[int]] = {}
+            with model.batch(3, pages=pages) as batch:
+                place = [batch.begin(prompt, 6) for prompt in prompts]
+                while batch.free < 3:
+                    batch.fill(16)
+                    for sequence, token, *_ in batch.step(2):
+                        rows.setdefault(sequence, []).append(token)
+            found[name] = int([rows[p] for p in place] != alone)
+    return found
+
+
+def run(kind: str) -> Iterator[dict[str, Any]]:
+    torch = outside("torch")
+    for settings in FAMILIES[kind]:
+        with tempfile.TemporaryDirectory() as base:
+            folder = Path(base) / kind
+            try:
+                random_model(folder, kind, settings)
+                tokens = torch.randint(3, 96, (45,))
+                with torch.no_grad():
+                    want = judge(folder, kind)(tokens[None]).logits[0].numpy()
+                yield judged(folder, want, tokens.numpy())
+            except Exception as caught:  # noqa: BLE001 - the table says what came
+                if "--raise" in sys.argv:
+                    raise
+                yield {"failed": f"{type(caught).__name__}: {caught}"[:300]}
+
+
+def write_keys() -> int:
+    held = json.loads(KEYS.read_text()) if KEYS.exists() else {"families": {}}
+    wrong = 0
+    for kind in [a for a in sys.argv[1:] if not a.startswith("--")] or FAMILIES:
+        read = read_keys(kind)
+        known = set(json.loads(CLASSES.read_text())["families"][kind]["usual"])
+        idle, moved = idle_keys(kind, read)
+        held["families"][kind] = {"read": sorted(read & known), "idle": idle}
+        wrong += len(moved)
+        print(f"{kind:18} reads {len(read & known)}, idle {len(idle)}: {' '.join(idle)}; MOVES {moved}", flush=True)
+    held["transformers"] = outside("transformers").__version__
+    KEYS.write_text(json.dumps(held, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+    return bool(wrong)
+
+
+def formula_model(folder: Path, kind: str, settings: dict[str, Any]) -> dict[str, tuple[int, ...]]:
+    """A folder whose weights a formula gives, with a config.json of these settings alone; its tensors' shapes."""
+    random_model(folder, kind, settings)
+    shapes = {name: tuple(array.shape) for name, array in safetensors.load(folder).items()}
+    write_formula(folder, kind, settings, shapes)
+    return shapes
+
+
+def write_formula(folder: Path, kind: str, settings: dict[str, Any], shapes: dict[str, tuple[int, ...]]) -> None:
+    tensors = {}
+    for name, shape in shapes.items():
+        norm = re.search(r"(norm|ln_|layernorm)[^.]*\.weight$", name) or ".norms." in name
+        scale = 0.3 if len(shape) < 2 or norm else 2.0 * shape[-1] ** -0.5
+        tensors[name] = formula(name, shape, scale, 1.0 if norm or name.endswith(("beta", ".D")) else 0.0)
+    safetensors.save(folder / "model.safetensors", tensors, {"format": "pt"})
+    (folder / "config.json").write_text(json.dumps({"model_type": kind, **settings}))
+
+
+def packed_names(shapes: dict[str, tuple[int, ...]]) -> dict[str, Any]:
+    """Names whose numbers alone differ as one: shapes by such a name, with the numbers, or how many there are of each."""
+    groups: dict[str, list[tuple[int, ...]]] = {}
+    for name in shapes:
+        numbers = tuple(map(int, re.findall(r"(?<=\.)\d+(?=\.)", name)))
+        stem = re.sub(r"(?<=\.)\d+(?=\.)", "#", name) + " " + " ".join(map(str, shapes[name]))
+        groups.setdefault(stem, []).append(numbers)
+    result: dict[str, Any] = {}
+    for stem, found in groups.items():
+        counts = [len({n[i] for n in found}) for i in range(len(found[0]))]
+        every = list(itertools.product(*map(range, counts)))
+        result[stem] = counts if sorted(found) == every else sorted(found)
+    return result
+
+
+def unpacked_names(groups: dict[str, Any]) -> dict[str, tuple[int, ...]]:
+    result = {}
+    for stem, numbers in groups.items():
+        name, *shape = stem.split(" ")
+        plain = not numbers or isinstance(numbers[0], int)
+        for each in itertools.product(*map(range, numbers)) if plain else numbers:
+            parts = iter(each)
+            result[re.sub("#", lambda _, parts=parts: str(next(parts)), name)] = tuple(map(int, shape))  # type: ignore[misc]
+    return result
+
+
+def freeze() -> int:
+    """Writes what transformers makes of folders whose weights a formula gives."""
+    torch, made = outside("torch"), {}
+    ids = torch.tensor(IDS_ASKED)[None]
+    for kind, each in FAMILIES.items():
+        for i, settings in enumerate(each):
+            with tempfile.TemporaryDirectory() as base, torch.no_grad():
+                shapes = formula_model(Path(base), kind, settings)
+                logits = judge(Path(base), kind)(ids).logits[0].numpy()
+            made[f"{kind}-{i}"] = {
+                "tensors": packed_names(shapes), "logits": [float(f"{v:.10g}") for v in logits[-1, :16]],
+                "likeliest": logits.argmax(1).tolist(),
+            }  # fmt: skip
+            print(kind, i, flush=True)
+    version = outside("transformers").__version__
+    rows = ",\n".join(f" {json.dumps(name)}: {json.dumps(row)}" for name, row in made.items())
+    FROZEN.write_text(f'{{"transformers": "{version}", "cases": {{\n{rows}\n}}}}\n', encoding="utf-8")
+    return 0
+
+
+def main() -> int:
+    if "--freeze" in sys.argv:
+        return freeze()
+    if "--classes" in sys.argv:
+        CLASSES.write_text(json.dumps(class_facts(), indent=1) + "\n", encoding="utf-8")
+        return 0
+    if "--keys" in sys.argv:
+        return write_keys()
+    wrong = 0
+    for kind in [a for a in sys.argv[1:] if not a.startswith("--")] or FAMILIES:
+        for i, found in enumerate(run(kind)):
+            good = "failed" not in found and max(found[k] for k in ("error", "steps", "parts")) <= 1e-11 and not any(
+                found.get(k) for k in ("argmax", "batch", "pages")
+            )
+            wrong += not good
+            told = found.get("failed") or " ".join(f"{k} {v:.1e}" if v else f"{k} 0" for k, v in found.items())
+            print(f"{kind:18} {i} {'ok ' if good else 'BAD'} {told}", flush=True)
+    return bool(wrong)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
