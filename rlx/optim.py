@@ -127,8 +127,8 @@ def _like(number: Any, g: Any) -> Any:
 
 
 def _grown(base: float, count: Any, g: Any) -> Any:
-    """1 - base ** count in the gradient's dtype, halves in f32: without the digits that a difference of two numbers near
-    1 would lose, four of seven in the first steps of adam's squares."""
+    """1 - base ** count in the gradient's dtype, halves in f32. As a difference it would lose four of seven digits in
+    the first steps of adam's squares."""
     return -ops.expm1(ops.cast(count, _working(g)) * math.log(base)) if base else 1.0
 
 

@@ -44,6 +44,15 @@ def warn_untied(where: str, table: str, head: str) -> None:
     )  # fmt: skip
 
 
+def warn_beyond(where: str, tensors: int, layers: int) -> None:
+    """Warns of tensors of layers behind the last, which guess tokens that follow the next."""
+    warnings.warn(
+        f"{where}: {tensors} tensors of layers from {layers} on, which guess further tokens, are left aside: rlx has "
+        "no code for them, and the model's own logits do not need them",
+        ModelWarning, stacklevel=3,
+    )  # fmt: skip
+
+
 def warn_ignored(where: str, name: str, value: Any, why: str) -> None:
     """Warns of a setting that stands in a file and has no effect."""
     warnings.warn(f"{where}: {name} is {shown(value)}, which has no effect: {why}", ModelWarning, stacklevel=3)

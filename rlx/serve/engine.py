@@ -213,7 +213,7 @@ class Engine:
             self._call(self.failed)
 
     def _steps(self) -> None:
-        parts: Iterator[None] | None = None  # chunks of a prompt still to be computed
+        parts: Iterator[None] | None = None  # what is left of the text that is being read
         seconds = 0.0  # the time of the last step
         while True:
             with self._changed:

@@ -301,7 +301,7 @@ def test_type_checkers_know_every_operator_and_method() -> None:
     known = {node.name for node in declared.body if isinstance(node, ast.FunctionDef)}
     refused = {"bool", "iter", "contains", "setitem", "int", "float", "index", "format"}
     array = {"array", "array_ufunc", "array_function"}
-    methods = {*ops.operators.TENSOR_METHODS, *ops.operators.METHODS, *ops.operators.LATER_METHODS}
+    methods = {"at", *ops.operators.TENSOR_METHODS, *ops.operators.METHODS, *ops.operators.LATER_METHODS}
     assert methods - {f"__{name}__" for name in refused | array} == known
 
 

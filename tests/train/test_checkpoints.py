@@ -111,8 +111,10 @@ def test_a_run_from_an_older_file_replaces_what_came_after(copied: Path) -> None
 
 
 def test_evaluations_stay_in_the_record(copied: Path) -> None:
+    for _ in range(2):
+        with begun(copied, resume=True) as run:
+            run.evaluate([next(batches())], lambda p, state, batch: (rlx.mean(p["w"]), state))
     with begun(copied, resume=True) as run:
-        run.evaluate([next(batches())], lambda p, state, batch: (rlx.mean(p["w"]), state))
         list(run.over(batches, steps=20))
         run.save()
     with begun(copied, resume=True) as run:

@@ -7,6 +7,7 @@ import itertools
 import math
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,8 +15,8 @@ import pytest
 
 import rlx
 from rlx import optim
-from rlx.errors import DTypeError, GraphError, NotFinite, RlxError, ShapeError
-from rlx.train import Training
+from rlx.errors import DTypeError, GraphError, NotFinite, OutOfDeviceMemory, RlxError, ShapeError
+from rlx.train import Training, loop
 from tests.devices import session_here
 
 W = np.array([1.0, -2.0, 0.5])
@@ -213,6 +214,39 @@ class TestNotFinite:
             assert math.isfinite(run.step(np.array([1, 0, 1], np.float32))["loss"])
             with pytest.raises(NotFinite, match=r"NaN first came from %\d+: f32\[3\] = sqrt\("):
                 run.step(np.array([1, -1, 1], np.float32))["loss"]
+
+    def test_a_failed_step_stays_failed(self, run: Training) -> None:
+        """Its number is taken by the next step; a step begun before it has its metrics."""
+        batch = first(1)[0]
+        metrics = [run.step(b) for b in (batch, batch | {"y": batch["y"] * np.nan}, batch)]
+        for one in metrics:
+            with pytest.raises(NotFinite, match=r"step 2: its loss is nan: batch.y holds NaN"):
+                one["loss"]
+        new = run.step(batch)
+        assert new.step == 2 and math.isfinite(new["loss"]) and math.isfinite(metrics[0]["loss"])
+        with pytest.raises(NotFinite):
+            metrics[2]["loss"]
+
+    def test_a_run_that_goes_back_forgets_a_failed_step(self, run: Training, tmp_path: Path) -> None:
+        batch = first(1)[0]
+        losses = [run.step(batch)["loss"]]
+        run.save(tmp_path)
+        run.step(batch | {"y": batch["y"] * np.nan})
+        run.load(tmp_path)
+        losses += [run.step(batch)["loss"] for _ in range(12)]
+        np.testing.assert_allclose(losses, by_numpy([batch] * 13, 0.1)[0], rtol=1e-9)
+
+    def test_where_the_node_cannot_be_found_the_step_is_undone_all_the_same(
+        self, run: Training, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def full(*arguments: Any) -> str:
+            raise OutOfDeviceMemory("no room")
+
+        monkeypatch.setattr(loop, "culprit", full)
+        batch = first(1)[0]
+        with pytest.raises(NotFinite, match="cannot be found, OutOfDeviceMemory: no room"):
+            run.step(batch | {"y": batch["y"] * np.nan})["loss"]
+        assert math.isfinite(run.step(batch)["loss"])
 
     def test_going_on(self) -> None:
         f = lambda p, batch: rlx.sum(p * batch)  # noqa: E731

@@ -105,7 +105,7 @@ class Forms:
             form.fresh = form.written = False
             try:
                 pack()
-                form.fresh = not form.written  # a signal's handler may write in between
+                form.fresh = not form.written  # a signal's handler may have written to it
             finally:
                 self._settle([form, *brought])
 
