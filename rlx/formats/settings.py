@@ -78,5 +78,5 @@ def by_kind(where: str, scaling: Mapping[str, Any]) -> dict[str, Any]:
     if old is not None and scaling.get("rope_type", old) == "default" != old:
         warn_ignored(where, "type", old, why)
     if result.pop("truncate", True) is False and scaling.get("rope_type", old) == "yarn":
-        warn_ignored(where, "truncate", False, "where kinds of layers have rotary embeddings of their own, bounds are whole")
+        warn_ignored(where, "truncate", False, "bounds are whole where kinds of layers have embeddings of their own")
     return result

@@ -22,7 +22,14 @@ from rlx.formats.gguf.tokenizer import BYTE, CONTROL, NORMAL, UNKNOWN, UNUSED, U
 from rlx.formats.gguf.types import TYPE_NUMBERS, type_name
 from rlx.formats.gguf.writer import write
 from rlx.formats.huggingface import ModelFolder
-from rlx.formats.settings import by_kind, same_numbers, warn_ignored, warn_untied, whole_heads, with_original_length
+from rlx.formats.settings import (
+    by_kind,
+    same_numbers,
+    warn_ignored,
+    warn_untied,
+    whole_heads,
+    with_original_length,
+)
 from rlx.formats.tokenizer.decoding import drops_signs
 from rlx.formats.tokenizer.language import LanguageTokenizer, from_folder
 from rlx.formats.tokenizer.text import read_parts
