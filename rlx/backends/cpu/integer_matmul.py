@@ -122,7 +122,7 @@ class IntegerKernel:
         return total + a * b
 
     def _folded(self, k: Kernel, vectors: Sequence[Value]) -> Value:
-        """As many vectors as each has lanes to one, which has the sum of each."""
+        """One vector with the sum of each of these, which are as many as a vector has lanes."""
         lanes, vectors_left = self.lanes, list(vectors)
         while len(vectors_left) > 1:
             pairs = zip(vectors_left[::2], vectors_left[1::2], strict=True)

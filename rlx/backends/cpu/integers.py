@@ -71,7 +71,7 @@ class Form:
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """Of x's elements, as the product reads them."""
+        """The dtype in which the product reads x's elements."""
         return np.dtype(np.uint8 if self.how == "vnni" else np.int16)
 
     @property

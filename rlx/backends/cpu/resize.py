@@ -130,8 +130,8 @@ def bind_resize(
 
 
 def _place(table: AxisTable, order: Sequence[int], shape: Sequence[int]) -> tuple[float, int]:
-    """By which axes are sorted: those that shrink come first, those that grow last. The elements of an axis along
-    memory are gathered one by one, so of axes that grow alike it comes first, and of those that shrink last."""
+    """The key by which axes are sorted: those that shrink come first, those that grow last. The elements of an axis
+    along memory are gathered one by one, so of axes that grow alike it comes first, and of those that shrink last."""
     at = order.index(table.axis)
     growth = len(table.index) / shape[at]
     return growth, at if growth < 1 else -at

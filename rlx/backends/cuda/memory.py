@@ -20,16 +20,16 @@ if TYPE_CHECKING:
     from rlx.backends.cuda.api import Api
     from rlx.backends.cuda.device import CudaDevice
 
-GRANULE = 512  # bytes; allocations are multiples of it, so that the pool can reuse them for slightly different sizes
+GRANULE_BYTES = 512  # allocations are multiples of it, so that the pool can reuse them for slightly different sizes
 STAGING_BYTES = 8 << 20
 _BOUNCE_BYTES = 32 << 20
-_PINNED_FROM = 1 << 20  # bytes from which asking whether the caller's memory is pinned costs less than it may save
+_PINNED_FROM_BYTES = 1 << 20  # asking whether so much memory of a caller is pinned costs less than it may save
 _HOST = 1  # cudaMemoryTypeHost
 
 
 def granules(nbytes: int) -> int:
     """The size of the allocation for so many bytes."""
-    return align(max(nbytes, 1), GRANULE)
+    return align(max(nbytes, 1), GRANULE_BYTES)
 
 
 @dataclass(eq=False, slots=True)
@@ -80,7 +80,7 @@ class Staging:
 
     def write(self, target: int, data: Bytes) -> None:
         runtime = self._runtime
-        if data.nbytes >= _PINNED_FROM and data.flags.c_contiguous and self._is_pinned(data.ctypes.data):
+        if data.nbytes >= _PINNED_FROM_BYTES and data.flags.c_contiguous and self._is_pinned(data.ctypes.data):
             runtime.memcpyAsync(target, data.ctypes.data, data.nbytes, runtime.memcpyHostToDevice, self._stream)
             runtime.streamSynchronize(self._stream)  # the caller may change the data as soon as this returns
             return

@@ -77,7 +77,7 @@ def folder_to_gguf(
     Raises: ModelFormatError for a folder that is damaged, of another architecture, or with a tokenizer that GGUF does
     not have; DTypeError for a dtype that GGUF lacks or that rlx does not make; OSError."""
     source = ModelFolder(folder)
-    kind = None if dtype is None else _target(dtype)
+    kind = None if dtype is None else target(dtype)
     config = source.config
     family = BY_MODEL_TYPE.get(str(config.get("model_type")))
     if family is None or family.stacked or family.tiled or family.architecture == "mamba":
@@ -121,7 +121,7 @@ def folder_to_gguf(
     return notes
 
 
-def _target(dtype: DTypeLike) -> DType:
+def target(dtype: DTypeLike) -> DType:
     """The dtype of matrices in a GGUF file. Raises: DTypeError for one that the format lacks, or that rlx does not
     make."""
     targets = [*FLOATS, *(n for n in SEARCHES if PACKED[n] in TYPE_NUMBERS)]
@@ -347,7 +347,7 @@ def _tensor(
     if len(shape) < 2 or ours.endswith("_norm.weight") or target.name == "f64":
         target = f32
     elif kind is not None:
-        target = _fitting(kind, shape[-1])
+        target = fitting(kind, shape[-1])
         if target != kind:
             why = f"{type_name(target)}: rows of {shape[-1]} are no blocks of {kind.storage.elements}"
             changed.setdefault(why, []).append(ours)
@@ -375,7 +375,7 @@ def _tensor(
     return Made(tuple(shape), target, make)
 
 
-def _fitting(kind: DType, columns: int) -> DType:
+def fitting(kind: DType, columns: int) -> DType:
     """The dtype itself, or one of smaller blocks where rows are no whole number of its own."""
     return next(
         d

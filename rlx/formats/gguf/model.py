@@ -15,6 +15,8 @@ from rlx.errors import ModelFormatError
 from rlx.formats.files import shown
 from rlx.formats.gguf.keys import READ, unfollowed
 from rlx.formats.gguf.names import BY_ARCHITECTURE, EXPERTS, Family
+from rlx.formats.gguf.plain import BY_ARCHITECTURE as PLAIN
+from rlx.formats.gguf.plain import family_of, rules
 from rlx.formats.gguf.reader import GgufFile, GgufTensor
 from rlx.formats.gguf.tokenizer import read_tokenizer
 from rlx.formats.tokenizer.language import LanguageTokenizer
@@ -44,9 +46,10 @@ class GgufModel:
     def __init__(self, file: GgufFile) -> None:
         self.file, self.where = file, str(file.path)
         name = file.value("general.architecture", str)
-        family = self.families.get(name)
+        family = family_of(name, file.metadata) or self.families.get(name)
         if family is None:
-            self._refuse(f"general.architecture is {shown(name)}; rlx reads {', '.join(self.families)}")
+            known = ", ".join({**self.families, **PLAIN})
+            self._refuse(f"general.architecture is {shown(name)}; rlx reads {known}")
         self.family: Family = family
         self.config = self._config()
         self.kinds: dict[str, tuple[tuple[int, ...], DType]] = {}
@@ -210,6 +213,9 @@ class GgufModel:
         self._check_settings(config)
         if arch in ("gemma2", "gemma3"):
             self._gemma(config)
+        if self.family.plain:
+            self._plain(config)
+            return config
         if "attention.sliding_window_pattern" in READ[arch]:
             self._windows(config, layers)
         elif config.get("sliding_window") == 0:
@@ -237,9 +243,29 @@ class GgufModel:
         metadata = dict(self.file.metadata)
         if "rope_factors_long.weight" in self.file.tensors:  # LongRoPE's factor follows
             metadata.pop(f"{arch}.rope.scaling.attn_factor", None)
-        wrong = unfollowed(arch, metadata, known)
+        if self.family.plain:
+            self._check_plain(metadata)
+        wrong = unfollowed(arch, metadata, known, rules(self.family) if self.family.plain else READ[arch])
         if wrong is not None:
             self._refuse(wrong)
+
+    def _check_plain(self, metadata: Mapping[str, Any]) -> None:
+        known, arch = rules(self.family), self.family.architecture
+        for key in metadata:
+            if key.startswith(f"{arch}.") and key.removeprefix(f"{arch}.") not in known:
+                self._refuse(f"{key} is {shown(metadata[key])}; rlx has no code for it")
+
+    def _plain(self, config: dict[str, Any]) -> None:
+        """What a file of a plain family says by its tensors, and what it leaves to its readers."""
+        f = self.family
+        config |= f.fixed
+        config |= {name: tensor in self.file.tensors for name, tensor in f.present.items()}
+        if f.pairs:
+            config["rope_interleaved"] = True
+        if f.architecture == "exaone4" and config["num_hidden_layers"] != 64:  # the largest alone has windows
+            config |= {"sliding_window": None, "layer_types": None}
+        if f.one_key:
+            config[f.one_key] = config.get("num_key_value_heads") == 1
 
     def _windows(self, config: dict[str, Any], layers: int) -> None:
         """Which layers have a window: all but every n-th, or those that a list says."""

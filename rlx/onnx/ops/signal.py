@@ -19,7 +19,7 @@ from rlx.onnx.reader.table import op
 from rlx.ops.fft import functions as fft
 from rlx.ops.fft.pairs import conj, pair
 
-_WINDOWS = {"HannWindow": (1, 1, 0), "HammingWindow": (25, 21, 0), "BlackmanWindow": (21, 25, 4)}  # coefficients, to be divided by their sum
+_WINDOWS = {"HannWindow": (1, 1, 0), "HammingWindow": (25, 21, 0), "BlackmanWindow": (21, 25, 4)}  # parts of their sum
 _MAX_BINS = 1 << 13  # bins of a matrix of mel weights
 
 

@@ -13,8 +13,8 @@ from rlx.errors import DTypeError, ShapeError
 from rlx.ir import Tensor, apply
 from rlx.ops.base import TensorLike, cast_to, tensors
 from rlx.ops.elementwise.select import where
-from rlx.ops.splats.blend import ALPHA_MIN, MAX_SIDE, tiles_of
-from rlx.ops.splats.tiles import TILE, check_size
+from rlx.ops.splats.blend import ALPHA_MIN, MAX_SIDE_PIXELS, tiles_of
+from rlx.ops.splats.tiles import TILE_PIXELS, check_size
 
 _FAR = 1e9  # larger numbers count as none: their squares leave the range of f32
 _LEAST_FOCAL = 1e-9  # pixels; a picture's size divided by less leaves the range of f32 in gradients
@@ -132,7 +132,7 @@ def seen_by(
     op: str, splats: Sequence[TensorLike], camera: Sequence[Any], width: int, height: int, near: Any
 ) -> tuple[Projected, Tensor]:
     """The projection for the public function `op`, and whether the camera is one: (1, 1), known in a run."""
-    width, height = (check_size(op, k, v, 1, MAX_SIDE) for k, v in (("width", width), ("height", height)))
+    width, height = (check_size(op, k, v, 1, MAX_SIDE_PIXELS) for k, v in (("width", width), ("height", height)))
     for name, value in zip((*_GIVEN, *_NUMBERS), (*splats, *camera), strict=True):
         if value is None or isinstance(value, str | dict | complex):
             raise DTypeError(f"{op}: {name} is {value!r:.60}; expected {_expected(name)}")
@@ -224,8 +224,8 @@ def _tiles(place: Sequence[Any], reach: Sequence[Any], sides: tuple[int, int], d
     first: list[Any] = []
     last: list[Any] = []
     for at, by, count in zip(place, reach, tiles_of(*sides), strict=True):
-        low = apply("floor", apply("ceil", at - by - 0.5) / float(TILE))
-        high = apply("floor", apply("floor", at + by - 0.5) / float(TILE)) + 1.0
+        low = apply("floor", apply("ceil", at - by - 0.5) / float(TILE_PIXELS))
+        high = apply("floor", apply("floor", at + by - 0.5) / float(TILE_PIXELS)) + 1.0
         for bounds, edge in ((first, low), (last, high)):
             limited = apply("minimum", apply("maximum", edge, edge * 0.0), edge * 0.0 + float(count))
             bounds.append(cast_to(where(drawn, limited, 0.0), i32))
@@ -235,7 +235,7 @@ def _tiles(place: Sequence[Any], reach: Sequence[Any], sides: tuple[int, int], d
 def _colors(
     colors: Tensor, world: Sequence[Any], turn: Sequence[Sequence[Any]], shift: Sequence[Any]
 ) -> tuple[Any, Tensor]:
-    """The colours (3, n) seen from the camera, at least 0, and where they are numbers (1, n)."""
+    """The colours (3, n) seen from the camera, at least 0, and whether they are numbers (1, n)."""
     if colors.ndim == 2:
         turned = apply("transpose", colors, perm=(1, 0))
         sane = _all_sane(turned, (0,))
@@ -295,7 +295,7 @@ def _expected(name: str) -> str:
 
 
 def _check_number(op: str, name: str, t: Tensor) -> None:
-    """Of the camera; what only a run knows is looked at there. Raises: ShapeError."""
+    """Checks one of the camera's numbers; a run checks what only it knows. Raises: ShapeError."""
     if not t.node.op.is_constant:
         return
     value = float(t.node.attrs["value"])

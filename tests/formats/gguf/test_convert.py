@@ -244,7 +244,7 @@ def test_a_space_before_a_text(normalizer: Any, cut: Any, expected: bool, writte
 def test_a_large_model_is_written_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     arrays = folder(tmp_path / "a", LLAMA)
     convert.folder_to_gguf(tmp_path / "a", tmp_path / "m.gguf")
-    monkeypatch.setattr(to_folder, "SHARD", 60_000)
+    monkeypatch.setattr(to_folder, "SHARD_BYTES", 60_000)
     with gguf.read(tmp_path / "m.gguf") as file:
         to_folder.gguf_to_folder(file, tmp_path / "b", "f32")
     assert len(list((tmp_path / "b").glob("model-*.safetensors"))) > 3

@@ -89,7 +89,7 @@ class DigitsKernel:
                 tiny = k.cmp("ne", most, 0) & k.cmp("slt", exponent, _LEAST)
                 unfit = unfit | tiny | k.cmp("ugt", _count(k, coarse) << 3, _count(k, there))
                 numbers = [k.cast("fptosi", v, I32) for v in rounded]
-                # The sum is that of the integers, so that what minimums take away is what they are part of.
+                # The rounded integers are summed, not x: minimums then take away exactly what the products contain.
                 high, low = (
                     k.cast("sitofp", k.fold(a + b, lambda a, b: a + b), F32)
                     for a, b in (

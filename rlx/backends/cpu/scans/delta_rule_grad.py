@@ -21,7 +21,7 @@ from rlx.ir import Node
 from rlx.ops.scans import delta
 from rlx.ops.scans.operands import optional
 
-_LEAST_ITEMS = 16  # where there are as many vectors of values
+_LEAST_ITEMS = 16  # a step has fewer only if there are fewer vectors of values
 STEPS = 8  # steps of the sequence between two states that are kept
 
 

@@ -22,7 +22,7 @@ from rlx.dtypes import as_dtype
 from rlx.ir import Node, TensorType, get_op, node_of
 from rlx.ops.scans import selective
 
-_LEAST_ITEMS = 16  # where there are as many vectors of channels
+_LEAST_ITEMS = 16  # a step has fewer only if there are fewer vectors of channels
 
 
 @dataclass(frozen=True, slots=True)

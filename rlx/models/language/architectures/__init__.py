@@ -33,13 +33,12 @@ from rlx.models.language.architectures import (
 from rlx.models.language.architectures.base import Architecture
 from rlx.models.language.config import Fields
 
+_MODULES = (
+    llama, qwen, gemma, phi3, gpt2, olmo, gpt_oss, mamba, qwen_next, mixtral, variants, phi, neox, gptj, alibi, opt,
+    cohere, granite, glm, deepseek, lfm2, hybrid,
+)  # fmt: skip
 ARCHITECTURES: dict[str, Architecture] = {
-    name: architecture
-    for module in (
-        llama, qwen, gemma, phi3, gpt2, olmo, gpt_oss, mamba, qwen_next, mixtral, variants, phi, neox, gptj, alibi, opt,
-        cohere, granite, glm, deepseek, lfm2, hybrid,
-    )  # fmt: skip
-    for name, architecture in module.ARCHITECTURES.items()
+    name: architecture for module in _MODULES for name, architecture in module.ARCHITECTURES.items()
 }
 OTHERS = ("bert", "whisper")  # models that are read, and are no language models
 # Of families that rlx has no code for: the nearest that it has, and what is missing.

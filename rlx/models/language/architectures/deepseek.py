@@ -1,5 +1,5 @@
-"""DeepSeek-V2 (2024) and V3 (2024), with latent attention and many small experts, some of which all tokens share; dots.llm1
-(2025), with such experts beside a Llama's attention."""
+"""DeepSeek-V2 (2024) and V3 (2024), with latent attention and many small experts, some of which all tokens share;
+dots.llm1 (2025), with such experts beside a Llama's attention."""
 
 from __future__ import annotations
 
@@ -48,9 +48,8 @@ def routed(f: Fields, layers: int, **changed: Any) -> tuple[Experts, frozenset[i
         "scaling": f.number("routed_scaling_factor", 0, 1e6, 1.0),
     }  # fmt: skip
     shared = inner * f.count("n_shared_experts", MOST_EXPERTS, 0, least=0)
-    experts = Experts(
-        count, f.count("num_experts_per_tok", count), inner, shared=shared, shared_gated=False, **{**settings, **changed}
-    )
+    settings |= {"shared": shared, "shared_gated": False, **changed}
+    experts = Experts(count, f.count("num_experts_per_tok", count), inner, **settings)
     if experts.used > count // groups * experts.groups_used:
         f.wrong("num_experts_per_tok", f"at most the experts of {experts.groups_used} groups")
     return experts, frozenset(range(f.count("first_k_dense_replace", MOST_LAYERS, 0, least=0)))

@@ -57,7 +57,8 @@ def smollm3(f: Fields) -> LanguageConfig:
 
 
 def exaone4(f: Fields) -> LanguageConfig:
-    layers, every = f.count("num_hidden_layers", MOST_LAYERS), f.count("sliding_window_pattern", MOST_LAYERS, 4, least=0)
+    layers = f.count("num_hidden_layers", MOST_LAYERS)
+    every = f.count("sliding_window_pattern", MOST_LAYERS, 4, least=0)
     near: tuple[int | None, ...] = (None,) * layers
     ropes = attention(f, layers).ropes
     if f.has("sliding_window"):
