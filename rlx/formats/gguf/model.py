@@ -228,6 +228,8 @@ class GgufModel:
             config["attention_bias"] = True
             if config.get("rope_scaling", {}).get("rope_type") == "yarn":
                 config["rope_scaling"]["truncate"] = False  # as the model was made; GGUF does not say
+            elif "rope_scaling" not in config:
+                config["rope_parameters"] = {"rope_type": "default"}  # a folder that says nothing is scaled
         if arch in ("llama", "qwen2"):
             first = "blk.0.attn_q.bias" in self.file.tensors
             config["attention_bias"] = first and arch == "llama"
