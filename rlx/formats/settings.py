@@ -47,8 +47,8 @@ def warn_untied(where: str, table: str, head: str) -> None:
 def warn_beyond(where: str, tensors: int, layers: int) -> None:
     """Warns of tensors of layers behind the last, which guess tokens that follow the next."""
     warnings.warn(
-        f"{where}: {tensors} tensors of layers from {layers} on, which guess further tokens, are left aside: rlx has no "
-        "code for them, and the model's own logits do not need them",
+        f"{where}: {tensors} tensors of layers from {layers} on, which guess further tokens, are left aside: rlx has "
+        "no code for them, and the model's own logits do not need them",
         ModelWarning, stacklevel=3,
     )  # fmt: skip
 

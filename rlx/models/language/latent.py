@@ -29,8 +29,8 @@ def latent(b: Blocks, x: Tensor, index: int) -> Tensor:
     c, k = (ops.reshape(t, (*lead, 1, t.shape[1])) for t in (c, row[:, m.rank :]))
     own, k = b.rotated(q[:, :, :, m.plain :], k, a.ropes[index])
     # (heads, rows, plain) by (heads, plain, rank): a query as the rows are.
-    keys = b.weight(f"{name}.kv_b_keys", (a.heads, m.plain, m.rank))
-    values = b.weight(f"{name}.kv_b_values", (a.heads, m.value, m.rank))
+    keys = b.weight(f"{name}.kv_b_keys.weight", (a.heads, m.plain, m.rank))
+    values = b.weight(f"{name}.kv_b_values.weight", (a.heads, m.value, m.rank))
     plain = _by_heads(b, q[:, :, :, : m.plain])
     met = _in_rows(b, ops.matmul(plain, ops.cast(keys, f32)))
     q = ops.concat([met, ops.cast(own, f32)], axis=3)

@@ -29,6 +29,7 @@ from rlx.models.language.caches import Size
 from rlx.models.language.config import Fields, LanguageConfig, Rope
 from rlx.models.language.graph import language_graph
 from rlx.models.language.weights import Arrays, ModelWeights
+from rlx.ops.rope.scaling import YarnScaling
 from rlx.packed import PackedArray
 from rlx.runtime.quantize import quantize
 
@@ -141,10 +142,26 @@ def _settings(f: Fields, config: LanguageConfig, family: Family) -> dict[str, An
         "attention.key_length": a.head_size, "attention.value_length": a.head_size, "vocab_size": config.vocabulary,
         **family.says,
     }  # fmt: skip
+    if a.latent is not None:
+        m = a.latent
+        found |= {
+            "attention.value_length": m.rank, "attention.key_length_mla": m.plain + m.turned,
+            "attention.value_length_mla": m.value,
+        }  # fmt: skip
+    if family.architecture == "mpt" and a.clip is not None:
+        found["attention.clamp_kqv"] = a.clip
     rope = next((r for r in a.ropes if r is not None), None)
     if rope is not None:
         found |= {"rope.dimension_count": rope.width, "rope.freq_base": rope.base}
-        if rope.scaling is not None:
+        given = f.content.get("rope_parameters") or f.content.get("rope_scaling") or {}
+        m = given.get("mscale_all_dim") if family.latent and isinstance(rope.scaling, YarnScaling) else None
+        if m and m == given.get("mscale"):
+            found |= {
+                "rope.scaling.type": "yarn", "rope.scaling.factor": float(given["factor"]),
+                "rope.scaling.original_context_length": given["original_max_position_embeddings"],
+                "rope.scaling.yarn_log_multiplier": 0.1 * m,
+            }  # fmt: skip
+        elif rope.scaling is not None:
             f.wrong("rope_parameters", f"none but the default: rlx writes no scaling into files of {arch}")
     for names, kind in ((family.counts, int), (family.numbers, float), (family.optional, None)):
         for name, key in names.items():
@@ -177,6 +194,10 @@ def _tensors(
         elif family.gates_above and name.endswith("mlp.up_proj.weight"):
             parts = [name.replace("up_proj", "gate_proj"), name]
             shape, make = (2 * shape[0], *shape[1:]), partial(_joined, weights, parts)
+        elif name.endswith(".kv_b_keys.weight"):
+            shape, make = (shape[0], shape[2], shape[1]), partial(_swapped, weights, name)
+        elif family.architecture == "falcon" and config.parallel == 2:
+            ours = name.replace("input_layernorm", "ln_attn").replace("post_attention_layernorm", "input_layernorm")
         elif family.pairs and rest[:7] in ("q_proj.", "k_proj."):
             make = partial(_in_pairs, weights, name, config, rest[0])
         found = family.gguf_name(ours)
@@ -198,6 +219,10 @@ def _in_pairs(weights: ModelWeights, name: str, config: LanguageConfig, part: st
     assert a is not None
     value = np.asarray(_floats(weights.value(name)))
     return value[convert.pairs_of_halves(len(value), a.heads if part == "q" else a.kv_heads)]
+
+
+def _swapped(weights: ModelWeights, name: str) -> Value:
+    return np.ascontiguousarray(np.asarray(_floats(weights.value(name))).swapaxes(1, 2))
 
 
 def _flat(make: Callable[[], Value]) -> Value:

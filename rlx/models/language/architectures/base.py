@@ -273,6 +273,13 @@ def plain_names(name: str, config: LanguageConfig, tensors: Mapping[str, Any]) -
     may the gates of an MLP and its other rows."""
     if f"{name.partition('.self_attn.')[0]}.self_attn.qkv_proj.weight" in tensors:
         return fused("self_attn.qkv_proj", "apart")(name, config, tensors)
+    if name.endswith(".kv_b_keys.weight"):
+        return derived(name, lambda w: np.ascontiguousarray(w.swapaxes(1, 2)))
+    layer, _, part = name.rpartition("layernorm.")
+    if config.parallel == 2 and f"{layer.removesuffix('input_')}ln_attn.{part}" in tensors:  # Falcon's second norm
+        return same_name(f"{layer.removesuffix('input_')}ln_attn.{part}", config, tensors)
+    if config.parallel == 2 and f"{layer.removesuffix('post_attention_')}ln_attn.{part}" in tensors:
+        return same_name(f"{layer.removesuffix('post_attention_')}input_layernorm.{part}", config, tensors)
     before, found, rest = name.rpartition("mlp.gate_proj." if "gate_proj" in name else "mlp.up_proj.")
     if found and config.gated and f"{before}mlp.gate_proj.{rest}" not in tensors:
         start = 0 if "gate_proj" in name else config.inner

@@ -115,7 +115,7 @@ def absorbed(name: str, config: LanguageConfig, tensors: Mapping[str, Any]) -> R
     if not found or a is None or a.latent is None:
         return experts_in()(name, config, tensors)
     m = a.latent
-    cut = slice(None, m.plain) if part == "keys" else slice(m.plain, None)
+    cut = slice(None, m.plain) if part == "keys.weight" else slice(m.plain, None)
     return derived(
         f"{before}.kv_b_proj.weight", lambda w: w.reshape(a.heads, m.plain + m.value, m.rank)[:, cut]
     )
