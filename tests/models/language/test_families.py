@@ -102,10 +102,11 @@ def test_layers_behind_the_last_are_left_aside_with_a_word(tmp_path: Path) -> No
     more = {**held, "model.layers.3.eh_proj.weight": held["lm_head.weight"]}
     safetensors.save(folder / "model.safetensors", more)
     with pytest.warns(ModelWarning, match="1 tensors of layers from 3 on, which guess further tokens, are left aside"):
-        with load(folder, "cpu", context=64, engine="numpy") as model:
-            assert model.logits(IDS_ASKED).argmax(1).tolist() == CASES["glm4_moe-0"]["likeliest"]
+        model = load(folder, "cpu", context=64, engine="numpy")
+    assert model.logits(IDS_ASKED).argmax(1).tolist() == CASES["glm4_moe-0"]["likeliest"]
+    model.close()
     safetensors.save(folder / "model.safetensors", {**held, "model.layers.2.eh_proj.weight": held["lm_head.weight"]})
-    with pytest.raises(ModelFormatError, match="extra 'model.layers.2.eh_proj.weight'"):
+    with pytest.raises(ModelFormatError, match=r"extra 'model\.layers\.2\.eh_proj\.weight'"):
         load(folder, "cpu")
 
 
@@ -174,7 +175,7 @@ def test_what_gguf_has_no_place_for_is_refused(tmp_path: Path) -> None:
     with gguf.read(tmp_path / "g.gguf") as file:
         tensors = {name: tensor.read() for name, tensor in file.tensors.items()}
         gguf.write(tmp_path / "h.gguf", {**file.metadata, "granite.attention.sinks": 3}, tensors)
-    with pytest.raises(ModelFormatError, match="granite.attention.sinks is 3; rlx has no code for it"):
+    with pytest.raises(ModelFormatError, match=r"granite\.attention\.sinks is 3; rlx has no code for it"):
         load(tmp_path / "h.gguf", "cpu")
 
 
