@@ -154,12 +154,12 @@ def _settings(f: Fields, config: LanguageConfig, family: Family) -> dict[str, An
     if rope is not None:
         found |= {"rope.dimension_count": rope.width, "rope.freq_base": rope.base}
         given = f.content.get("rope_parameters") or f.content.get("rope_scaling") or {}
-        m = given.get("mscale_all_dim") if family.latent and isinstance(rope.scaling, YarnScaling) else None
-        if m and m == given.get("mscale"):
+        both = given.get("mscale_all_dim") if family.latent and isinstance(rope.scaling, YarnScaling) else None
+        if both and both == given.get("mscale"):
             found |= {
                 "rope.scaling.type": "yarn", "rope.scaling.factor": float(given["factor"]),
                 "rope.scaling.original_context_length": given["original_max_position_embeddings"],
-                "rope.scaling.yarn_log_multiplier": 0.1 * m,
+                "rope.scaling.yarn_log_multiplier": 0.1 * both,
             }  # fmt: skip
         elif rope.scaling is not None:
             f.wrong("rope_parameters", f"none but the default: rlx writes no scaling into files of {arch}")
