@@ -158,7 +158,8 @@ def rules(family: Family) -> dict[str, Rule]:
 
 def family_of(architecture: str, metadata: Mapping[str, Any]) -> Family | None:
     """The family of a file; Mixtral's are Llamas with experts, and sigmoids tell DeepSeek-V3's from V2's."""
-    if architecture == "llama" and not metadata.get("llama.expert_count"):
+    experts = metadata.get("llama.expert_count") and "llama.expert_used_count" in metadata
+    if architecture == "llama" and not experts:
         return None
     if architecture == "deepseek2" and metadata.get("deepseek2.expert_gating_func") == 2:
         return BY_MODEL_TYPE["deepseek_v3"]
