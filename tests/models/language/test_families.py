@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,11 @@ from tests.outside import outside
 CASES: dict[str, Any] = json.loads(FROZEN.read_text())["cases"]
 
 
+def seldom(names: Iterable[str], every: int) -> tuple[str, ...]:
+    """All but each so-many-th, which `make test` leaves out."""
+    return tuple(name for i, name in enumerate(names) if i % every)
+
+
 def folder_of(case: str, folder: Path, **changed: Any) -> Path:
     kind, _, i = case.rpartition("-")
     folder.mkdir(exist_ok=True)
@@ -54,7 +60,7 @@ def test_every_family_has_cases() -> None:
     assert set(FAMILIES) <= set(ARCHITECTURES)
 
 
-@pytest.mark.sample(12)
+@pytest.mark.late(case=seldom(CASES, 7))
 @pytest.mark.parametrize("case", CASES)
 def test_logits_as_transformers_has_them(case: str, tmp_path: Path) -> None:
     """config.json says what differs from the class alone; the names of tensors are those of the published folders."""
@@ -73,7 +79,7 @@ BLOCKS = {
 }  # fmt: skip
 
 
-@pytest.mark.sample(3)
+@pytest.mark.late(case=seldom(BLOCKS, 4))
 @pytest.mark.parametrize("case", BLOCKS)
 def test_parts_steps_and_batches(case: str, tmp_path: Path) -> None:
     """Beside one run over the whole text."""
@@ -126,7 +132,7 @@ def test_what_the_classes_take_for_granted() -> None:
 
 
 @pytest.mark.judged
-@pytest.mark.sample(8)
+@pytest.mark.late(kind=seldom(FAMILIES, 9))
 @pytest.mark.parametrize("kind", FAMILIES)
 def test_random_folders_beside_transformers(kind: str, tmp_path: Path) -> None:
     """With all settings written out, as transformers saves them."""
@@ -152,7 +158,7 @@ WRITTEN = [kind for kind, cases in json.loads(FOUND.read_text())["families"].ite
            if kind in PLAIN and any("gguf" in case for case in cases)]  # fmt: skip
 
 
-@pytest.mark.sample(5)
+@pytest.mark.late(kind=seldom(WRITTEN, 6))
 @pytest.mark.parametrize("kind", WRITTEN)
 def test_gguf_files_of_a_folder(kind: str, tmp_path: Path) -> None:
     """A file holds the folder's numbers; its logits are those of the folder."""
