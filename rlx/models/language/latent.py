@@ -39,9 +39,9 @@ def latent(b: Blocks, x: Tensor, index: int) -> Tensor:
         mixed = b.caches.latent(index, q, row, a.scale)
     else:
         mixed = turned(ops.attention(turned(q), turned(row), turned(row), scale=a.scale, causal=b.size.chunk > 1))
-    made = ops.matmul(_by_heads(b, mixed[:, :, :, : m.rank]), ops.cast(values, f32), transpose_b=True)
-    made = ops.reshape(_in_rows(b, made), (b.rows, a.heads * m.value))
-    return b.linear(ops.cast(made, b.size.activations), f"{name}.o_proj", b.config.width, a.out_bias)
+    taken = ops.matmul(_by_heads(b, mixed[:, :, :, : m.rank]), ops.cast(values, f32), transpose_b=True)
+    taken = ops.reshape(_in_rows(b, taken), (b.rows, a.heads * m.value))
+    return b.linear(ops.cast(taken, b.size.activations), f"{name}.o_proj", b.config.width, a.out_bias)
 
 
 def _by_heads(b: Blocks, x: Tensor) -> Tensor:

@@ -129,8 +129,8 @@ def llama_like(f: Fields, architecture: str, **changed: Any) -> LanguageConfig:
 
 @cache
 def _classes() -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(CLASSES.read_text(encoding="utf-8"))["families"]
-    return found
+    families: dict[str, Any] = json.loads(CLASSES.read_text(encoding="utf-8"))["families"]
+    return families
 
 
 def class_fields(f: Fields) -> Fields:
@@ -208,8 +208,8 @@ def fused(whole: str, layout: Literal["apart", "grouped"], then: Find = same_nam
 
     def find(name: str, config: LanguageConfig, tensors: Mapping[str, Any]) -> Recipe:
         a = config.attention
-        layer, found, rest = name.partition(".self_attn.")
-        part = "qkv".find(rest[:1]) if found and rest[1:].startswith("_proj.") else -1
+        layer, mark, rest = name.partition(".self_attn.")
+        part = "qkv".find(rest[:1]) if mark and rest[1:].startswith("_proj.") else -1
         if a is None or part < 0:
             return then(name, config, tensors)
         groups = a.kv_heads if layout == "grouped" else 1
@@ -224,8 +224,8 @@ def experts_in(base: str = "mlp", parts: Sequence[str] = ("gate_proj", "up_proj"
     gates above the others."""
 
     def find(name: str, config: LanguageConfig, tensors: Mapping[str, Any]) -> Recipe:
-        before, found, kind = name.partition(".mlp.experts.")
-        if not found or config.experts is None:
+        before, mark, kind = name.partition(".mlp.experts.")
+        if not mark or config.experts is None:
             return same_name(name, config, tensors)
         kind, whole = kind.removesuffix(".weight"), f"{before}.{base}.experts.gate_up_proj"
         if whole in tensors:
@@ -247,11 +247,11 @@ def experts_in(base: str = "mlp", parts: Sequence[str] = ("gate_proj", "up_proj"
 
 def gate_above(name: str, config: LanguageConfig, tensors: Mapping[str, Any]) -> Recipe:
     """The gates of an MLP above its other rows in one tensor, mlp.gate_up_proj."""
-    before, found, rest = name.partition("mlp.gate_proj.")
-    if found:
+    before, mark, rest = name.partition("mlp.gate_proj.")
+    if mark:
         return rows(f"{before}mlp.gate_up_proj.{rest}", 0, config.inner)
-    before, found, rest = name.partition("mlp.up_proj.")
-    if found:
+    before, mark, rest = name.partition("mlp.up_proj.")
+    if mark:
         return rows(f"{before}mlp.gate_up_proj.{rest}", config.inner, 2 * config.inner)
     return same_name(name, config, tensors)
 
@@ -280,8 +280,8 @@ def plain_names(name: str, config: LanguageConfig, tensors: Mapping[str, Any]) -
         return same_name(f"{layer.removesuffix('input_')}ln_attn.{part}", config, tensors)
     if config.parallel == 2 and f"{layer.removesuffix('post_attention_')}ln_attn.{part}" in tensors:
         return same_name(f"{layer.removesuffix('post_attention_')}input_layernorm.{part}", config, tensors)
-    before, found, rest = name.rpartition("mlp.gate_proj." if "gate_proj" in name else "mlp.up_proj.")
-    if found and config.gated and f"{before}mlp.gate_proj.{rest}" not in tensors:
+    before, mark, rest = name.rpartition("mlp.gate_proj." if "gate_proj" in name else "mlp.up_proj.")
+    if mark and config.gated and f"{before}mlp.gate_proj.{rest}" not in tensors:
         start = 0 if "gate_proj" in name else config.inner
         return rows(f"{before}mlp.up_proj.{rest}", start, start + config.inner)
     return same_name(name, config, tensors)
